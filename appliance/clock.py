@@ -1,0 +1,84 @@
+"""The only module that reads a clock; everything else is handed one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime, timezone
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time as the rest of the house sees it."""
+
+    def now(self) -> float:
+        """UTC seconds since the epoch. May jump; for stamps that people and other machines read."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never jump; for time-outs, pacing and durations."""
+        ...
+
+    def sleep(self, seconds: float, stop: threading.Event | None = None) -> bool:
+        """Wait; return True at once when `stop` is set."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float, stop: threading.Event | None = None) -> bool:
+        if stop is None:
+            time.sleep(max(0.0, seconds))
+            return False
+        return stop.wait(max(0.0, seconds))
+
+
+class ManualClock:
+    """A clock that moves only when told to: replay and tests. `sleep` moves it and returns at once."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self._now = now
+        self._monotonic = 1000.0
+
+    def now(self) -> float:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def sleep(self, seconds: float, stop: threading.Event | None = None) -> bool:
+        self.advance(max(0.0, seconds))
+        return stop is not None and stop.is_set()
+
+    def advance(self, seconds: float) -> None:
+        """Move both clocks forward by `seconds`."""
+        self._now += seconds
+        self._monotonic += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Step the wall clock only, as NTP or a person does."""
+        self._now += seconds
+
+
+def iso_utc(t: float) -> str:
+    """`t` (UTC seconds) as `2026-01-31T12:34:56.789Z`."""
+    stamp = datetime.fromtimestamp(t, tz=timezone.utc)
+    return stamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{stamp.microsecond // 1000:03d}Z"
+
+
+def local_day(t: float) -> str:
+    """The calendar day of `t` in the machine's own time zone, as `2026-01-31`."""
+    return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d")
+
+
+def local_weekday_minute(t: float) -> tuple[int, int]:
+    """Weekday (Monday 0) and minute of the day of `t` in the machine's own time zone; for schedules."""
+    local = datetime.fromtimestamp(t).astimezone()
+    return local.weekday(), local.hour * 60 + local.minute

@@ -1,0 +1,251 @@
+"""The site file: what the appliance is told by its owner. Every key is shown in `deploy/vedette.example.yaml`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from appliance import yamlfile
+from appliance.types import Severity
+from appliance.yamlfile import Section
+
+Share = Annotated[float, Field(ge=0, le=1)]
+SharePoint = tuple[Share, Share]
+Seconds = Annotated[float, Field(ge=0, le=86400)]
+CameraName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_SPAN = re.compile(r"^([01]\d|2[0-3]):([0-5]\d)-(([01]\d|2[0-3]):([0-5]\d)|24:00)$")
+
+
+class Site(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "site"
+
+
+class Storage(Section):
+    dir: Path = Path("vedette-data")
+    segment_s: Annotated[float, Field(ge=1, le=60)] = 4.0
+    keep_hours: Annotated[float, Field(gt=0, le=24 * 3650)] = 24.0
+    evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
+    size_max_gb: Annotated[float, Field(gt=0)] = 50.0
+    disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
+
+
+class Detector(Section):
+    model: Annotated[str, Field(min_length=1)] = "builtin:hog"
+    backend: Literal["auto", "onnx"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["auto", "fp32", "fp16"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    labels: Path | None = None
+    score_min: Share = 0.1
+
+
+class Schedule(Section):
+    """When a rule is armed, in the box's own time zone. A span may run past midnight: `22:00-06:00`."""
+
+    days: Annotated[tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...], Field(min_length=1)] = DAYS
+    hours: tuple[str, ...] = ("00:00-24:00",)
+
+    @field_validator("hours")
+    @classmethod
+    def _spans(cls, hours: tuple[str, ...]) -> tuple[str, ...]:
+        for span in hours:
+            if not _SPAN.match(span):
+                raise ValueError(f"`{span}` is not a span of hours such as 22:00-06:00")
+        return hours
+
+
+class RuleBase(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
+    score_min: Share = 0.5
+    severity: Severity = "warning"
+    cooldown_s: Seconds = 30.0
+    schedule: Schedule | None = None
+    escalate: bool = True
+    ask: Annotated[str, Field(max_length=500)] = ""
+
+
+class EnterRule(RuleBase):
+    kind: Literal["enter"]
+    zone: str
+
+
+class ExitRule(RuleBase):
+    kind: Literal["exit"]
+    zone: str
+
+
+class DwellRule(RuleBase):
+    kind: Literal["dwell"]
+    zone: str
+    seconds: Annotated[float, Field(gt=0, le=86400)]
+
+
+class LineRule(RuleBase):
+    kind: Literal["line"]
+    line: str
+    direction: Literal["left_to_right", "right_to_left", "both"] = "both"
+
+
+Rule = Annotated[EnterRule | ExitRule | DwellRule | LineRule, Field(discriminator="kind")]
+
+
+class Detect(Section):
+    fps: Annotated[float, Field(gt=0, le=60)] = 5.0
+    heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+
+
+class Camera(Section):
+    url: Annotated[str, Field(min_length=1, repr=False)]
+    detect_url: Annotated[str | None, Field(repr=False)] = None
+    enabled: bool = True
+    record: bool = True
+    connect_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    loop: bool = True
+    detect: Detect = Detect()
+    zones: dict[str, tuple[SharePoint, ...]] = {}
+    lines: dict[str, tuple[SharePoint, SharePoint]] = {}
+    rules: tuple[Rule, ...] = ()
+
+    @field_validator("url", "detect_url")
+    @classmethod
+    def _scheme(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("rtsp://", "rtsps://", "file:")):
+            raise ValueError("must begin with rtsp://, rtsps:// or file:")
+        return url
+
+    @field_validator("zones")
+    @classmethod
+    def _polygons(cls, zones: dict[str, tuple[SharePoint, ...]]) -> dict[str, tuple[SharePoint, ...]]:
+        for name, points in zones.items():
+            problem = _polygon_problem(points)
+            if problem:
+                raise ValueError(f"zone `{name}`: {problem}")
+        return zones
+
+    @field_validator("lines")
+    @classmethod
+    def _segments(cls, lines: dict[str, tuple[SharePoint, SharePoint]]) -> dict[str, tuple[SharePoint, SharePoint]]:
+        for name, (a, b) in lines.items():
+            if a == b:
+                raise ValueError(f"line `{name}`: its two ends are the same point")
+        return lines
+
+    @model_validator(mode="after")
+    def _known_places(self) -> Camera:
+        names = [rule.name for rule in self.rules]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"rule `{name}`: two rules of this camera have this name")
+        for rule in self.rules:
+            if isinstance(rule, LineRule):
+                _must_exist("line", rule.line, tuple(self.lines), rule.name)
+            else:
+                _must_exist("zone", rule.zone, tuple(self.zones), rule.name)
+        return self
+
+    @property
+    def is_file(self) -> bool:
+        return self.url.startswith("file:")
+
+
+class Alerts(Section):
+    merge_s: Annotated[float, Field(gt=0, le=600)] = 8.0
+    length_max_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    pre_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
+    post_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
+
+
+class Escalation(Section):
+    enabled: bool = True
+    severities: tuple[Severity, ...] = ("warning", "alert")
+    frames: Annotated[int, Field(ge=1, le=8)] = 4
+    frame_side_max: Annotated[int, Field(ge=160, le=4096)] = 1280
+    span_s: Annotated[float, Field(ge=0, le=30)] = 3.0
+    expire_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 72.0
+
+
+class Uplink(Section):
+    url: Annotated[str, Field(min_length=1, repr=False)]
+    credentials: Path | None = None
+    token: SecretStr | None = None
+    tls_ca: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _scheme(cls, url: str) -> str:
+        if urlsplit(url).scheme not in {"nats", "tls", "ws", "wss"}:
+            raise ValueError("must begin with nats://, tls://, ws:// or wss://")
+        return url
+
+
+class Dashboard(Section):
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    token: SecretStr | None = None
+    allowed_hosts: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Dashboard:
+        if self.host not in {"127.0.0.1", "localhost", "::1"} and self.token is None:
+            raise ValueError(
+                f"host {self.host} is open to the network: set dashboard.token (for example token: ${{VEDETTE_TOKEN}}), "
+                "or keep host 127.0.0.1 and use a tunnel"
+            )
+        return self
+
+
+class SiteConfig(Section):
+    """The whole file."""
+
+    site: Site = Site()
+    storage: Storage = Storage()
+    detector: Detector = Detector()
+    cameras: Annotated[dict[CameraName, Camera], Field(min_length=1)]
+    alerts: Alerts = Alerts()
+    escalation: Escalation = Escalation()
+    uplink: Uplink | None = None
+    dashboard: Dashboard = Dashboard()
+
+
+def load(path: Path) -> SiteConfig:
+    """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
+    return yamlfile.load(path, SiteConfig)
+
+
+def _must_exist(what: str, name: str, known: tuple[str, ...], rule: str) -> None:
+    if name not in known:
+        listed = ", ".join(known) or "none"
+        raise ValueError(f"rule `{rule}`: there is no {what} `{name}` on this camera (there is: {listed})")
+
+
+def _polygon_problem(points: tuple[SharePoint, ...]) -> str | None:
+    if len(points) < 3:
+        return f"a polygon needs at least 3 points, this has {len(points)}"
+    if len(points) > 64:
+        return f"a polygon may have at most 64 points, this has {len(points)}"
+    edges = list(zip(points, points[1:] + points[:1], strict=True))
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in edges) / 2
+    if abs(area) < 1e-5:
+        return "its points enclose no area"
+    for i, (a, b) in enumerate(edges):
+        for j in range(i + 2, len(edges)):
+            if (j + 1) % len(edges) != i and _cross(a, b, *edges[j]):
+                return f"its edges {i + 1} and {j + 1} cross; list the corners in order around the zone"
+    return None
+
+
+def _cross(a: SharePoint, b: SharePoint, c: SharePoint, d: SharePoint) -> bool:
+    def side(p: SharePoint, q: SharePoint, r: SharePoint) -> float:
+        return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
+
+    return side(a, b, c) * side(a, b, d) < 0 and side(c, d, a) * side(c, d, b) < 0

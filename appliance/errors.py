@@ -1,0 +1,87 @@
+"""One tree of errors: what went wrong, and what the code that meets it should do.
+
+VedetteError
+├── UsageError            exit 2, say the file, the key and the remedy
+│   ├── ConfigError       a site or worker file is wrong: refuse to start
+│   ├── ModelError        a model file is missing, not ONNX, or of an unknown layout: refuse to start
+│   └── MissingPart       a program or package is absent, or a port is taken: name the package that brings it
+├── SourceError           a camera or clip: report once, back off, try again (a clip: stop with the reason)
+│   ├── SourceRefused     wrong password, not found, unsupported: back off slowly, a person must act
+│   └── SourceLost        end, cut, stall, garbage: back off and reconnect
+├── DetectorError         the detector failed on a frame: that frame counts as *not looked at*
+├── EvidenceError         a still or clip cannot be cut (yet): wait, or mark the evidence as missing
+├── StoreError            the database refused: disk full, corrupt, newer schema: stop, the supervisor starts again
+├── UplinkError           no link, no stream, refused: the outbox waits
+└── EngineError           the judge failed: retry later, then `unsure` with the reason
+"""
+
+from __future__ import annotations
+
+import re
+
+_URL_SECRET = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^\s/@:]*):(?P<secret>[^\s/]*)@")
+
+
+def redact(text: str) -> str:
+    """`text` with the password of every `scheme://user:password@host` in it replaced by `***`."""
+    return _URL_SECRET.sub(r"\g<scheme>\g<user>:***@", text)
+
+
+class VedetteError(Exception):
+    """Root of all errors raised on purpose. The message is one sentence without secrets."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact(message))
+
+
+class UsageError(VedetteError):
+    """Wrong use or configuration: exit code 2."""
+
+
+class ConfigError(UsageError):
+    """A configuration file is wrong; `problems` holds one line per fault, each with its remedy."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        self.source = source
+        self.problems = [redact(problem) for problem in problems]
+        super().__init__(f"{source}: " + "; ".join(problems))
+
+
+class ModelError(UsageError):
+    """A model cannot be used; the message names the file and what would work."""
+
+
+class MissingPart(UsageError):
+    """A program, package or port that is needed is not there; the message says how to get it."""
+
+
+class SourceError(VedetteError):
+    """A camera or clip failed."""
+
+
+class SourceRefused(SourceError):
+    """The other side said no (authentication, not found, unsupported): trying again soon will not help."""
+
+
+class SourceLost(SourceError):
+    """The stream ended, stalled, was cut or made no sense: trying again may help."""
+
+
+class DetectorError(VedetteError):
+    """The detector could not examine a frame. Never to be read as "nothing there"."""
+
+
+class EvidenceError(VedetteError):
+    """A still or clip could not be cut from the recorded segments."""
+
+
+class StoreError(VedetteError):
+    """The database could not be opened, migrated or written."""
+
+
+class UplinkError(VedetteError):
+    """The broker could not be reached or refused a message."""
+
+
+class EngineError(VedetteError):
+    """The cloud model could not give an answer."""

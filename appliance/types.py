@@ -1,0 +1,235 @@
+"""The values that travel between rooms: frozen, slotted, without behaviour beyond arithmetic on themselves.
+
+Coordinates are shares of the picture (0..1), boxes are `(x1, y1, x2, y2)`. Times are UTC seconds live and seconds
+since the clip's first frame in a replay. Objects that carry a `type` are JSON lines on the ingest channel and in the
+replay log (see `appliance.wire`); their fields may grow, those that stand here stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Box = tuple[float, float, float, float]
+Point = tuple[float, float]
+Severity = Literal["info", "warning", "alert"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "alert")
+EventKind = Literal["enter", "exit", "line", "dwell"]
+CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
+Decision = Literal["confirmed", "rejected", "unsure"]
+Review = Literal["reviewed", "false_alarm"]
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """What one look at one picture found.
+
+    boxes: float32 (N, 4) xyxy, shares of the picture; scores: float32 (N,) 0..1; class_ids: int32 (N,), an index
+    into the detector's `labels`. Empty arrays mean "looked and saw nothing"; "nobody looked" is `None`, never this.
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @classmethod
+    def empty(cls) -> Detections:
+        return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+
+    def select(self, index: NDArray[np.bool_] | NDArray[np.intp]) -> Detections:
+        """The rows that `index` (a mask or positions) picks."""
+        return Detections(self.boxes[index], self.scores[index], self.class_ids[index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedObject:
+    """One object in one examined frame. `score` is this frame's detection score, rounded to 3 places; `box` to 4."""
+
+    track: int
+    label: str
+    score: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHeader:
+    """First line of a camera run (or of a replay log). A new `run` makes all earlier track ids of the camera stale."""
+
+    type: Literal["header"] = "header"
+    schema: int = SCHEMA
+    camera: str
+    clip: str
+    model: str
+    size: tuple[int, int]
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameBoxes:
+    """What is known of one examined frame; the only picture-derived thing that crosses the ingest boundary.
+
+    seq counts these messages per camera run from 0; frame is the 0-based index of the decoded frame in the run.
+    looked=False: the detector did not answer for this frame, so `objects` says nothing.
+    """
+
+    type: Literal["boxes"] = "boxes"
+    camera: str
+    seq: int
+    frame: int
+    t: float
+    looked: bool
+    objects: tuple[TrackedObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraState:
+    """The camera changed state. `reason` is one sentence for a person, without secrets."""
+
+    type: Literal["state"] = "state"
+    camera: str
+    state: CameraStateName
+    t: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """A recorded segment began, grew (each fragment flushed to disk) or was closed (`complete`).
+
+    path is relative to the storage folder. t_start is the time of the first packet, t_end the end of the last packet
+    that is readable on disk; pts 0 of the file is t_start.
+    """
+
+    type: Literal["segment"] = "segment"
+    camera: str
+    path: str
+    t_start: float
+    t_end: float
+    bytes: int
+    frames: int
+    codec: str
+    size: tuple[int, int]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Nothing was received between two times. `t_end` None while it lasts."""
+
+    type: Literal["gap"] = "gap"
+    camera: str
+    t_start: float
+    t_end: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraMeter:
+    """What a camera did since the previous meter message (deltas, about one message a second per camera).
+
+    received: bytes from the camera's socket (TCP payload as the kernel counted it; `exact`), or, where the kernel
+    cannot say, the sum of packet sizes (`exact` False). unexamined: frames due for a look that did not get one.
+    """
+
+    type: Literal["meter"] = "meter"
+    camera: str
+    t: float
+    received: int
+    exact: bool
+    packets: int
+    decoded: int
+    examined: int
+    unexamined: int
+    reconnects: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestHealth:
+    """A sign of life of the ingest process, about one a second."""
+
+    type: Literal["health"] = "health"
+    t: float
+    detector_ms: float
+    queue: int
+    rss_bytes: int
+    warning: str = ""
+
+
+IngestMessage = StreamHeader | FrameBoxes | CameraState | SegmentRow | Gap | CameraMeter | IngestHealth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A rule fired for a track. `t` is the time of the frame that made it fire; `box` the object's box then."""
+
+    type: Literal["event"] = "event"
+    camera: str
+    rule: str
+    kind: EventKind
+    track: int
+    label: str
+    t: float
+    score: float = 0.0
+    box: Box = (0.0, 0.0, 0.0, 0.0)
+    zone: str = ""
+    line: str = ""
+    severity: Severity = "warning"
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestView:
+    """The moment at which a track is best seen: where the still is cut."""
+
+    track: int
+    label: str
+    t: float
+    score: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """What a person reviews: one incident on one camera, merged from events. `t_end` None while it lasts."""
+
+    type: Literal["alert"] = "alert"
+    camera: str
+    id: str
+    rules: tuple[str, ...]
+    severity: Severity
+    t_start: float
+    t_end: float | None
+    tracks: tuple[int, ...]
+    labels: tuple[str, ...] = ()
+    score: float = 0.0
+    run: str = ""
+    best: BestView | None = None
+    end_reason: str = ""
+
+
+LogLine = StreamHeader | FrameBoxes | Event | Alert
+
+
+@dataclass(frozen=True, slots=True)
+class AlertChange:
+    """What the alert policy decided: an alert was opened, extended or ended; `event` is the cause, if one was."""
+
+    kind: Literal["opened", "extended", "ended"]
+    alert: Alert
+    event: Event | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """All that one message made the pipeline decide, in order."""
+
+    events: tuple[Event, ...] = ()
+    changes: tuple[AlertChange, ...] = ()
+    suppressed: tuple[Event, ...] = field(default=())

@@ -1,0 +1,205 @@
+"""Load a YAML file into a pydantic model, with errors that name the line, the key and the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from appliance.errors import ConfigError
+
+FILE_BYTES_MAX = 4 * 1024 * 1024
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_Key = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """Base of every part of a configuration: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader of our own, so that nobody's added constructors reach it."""
+
+
+def load(path: Path, model: type[Model]) -> Model:
+    """Read, expand `${NAME}` (or `${NAME:-default}`) from the environment, validate. Raises ConfigError."""
+    text = _read(path)
+    return loads(text, model, str(path))
+
+
+def loads(text: str, model: type[Model], source: str = "configuration") -> Model:
+    """The same from text; `source` is what errors call it."""
+    root = _compose(text, source)
+    lines = dict(_lines(root, ()))
+    problems = [f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line in _doubles(root, ())]
+    data = _expand(_construct(root), (), lines, problems)
+    if problems:
+        raise ConfigError(source, problems)
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(
+            source, [_explain(problem, model, lines, data) for problem in error.errors(include_url=False)]
+        ) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError(str(path), [f"the file is over {FILE_BYTES_MAX} bytes; a configuration is not that long"])
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(str(path), ["no such file"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError(str(path), ["not a text file in UTF-8"]) from None
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
+
+
+def _compose(text: str, source: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise ConfigError(source, [f"{where}not valid YAML: {getattr(error, 'problem', None) or error}"]) from None
+
+
+def _construct(node: yaml.Node | None) -> Any:
+    if node is None:
+        return {}
+    loader = _Loader("")
+    return loader.construct_document(node)
+
+
+def _lines(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
+    if node is None:
+        return []
+    found = [(key, node.start_mark.line + 1)]
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            found.append(((*key, str(name.value)), name.start_mark.line + 1))
+            found += _lines(value, (*key, str(name.value)))[1:]
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            found += _lines(value, (*key, index))
+    return found
+
+
+def _doubles(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
+    found: list[tuple[_Key, int]] = []
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for name, value in node.value:
+            if name.value in seen:
+                found.append(((*key, str(name.value)), name.start_mark.line + 1))
+            seen.add(name.value)
+            found += _doubles(value, (*key, str(name.value)))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            found += _doubles(value, (*key, index))
+    return found
+
+
+def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _expand(item, (*key, str(name)), lines, problems) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_expand(item, (*key, index), lines, problems) for index, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name, default = match.group(1), match.group(2)
+        found: str | None = os.environ.get(name) if default is None else os.environ.get(name, default)
+        if found is None:
+            problems.append(
+                f"{_where(key, lines)}: the environment variable {name} is not set "
+                f"(export it, or write ${{{name}:-default}})"
+            )
+            return ""
+        return found
+
+    return _VARIABLE.sub(replace, value)
+
+
+def _where(key: _Key, lines: dict[_Key, int]) -> str:
+    dotted = ".".join(str(part) for part in key) or "file"
+    probe = key
+    while probe and probe not in lines:
+        probe = probe[:-1]
+    return f"line {lines[probe]}: {dotted}" if probe in lines and probe else dotted
+
+
+def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any) -> str:
+    key = _written(problem["loc"], data)
+    where = _where(key, lines)
+    if problem["type"] == "extra_forbidden":
+        names = _siblings(model, key[:-1], data)
+        near = difflib.get_close_matches(str(key[-1]), names, n=1, cutoff=0.5)
+        hint = f"did you mean `{near[0]}`?" if near else f"known keys here: {', '.join(sorted(names))}"
+        return f"{where}: unknown key; {hint}"
+    if problem["type"] == "missing":
+        return f"{where}: this key is required"
+    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{where}: {message}"
+
+
+def _written(loc: tuple[str | int, ...], data: Any) -> _Key:
+    """`loc` without the parts pydantic adds for unions and discriminators: only keys that stand in the file."""
+    key: list[str | int] = []
+    node = data
+    for index, part in enumerate(loc):
+        child = _child(node, part)
+        last_and_absent = index == len(loc) - 1 and isinstance(node, dict) and isinstance(part, str)
+        if child is not None or last_and_absent:
+            node = child
+            key.append(part)
+    return tuple(key)
+
+
+def _child(node: Any, part: str | int) -> Any:
+    if isinstance(node, dict):
+        return node.get(part)
+    if isinstance(node, list) and isinstance(part, int) and part < len(node):
+        return node[part]
+    return None
+
+
+def _siblings(model: type[BaseModel], parent: _Key, data: Any) -> list[str]:
+    """Names allowed in the section at `parent`."""
+    candidates = _descend([model], parent, data)
+    return sorted({name for candidate in candidates for name in candidate.model_fields})
+
+
+def _descend(models: list[type[BaseModel]], key: _Key, data: Any) -> list[type[BaseModel]]:
+    for part in key:
+        following: list[type[BaseModel]] = []
+        data = _child(data, part)
+        for model in models:
+            if isinstance(part, str) and part in model.model_fields:
+                following += _models_in(model.model_fields[part].annotation)
+        models = following or models
+    if isinstance(data, dict) and "kind" in data:
+        exact = [model for model in models if data["kind"] in _kinds(model)]
+        return exact or models
+    return models
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _models_in(argument)]
+
+
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    field = model.model_fields.get("kind")
+    return get_args(field.annotation) if field else ()
