@@ -67,6 +67,29 @@ class ManualClock:
         self._now += seconds
 
 
+class StepWatch:
+    """Notices when the wall clock is stepped (by NTP, by a person), by comparing it with the one that never jumps.
+
+    State: how far the two were apart at the last look. Owner: one loop. Slewing stays below `step_s_min` a look.
+    """
+
+    def __init__(self, clock: Clock, step_s_min: float = 60.0) -> None:
+        self._clock = clock
+        self._step_s_min = step_s_min
+        self._apart_s = clock.now() - clock.monotonic()
+
+    def step_s(self) -> float:
+        """Seconds by which the wall clock was stepped since the last look; 0.0 if it was not."""
+        apart_s = self._clock.now() - self._clock.monotonic()
+        step_s, self._apart_s = apart_s - self._apart_s, apart_s
+        return step_s if abs(step_s) > self._step_s_min else 0.0
+
+
+def process_cpu_s() -> float:
+    """CPU seconds that this process has used so far, all its threads together; for the cost of a piece of work."""
+    return time.process_time()
+
+
 def iso_utc(t: float) -> str:
     """`t` (UTC seconds) as `2026-01-31T12:34:56.789Z`."""
     stamp = datetime.fromtimestamp(t, tz=timezone.utc)

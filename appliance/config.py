@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
+from appliance.address import Address
 from appliance.types import Severity
 from appliance.yamlfile import Section
 
@@ -66,7 +66,7 @@ class RuleBase(Section):
     labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
     score_min: Share = 0.5
     severity: Severity = "warning"
-    cooldown_s: Seconds = 30.0
+    cooldown_s: Seconds = 0.0
     schedule: Schedule | None = None
     escalate: bool = True
     ask: Annotated[str, Field(max_length=500)] = ""
@@ -173,20 +173,6 @@ class Escalation(Section):
     expire_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 72.0
 
 
-class Uplink(Section):
-    url: Annotated[str, Field(min_length=1, repr=False)]
-    credentials: Path | None = None
-    token: SecretStr | None = None
-    tls_ca: Path | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _scheme(cls, url: str) -> str:
-        if urlsplit(url).scheme not in {"nats", "tls", "ws", "wss"}:
-            raise ValueError("must begin with nats://, tls://, ws:// or wss://")
-        return url
-
-
 class Dashboard(Section):
     enabled: bool = True
     host: str = "127.0.0.1"
@@ -198,7 +184,7 @@ class Dashboard(Section):
     def _guarded(self) -> Dashboard:
         if self.host not in {"127.0.0.1", "localhost", "::1"} and self.token is None:
             raise ValueError(
-                f"host {self.host} is open to the network: set dashboard.token (for example token: ${{VEDETTE_TOKEN}}), "
+                f"host {self.host} is open to the network: set dashboard.token (for example ${{VEDETTE_TOKEN}}), "
                 "or keep host 127.0.0.1 and use a tunnel"
             )
         return self
@@ -213,7 +199,7 @@ class SiteConfig(Section):
     cameras: Annotated[dict[CameraName, Camera], Field(min_length=1)]
     alerts: Alerts = Alerts()
     escalation: Escalation = Escalation()
-    uplink: Uplink | None = None
+    uplink: Address | None = None
     dashboard: Dashboard = Dashboard()
 
 
@@ -234,14 +220,12 @@ def _polygon_problem(points: tuple[SharePoint, ...]) -> str | None:
     if len(points) > 64:
         return f"a polygon may have at most 64 points, this has {len(points)}"
     edges = list(zip(points, points[1:] + points[:1], strict=True))
-    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in edges) / 2
-    if abs(area) < 1e-5:
-        return "its points enclose no area"
     for i, (a, b) in enumerate(edges):
         for j in range(i + 2, len(edges)):
             if (j + 1) % len(edges) != i and _cross(a, b, *edges[j]):
                 return f"its edges {i + 1} and {j + 1} cross; list the corners in order around the zone"
-    return None
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in edges) / 2
+    return "its points enclose no area" if abs(area) < 1e-5 else None
 
 
 def _cross(a: SharePoint, b: SharePoint, c: SharePoint, d: SharePoint) -> bool:

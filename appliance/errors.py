@@ -10,9 +10,11 @@ VedetteError
 │   └── SourceLost        end, cut, stall, garbage: back off and reconnect
 ├── DetectorError         the detector failed on a frame: that frame counts as *not looked at*
 ├── EvidenceError         a still or clip cannot be cut (yet): wait, or mark the evidence as missing
-├── StoreError            the database refused: disk full, corrupt, newer schema: stop, the supervisor starts again
+├── StoreError            the database refused: corrupt, newer schema: stop, the supervisor starts again
+│   └── StoreUnavailable  the disk is full or the file busy: what is stored is fine; wait, and try again
 ├── UplinkError           no link, no stream, refused: the outbox waits
 └── EngineError           the judge failed: retry later, then `unsure` with the reason
+    └── EngineUnavailable the judge is away, overloaded or refuses us: hold the question and wait
 """
 
 from __future__ import annotations
@@ -79,9 +81,21 @@ class StoreError(VedetteError):
     """The database could not be opened, migrated or written."""
 
 
+class StoreUnavailable(StoreError):
+    """The database cannot be written now (full disk, busy file), but may be later: keep what was to be written."""
+
+
 class UplinkError(VedetteError):
     """The broker could not be reached or refused a message."""
 
 
 class EngineError(VedetteError):
     """The cloud model could not give an answer."""
+
+
+class EngineUnavailable(EngineError):
+    """The cloud model cannot be asked now; it says nothing about the question. `after_s`: when it asked us back."""
+
+    def __init__(self, message: str, after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.after_s = after_s

@@ -175,3 +175,9 @@ def media_subject(site: str, media: str, chunk: int) -> str:
 
 def verdict_subject(site: str) -> str:
     return f"vedette.{site}.verdict"
+
+
+def message_id(site: str, *parts: str | int) -> str:
+    """A `Nats-Msg-Id`. JetStream looks for doubles in the whole stream, so it names the site: two sites may send the
+    same picture, and none may make another's message look like a double."""
+    return ".".join((site, *map(str, parts)))

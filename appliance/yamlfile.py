@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from appliance.errors import ConfigError
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
+NODES_MAX = 200_000
+DEPTH_MAX = 40
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -38,9 +40,10 @@ def load(path: Path, model: type[Model]) -> Model:
 def loads(text: str, model: type[Model], source: str = "configuration") -> Model:
     """The same from text; `source` is what errors call it."""
     root = _compose(text, source)
+    _bound(root, source)
     lines = dict(_lines(root, ()))
     problems = [f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line in _doubles(root, ())]
-    data = _expand(_construct(root), (), lines, problems)
+    data = _expand(_construct(root, source), (), lines, problems)
     if problems:
         raise ConfigError(source, problems)
     try:
@@ -68,16 +71,39 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise ConfigError(source, [f"{where}not valid YAML: {getattr(error, 'problem', None) or error}"]) from None
+        raise _not_yaml(error, source) from None
 
 
-def _construct(node: yaml.Node | None) -> Any:
+def _not_yaml(error: yaml.YAMLError, source: str) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}: " if mark else ""
+    return ConfigError(source, [f"{where}not valid YAML: {getattr(error, 'problem', None) or error}"])
+
+
+def _bound(root: yaml.Node | None, source: str) -> None:
+    """Refuse what aliases can make of a small file: cycles, and trees that grow without end."""
+    nodes = 0
+    stack = [(root, 0)] if root else []
+    while stack:
+        node, depth = stack.pop()
+        nodes += 1
+        if nodes > NODES_MAX or depth > DEPTH_MAX:
+            raise ConfigError(
+                source, [f"not valid YAML for a configuration: over {NODES_MAX} values or nested too deep"]
+            )
+        if isinstance(node, yaml.MappingNode):
+            stack += [(child, depth + 1) for pair in node.value for child in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            stack += [(child, depth + 1) for child in node.value]
+
+
+def _construct(node: yaml.Node | None, source: str) -> Any:
     if node is None:
         return {}
-    loader = _Loader("")
-    return loader.construct_document(node)
+    try:
+        return _Loader("").construct_document(node)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, source) from None
 
 
 def _lines(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:

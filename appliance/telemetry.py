@@ -1,0 +1,69 @@
+"""Logging as the house wants it: one line a matter, repeats counted, never a secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+from appliance.clock import Clock, iso_utc
+from appliance.errors import redact
+
+
+class _Text(logging.Formatter):
+    """`12:34:56 WARNING supervisor: sentence`, with the date left to journald."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        room = record.name.removeprefix("appliance.").removeprefix("cloud_worker.")
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {room}: {record.getMessage()}"
+        return redact(self._with_traceback(record, line))
+
+    def _with_traceback(self, record: logging.LogRecord, line: str) -> str:
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {"t": iso_utc(record.created), "level": record.levelname.lower(), "room": record.name}
+        fields["message"] = redact(record.getMessage())
+        if record.exc_info:
+            fields["traceback"] = redact(self.formatException(record.exc_info))
+        return json.dumps(fields)
+
+
+def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
+    """Send all logs to stderr, redacted. Third-party chatter below WARNING is dropped."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if as_json else _Text())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for room in ("appliance", "cloud_worker"):
+        logging.getLogger(room).setLevel(level)
+
+
+class Repeats:
+    """Reports a repeated matter at most once per `every_s`, with a count of what was held back.
+
+    State: the last text and when it was said. Owner: one thread or task.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 60.0) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._every_s = every_s
+        self._text = ""
+        self._said_at = float("-inf")
+        self._held = 0
+
+    def report(self, matter: object, level: int = logging.WARNING) -> None:
+        """Log `matter` (an error or a sentence) unless the same was said less than `every_s` ago."""
+        text, now = str(matter), self._clock.monotonic()
+        if text == self._text and now - self._said_at < self._every_s:
+            self._held += 1
+            return
+        suffix = f" (and {self._held} times more before)" if self._held else ""
+        self._logger.log(level, "%s%s", text, suffix)
+        self._text, self._said_at, self._held = text, now, 0

@@ -1,0 +1,39 @@
+"""What all tests share: where the reference data is, and `--update` to accept new golden files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parents[1]
+
+# A shared machine may be slow at any moment; pytest-timeout guards against what hangs.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write what was found as the new golden files")
+
+
+@pytest.fixture(scope="session")
+def update(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are to be written instead of compared."""
+    return bool(request.config.getoption("--update"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The reference data folder; skips where it is absent."""
+    folder = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
+    if not folder.is_dir():
+        pytest.skip("the reference data folder (../shared/data or $VEDETTE_SHARED/data) is not there")
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The browser's tests come last: Playwright keeps an event loop running in this thread until the session ends."""
+    items.sort(key=lambda item: ROOT / "tests" / "browser" in item.path.parents)

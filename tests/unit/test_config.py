@@ -1,0 +1,129 @@
+"""A wrong site file gets one clear sentence a fault: the line, the key, and the nearest right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance import config, yamlfile
+from appliance.config import SiteConfig
+from appliance.errors import ConfigError
+
+GOOD = """\
+site: {name: depot-7}
+detector: {model: vedette-nano}
+cameras:
+  gate:
+    url: rtsp://viewer:${GATE_PASSWORD}@192.168.1.20/main
+    detect_url: rtsp://viewer:${GATE_PASSWORD}@192.168.1.20/sub
+    detect: {fps: 5}
+    zones: {yard: [[0.10, 0.45], [0.95, 0.45], [0.95, 0.98], [0.10, 0.98]]}
+    lines: {door: [[0.40, 0.20], [0.40, 0.80]]}
+    rules:
+      - {name: intruder, kind: enter, zone: yard, labels: [person], severity: alert}
+      - {name: loiterer, kind: dwell, zone: yard, seconds: 20, labels: [person]}
+      - {name: wrong-way, kind: line, line: door, direction: left_to_right, labels: [person, car]}
+uplink: {url: "nats://127.0.0.1:4222"}
+dashboard: {host: 127.0.0.1, port: 8080}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATE_PASSWORD", "hunter2")
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        yamlfile.loads(text, SiteConfig, "site.yaml")
+    return caught.value.problems
+
+
+def test_the_contract_of_the_design_page_loads() -> None:
+    site = yamlfile.loads(GOOD, SiteConfig)
+    assert site.site.name == "depot-7"
+    assert site.cameras["gate"].url == "rtsp://viewer:hunter2@192.168.1.20/main"
+    assert [rule.kind for rule in site.cameras["gate"].rules] == ["enter", "dwell", "line"]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line", "words"),
+    [
+        ("detect: {fps: 5}", "detect: {fsp: 5}", 7, "cameras.gate.detect.fsp: unknown key; did you mean `fps`?"),
+        ("uplink:", "uplnk:", 14, "uplnk: unknown key; did you mean `uplink`?"),
+        ("seconds: 20", "secnds: 20", 12, "rules.1.secnds: unknown key; did you mean `seconds`?"),
+        ("line: door", "line: dor", 4, "there is no line `dor` on this camera (there is: door)"),
+        ("zone: yard, labels: [person], severity", "zone: yrad, labels: [person], severity", 4, "no zone `yrad`"),
+        ("kind: enter", "kind: entr", 11, "rules.0"),
+        ("[0.95, 0.98]", "[0.95, 1.98]", 8, "must be less than or equal to 1"),
+        ("[[0.10, 0.45], [0.95, 0.45], [0.95, 0.98], [0.10, 0.98]]", "[[0.1, 0.4], [0.9, 0.4]]", 8, "at least 3"),
+        ("[0.95, 0.45], [0.95, 0.98]", "[0.95, 0.98], [0.95, 0.45]", 8, "cross"),
+        ("[[0.40, 0.20], [0.40, 0.80]]", "[[0.4, 0.2], [0.4, 0.2]]", 9, "same point"),
+        ("rtsp://viewer:${GATE_PASSWORD}@192.168.1.20/main", "http://cam", 5, "must begin with rtsp://"),
+        ("host: 127.0.0.1", "host: 0.0.0.0", 15, "set dashboard.token"),
+        ("severity: alert", "severity: panic", 11, "'info', 'warning' or 'alert'"),
+        ("name: loiterer", "name: intruder", 4, "two rules of this camera have this name"),
+    ],
+)
+def test_each_fault_is_named_with_its_line_and_remedy(right: str, wrong: str, line: int, words: str) -> None:
+    found = problems(GOOD.replace(right, wrong, 1))
+    assert any(words in problem for problem in found), found
+    assert any(problem.startswith(f"line {line}:") for problem in found), found
+
+
+def test_several_faults_are_told_at_once() -> None:
+    found = problems(GOOD.replace("fps: 5", "fsp: 5").replace("uplink:", "uplnk:"))
+    assert len(found) == 2
+
+
+def test_a_key_written_twice_is_refused() -> None:
+    assert problems(GOOD + "site: {name: other}\n") == ["line 16: site: the key is written twice"]
+
+
+def test_an_unset_variable_is_named_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GATE_PASSWORD")
+    found = problems(GOOD)
+    assert found[0].startswith("line 5: cameras.gate.url: the environment variable GATE_PASSWORD is not set")
+
+
+def test_a_variable_may_have_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GATE_PASSWORD")
+    site = yamlfile.loads(GOOD.replace("${GATE_PASSWORD}", "${GATE_PASSWORD:-guest}"), SiteConfig)
+    assert "viewer:guest@" in site.cameras["gate"].url
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("cameras: {gate: {url: [}", "not valid YAML"),
+        ("just text", "must be a valid dictionary"),
+        ("", "cameras: this key is required"),
+        ("- a\n- b", "must be a valid dictionary"),
+        ("cameras: {}", "at least 1 item"),
+        ("cameras: {'../etc': {url: 'rtsp://x/y'}}", "cameras"),
+        ("cameras: !!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("a: &a [*a]", "not valid YAML"),
+    ],
+)
+def test_what_is_not_a_site_file_is_refused(text: str, words: str) -> None:
+    assert any(words in problem for problem in problems(text)), problems(text)
+
+
+def test_no_password_in_errors_or_in_the_repr() -> None:
+    site = yamlfile.loads(GOOD, SiteConfig)
+    assert "hunter2" not in repr(site)
+    found = problems(
+        GOOD.replace("rtsp://viewer:${GATE_PASSWORD}@192.168.1.20/main", "rtp://viewer:${GATE_PASSWORD}@x/")
+    )
+    assert "hunter2" not in " ".join(found)
+
+
+def test_a_missing_or_binary_file_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        config.load(tmp_path / "absent.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        config.load(tmp_path / "binary.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.load(tmp_path)
