@@ -1,0 +1,90 @@
+"""What every detector can do, and how the one a site file asks for is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.detect import bundle, labels
+from appliance.detect.hog import HogDetector
+from appliance.errors import ModelError
+from appliance.types import Detections
+
+if TYPE_CHECKING:
+    from appliance.detect.onnx import OnnxDetector
+
+
+class Settings(Protocol):
+    """What a site file's `detector` and a worker file's `engine` both say; the worker may not read a site file."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def device(self) -> Literal["cpu", "cuda"]: ...
+    @property
+    def precision(self) -> Literal["auto", "fp32", "fp16"]: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def head(self) -> Literal["auto", "yolox", "detr", "yolo"]: ...
+    @property
+    def labels(self) -> Path | None: ...
+    @property
+    def score_min(self) -> float: ...
+
+
+class ObjectDetector(Protocol):
+    """A port with one contract test, tests/contract/test_detectors.py."""
+
+    @property
+    def name(self) -> str:
+        """File stem and the first 8 hex digits of its sha256, or `builtin:…`; goes into logs and replay headers."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names that `class_ids` index."""
+        ...
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        """The (width, height) in which it wants a picture of `width` x `height`, so that the decoder can scale."""
+        ...
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Look at BGR uint8 (H, W, 3) pictures of any size; one answer each, in order.
+
+        Boxes are shares of the picture, clipped; scores at least the configured `score_min`; best score first, ties
+        by box. Raises DetectorError, which is never to be read as "nothing there".
+        """
+        ...
+
+
+def load(settings: Settings) -> OnnxDetector | HogDetector:
+    """Find, check and warm up the detector of a site file. Raises ModelError or MissingPart.
+
+    Sets OpenCV's thread count for the whole process to `settings.threads`.
+    """
+    cv2.setNumThreads(settings.threads)
+    if settings.model == bundle.HOG:
+        return HogDetector(score_min=settings.score_min)
+    if settings.precision == "fp16":
+        raise ModelError(
+            f"{settings.model}: ONNX Runtime runs a file in the precision it was exported in; "
+            "set detector.precision to auto and give an fp16 file"
+        )
+    found = bundle.find(settings.model)
+    from appliance.detect.onnx import OnnxDetector  # a back end is loaded when it is chosen: it may not be installed
+
+    return OnnxDetector(
+        found.path,
+        score_min=settings.score_min,
+        threads=settings.threads,
+        device=settings.device,
+        head=settings.head if settings.head != "auto" else found.head,
+        label_names=labels.read(settings.labels) if settings.labels else found.labels,
+    )

@@ -1,0 +1,230 @@
+"""Output heads: how the numbers a network answers with become boxes. Chosen by layout and metadata, never by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.detect.letterbox import Placing
+from appliance.detect.suppress import gather, suppress
+from appliance.types import Detections
+
+Array = NDArray[np.generic]
+Floats = NDArray[np.float32]
+HeadName = Literal["auto", "yolox", "detr", "yolo"]
+STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+KNOWN = (
+    "YOLOX [1, anchors, 5 + classes]; DETR family (DEIM, D-FINE, RT-DETR) labels [1, n], boxes [1, n, 4], "
+    "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]"
+)
+
+
+class UnknownLayout(ValueError):
+    """No head fits; the text says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a network is like, learnt from a trial run on a grey picture.
+
+    size: (width, height) of its picture input; outputs: name to array, batch of one; sizes_input: the name of a second
+    input that wants the picture's size, or "".
+    """
+
+    size: tuple[int, int]
+    outputs: Mapping[str, Array]
+    sizes_input: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def shapes(self) -> str:
+        return ", ".join(f"{name} {list(array.shape)}" for name, array in self.outputs.items())
+
+
+class Head(Protocol):
+    """One way of answering. `classes` is None where the layout does not tell how many there are."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def placing(self) -> Placing: ...
+    @property
+    def rgb(self) -> bool: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def classes(self) -> int | None: ...
+
+    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+        """Boxes in input pixels, doubles removed, score at least `score_min`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class YoloxHead:
+    """[1, anchors, 4 + objectness + classes]; scores already through the sigmoid (YOLOX demo_utils, Apache-2.0).
+
+    cells: (anchors, 3) x, y, stride of each anchor's cell, or None when the export decoded the boxes itself.
+    """
+
+    output: str
+    classes: int
+    cells: Floats | None
+    name: str = "yolox"
+    placing: Placing = "corner"
+    rgb: bool = False
+    scale: float = 1.0
+
+    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+        rows = np.asarray(outputs[self.output][0], np.float32)
+        # Class scores are at most 1, so objectness alone settles nearly every row.
+        some = np.flatnonzero(rows[:, 4] >= score_min)
+        rows = rows[some]
+        class_ids = rows[:, 5:].argmax(axis=1)
+        scores = rows[:, 4] * rows[np.arange(len(rows)), 5 + class_ids]
+        keep = scores >= score_min
+        rows, centres, sizes = rows[keep], rows[keep, :2], rows[keep, 2:4]
+        if self.cells is not None:
+            cells = self.cells[some[keep]]
+            centres = (centres + cells[:, :2]) * cells[:, 2:]
+            sizes = np.exp(np.minimum(sizes, 12.0)) * cells[:, 2:]
+        found = gather(_corners(centres, sizes), scores[keep], class_ids[keep])
+        return suppress(found, 0.6, per_class=True)
+
+
+@dataclass(frozen=True, slots=True)
+class YoloHead:
+    """[1, 4 + classes, anchors] (or transposed): centre, size in input pixels, class scores; no objectness."""
+
+    output: str
+    classes: int
+    transposed: bool = False
+    name: str = "yolo"
+    placing: Placing = "centre"
+    rgb: bool = True
+    scale: float = 1 / 255
+
+    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+        columns = np.asarray(outputs[self.output][0], np.float32)
+        columns = columns.T if self.transposed else columns
+        best = columns[4:].max(axis=0)
+        columns = columns[:, np.flatnonzero(best >= score_min)]
+        class_ids, scores = columns[4:].argmax(axis=0), columns[4:].max(axis=0, initial=0.0)
+        found = gather(_corners(columns[:2].T, columns[2:4].T), scores, class_ids)
+        return suppress(found, 0.6, per_class=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndHead:
+    """[1, n, 6]: x1, y1, x2, y2 in input pixels, score, class; already without doubles (YOLOv10, YOLO26)."""
+
+    output: str
+    classes: int | None = None
+    name: str = "yolo-e2e"
+    placing: Placing = "centre"
+    rgb: bool = True
+    scale: float = 1 / 255
+
+    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+        rows = np.asarray(outputs[self.output][0], np.float32)
+        rows = rows[rows[:, 4] >= score_min]
+        return gather(rows[:, :4], rows[:, 4], rows[:, 5])
+
+
+@dataclass(frozen=True, slots=True)
+class DetrHead:
+    """labels, boxes (xyxy, in the size handed to `orig_target_sizes`), scores. One query may answer with two labels,
+    and DEIMv2 doubles large near persons, hence a light suppression across classes.
+    """
+
+    labels: str
+    boxes: str
+    scores: str
+    classes: int | None = None
+    name: str = "detr"
+    placing: Placing = "stretch"
+    rgb: bool = True
+    scale: float = 1 / 255
+
+    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+        scores = np.asarray(outputs[self.scores][0], np.float32)
+        keep = np.flatnonzero(scores >= score_min)
+        found = gather(outputs[self.boxes][0][keep], scores[keep], outputs[self.labels][0][keep])
+        return suppress(found, 0.7, per_class=False)
+
+
+def choose(answer: Answer, wanted: HeadName = "auto") -> Head:
+    """The head that fits `answer`. Raises UnknownLayout; `wanted` settles what shapes alone cannot."""
+    task = answer.metadata.get("task", "detect")
+    if task != "detect":
+        raise UnknownLayout(f"it was exported for the task `{task}`, not `detect`")
+    if len(answer.outputs) == 3 and wanted in ("auto", "detr"):
+        return _detr(answer)
+    if len(answer.outputs) == 1 and wanted != "detr":
+        return _yolo_family(answer, wanted)
+    raise UnknownLayout("its outputs fit no known layout")
+
+
+def _detr(answer: Answer) -> DetrHead:
+    if not answer.sizes_input:
+        raise UnknownLayout("it has no second input orig_target_sizes [1, 2], so the unit of its boxes is unknown")
+    boxes = [name for name, array in answer.outputs.items() if array.ndim == 3 and array.shape[2] == 4]
+    flat = {name: array for name, array in answer.outputs.items() if array.ndim == 2}
+    labels = [name for name, array in flat.items() if np.issubdtype(array.dtype, np.integer) or name == "labels"]
+    scores = [name for name in flat if name not in labels]
+    if (len(boxes), len(labels), len(scores)) != (1, 1, 1):
+        raise UnknownLayout("its three outputs are not labels [1, n], boxes [1, n, 4] and scores [1, n]")
+    return DetrHead(labels[0], boxes[0], scores[0])
+
+
+def _yolo_family(answer: Answer, wanted: HeadName) -> Head:
+    (name, array), *_ = answer.outputs.items()
+    if array.ndim != 3 or array.shape[0] != 1:
+        raise UnknownLayout("its output is not [1, rows, columns]")
+    _, rows, columns = array.shape
+    anchors = {_anchors(answer.size, strides): strides for strides in STRIDES}
+    fits: list[Head] = []
+    if wanted in ("auto", "yolox") and rows in anchors and columns >= 6:
+        fits.append(YoloxHead(name, columns - 5, _cells(answer.size, anchors[rows], np.asarray(array[0], np.float32))))
+    if wanted in ("auto", "yolo") and columns in anchors and rows >= 5:
+        fits.append(YoloHead(name, rows - 4))
+    if wanted == "yolo" and rows in anchors and columns >= 5:
+        fits.append(YoloHead(name, columns - 4, transposed=True))
+    if wanted in ("auto", "yolo") and columns == 6 and rows not in anchors:
+        fits.append(_end_to_end(name, array))
+    if len(fits) > 1:
+        raise UnknownLayout("its shape fits two layouts; set detector.head")
+    if not fits:
+        expected = " or ".join(str(count) for count in anchors)
+        raise UnknownLayout(f"an input of {answer.size[0]}x{answer.size[1]} would have {expected} anchors")
+    return fits[0]
+
+
+def _end_to_end(name: str, array: Array) -> EndToEndHead:
+    reach = float(np.abs(np.asarray(array[0, :, :4], np.float32)).max(initial=0.0))
+    if 0.0 < reach <= 2.0:
+        raise UnknownLayout("its [1, n, 6] rows are not in pixels (an Ultralytics RT-DETR export?)")
+    return EndToEndHead(name)
+
+
+def _anchors(size: tuple[int, int], strides: tuple[int, ...]) -> int:
+    return sum((size[0] // stride) * (size[1] // stride) for stride in strides)
+
+
+def _cells(size: tuple[int, int], strides: tuple[int, ...], rows: Floats) -> Floats | None:
+    """The cell of each anchor; None if `rows` of the trial run are already in pixels (--decode_in_inference)."""
+    if float(rows[:, 0].mean()) > size[0] / 8:
+        return None
+    parts = []
+    for stride in strides:
+        y, x = np.mgrid[: size[1] // stride, : size[0] // stride]
+        parts.append(np.stack([x.ravel(), y.ravel(), np.full(x.size, stride)], axis=1))
+    return np.concatenate(parts).astype(np.float32)
+
+
+def _corners(centres: Floats, sizes: Floats) -> Floats:
+    half = sizes / 2
+    return np.concatenate([centres - half, centres + half], axis=1)

@@ -1,0 +1,98 @@
+"""Constant-velocity Kalman filters for many boxes at once, with real time steps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# A picture is taken to be this much higher than wide is long: 9/16 .. 3/4. Only noise scales depend on it.
+ASPECT = 0.65
+MEASURED_STD = 0.08
+SPEED_STD = np.array([1.5, 1.5, 0.3, 0.3])
+ACCELERATION = np.array([0.25, 0.25, 0.02, 0.02])
+
+
+class KalmanBank:
+    """One filter per row over (centre x, centre y, width, height) in shares, each coordinate on its own.
+
+    Coordinates do not influence each other, so a filter is four 2x2 ones and everything is element-wise: no matrix
+    product, the same bits on every machine. All noise is in units of the object's size (the geometric mean of its
+    sides), after SORT/ByteTrack (arXiv 1602.00763, 2110.06864), but as densities over time, since looks come 0.2 s
+    apart while something moves and seconds apart when idle: ACCELERATION is the variance that speed gains per second.
+    """
+
+    def __init__(self) -> None:
+        self.position: Floats = np.zeros((0, 4))
+        self.speed: Floats = np.zeros((0, 4))
+        self._pp: Floats = np.zeros((0, 4))
+        self._ps: Floats = np.zeros((0, 4))
+        self._ss: Floats = np.zeros((0, 4))
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def add(self, boxes: NDArray[np.floating]) -> None:
+        """New filters at `boxes` (N, 4) xyxy, standing still as far as is known."""
+        position = to_centre(boxes)
+        scale = _scale(position)
+        self.position = np.concatenate([self.position, position])
+        self.speed = np.concatenate([self.speed, np.zeros_like(position)])
+        self._pp = np.concatenate([self._pp, (scale * MEASURED_STD) ** 2])
+        self._ps = np.concatenate([self._ps, np.zeros_like(position)])
+        self._ss = np.concatenate([self._ss, (scale * SPEED_STD) ** 2])
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Forget all filters that `rows` does not mark."""
+        self.position, self.speed = self.position[rows], self.speed[rows]
+        self._pp, self._ps, self._ss = self._pp[rows], self._ps[rows], self._ss[rows]
+
+    def predict(self, dt: float) -> None:
+        """Move all filters on by `dt` seconds, dt >= 0."""
+        noise = ACCELERATION * _scale(self.position) ** 2
+        self.position = self.position + self.speed * dt
+        # A box must not shrink through zero while nobody looks.
+        self.position[:, 2:] = np.maximum(self.position[:, 2:], 1e-3)
+        self._pp = self._pp + 2 * dt * self._ps + dt * dt * self._ss + noise * dt**3 / 3
+        self._ps = self._ps + dt * self._ss + noise * dt * dt / 2
+        self._ss = self._ss + noise * dt
+
+    def correct(self, rows: NDArray[np.intp], boxes: NDArray[np.floating]) -> None:
+        """Take in the measured `boxes` (len(rows), 4) xyxy for the filters `rows`."""
+        measured = to_centre(boxes)
+        pp, ps = self._pp[rows], self._ps[rows]
+        spread = pp + (_scale(measured) * MEASURED_STD) ** 2
+        gain_p, gain_s = pp / spread, ps / spread
+        missed = measured - self.position[rows]
+        self.position[rows] += gain_p * missed
+        self.speed[rows] += gain_s * missed
+        self._ss[rows] -= gain_s * ps
+        self._ps[rows] = (1 - gain_p) * ps
+        self._pp[rows] = (1 - gain_p) * pp
+
+    def boxes(self) -> Floats:
+        """(N, 4) xyxy as predicted or corrected last; may lie outside the picture."""
+        half = self.position[:, 2:] / 2
+        return np.concatenate([self.position[:, :2] - half, self.position[:, :2] + half], axis=1)
+
+    def spread(self) -> Floats:
+        """(N, 2) standard deviation of the centre, in shares."""
+        return np.sqrt(self._pp[:, :2])
+
+
+def to_centre(boxes: NDArray[np.floating]) -> Floats:
+    """xyxy (N, 4) to centre x, centre y, width, height."""
+    boxes = np.asarray(boxes, np.float64)
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    return np.concatenate([boxes[:, :2] + sizes / 2, sizes], axis=1)
+
+
+def sizes(position: Floats) -> Floats:
+    """(N, 2): the geometric mean of the sides in shares of the width and of the height."""
+    height = np.sqrt(np.maximum(position[:, 2] * position[:, 3] / ASPECT, 1e-8))
+    return np.stack([height * ASPECT, height], axis=1)
+
+
+def _scale(position: Floats) -> Floats:
+    return np.tile(sizes(position), 2)

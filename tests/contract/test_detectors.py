@@ -1,0 +1,246 @@
+"""What every detector promises, asked of each: the built-in one, a tiny network per layout, the real networks."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import av
+import cv2
+import numpy as np
+import onnxruntime as ort
+import pytest
+import tiny_networks as tiny
+from numpy.typing import NDArray
+from tiny_networks import Thing
+
+from appliance import config
+from appliance.detect import detector
+from appliance.detect.detector import ObjectDetector
+from appliance.errors import DetectorError, ModelError
+from appliance.track.association import overlap
+from appliance.types import Detections
+
+THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]
+FILES = {
+    "deimv2-femto": "deimv2_hgnetv2_femto_coco_416.onnx",
+    "deimv2-atto": "deimv2_hgnetv2_atto_coco_320.onnx",
+    "yolox-nano": "yolox_nano_416.onnx",
+}
+TINY: dict[str, Callable[[Path], Path]] = {
+    "tiny-yolox": lambda path: tiny.yolox(path, THINGS),
+    "tiny-yolox-decoded": lambda path: tiny.yolox(path, THINGS, decoded=True),
+    "tiny-yolo": lambda path: tiny.yolo(path, THINGS, ["person", "car"]),
+    "tiny-end-to-end": lambda path: tiny.end_to_end(path, THINGS, ["person", "car"]),
+    "tiny-detr": lambda path: tiny.detr(path, THINGS),
+}
+SIZES = [(768, 576), (64, 64), (1, 1), (37, 500), (641, 3), (1920, 1080)]
+
+
+REAL = [pytest.param(name, marks=pytest.mark.shared) for name in FILES]
+
+
+@pytest.fixture(scope="module", params=["builtin:hog", *TINY, *REAL])
+def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ObjectDetector:
+    name = request.param
+    if name in TINY:
+        name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))
+    elif name in FILES:
+        name = str(request.getfixturevalue("shared_data") / "models" / FILES[name])
+    return detector.load(config.Detector(model=name))
+
+
+def test_tells_its_name_and_its_labels(looker: ObjectDetector) -> None:
+    assert re.fullmatch(r"builtin:\w+|[\w-]+@[0-9a-f]{8}", looker.name)
+    assert looker.labels[0] == "person"
+    assert len(set(looker.labels)) == len(looker.labels)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_answers_for_a_picture_of_any_size_in_the_shared_shape(looker: ObjectDetector, size: tuple[int, int]) -> None:
+    pictures = [noise(*size), noise(*looker.picture_size(*size))]
+    answers = looker.detect(pictures)
+    assert len(answers) == 2
+    for found in answers:
+        assert_in_shape(found, looker)
+
+
+def test_wants_a_size_that_it_then_leaves_alone(looker: ObjectDetector) -> None:
+    for size in SIZES:
+        wanted = looker.picture_size(*size)
+        assert min(wanted) >= 1
+        assert looker.picture_size(*wanted) == wanted
+
+
+def test_finds_the_same_in_the_size_it_wants_as_in_the_full_picture(looker: ObjectDetector) -> None:
+    picture = noise(768, 576)
+    scaled = np.asarray(cv2.resize(picture, looker.picture_size(768, 576)), np.uint8)
+    assert_equal(*looker.detect([picture, scaled]))
+
+
+def test_same_picture_same_answer_whatever_its_neighbours(looker: ObjectDetector) -> None:
+    one, other = noise(320, 240, seed=1), noise(320, 240, seed=2)
+    alone = looker.detect([one])[0]
+    for found in looker.detect([one, other, one])[::2]:
+        assert_equal(found, alone)
+
+
+def test_no_pictures_no_answers(looker: ObjectDetector) -> None:
+    assert looker.detect([]) == []
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [np.zeros((10, 10), np.uint8), np.zeros((10, 10, 4), np.uint8), np.zeros((10, 10, 3), np.float32)],
+    ids=["grey", "four channels", "floats"],
+)
+def test_refuses_what_is_not_a_picture_rather_than_seeing_nothing(
+    looker: ObjectDetector, picture: NDArray[np.uint8]
+) -> None:
+    with pytest.raises(DetectorError, match="not a BGR uint8 picture"):
+        looker.detect([picture])
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_boxes_colours_and_scores_come_out_as_the_network_means_them(name: str, tmp_path: Path) -> None:
+    looker = detector.load(config.Detector(model=str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
+    red = np.zeros((tiny.SIDE, tiny.SIDE, 3), np.uint8)
+    red[:, :, 2] = 255
+    found, half, blue = looker.detect([red, red // 2, red[:, :, ::-1].copy()])
+    np.testing.assert_allclose(found.boxes, [np.array(thing.box) / tiny.SIDE for thing in THINGS], atol=1e-5)
+    np.testing.assert_allclose(found.scores, [0.9, 0.6, 0.3], atol=1e-5)
+    assert found.class_ids.tolist() == [0, 1, 0]
+    np.testing.assert_allclose(half.scores, [0.9 * 127 / 255, 0.6 * 127 / 255], atol=1e-5)
+    assert len(blue) == 0
+
+
+def test_a_wide_picture_is_laid_into_the_input_as_each_family_was_trained(tmp_path: Path) -> None:
+    """Twice as wide as high into a square: stretched, or with grey below (YOLOX), or above and below (YOLO)."""
+    middle = [Thing((32, 48, 96, 80), 1.0, 0)]
+    wide = np.full((150, 300, 3), 255, np.uint8)
+    expected = {"detr": [0.25, 0.375, 0.75, 0.625], "yolox": [0.25, 0.75, 0.75, 1.0], "yolo": [0.25, 0.25, 0.75, 0.75]}
+    files = {
+        "detr": tiny.detr(tmp_path / "detr.onnx", middle),
+        "yolox": tiny.yolox(tmp_path / "yolox.onnx", middle),
+        "yolo": tiny.yolo(tmp_path / "yolo.onnx", middle, ["person"]),
+    }
+    for name, path in files.items():
+        found = detector.load(config.Detector(model=str(path))).detect([wide])[0]
+        np.testing.assert_allclose(found.boxes, [expected[name]], atol=1e-5, err_msg=name)
+
+
+def test_doubled_boxes_are_seen_once(tmp_path: Path) -> None:
+    twice = [Thing((16, 16, 80, 112), 0.9, 0), Thing((18, 16, 82, 112), 0.8, 0)]
+    red = np.full((tiny.SIDE, tiny.SIDE, 3), 255, np.uint8)
+    for path in (tiny.yolox(tmp_path / "x.onnx", twice), tiny.detr(tmp_path / "d.onnx", twice)):
+        assert len(detector.load(config.Detector(model=str(path))).detect([red])[0]) == 1
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", FILES)
+def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) -> None:
+    reference = load_reference(shared_data)
+    path = shared_data / "models" / FILES[name]
+    looker = detector.load(config.Detector(model=str(path), score_min=0.1))
+    side = looker.picture_size(64, 64)[0]
+    theirs = reference.YoloX(str(path), 1) if "yolox" in name else reference.Deim(str(path), side, 1)
+    compared = 0
+    for frame in pets_frames(shared_data, range(0, 795, 79)):
+        boxes, scores, class_ids = theirs(frame, 0.3)
+        kept = reference.nms(boxes, scores, 0.7)  # the reference leaves DEIMv2's doubles in, we do not
+        found = looker.detect([frame])[0]
+        shared = overlap(np.clip(boxes[kept] / [768, 576, 768, 576], 0, 1), found.boxes.astype(np.float64))
+        for row, best in zip(kept, shared.argmax(axis=1), strict=True):
+            assert shared.max(axis=1).min() > 0.98
+            assert found.scores[best] == pytest.approx(scores[row], abs=1e-4)
+            assert found.class_ids[best] == class_ids[row]
+            compared += 1
+    assert compared > 50
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"gone\.onnx: no such model file"):
+        detector.load(config.Detector(model=str(tmp_path / "gone.onnx")))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"not a network at all", b"\x08\x09" + b"\xff" * 5000])
+def test_garbage_is_refused_in_one_sentence(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "garbage.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"garbage\.onnx: not a usable ONNX file") as caught:
+        detector.load(config.Detector(model=str(path)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_network_is_refused(tmp_path: Path) -> None:
+    whole = tiny.yolox(tmp_path / "whole.onnx", THINGS).read_bytes()
+    path = tmp_path / "cut.onnx"
+    for share in (0.1, 0.5, 0.9, 0.99):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(ModelError):
+            detector.load(config.Detector(model=str(path)))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["nanodet_m_416.onnx", "picodet_s_416_coco.onnx", "FastestDet_352.onnx"])
+def test_a_real_network_of_an_unknown_layout_is_refused_with_what_was_seen(name: str, shared_data: Path) -> None:
+    with pytest.raises(ModelError, match="unknown output layout") as caught:
+        detector.load(config.Detector(model=str(shared_data / "models" / name)))
+    message = str(caught.value)
+    assert all(part in message for part in (name, "input [1, 3,", "outputs ", "known: YOLOX", "DETR family"))
+
+
+def test_cuda_that_is_not_there_is_not_replaced_by_the_cpu_in_silence(tmp_path: Path) -> None:
+    path = tiny.yolox(tmp_path / "n.onnx", THINGS)
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
+    with pytest.raises(ModelError, match="onnxruntime-gpu"):
+        detector.load(config.Detector(model=str(path), device="cuda"))
+
+
+def test_fp16_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
+    path = tiny.yolox(tmp_path / "n.onnx", THINGS)
+    with pytest.raises(ModelError, match=r"detector\.precision"):
+        detector.load(config.Detector(model=str(path), precision="fp16"))
+
+
+def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
+    picture = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+    picture[:, :, 2] |= 128  # enough red for the tiny networks to answer
+    return picture
+
+
+def assert_in_shape(found: Detections, looker: ObjectDetector) -> None:
+    count = len(found)
+    assert (found.boxes.dtype, found.boxes.shape) == (np.float32, (count, 4))
+    assert (found.scores.dtype, found.scores.shape) == (np.float32, (count,))
+    assert (found.class_ids.dtype, found.class_ids.shape) == (np.int32, (count,))
+    assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
+    assert (found.boxes[:, 2:] > found.boxes[:, :2]).all()
+    assert ((found.scores >= 0.1) & (found.scores <= 1)).all()
+    assert ((found.class_ids >= 0) & (found.class_ids < len(looker.labels))).all()
+    rows = [(-score, *box) for score, box in zip(found.scores.tolist(), found.boxes.tolist(), strict=True)]
+    assert rows == sorted(rows)
+
+
+def assert_equal(a: Detections, b: Detections) -> None:
+    np.testing.assert_array_equal(a.boxes, b.boxes)
+    np.testing.assert_array_equal(a.scores, b.scores)
+    np.testing.assert_array_equal(a.class_ids, b.class_ids)
+
+
+def load_reference(shared_data: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("detectors_ref", shared_data / "tools" / "detectors_ref.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pets_frames(shared_data: Path, wanted: range) -> list[NDArray[np.uint8]]:
+    with av.open(str(shared_data / "footage" / "pets09_s2l1_vtest_768x576.mp4")) as clip:
+        return [f.to_ndarray(format="bgr24") for i, f in enumerate(clip.decode(video=0)) if i in wanted]

@@ -1,0 +1,153 @@
+"""Networks of a few nodes, one per output layout, whose answers are known; made with onnx, run like real ones.
+
+Every score is multiplied by how bright the picture's red channel is (mean, 0..1), so that a wrong channel order or
+range shows. Boxes are given in pixels of the network's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+SIDE = 128
+STRIDES = (8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """A box in input pixels, its score on a red picture, and its class."""
+
+    box: tuple[float, float, float, float]
+    score: float
+    class_id: int
+
+
+def yolox(path: Path, things: Sequence[Thing], classes: int = 80, *, decoded: bool = False) -> Path:
+    """[1, 336, 5 + classes] for 128x128: raw offsets, or pixels with `decoded`."""
+    cells = [(x, y, s) for s in STRIDES for y in range(SIDE // s) for x in range(SIDE // s)]
+    rows = np.zeros((1, len(cells), 5 + classes), np.float32)
+    if decoded:
+        rows[0, :, :2] = [((x + 0.5) * s, (y + 0.5) * s) for x, y, s in cells]
+    for row, thing in enumerate(things):
+        x, y, s = cells[row] if not decoded else (0, 0, 1)
+        x1, y1, x2, y2 = thing.box
+        sides = np.array([x2 - x1, y2 - y1])
+        rows[0, row, :4] = [(x1 + x2) / 2 / s - x, (y1 + y2) / 2 / s - y, *(sides if decoded else np.log(sides / s))]
+        rows[0, row, 4] = thing.score
+        rows[0, row, 5 + thing.class_id] = 1.0
+    mask = np.zeros((1, 1, 5 + classes), np.float32)
+    mask[..., 4] = 1.0
+    return _save(path, [("output", rows, mask)], red_channel=2, top=255.0)
+
+
+def yolo(path: Path, things: Sequence[Thing], names: Sequence[str], metadata: dict[str, str] | None = None) -> Path:
+    """[1, 4 + classes, 336], with Ultralytics' metadata."""
+    anchors = sum((SIDE // s) ** 2 for s in STRIDES)
+    columns = np.zeros((1, 4 + len(names), anchors), np.float32)
+    for column, thing in enumerate(things):
+        x1, y1, x2, y2 = thing.box
+        columns[0, :4, column] = [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]
+        columns[0, 4 + thing.class_id, column] = thing.score
+    mask = np.zeros((1, 4 + len(names), 1), np.float32)
+    mask[:, 4:] = 1.0
+    metadata = {"names": str(dict(enumerate(names))), "task": "detect"} if metadata is None else metadata
+    return _save(path, [("output0", columns, mask)], metadata=metadata)
+
+
+def end_to_end(path: Path, things: Sequence[Thing], names: Sequence[str]) -> Path:
+    """[1, 10, 6]: x1, y1, x2, y2, score, class."""
+    rows = np.zeros((1, 10, 6), np.float32)
+    for row, thing in enumerate(things):
+        rows[0, row] = [*thing.box, thing.score, thing.class_id]
+    mask = np.array([0, 0, 0, 0, 1, 0], np.float32).reshape(1, 1, 6)
+    return _save(path, [("output0", rows, mask)], metadata={"names": str(dict(enumerate(names)))})
+
+
+def detr(path: Path, things: Sequence[Thing]) -> Path:
+    """labels, boxes in the unit of orig_target_sizes, scores."""
+    labels = np.array([[thing.class_id for thing in things]], np.int64)
+    shares = np.array([[thing.box for thing in things]], np.float32) / SIDE
+    scores = np.array([[thing.score for thing in things]], np.float32)
+    nodes = [
+        helper.make_node("Cast", ["orig_target_sizes"], ["wh"], to=TensorProto.FLOAT),
+        helper.make_node("Concat", ["wh", "wh"], ["whwh"], axis=1),
+        helper.make_node("Unsqueeze", ["whwh", "one"], ["whwh3"]),
+        helper.make_node("Mul", ["shares", "whwh3"], ["boxes"]),
+        helper.make_node("Identity", ["label_values"], ["labels"]),
+        helper.make_node("Reshape", ["red", "two_d"], ["red2"]),
+        helper.make_node("Mul", ["score_values", "red2"], ["scores"]),
+    ]
+    values = {"shares": shares, "label_values": labels, "score_values": scores}
+    values |= {"one": np.array([1], np.int64), "two_d": np.array([1, 1], np.int64)}
+    outputs = [
+        helper.make_tensor_value_info("labels", TensorProto.INT64, [1, len(things)]),
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, len(things), 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, len(things)]),
+    ]
+    sizes = helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, [1, 2])
+    return _write(path, [*_red(0, 1.0), *nodes], values, [_images(), sizes], outputs, {})
+
+
+def constant(path: Path, outputs: dict[str, NDArray[np.float32]], metadata: dict[str, str] | None = None) -> Path:
+    """A network that answers with `outputs` whatever it sees."""
+    return _save(path, [(name, value, np.zeros_like(value)) for name, value in outputs.items()], metadata=metadata)
+
+
+def _save(
+    path: Path,
+    outputs: Sequence[tuple[str, NDArray[np.float32], NDArray[np.float32]]],
+    *,
+    red_channel: int = 0,
+    top: float = 1.0,
+    metadata: dict[str, str] | None = None,
+) -> Path:
+    """output = values * (1 - mask) + values * mask * red."""
+    nodes, values, infos = _red(red_channel, top), {}, []
+    for name, array, mask in outputs:
+        values |= {f"{name}.still": array * (1 - mask), f"{name}.lit": array * mask}
+        values[f"{name}.shape"] = np.array([1] * array.ndim, np.int64)
+        nodes += [
+            helper.make_node("Reshape", ["red", f"{name}.shape"], [f"{name}.red"]),
+            helper.make_node("Mul", [f"{name}.lit", f"{name}.red"], [f"{name}.scaled"]),
+            helper.make_node("Add", [f"{name}.still", f"{name}.scaled"], [name]),
+        ]
+        infos.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape))
+    return _write(path, nodes, values, [_images()], infos, metadata or {})
+
+
+def _images() -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, SIDE, SIDE])
+
+
+def _red(channel: int, top: float) -> list[onnx.NodeProto]:
+    """Nodes that leave the mean of one channel, as a share of `top`, in `red` (1, 1, 1, 1)."""
+    weight = np.zeros((1, 3, 1, 1), np.float32)
+    weight[0, channel] = 1 / top
+    return [
+        helper.make_node("Constant", [], ["red.weight"], value=numpy_helper.from_array(weight)),
+        helper.make_node("Conv", ["images", "red.weight"], ["red.map"]),
+        helper.make_node("GlobalAveragePool", ["red.map"], ["red"]),
+    ]
+
+
+def _write(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    values: dict[str, NDArray[np.generic]],
+    inputs: list[onnx.ValueInfoProto],
+    outputs: list[onnx.ValueInfoProto],
+    metadata: dict[str, str],
+) -> Path:
+    initial = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, initial)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -1,0 +1,92 @@
+"""From what a site file calls a model to a file that may be trusted."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from appliance.detect import bundle
+from appliance.errors import ModelError
+
+CONTENT = b"weights"
+ENTRY = """
+[{name}]
+file = "{name}.onnx"
+url = "https://example.org/{name}.onnx"
+sha256 = "{sha256}"
+licence = "Apache-2.0"
+labels = ["person", "forklift"]
+head = "yolox"
+input = [416, 416]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "models.toml").write_text(ENTRY.format(name="yard", sha256=hashlib.sha256(CONTENT).hexdigest()))
+    (tmp_path / "yard.onnx").write_bytes(CONTENT)
+    return tmp_path
+
+
+def test_a_bundle_brings_its_labels_and_head(place: Path) -> None:
+    assert bundle.find("yard", (place,)) == bundle.Found(place / "yard.onnx", ("person", "forklift"), "yolox")
+
+
+def test_a_path_to_a_known_file_is_recognised_by_its_content(place: Path) -> None:
+    renamed = place / "other.onnx"
+    renamed.write_bytes(CONTENT)
+    assert bundle.find(str(renamed), (place,)) == bundle.Found(renamed, ("person", "forklift"), "yolox")
+
+
+def test_a_bare_file_name_is_looked_for_where_models_lie(place: Path) -> None:
+    (place / "mine.onnx").write_bytes(b"unknown")
+    assert bundle.find("mine.onnx", (place,)) == bundle.Found(place / "mine.onnx")
+
+
+def test_an_absent_file_comes_with_where_was_looked_and_the_command(place: Path) -> None:
+    (place / "yard.onnx").unlink()
+    with pytest.raises(ModelError) as caught:
+        bundle.find("yard", (place,))
+    message = str(caught.value)
+    assert f"looked in {place}" in message
+    assert f"curl -fL --create-dirs -o {place}/yard.onnx https://example.org/yard.onnx" in message
+
+
+def test_a_changed_file_is_not_loaded(place: Path) -> None:
+    (place / "yard.onnx").write_bytes(b"other weights")
+    with pytest.raises(ModelError, match="sha256 differs"):
+        bundle.find("yard", (place,))
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(place: Path) -> None:
+    with pytest.raises(ModelError, match=r"no model `yrad`.*builtin:hog, yard"):
+        bundle.find("yrad", (place,))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[yard", "cannot be read"),
+        ('[yard]\nfile = "../../etc/x.onnx"', "yard|file"),
+        ('[a]\nurl = "ftp://x"', "file|url"),
+    ],
+)
+def test_a_broken_manifest_is_named(place: Path, text: str, problem: str) -> None:
+    (place / "models.toml").write_text(text)
+    with pytest.raises(ModelError, match=rf"models\.toml.*({problem})"):
+        bundle.find("yard", (place,))
+
+
+def test_the_named_folder_comes_first(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEDETTE_MODELS", str(place))
+    monkeypatch.chdir(tmp_path)
+    found = bundle.folders()
+    assert found[:2] == (place.resolve(), (tmp_path / "models").resolve())
+    assert (found[2] / "models.toml").is_file()
+
+
+def test_every_bundle_of_the_repository_is_complete() -> None:
+    with pytest.raises(ModelError, match="builtin:hog, deimv2-atto, deimv2-femto, yolox-nano"):
+        bundle.find("nothing", (Path(__file__).parents[2] / "models",))

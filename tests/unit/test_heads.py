@@ -1,0 +1,167 @@
+"""The head is chosen by what the network answers with; what fits nothing, or two things, is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.detect import heads, labels
+from appliance.detect.heads import Answer, UnknownLayout
+from appliance.detect.labels import COCO_80
+from appliance.detect.suppress import suppress, tidy
+from appliance.errors import ModelError
+from appliance.types import Detections
+
+
+def answer(*shapes: tuple[int, ...], size: int = 416, sizes_input: str = "", **metadata: str) -> Answer:
+    outputs = {f"o{index}": np.zeros(shape, np.float32) for index, shape in enumerate(shapes)}
+    return Answer((size, size), outputs, sizes_input, metadata)
+
+
+@pytest.mark.parametrize(
+    ("seen", "name", "classes"),
+    [
+        (answer((1, 3549, 85)), "yolox", 80),
+        (answer((1, 3549, 6)), "yolox", 1),
+        (answer((1, 756, 6), size=192), "yolox", 1),
+        (answer((1, 84, 3549)), "yolo", 80),
+        (answer((1, 5, 8400), size=640), "yolo", 1),
+        (answer((1, 300, 6), size=640), "yolo-e2e", None),
+        (answer((1, 8500, 85), size=640), "yolox", 80),
+        (answer((1, 300), (1, 300, 4), (1, 300), sizes_input="sizes"), "detr", None),
+    ],
+    ids=lambda value: value.shapes() if isinstance(value, Answer) else str(value),
+)
+def test_the_layout_tells_the_head(seen: Answer, name: str, classes: int | None) -> None:
+    if name == "detr":
+        seen.outputs["o0"] = seen.outputs["o0"].astype(np.int64)  # type: ignore[index]
+    head = heads.choose(seen)
+    assert (head.name, head.classes) == (name, classes)
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (answer((1, 25200, 85), size=640), "8400 or 8500 anchors"),
+        (answer((1, 85, 22, 22)), "not \\[1, rows, columns\\]"),
+        (answer((1, 100, 4), (1, 100, 91)), "no known layout"),
+        (answer((1, 300), (1, 300, 4), (1, 300)), "orig_target_sizes"),
+        (answer((1, 300), (1, 300, 7), (1, 300), sizes_input="s"), "are not labels"),
+        (answer((1, 116, 3549), task="segment"), "task `segment`"),
+        (answer((1, 84, 85), size=64), "two layouts; set detector.head"),
+    ],
+)
+def test_what_fits_nothing_is_refused_with_the_reason(seen: Answer, reason: str) -> None:
+    with pytest.raises(UnknownLayout, match=reason):
+        heads.choose(seen)
+
+
+def test_the_site_file_settles_what_the_shape_cannot() -> None:
+    twofold = answer((1, 84, 85), size=64)
+    assert heads.choose(twofold, "yolox").name == "yolox"
+    assert heads.choose(answer((1, 3549, 84)), "yolo").classes == 80
+    with pytest.raises(UnknownLayout):
+        heads.choose(answer((1, 84, 3549)), "yolox")
+    with pytest.raises(UnknownLayout):
+        heads.choose(answer((1, 84, 3549)), "detr")
+
+
+def test_end_to_end_rows_that_are_not_pixels_are_not_taken_for_pixels() -> None:
+    seen = answer((1, 300, 6))
+    seen.outputs["o0"][0, :, :4] = 0.7  # type: ignore[index]
+    with pytest.raises(UnknownLayout, match="not in pixels"):
+        heads.choose(seen)
+
+
+def test_yolox_decodes_each_stride_on_its_own_grid() -> None:
+    head = heads.choose(answer((1, 3549, 6)))
+    rows = np.zeros((1, 3549, 6), np.float32)
+    # Cell (3, 2) of stride 8, cell (1, 1) of stride 16, cell (12, 12) of stride 32.
+    for row, (x, y) in {2 * 52 + 3: (0.5, 0.25), 2704 + 26 + 1: (0, 0), 3548: (0.5, 0.5)}.items():
+        rows[0, row] = [x, y, 0, 0, 0.9, 1]
+    found = tidy(head.decode({"o0": rows}, 0.1), 0.1)
+    centres = sorted(((found.boxes[:, :2] + found.boxes[:, 2:]) / 2).tolist())
+    assert centres == [[16, 16], [28, 18], [400, 400]]
+    assert sorted((found.boxes[:, 2] - found.boxes[:, 0]).tolist()) == [8, 16, 32]
+
+
+def test_numbers_that_are_no_numbers_make_no_boxes() -> None:
+    head = heads.choose(answer((1, 3549, 6)))
+    rows = np.zeros((1, 3549, 6), np.float32)
+    rows[0, :, 4:] = 1
+    rows[0, :, 5] = np.nan
+    rows[0, 0, :] = [np.nan, 0, 0, 0, 1, 1]
+    rows[0, 1, :] = [0, 0, np.inf, 1e30, 1, 1]
+    with np.errstate(invalid="ignore"):
+        found = tidy(head.decode({"o0": rows}, 0.1), 0.1)
+    assert np.isfinite(found.boxes).all()
+    assert len(found) <= 1
+
+
+def test_one_object_with_two_labels_is_one_object_for_detr() -> None:
+    head = heads.DetrHead("l", "b", "s")
+    outputs = {
+        "l": np.array([[2, 7, 0]]),
+        "b": np.array([[[10, 10, 50, 40], [10, 10, 50, 40], [200, 200, 240, 300]]], np.float32),
+        "s": np.array([[0.8, 0.6, 0.05]], np.float32),
+    }
+    found = head.decode(outputs, 0.1)
+    assert found.class_ids.tolist() == [2]
+
+
+def test_suppression_keeps_classes_apart_only_if_told() -> None:
+    pair = Detections(
+        np.array([[0, 0, 10, 10], [0, 0, 10, 11]], np.float32),
+        np.array([0.5, 0.9], np.float32),
+        np.array([0, 1], np.int32),
+    )
+    assert suppress(pair, 0.5, per_class=True).scores.tolist() == pytest.approx([0.9, 0.5])
+    assert suppress(pair, 0.5, per_class=False).class_ids.tolist() == [1]
+
+
+def test_equal_scores_come_in_the_order_of_their_boxes() -> None:
+    boxes = np.array([[0.5, 0, 1, 1], [0.1, 0.2, 1, 1], [0.1, 0, 1, 1]], np.float32)
+    same = Detections(boxes, np.full(3, 0.5, np.float32), np.zeros(3, np.int32))
+    np.testing.assert_array_equal(tidy(same, 0.1).boxes, boxes[[2, 1, 0]])
+
+
+MODEL = Path("m.onnx")
+
+
+def test_labels_given_come_before_those_in_the_file_before_those_of_coco() -> None:
+    metadata = {"names": "{0: 'walker', 1: 'van'}"}
+    assert labels.resolve(MODEL, 2, metadata, ("a", "b")) == ("a", "b")
+    assert labels.resolve(MODEL, 2, metadata) == ("walker", "van")
+    assert labels.resolve(MODEL, 80, {}) == COCO_80
+    assert labels.resolve(MODEL, None, {}) == COCO_80
+
+
+@pytest.mark.parametrize(
+    ("classes", "metadata", "given", "message"),
+    [
+        (3, {}, (), "nothing names its 3 classes; set detector.labels"),
+        (3, {"names": "{0: 'a'}"}, (), "its metadata name 1 classes, its output has 3"),
+        (3, {}, ("a", "b"), "the labels given name 2 classes"),
+        (1, {"names": "__import__('os').getcwd()"}, (), "cannot be understood"),
+        (1, {"names": "{1: 'a'}"}, (), "cannot be understood"),
+        (1, {"names": "[" * 5000}, (), "cannot be understood"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(
+    classes: int, metadata: dict[str, str], given: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        labels.resolve(MODEL, classes, metadata, given)
+
+
+def test_a_labels_file_has_a_name_on_every_line(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("person\ntraffic light\n")
+    assert labels.read(path) == ("person", "traffic light")
+    path.write_text("person\n\ncar\n")
+    with pytest.raises(ModelError, match="every line"):
+        labels.read(path)
+    with pytest.raises(ModelError, match=r"gone\.txt: the labels file cannot be read"):
+        labels.read(tmp_path / "gone.txt")
