@@ -1,0 +1,101 @@
+"""`python -m appliance.ingest`: reads the configuration (one JSON line) from stdin and watches until told to stop.
+
+Started by `appliance.supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM. Messages go to the file
+descriptor named by `--fd`, or to stdout. Exit codes: 0 told to stop, 1 something is broken and a new start may help,
+2 wrong use or configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+
+import av
+from pydantic import ValidationError
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.detect import detector
+from appliance.errors import UsageError
+from appliance.ingest.channel import Channel
+from appliance.ingest.process import DetectorHangs, Ingest
+from appliance.telemetry import configure_logging
+from appliance.track.tracker import Tracker
+
+CONFIG_BYTES_MAX = 8 * 1024 * 1024
+_PR_SET_PDEATHSIG = 1
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    arguments = _arguments()
+    out = _take_channel(arguments.fd)
+    configure_logging()
+    # FFmpeg's own log would print addresses with their passwords; what matters is in its error codes.
+    av.logging.set_level(None)
+    _die_with_parent()
+    try:
+        site = _read_site()
+        ingest = Ingest(site, detector.load(site.detector), Tracker, Channel(out), SystemClock())
+    except UsageError as error:
+        print(f"vedette ingest: {error}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: ingest.stop())
+    signal.signal(signal.SIGINT, lambda *_: ingest.stop())
+    threading.Thread(target=_watch_stdin, args=(ingest,), name="parent", daemon=True).start()
+    code = 0
+    try:
+        ingest.run()
+    except DetectorHangs as error:
+        logger.error("%s; ending, to be started again", error)
+        code = 1
+    sys.stderr.flush()
+    # Not sys.exit: a thread that hangs in a library must not keep a finished process alive.
+    os._exit(code)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m appliance.ingest", description=__doc__)
+    parser.add_argument("--fd", type=int, default=None, help="file descriptor to write messages to (default: stdout)")
+    return parser.parse_args()
+
+
+def _take_channel(fd: int | None) -> int:
+    """The descriptor for messages; whatever else is printed in this process goes to stderr."""
+    out = os.dup(1) if fd is None else fd
+    os.set_inheritable(out, False)
+    os.dup2(2, 1)
+    return out
+
+
+def _read_site() -> SiteConfig:
+    line = sys.stdin.buffer.readline(CONFIG_BYTES_MAX)
+    try:
+        return SiteConfig.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _watch_stdin(ingest: Ingest) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while sys.stdin.buffer.read(4096):
+            pass
+    ingest.stop()
+
+
+def _die_with_parent() -> None:
+    """SIGTERM when the parent dies (Linux), for the case that something else holds our stdin open."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""One camera as the ingest process runs it: its streams, its recorder, its watch, and what it says about itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from appliance import config
+from appliance.clock import Clock
+from appliance.ingest.feed import Feed, FeedCounts, Sink
+from appliance.ingest.file import FileSource
+from appliance.ingest.recorder import Place, Recorder
+from appliance.ingest.rtsp import RtspSource
+from appliance.ingest.source import Source
+from appliance.ingest.tcpmeter import SocketFinder
+from appliance.ingest.watch import Watch, WatchCounts
+from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, IngestMessage
+
+Emit = Callable[[IngestMessage], None]
+MAIN = "main"
+DETECT = "detect"
+_WORST: tuple[CameraStateName, ...] = ("live", "ended", "connecting", "stalled", "lost")
+
+
+class Camera:
+    """Runs one camera: a feed for its main stream and, where it has a second stream for detection, one for that.
+
+    Each feed is one thread, named `camera-<name>` or `camera-<name>-detect`. The main stream is recorded; the detect
+    stream (or the only one) is decoded. Both are stamped with the same clock, so boxes fit the recording. The state
+    that is told is the worse of the two. `tick()` once a second.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        plan: config.Camera,
+        place: Place | None,
+        watch: Watch,
+        finder: SocketFinder,
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self._name = name
+        self._finder = finder
+        self._clock = clock
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._states: dict[str, tuple[CameraStateName, str]] = {}
+        self._told: tuple[CameraStateName, str] | None = None
+        self._recorder = Recorder(place, clock, emit) if place is not None else None
+        self._watch = watch
+        self._feeds = self._make_feeds(plan)
+        self._threads = [
+            threading.Thread(target=feed.run, name=f"camera-{name}" + ("" if role == MAIN else f"-{role}"), daemon=True)
+            for role, feed in self._feeds.items()
+        ]
+        self._told_feeds = {role: feed.counts() for role, feed in self._feeds.items()}
+        self._told_watch = watch.counts()
+
+    @property
+    def warning(self) -> str:
+        """What a person should know now, or ''."""
+        return self._recorder.warning if self._recorder is not None else ""
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask the threads to end; `join()` waits for them."""
+        for feed in self._feeds.values():
+            feed.stop()
+
+    def join(self, seconds: float) -> bool:
+        """Wait at most `seconds`; True when all threads have ended and segments are closed."""
+        deadline = self._clock.monotonic() + seconds
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - self._clock.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def tick(self) -> None:
+        """Notice silence, and tell what happened since the last call."""
+        for feed in self._feeds.values():
+            feed.notice_silence()
+        feeds = {role: feed.counts() for role, feed in self._feeds.items()}
+        watch = self._watch.counts()
+        self._emit(self._meter(feeds, watch))
+        self._told_feeds, self._told_watch = feeds, watch
+
+    def state(self, feed: str, state: CameraStateName, reason: str) -> None:
+        """A feed changed its state (see `feed.Listener`)."""
+        with self._lock:
+            self._states[feed] = (state, reason)
+            worst = max(self._states.values(), key=lambda pair: _WORST.index(pair[0]))
+            if worst == self._told:
+                return
+            self._told = worst
+            self._emit(CameraState(camera=self._name, state=worst[0], t=self._clock.now(), reason=worst[1]))
+
+    def gap(self, feed: str, t_start: float, t_end: float | None, reason: str) -> None:
+        """A gap began or ended (see `feed.Listener`). Gaps are of the main stream: that is what is recorded."""
+        if feed == self._feed_name(MAIN):
+            self._emit(Gap(camera=self._name, t_start=t_start, t_end=t_end, reason=reason))
+
+    def _make_feeds(self, plan: config.Camera) -> dict[str, Feed]:
+        record: tuple[Sink, ...] = (self._recorder,) if self._recorder is not None else ()
+        if plan.detect_url is None:
+            if self._recorder is not None:
+                self._watch.run_began = self._recorder.cut
+            # The watch first: it tells the recorder of a new picture size before the packet is recorded.
+            return {MAIN: self._make_feed(MAIN, plan.url, (self._watch, *record), plan)}
+        feeds = {DETECT: self._make_feed(DETECT, plan.detect_url, (self._watch,), plan)}
+        if record:
+            feeds[MAIN] = self._make_feed(MAIN, plan.url, record, plan)
+        return feeds
+
+    def _make_feed(self, role: str, url: str, sinks: tuple[Sink, ...], plan: config.Camera) -> Feed:
+        stop = threading.Event()
+        source: Source
+        if url.startswith("file:"):
+            source = FileSource(self._name, url, self._clock, stop)
+        else:
+            source = RtspSource(
+                self._name,
+                url,
+                self._clock,
+                self._finder,
+                connect_s=plan.connect_timeout_s,
+                stall_s=plan.stall_timeout_s,
+                key="url" if role == MAIN else "detect_url",
+            )
+        loops = plan.loop and url.startswith("file:")
+        return Feed(self._feed_name(role), source, sinks, self, self._clock, stop, loops=loops)
+
+    def _feed_name(self, role: str) -> str:
+        return f"camera {self._name}" if role == MAIN else f"camera {self._name} ({role} stream)"
+
+    def _meter(self, feeds: dict[str, FeedCounts], watch: WatchCounts) -> CameraMeter:
+        told = self._told_feeds
+        return CameraMeter(
+            camera=self._name,
+            t=self._clock.now(),
+            received=sum(now.received.bytes - told[role].received.bytes for role, now in feeds.items()),
+            exact=all(now.received.exact for now in feeds.values()),
+            packets=sum(now.packets - told[role].packets for role, now in feeds.items()),
+            decoded=watch.decoded - self._told_watch.decoded,
+            examined=watch.examined - self._told_watch.examined,
+            unexamined=watch.unexamined - self._told_watch.unexamined,
+            reconnects=sum(now.reconnects - told[role].reconnects for role, now in feeds.items()),
+        )

@@ -1,0 +1,166 @@
+"""The one way out of the ingest process: JSON lines, through a bounded queue and one writing thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from appliance.types import CameraMeter, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
+from appliance.wire import encode_ingest
+
+BOXES_MAX = 2000
+KEPT_MAX = 20_000
+
+
+class ChannelClosed(Exception):
+    """Nobody reads any more, or nobody has read for so long that the bound is reached; the process must end."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """One queued message; None once it was dropped (a hole) or sent."""
+
+    message: IngestMessage | None
+
+
+class Channel:
+    """Messages to the core, in order.
+
+    Bounds: at most `BOXES_MAX` FrameBoxes wait, the oldest are dropped and counted. A newer row of the same segment,
+    a newer health message and a further meter of the same camera take the place of the one that waits (meters are
+    added up), so these cannot pile up while the reader is slow. Headers, states, gaps and segments are never dropped;
+    should `KEPT_MAX` of them wait, the reader has been gone for hours: `put` raises, and the process ends.
+    Owner of the writing end: the thread that calls `run()`.
+    """
+
+    def __init__(self, fd: int, *, boxes_max: int = BOXES_MAX, kept_max: int = KEPT_MAX) -> None:
+        self._fd = fd
+        self._boxes_max = boxes_max
+        self._kept_max = kept_max
+        self._queue: deque[_Entry] = deque()
+        self._boxes: deque[_Entry] = deque()
+        self._latest: dict[tuple[str, str], _Entry] = {}
+        self._kept = 0
+        self._dropped = 0
+        self._holes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def put(self, message: IngestMessage) -> None:
+        """Queue a message; never waits. Raises ChannelClosed."""
+        with self._changed:
+            if self._closed or self._kept >= self._kept_max:
+                self._closed = True
+                self._changed.notify_all()
+                raise ChannelClosed
+            if not self._merge(message):
+                self._append(message)
+            self._changed.notify_all()
+
+    def dropped(self) -> int:
+        """FrameBoxes that were never sent because the core did not read."""
+        return self._dropped
+
+    def run(self, on_closed: Callable[[], None]) -> None:
+        """Write until `close()` or until nobody reads; then `on_closed` is called."""
+        try:
+            while (message := self._next()) is not None:
+                _write(self._fd, encode_ingest(message))
+        except OSError:
+            pass
+        finally:
+            with self._changed:
+                self._closed = True
+            on_closed()
+
+    def close(self) -> None:
+        """No more messages; `run` returns when what waits is written."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _append(self, message: IngestMessage) -> None:
+        entry = _Entry(message)
+        self._queue.append(entry)
+        key = _key(message)
+        if key is not None:
+            self._latest[key] = entry
+        if not isinstance(message, FrameBoxes):
+            self._kept += 1
+            return
+        self._boxes.append(entry)
+        if len(self._boxes) > self._boxes_max:
+            self._boxes.popleft().message = None
+            self._dropped += 1
+            self._holes += 1
+            if self._holes > self._boxes_max:
+                self._queue = deque(entry for entry in self._queue if entry.message is not None)
+                self._holes = 0
+
+    def _merge(self, message: IngestMessage) -> bool:
+        """Put `message` in the place of an unsent one that it supersedes."""
+        key = _key(message)
+        entry = self._latest.get(key) if key is not None else None
+        if entry is None or entry.message is None:
+            return False
+        if isinstance(message, CameraMeter) and isinstance(entry.message, CameraMeter):
+            message = _sum(entry.message, message)
+        entry.message = message
+        return True
+
+    def _next(self) -> IngestMessage | None:
+        with self._changed:
+            while not (self._closed and not self._queue):
+                if not self._queue:
+                    self._changed.wait()
+                elif (message := self._pop()) is not None:
+                    return message
+            return None
+
+    def _pop(self) -> IngestMessage | None:
+        entry = self._queue.popleft()
+        message, entry.message = entry.message, None
+        if message is None:
+            self._holes -= 1
+            return None
+        if isinstance(message, FrameBoxes):
+            self._boxes.popleft()
+        else:
+            self._kept -= 1
+        key = _key(message)
+        if key is not None and self._latest.get(key) is entry:
+            del self._latest[key]
+        return message
+
+
+def _key(message: IngestMessage) -> tuple[str, str] | None:
+    """What makes two messages the same matter, so that the newer may take the older one's place."""
+    if isinstance(message, SegmentRow):
+        return "segment", message.path
+    if isinstance(message, CameraMeter):
+        return "meter", message.camera
+    if isinstance(message, IngestHealth):
+        return "health", ""
+    return None
+
+
+def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
+    return replace(
+        b,
+        received=a.received + b.received,
+        exact=a.exact and b.exact,
+        packets=a.packets + b.packets,
+        decoded=a.decoded + b.decoded,
+        examined=a.examined + b.examined,
+        unexamined=a.unexamined + b.unexamined,
+        reconnects=a.reconnects + b.reconnects,
+    )
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

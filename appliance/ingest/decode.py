@@ -1,0 +1,79 @@
+"""Packets to pictures, with their camera time; damage is skipped and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import av
+
+from appliance.errors import SourceLost
+from appliance.ingest.source import StreamInfo, VideoPacket
+from appliance.ingest.timeline import SECOND
+
+DAMAGED_IN_A_ROW_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One decoded picture. index: 0-based in the run; t: camera time in seconds, rising strictly."""
+
+    index: int
+    t: float
+    picture: av.VideoFrame
+
+
+class Decoder:
+    """Decodes one opened stream, one packet at a time, in the calling thread.
+
+    State: the codec's references, counts. Invariant: `t` of the frames rises strictly, in the order they are shown.
+    One thread and no frame threads: with many cameras the cores are busy anyway, and frame threads add delay.
+    """
+
+    def __init__(self, name: str, info: StreamInfo) -> None:
+        self.decoded = 0
+        self.damaged = 0
+        self._name = name
+        self._context = info.stream.codec_context
+        self._frame_s = info.frame_s
+        self._row = 0
+        self._last_t: float | None = None
+
+    def decode(self, packet: VideoPacket) -> list[Frame]:
+        """The pictures that this packet completes. Raises SourceLost when nothing can be decoded any more."""
+        return self._pictures(packet.packet)
+
+    def flush(self) -> list[Frame]:
+        """The pictures still held back for their order, at the end of a clip."""
+        return self._pictures(None)
+
+    def _pictures(self, packet: av.Packet[av.VideoStream] | None) -> list[Frame]:
+        try:
+            pictures = self._context.decode(packet)
+        except av.error.EOFError:
+            return []
+        except av.error.FFmpegError:
+            self._count_damage()
+            return []
+        self._row = 0
+        return [self._frame(picture) for picture in pictures]
+
+    def _count_damage(self) -> None:
+        self.damaged += 1
+        self._row += 1
+        if self._row > DAMAGED_IN_A_ROW_MAX:
+            self._row = 0
+            raise SourceLost(f"{self._name}: {DAMAGED_IN_A_ROW_MAX} packets in a row could not be decoded")
+
+    def _frame(self, picture: av.VideoFrame) -> Frame:
+        frame = Frame(self.decoded, self._time(picture), picture)
+        self.decoded += 1
+        self._last_t = frame.t
+        return frame
+
+    def _time(self, picture: av.VideoFrame) -> float:
+        stamp = picture.dts if picture.pts is None else picture.pts
+        if self._last_t is None:
+            return (stamp or 0) / SECOND
+        if stamp is None:
+            return round(self._last_t + self._frame_s, 6)
+        return max(stamp / SECOND, round(self._last_t + 1 / SECOND, 6))

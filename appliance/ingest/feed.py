@@ -1,0 +1,199 @@
+"""Keeps one source alive: connects, reads, notices silence, backs off and comes back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import uuid4
+
+from appliance.backoff import Backoff
+from appliance.clock import Clock
+from appliance.errors import SourceError, SourceLost, SourceRefused
+from appliance.ingest.source import Received, Source, SourceStalled, StreamInfo, VideoPacket
+from appliance.telemetry import Repeats
+from appliance.types import CameraStateName
+
+REFUSED_WAIT_S = 30.0
+RETRY_S_MAX = 4.0  # with the connect time-out of 5 s: back within 10 s of a camera's return
+FORGIVE_AFTER_S = 30.0
+SILENT_S = 1.5
+CLOCK_STEP_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Takes the packets of a source. Called from the feed's thread only."""
+
+    def begin(self, info: StreamInfo, run: str) -> None:
+        """The source was opened."""
+        ...
+
+    def take(self, packet: VideoPacket) -> None: ...
+
+    def end(self) -> None:
+        """The source ended or was lost; give back what hangs on `info.stream`."""
+        ...
+
+
+class Listener(Protocol):
+    """Hears how a feed does. Called from the feed's thread and from whoever calls `notice_silence`."""
+
+    def state(self, feed: str, state: CameraStateName, reason: str) -> None: ...
+
+    def gap(self, feed: str, t_start: float, t_end: float | None, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FeedCounts:
+    """What a feed did since it was made."""
+
+    packets: int
+    reconnects: int
+    received: Received
+
+
+class Feed:
+    """One source and its sinks, kept alive by one named thread.
+
+    States: connecting (nothing came yet), live, stalled (connected, silent), lost (with the reason; it goes on
+    trying), ended (a clip that does not loop). State: the last packet's time, since when there is a gap. Invariant: a
+    gap is reported when it begins and again, with its end, when packets come.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        sinks: tuple[Sink, ...],
+        listener: Listener,
+        clock: Clock,
+        stop: threading.Event,
+        *,
+        loops: bool = False,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._name = name
+        self._source = source
+        self._sinks = sinks
+        self._listener = listener
+        self._clock = clock
+        self._loops = loops
+        self._backoff = backoff or Backoff(0.5, RETRY_S_MAX)
+        self._repeats = Repeats(logger, clock)
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._state: CameraStateName = "connecting"
+        self._packets = 0
+        self._reconnects = 0
+        self._silent_after_s = SILENT_S
+        self._heard_at = clock.monotonic()
+        self._last_t: float | None = None
+        self._gap: tuple[float, str] | None = None
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """Until `stop()`, or until a clip that does not loop is at its end."""
+        self._say("connecting", "")
+        try:
+            while not self._stop.is_set() and self._state != "ended":
+                wait_s = self._attempt()
+                self._clock.sleep(wait_s, self._stop)
+        finally:
+            self._source.close()
+
+    def run_once(self) -> None:
+        """One connection, until it ends. Raises SourceError."""
+        info = self._source.open()
+        began = self._clock.monotonic()
+        self._silent_after_s = max(SILENT_S, 3 * info.frame_s)
+        run = uuid4().hex[:12]
+        offset = self._clock.now() - began
+        try:
+            for sink in self._sinks:
+                sink.begin(info, run)
+            for packet in self._source.packets():
+                self._heard(packet)
+                for sink in self._sinks:
+                    sink.take(packet)
+                if self._stop.is_set():
+                    return
+                self._check_clock(offset)
+        finally:
+            for sink in self._sinks:
+                sink.end()
+            self._source.close()
+            if self._clock.monotonic() - began > FORGIVE_AFTER_S:
+                self._backoff.forgive()
+        if not self._stop.is_set() and not self._loops:
+            self._say("ended", "the clip is at its end")
+
+    def notice_silence(self) -> None:
+        """Call about once a second: says `stalled` when a live source has gone quiet."""
+        with self._lock:
+            quiet_s = self._clock.monotonic() - self._heard_at
+            stalled = self._state == "live" and quiet_s > self._silent_after_s
+        if stalled:
+            self._say("stalled", f"connected, but no picture for {quiet_s:.0f} s")
+
+    def counts(self) -> FeedCounts:
+        return FeedCounts(self._packets, self._reconnects, self._source.received())
+
+    def _attempt(self) -> float:
+        """One connection; seconds to wait before the next."""
+        packets = self._packets
+        try:
+            self.run_once()
+        except SourceError as error:
+            if not self._stop.is_set():
+                self._lose(error)
+            if isinstance(error, SourceRefused):
+                return REFUSED_WAIT_S
+        except Exception:  # the top of this camera's loop: its bug is not the other cameras' business
+            logger.exception("%s: internal error, starting again", self._name)
+            self._lose(SourceLost(f"{self._name}: internal error; see the log"))
+        else:
+            if self._packets > packets:
+                return 0.0
+            self._lose(SourceError(f"{self._name}: there is no picture in it"))
+        return self._backoff.next_s()
+
+    def _heard(self, packet: VideoPacket) -> None:
+        with self._lock:
+            self._packets += 1
+            self._heard_at = self._clock.monotonic()
+            was, gap = self._state, self._gap
+            self._gap = None
+            self._last_t = packet.t if self._last_t is None else max(self._last_t, packet.t)
+        if was != "live":
+            self._say("live", "")
+        if gap is not None:
+            self._reconnects += 1
+            self._listener.gap(self._name, gap[0], max(gap[0], packet.t), gap[1])
+
+    def _lose(self, error: SourceError) -> None:
+        reason = str(error)
+        self._repeats.report(reason)
+        state: CameraStateName = "stalled" if isinstance(error, SourceStalled) and self._state != "lost" else "lost"
+        self._say(state, reason)
+        with self._lock:
+            begins = self._gap is None
+            if begins:
+                self._gap = (self._last_t if self._last_t is not None else self._clock.now(), reason)
+            gap = self._gap
+        if begins and gap is not None:
+            self._listener.gap(self._name, gap[0], None, reason)
+
+    def _say(self, state: CameraStateName, reason: str) -> None:
+        with self._lock:
+            self._state = state
+        self._listener.state(self._name, state, reason)
+
+    def _check_clock(self, offset: float) -> None:
+        step_s = self._clock.now() - self._clock.monotonic() - offset
+        if abs(step_s) > CLOCK_STEP_S:
+            raise SourceLost(f"{self._name}: the clock of this box was set by {step_s:+.0f} s; connecting again")

@@ -1,0 +1,139 @@
+"""The ingest process: all cameras, one detector, and one way out.
+
+The pixel promise: pictures and packets come in and are written to the storage folder as segments; nothing else leaves
+this process but the messages of `appliance.types.IngestMessage`, through `Channel`. Boxes, counters, file names and
+sentences, never a pixel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.ingest.camera import Camera
+from appliance.ingest.channel import Channel, ChannelClosed
+from appliance.ingest.examine import Detector, Tracker
+from appliance.ingest.looks import Looks
+from appliance.ingest.recorder import Place
+from appliance.ingest.tcpmeter import SocketFinder
+from appliance.ingest.watch import Watch
+from appliance.types import IngestHealth, IngestMessage
+
+TICK_S = 1.0
+STOP_S_MAX = 6.0
+DETECTOR_S_MAX = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+class DetectorHangs(Exception):
+    """A call of the detector does not come back; only a new process helps."""
+
+
+class Ingest:
+    """Owns the cameras, the detector's thread (`looks`) and the writer's thread (`channel`); `run()` is the main loop.
+
+    Invariant: a camera that fails, or a detector that fails, disturbs no other camera and no recording.
+    """
+
+    def __init__(
+        self,
+        site: SiteConfig,
+        detector: Detector,
+        new_tracker: Callable[[tuple[str, ...]], Tracker],
+        channel: Channel,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._channel = channel
+        self._stop = threading.Event()
+        finder = SocketFinder()
+        self._cameras: list[Camera] = []
+        watches: list[Watch] = []
+        for name, plan in site.cameras.items():
+            if not plan.enabled:
+                continue
+            watch = Watch(name, detector, new_tracker, plan.detect, clock, self._emit)
+            place = _place(site, name) if plan.record else None
+            watches.append(watch)
+            self._cameras.append(Camera(name, plan, place, watch, finder, clock, self._emit))
+        self._looks = Looks(detector, watches, clock)
+
+    def run(self) -> None:
+        """Until `stop()`. Raises DetectorHangs when the detector does not come back."""
+        writer = threading.Thread(target=self._channel.run, args=(self.stop,), name="channel", daemon=True)
+        looks = threading.Thread(target=self._looks.run, name="looks", daemon=True)
+        writer.start()
+        looks.start()
+        for camera in self._cameras:
+            camera.start()
+        try:
+            while not self._clock.sleep(TICK_S, self._stop):
+                self._tick()
+        finally:
+            self._end(writer, looks)
+
+    def stop(self) -> None:
+        """May be called from any thread, and from a signal handler."""
+        self._stop.set()
+
+    def _tick(self) -> None:
+        for camera in self._cameras:
+            camera.tick()
+        self._emit(
+            IngestHealth(
+                t=self._clock.now(),
+                detector_ms=round(self._looks.mean_ms, 2),
+                queue=self._looks.queue(),
+                rss_bytes=_rss_bytes(),
+                warning="; ".join(self._warnings()),
+            )
+        )
+        if self._looks.busy_s() > DETECTOR_S_MAX:
+            raise DetectorHangs(f"the detector has not answered for {DETECTOR_S_MAX:.0f} s")
+
+    def _warnings(self) -> list[str]:
+        dropped = self._channel.dropped()
+        said = [camera.warning for camera in self._cameras] + [self._looks.warning]
+        if dropped:
+            said.append(f"{dropped} frames of boxes were dropped because the core did not read")
+        return [text for text in said if text]
+
+    def _end(self, writer: threading.Thread, looks: threading.Thread) -> None:
+        self._looks.stop()
+        for camera in self._cameras:
+            camera.stop()
+        deadline = self._clock.monotonic() + STOP_S_MAX
+        for camera in self._cameras:
+            if not camera.join(max(0.0, deadline - self._clock.monotonic())):
+                logger.warning("a camera's thread did not end in time; its last fragment may be missing")
+        looks.join(max(0.0, deadline - self._clock.monotonic()))
+        for camera in self._cameras:
+            camera.tick()
+        self._channel.close()
+        writer.join(1.0)
+
+    def _emit(self, message: IngestMessage) -> None:
+        try:
+            self._channel.put(message)
+        except ChannelClosed:
+            self._stop.set()
+
+
+def _place(site: SiteConfig, camera: str) -> Place:
+    return Place(
+        root=Path(site.storage.dir),
+        camera=camera,
+        segment_s=site.storage.segment_s,
+        free_min_bytes=round(site.storage.disk_free_min_mb * 1_000_000),
+    )
+
+
+def _rss_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,131 @@
+"""What a camera really sent: bytes as the kernel counted them on the socket that FFmpeg opened.
+
+FFmpeg does not tell which socket it uses, so the process's sockets are compared before and after an open; opens to the
+same address take turns, so that two of them cannot be mixed up. The number is `tcpi_bytes_received` of `TCP_INFO`
+(linux/tcp.h, since Linux 4.1): payload in order, without retransmissions and headers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+_TCP_INFO_BYTES = 192
+_BYTES_RECEIVED_AT = 128
+TURN_S_MAX = 2.0
+
+
+class SocketMeter:
+    """Counts one connection. State: a duplicate of its socket, kept so that the number can be read at any time."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd` is duplicated; the caller keeps its own."""
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = socket.socket(fileno=os.dup(fd))
+        self._last = 0
+
+    def received(self) -> int:
+        """Bytes so far; stays at its last value after `close`."""
+        with self._lock:
+            if self._socket is not None:
+                self._last = max(self._last, _bytes_received(self._socket) or 0)
+            return self._last
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.received()
+        with self._lock:
+            held, self._socket = self._socket, None
+        if held is not None:
+            held.close()
+
+
+class SocketFinder:
+    """Finds the socket that a piece of code opens to an address. Shared by all cameras of a process.
+
+    State: one lock per address, and the local ends that were found (so that none is given to two).
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[str, int], threading.Lock] = {}
+
+    @contextlib.contextmanager
+    def watching(self, address: tuple[str, int]) -> Iterator[Found]:
+        """While the block runs, sockets to `address` (host, port) are watched; afterwards ask the result for the meter.
+
+        Waits its turn at most `TURN_S_MAX`; without a turn nothing is found, and bytes are counted otherwise.
+        """
+        with self._lock:
+            turn = self._turns.setdefault(address, threading.Lock())
+        mine = turn.acquire(timeout=TURN_S_MAX)
+        try:
+            yield Found(_sockets_to(address[1]) if mine else None, address[1])
+        finally:
+            if mine:
+                turn.release()
+
+
+class Found:
+    """What was opened since. `before` None: it was not our turn."""
+
+    def __init__(self, before: set[int] | None, port: int) -> None:
+        self._before = before
+        self._port = port
+
+    def meter(self) -> SocketMeter | None:
+        """A meter of the one new socket; None when there is none, or more than one. Call within the block."""
+        if self._before is None:
+            return None
+        new = _sockets_to(self._port) - self._before
+        if len(new) != 1:
+            return None
+        try:
+            meter = SocketMeter(_fd_of(new.pop()))
+        except (OSError, LookupError):
+            return None
+        if meter.received() == 0:
+            meter.close()
+            return None
+        return meter
+
+
+def _sockets_to(port: int) -> set[int]:
+    """Inodes of this process's TCP sockets that are connected to `port` somewhere."""
+    return {inode for inode, fd in _sockets() if _peer_port(fd) == port}
+
+
+def _sockets() -> Iterator[tuple[int, int]]:
+    """(inode, fd) of each open socket of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:["):
+                yield int(target[8:-1]), int(name)
+
+
+def _fd_of(inode: int) -> int:
+    return dict(_sockets())[inode]
+
+
+def _peer_port(fd: int) -> int | None:
+    try:
+        # By a duplicate: the descriptor may be closed by its owner at any moment.
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            peer = copy.getpeername()
+    except OSError:
+        return None
+    return peer[1] if isinstance(peer, tuple) and len(peer) >= 2 else None
+
+
+def _bytes_received(tcp: socket.socket) -> int | None:
+    try:
+        info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        (count,) = struct.unpack_from("<Q", info, _BYTES_RECEIVED_AT)
+    except (OSError, struct.error):
+        return None
+    return int(count)

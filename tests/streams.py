@@ -1,0 +1,148 @@
+"""Scripted sources, detectors and trackers for tests of the ingest process, and small clips made on the spot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+from media import film, number
+from numpy.typing import NDArray
+
+from appliance.errors import DetectorError, SourceError
+from appliance.ingest.file import FileSource
+from appliance.ingest.source import Received, StreamInfo, VideoPacket
+from appliance.types import Detections, IngestMessage, TrackedObject
+
+
+def clip(
+    path: Path,
+    count: int = 40,
+    *,
+    first: int = 0,
+    fps: float = 10,
+    gop: int = 10,
+    b_frames: int = 0,
+    codec: str = "libx264",
+    size: tuple[int, int] = (320, 240),
+) -> Path:
+    """A file whose frames say their number (`media.number`); the container by the suffix of `path`."""
+    made = film(first, count, fps=fps, gop=gop, b_frames=b_frames, codec=codec, size=size)
+    source = made.source
+    source.seek(0)
+    template = source.streams.video[0]
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream_from_template(template, opaque=True)
+        for packet in source.demux(template):
+            if packet.size:
+                packet.stream = stream
+                out.mux(packet)
+    source.close()
+    return path
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until `condition()` is true; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
+        threading.Event().wait(0.01)
+
+
+class Heard:
+    """Collects messages from any thread."""
+
+    def __init__(self) -> None:
+        self.messages: list[IngestMessage] = []
+
+    def __call__(self, message: IngestMessage) -> None:
+        self.messages.append(message)
+
+    def of(self, kind: type) -> list:
+        return [message for message in tuple(self.messages) if isinstance(message, kind)]
+
+
+class ScriptedSource:
+    """A source that does what it is told, one connection after the other.
+
+    Each step is a clip (its packets come at once, then the stream is lost with `end`), or an error that `open` raises.
+    """
+
+    def __init__(self, *steps: Path | SourceError, end: SourceError | None = None) -> None:
+        self.opened = 0
+        self.closed = 0
+        self._steps = list(steps)
+        self._end = end
+        self._file: FileSource | None = None
+        self._bytes = 0
+
+    def open(self) -> StreamInfo:
+        self.opened += 1
+        step = self._steps.pop(0) if len(self._steps) > 1 else self._steps[0]
+        if isinstance(step, SourceError):
+            raise step
+        self._file = FileSource("scripted", str(step))
+        return self._file.open()
+
+    def packets(self) -> Iterator[VideoPacket]:
+        assert self._file is not None
+        for packet in self._file.packets():
+            self._bytes += packet.size
+            yield packet
+        if self._end is not None:
+            raise self._end
+
+    def received(self) -> Received:
+        return Received(self._bytes, exact=False)
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._file is not None:
+            self._file.close()
+
+
+class NumberReader:
+    """A detector that reads the number a picture shows and says it as a box: x1 = number / 1000."""
+
+    name = "number-reader"
+    labels = ("number",)
+
+    def __init__(self, *, fail: Callable[[int], bool] = lambda n: False) -> None:
+        self.seen: list[int] = []
+        self._fail = fail
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return width, height
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        return [self._look(picture) for picture in pictures]
+
+    def _look(self, picture: NDArray[np.uint8]) -> Detections:
+        n = number(picture)
+        self.seen.append(n)
+        if self._fail(n):
+            raise DetectorError(f"frame {n} is too much for me")
+        box = np.array([[n / 1000, 0.1, n / 1000 + 0.0001, 0.2]], np.float32)
+        return Detections(box, np.array([0.98765], np.float32), np.zeros(1, np.int32))
+
+
+class CountingTracker:
+    """Every detection is an object of its own; ids count up in the run."""
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        self._labels = labels
+        self._next = 1
+        self.times: list[float] = []
+
+    def update(self, detections: Detections, t: float) -> tuple[TrackedObject, ...]:
+        self.times.append(t)
+        found = []
+        for box, score, class_id in zip(detections.boxes, detections.scores, detections.class_ids, strict=True):
+            x1, y1, x2, y2 = (float(side) for side in box)
+            label = self._labels[int(class_id)]
+            found.append(TrackedObject(track=self._next, label=label, score=float(score), box=(x1, y1, x2, y2)))
+            self._next += 1
+        return tuple(found)

@@ -1,0 +1,282 @@
+"""A camera's life: connecting, live, stalled, lost, back again; and what it says about itself."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+
+import pytest
+from streams import CountingTracker, Heard, NumberReader, ScriptedSource, clip, until
+
+from appliance import config
+from appliance.backoff import Backoff
+from appliance.clock import ManualClock
+from appliance.errors import SourceLost, SourceRefused
+from appliance.ingest.camera import Camera
+from appliance.ingest.feed import REFUSED_WAIT_S, RETRY_S_MAX, Feed
+from appliance.ingest.looks import Looks
+from appliance.ingest.recorder import Place
+from appliance.ingest.source import SourceStalled, StreamInfo, VideoPacket
+from appliance.ingest.tcpmeter import SocketFinder
+from appliance.ingest.watch import Watch
+from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+
+CUT = SourceLost("camera gate: 10.0.0.9 ended the stream")
+REFUSED = SourceRefused("camera gate: rtsp://10.0.0.9/main refused the password (401)")
+
+
+class Listener:
+    """Writes down what a feed says, and the feed's clock when it says it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.states: list[str] = []
+        self.at: list[float] = []
+        self.gaps: list[tuple[float, float | None, str]] = []
+
+    def state(self, feed: str, state: str, reason: str) -> None:
+        self.states.append(state)
+        self.at.append(self.clock.monotonic())
+
+    def gap(self, feed: str, t_start: float, t_end: float | None, reason: str) -> None:
+        self.gaps.append((t_start, t_end, reason))
+
+
+class Sink:
+    """Counts; may stop the feed after so many packets, or fail."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.ends = 0
+        self.packets = 0
+        self.feed: Feed | None = None
+        self.stop_after = 0
+        self.fail_at = 0
+        self.on_packet = lambda: None
+
+    def begin(self, info: StreamInfo, run: str) -> None:
+        self.runs.append(run)
+
+    def take(self, packet: VideoPacket) -> None:
+        self.packets += 1
+        self.on_packet()
+        if self.packets == self.fail_at:
+            raise ZeroDivisionError("a bug")
+        if self.packets == self.stop_after and self.feed is not None:
+            self.feed.stop()
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def a_feed(source: ScriptedSource, *, loops: bool = False) -> tuple[Feed, Sink, Listener, ManualClock]:
+    clock = ManualClock()
+    sink, listener = Sink(), Listener(clock)
+    feed = Feed(
+        "camera gate",
+        source,
+        (sink,),
+        listener,
+        clock,
+        threading.Event(),
+        loops=loops,
+        backoff=Backoff(0.5, RETRY_S_MAX, jitter=0.0),
+    )
+    sink.feed = feed
+    return feed, sink, listener, clock
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    return clip(tmp_path / "ten.mp4", 10)
+
+
+def test_a_camera_that_is_cut_comes_back_and_the_gap_is_told_twice(ten: Path) -> None:
+    feed, sink, listener, _ = a_feed(ScriptedSource(ten, CUT, ten, end=CUT))
+    sink.stop_after = 11
+    feed.run()
+    assert listener.states == ["connecting", "live", "lost", "lost", "live"]
+    assert listener.gaps == [(0.9, None, str(CUT)), (0.9, 0.9, str(CUT))]
+    assert len(set(sink.runs)) == 2
+    assert feed.counts().reconnects == 1
+
+
+def test_backs_off_and_forgives(ten: Path) -> None:
+    feed, sink, listener, clock = a_feed(ScriptedSource(*[CUT] * 6, ten, CUT, ten, end=CUT))
+    sink.on_packet = lambda: clock.advance(4)
+    sink.stop_after = 11
+    feed.run()
+    waits = [b - a for a, b in itertools.pairwise(listener.at[1:7])]
+    assert waits == pytest.approx([0.5, 1, 2, 4, 4])
+    # Ten packets, 40 s of being live: forgiven, so the first wait is short again.
+    lost_again = listener.states.index("lost", listener.states.index("live"))
+    assert listener.at[lost_again + 1] - listener.at[lost_again] == pytest.approx(0.5)
+
+
+def test_a_refusal_is_not_hammered(ten: Path) -> None:
+    feed, sink, listener, clock = a_feed(ScriptedSource(REFUSED, ten, end=CUT))
+    sink.stop_after = 1
+    began = clock.monotonic()
+    feed.run()
+    assert listener.states == ["connecting", "lost", "live"]
+    assert clock.monotonic() - began >= REFUSED_WAIT_S
+
+
+def test_a_stall_is_a_stall_until_coming_back_fails_too(ten: Path) -> None:
+    stalled = SourceStalled("camera gate: 10.0.0.9 sent nothing for 5 s")
+    feed, sink, listener, _ = a_feed(ScriptedSource(ten, CUT, ten, end=stalled))
+    sink.stop_after = 11
+    feed.run()
+    assert listener.states == ["connecting", "live", "stalled", "lost", "live"]
+
+
+def test_silence_is_noticed_before_the_time_out_and_ends_with_the_next_packet(ten: Path) -> None:
+    feed, sink, listener, clock = a_feed(ScriptedSource(ten, end=CUT))
+
+    def quiet_after_five() -> None:
+        if sink.packets == 5:
+            clock.advance(2)
+            feed.notice_silence()
+            feed.notice_silence()
+
+    sink.on_packet = quiet_after_five
+    sink.stop_after = 8
+    feed.run()
+    assert listener.states == ["connecting", "live", "stalled", "live"]
+
+
+def test_a_clip_that_does_not_loop_ends_without_a_gap(ten: Path) -> None:
+    feed, sink, listener, _ = a_feed(ScriptedSource(ten))
+    feed.run()
+    assert (listener.states, listener.gaps, sink.packets) == (["connecting", "live", "ended"], [], 10)
+
+
+def test_a_clip_that_loops_is_a_new_run_each_time_and_no_loss(ten: Path) -> None:
+    feed, sink, listener, _ = a_feed(ScriptedSource(ten), loops=True)
+    sink.stop_after = 25
+    feed.run()
+    assert (listener.states, listener.gaps) == (["connecting", "live"], [])
+    assert len(set(sink.runs)) == 3
+
+
+def test_a_bug_in_one_camera_is_logged_and_the_camera_starts_again(ten: Path, caplog: pytest.LogCaptureFixture) -> None:
+    feed, sink, listener, _ = a_feed(ScriptedSource(ten, ten, end=CUT))
+    sink.fail_at, sink.stop_after = 4, 8
+    feed.run()
+    assert listener.states == ["connecting", "live", "lost", "live"]
+    assert "ZeroDivisionError" in caplog.text
+    assert sink.ends == 2
+
+
+def test_when_the_clock_of_the_box_is_set_time_is_anchored_anew(ten: Path) -> None:
+    feed, sink, listener, clock = a_feed(ScriptedSource(ten, ten, end=CUT))
+    sink.on_packet = lambda: clock.jump(-3600) if sink.packets == 3 else None
+    sink.stop_after = 8
+    feed.run()
+    assert listener.states == ["connecting", "live", "lost", "live"]
+    assert "clock of this box was set by -3600 s" in listener.gaps[0][2]
+
+
+def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:
+    source = ScriptedSource(ten, CUT, ten, end=CUT)
+    feed, sink, _, _ = a_feed(source)
+    sink.stop_after = 15
+    feed.run()
+    assert sink.ends == len(sink.runs) == 2
+    assert source.closed >= source.opened - 1
+
+
+class House:
+    """One camera with everything it needs, on a clock that does not wait."""
+
+    def __init__(self, root: Path, plan: config.Camera, detector: NumberReader | None = None) -> None:
+        self.heard = Heard()
+        self.clock = ManualClock()
+        self.detector = detector or NumberReader()
+        self.watch = Watch("gate", self.detector, CountingTracker, plan.detect, self.clock, self.heard)
+        place = Place(root, "gate", 2.0, 0) if plan.record else None
+        self.camera = Camera("gate", plan, place, self.watch, SocketFinder(), self.clock, self.heard)
+        self.looks = Looks(self.detector, [self.watch], self.clock)
+
+    def watch_to_the_end(self) -> None:
+        looks = threading.Thread(target=self.looks.run)
+        looks.start()
+        self.camera.start()
+        until(lambda: any(state.state == "ended" for state in self.heard.of(CameraState)))
+        assert self.camera.join(10)
+        until(lambda: self.looks.queue() == 0 and self.looks.busy_s() == 0)
+        self.looks.stop()
+        looks.join(10)
+        self.camera.tick()
+
+
+def test_boxes_have_the_time_of_the_recording(tmp_path: Path) -> None:
+    """The promise that matters: at a box's time, the recording shows the very picture that was examined."""
+    made = clip(tmp_path / "c.mp4", 60, b_frames=2)
+    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False))
+    house.watch_to_the_end()
+    (header,) = house.heard.of(StreamHeader)
+    assert (header.size, header.model) == ((320, 240), "number-reader")
+    segments = [row for row in house.heard.of(SegmentRow) if row.complete]
+    boxes = house.heard.of(FrameBoxes)
+    assert boxes
+    for seen in boxes:
+        assert house.heard.messages.index(header) < house.heard.messages.index(seen)
+        shown = seen.objects[0].box[0] * 1000
+        assert shown == pytest.approx(seen.frame, abs=0.1)
+        (segment,) = [row for row in segments if row.t_start <= seen.t < row.t_end - 0.01]
+        assert number_at(tmp_path / segment.path, seen.t - segment.t_start) == seen.frame
+
+
+def number_at(path: Path, seconds: float) -> int:
+    import av
+    from media import number
+
+    with av.open(str(path)) as container:
+        for frame in container.decode(video=0):
+            if abs(float(frame.time) - seconds) < 0.001:
+                return number(frame.to_ndarray(format="rgb24"))
+    raise AssertionError(f"no frame at {seconds} in {path.name}")
+
+
+def test_a_camera_with_a_second_stream_records_one_and_examines_the_other(tmp_path: Path) -> None:
+    main = clip(tmp_path / "main.mp4", 30, size=(640, 480))
+    sub = clip(tmp_path / "sub.mp4", 30, size=(320, 240))
+    house = House(tmp_path, config.Camera(url=f"file:{main}", detect_url=f"file:{sub}", loop=False))
+    house.watch_to_the_end()
+    until(lambda: house.camera.join(1))
+    assert {row.size for row in house.heard.of(SegmentRow)} == {(640, 480)}
+    assert {header.size for header in house.heard.of(StreamHeader)} == {(320, 240)}
+
+
+def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
+    made = clip(tmp_path / "c.mp4", 60)
+    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), NumberReader(fail=lambda n: n % 4 == 0))
+    house.watch_to_the_end()
+    meters = house.heard.of(CameraMeter)
+    assert sum(meter.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
+    looked = house.heard.of(FrameBoxes)
+    assert sum(meter.examined for meter in meters) == sum(boxes.looked for boxes in looked)
+    assert sum(meter.unexamined for meter in meters) >= sum(not boxes.looked for boxes in looked)
+    assert not any(meter.exact for meter in meters)
+
+
+def test_a_failing_detector_is_never_an_empty_yard(tmp_path: Path) -> None:
+    made = clip(tmp_path / "c.mp4", 20)
+    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), NumberReader(fail=lambda n: True))
+    house.watch_to_the_end()
+    boxes = house.heard.of(FrameBoxes)
+    assert boxes
+    assert not any(seen.looked for seen in boxes)
+    assert "too much for me" in house.looks.warning
+    assert [row for row in house.heard.of(SegmentRow) if row.complete], "recording goes on"
+
+
+def test_a_camera_whose_clip_is_gone_says_so(tmp_path: Path) -> None:
+    house = House(tmp_path, config.Camera(url="file:/nowhere/clip.mp4", loop=False))
+    house.camera.start()
+    until(lambda: house.heard.of(Gap))
+    house.camera.stop()
+    assert house.camera.join(10)
+    assert house.heard.of(CameraState)[-1].reason == "camera gate: there is no file /nowhere/clip.mp4"
