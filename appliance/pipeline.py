@@ -1,0 +1,55 @@
+"""What one camera's boxes make the house decide: rules, then the alert policy. Pure; the same boxes decide the same."""
+
+from __future__ import annotations
+
+from appliance.alerts.policy import AlertPolicy
+from appliance.config import Alerts, Camera
+from appliance.rules.engine import RulesEngine
+from appliance.rules.schedule import Wall
+from appliance.types import FrameBoxes, Step, StreamHeader
+
+
+class Pipeline:
+    """The decisions of one camera. Owner: the core (one per camera) or a replay; not shared between threads.
+
+    wall: the weekday (Monday 0) and minute of the day of a frame time, for schedules; None: every rule is always
+    armed, as in a replay, whose times are seconds since the clip began. Messages are fed in the order of their
+    making. A message of another camera is a mistake of the caller: ValueError.
+    """
+
+    def __init__(self, camera_name: str, camera: Camera, alerts: Alerts, wall: Wall | None = None) -> None:
+        self._camera = camera_name
+        self._rules = RulesEngine(camera_name, camera, wall)
+        self._policy = AlertPolicy(camera_name, alerts, camera.rules)
+
+    @property
+    def suppressed(self) -> int:
+        """Events held back by a cooldown, since the beginning."""
+        return self._policy.suppressed
+
+    @property
+    def evicted(self) -> int:
+        """Tracks forgotten early because there were too many, since the beginning."""
+        return self._rules.evicted
+
+    @property
+    def has_open_alert(self) -> bool:
+        return self._policy.is_open
+
+    def feed(self, message: StreamHeader | FrameBoxes) -> Step:
+        """Everything this message decides: its events, and for each the change or suppression it caused, in order."""
+        if message.camera != self._camera:
+            raise ValueError(f"a message of camera {message.camera} was fed to the pipeline of {self._camera}")
+        events = self._rules.feed(message)
+        if isinstance(message, StreamHeader):
+            return self._policy.begin(message)
+        decided = self._policy.feed(message, events)
+        return Step(events, decided.changes, decided.suppressed)
+
+    def tick(self, t: float) -> Step:
+        """Time has come to `t` (the camera's time) without boxes; call it while the camera is not delivering."""
+        return self._policy.tick(t)
+
+    def close(self, t: float, reason: str) -> Step:
+        """The stream has ended at `t`; an open alert ends with it."""
+        return self._policy.close(t, reason)

@@ -1,0 +1,108 @@
+"""A replay's result: as text for people, as JSON for machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from appliance.replay.result import ReplayResult
+from appliance.types import Alert, BestView, Event
+
+_COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}
+_ROWS_MAX = 200
+_result: TypeAdapter[ReplayResult] = TypeAdapter(ReplayResult)
+
+
+def as_json(result: ReplayResult) -> dict[str, Any]:
+    """Every field of the result under its own name, alerts and events as in the log, ready for `json.dumps`."""
+    found: dict[str, Any] = _result.dump_python(result, mode="json")
+    return found
+
+
+def print_text(result: ReplayResult, console: Console) -> None:
+    """What a person wants to know, most important last, where the terminal stops scrolling."""
+    if result.events:
+        console.print(_events(result.events))
+    if result.alerts:
+        console.print(_alerts(result.alerts))
+    for line in _summary(result):
+        console.print(line)
+
+
+def clock_time(seconds: float) -> str:
+    """`75.3` as `1:15.3`: where to seek in a player."""
+    tenths = round(seconds * 10)
+    minutes, rest = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    tail = f"{rest // 10:02d}.{rest % 10}"
+    return f"{hours}:{minutes:02d}:{tail}" if hours else f"{minutes}:{tail}"
+
+
+def _events(events: tuple[Event, ...]) -> Table:
+    table = Table(title=_title("Events", len(events)), title_justify="left")
+    for name in ("time", "rule", "what", "where", "object", "score"):
+        table.add_column(name, justify="right" if name in ("time", "score") else "left")
+    for event in events[:_ROWS_MAX]:
+        table.add_row(
+            clock_time(event.t),
+            escape(event.rule),
+            event.kind,
+            escape(event.zone or event.line),
+            escape(f"{event.label} {event.track}"),
+            f"{event.score:.2f}",
+        )
+    return table
+
+
+def _alerts(alerts: tuple[Alert, ...]) -> Table:
+    table = Table(title=_title("Alerts", len(alerts)), title_justify="left")
+    for name in ("from", "to", "severity", "rules", "objects", "best seen", "ended"):
+        table.add_column(name, justify="right" if name in ("from", "to") else "left")
+    for alert in alerts[:_ROWS_MAX]:
+        table.add_row(
+            clock_time(alert.t_start),
+            clock_time(alert.t_start if alert.t_end is None else alert.t_end),
+            f"[{_COLOURS[alert.severity]}]{alert.severity}[/]",
+            escape(", ".join(alert.rules)),
+            escape(f"{', '.join(alert.labels)} ({len(alert.tracks)})"),
+            _best(alert.best),
+            escape(alert.end_reason),
+        )
+    return table
+
+
+def _best(best: BestView | None) -> str:
+    return "" if best is None else escape(f"{clock_time(best.t)}, {best.label} {best.track}, {best.score:.2f}")
+
+
+def _title(what: str, count: int) -> str:
+    return f"{what} ({count})" if count <= _ROWS_MAX else f"{what} (the first {_ROWS_MAX} of {count}; all in --json)"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _summary(result: ReplayResult) -> list[str]:
+    speed = f", {result.footage_s / result.wall_s:.1f} times real time" if result.wall_s > 0 else ""
+    held = f", {len(result.suppressed)} of the events held back by a cooldown" if result.suppressed else ""
+    lines = [
+        escape(f"{result.clip} as camera {result.camera}, {result.size[0]}x{result.size[1]}, model {result.model}"),
+        f"{_count(result.frames, 'frame')}, {result.examined} examined, {_count(result.boxes, 'box', 'boxes')}, "
+        f"{_count(result.tracks, 'track')}, {_count(len(result.events), 'event')}, "
+        f"{_count(len(result.alerts), 'alert')}{held}",
+        f"{clock_time(result.footage_s)} of footage in {result.wall_s:.1f} s ({result.cpu_s:.1f} CPU s{speed})",
+    ]
+    if result.unlooked:
+        lines.append(f"[yellow]the detector did not answer for {result.unlooked} of the examined frames[/]")
+    if result.decode_errors:
+        lines.append(f"[yellow]{_count(result.decode_errors, 'damaged packet')} skipped[/]")
+    if result.time_jumps:
+        lines.append(f"[yellow]the clip's time stamps jumped in {_count(result.time_jumps, 'place')}[/]")
+    if result.error:
+        lines.append(f"[red]{escape(result.error)}[/]")
+    return lines

@@ -1,0 +1,37 @@
+"""When a rule is armed, in the box's own time zone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from appliance.config import DAYS, Schedule
+
+MINUTES_A_DAY = 24 * 60
+Wall = Callable[[float], tuple[int, int]]
+"""The weekday (Monday 0) and minute of the day at which a frame time falls, for the box."""
+
+
+class Hours:
+    """The armed hours of a rule.
+
+    A span that runs past midnight belongs to the day on which it begins: `days: [fri], hours: ["22:00-06:00"]` is
+    armed until six on Saturday morning. The end of a span is not part of it. A span that ends where it begins lasts
+    24 hours.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._days = frozenset(DAYS.index(day) for day in schedule.days)
+        self._spans = tuple(_span(text) for text in schedule.hours)
+
+    def armed(self, weekday: int, minute: int) -> bool:
+        """Whether the rule is armed in this minute. weekday: Monday 0; minute: 0..1439."""
+        today, yesterday = weekday in self._days, (weekday - 1) % 7 in self._days
+        return any(
+            (today and start <= minute < end) or (yesterday and minute < end - MINUTES_A_DAY)
+            for start, end in self._spans
+        )
+
+
+def _span(text: str) -> tuple[int, int]:
+    start, end = (int(part[:2]) * 60 + int(part[3:]) for part in text.split("-"))
+    return (start, end) if end > start else (start, end + MINUTES_A_DAY)

@@ -1,0 +1,52 @@
+"""Membership of a zone, with inertia: a box that flickers at the edge enters once and leaves once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from appliance.rules.geometry import Polygon
+from appliance.rules.settle import Streak
+from appliance.types import Point
+
+Passage = Literal["entered", "left"]
+
+
+@dataclass(slots=True)
+class Membership:
+    """One track's standing in one zone. `since`: first look of the streak that settled it."""
+
+    inside: bool = False
+    since: float = 0.0
+    streak: Streak = field(default_factory=Streak)
+
+
+class Zone:
+    """A named polygon in which feet are looked for.
+
+    A track is inside once its foot was seen in the polygon in two looks in a row (see `Streak`), and outside once it
+    was seen outside, farther from the edge than the margin, in as many. A track that is already inside when it is
+    first seen enters like any other: to the zone it is new.
+    """
+
+    def __init__(self, name: str, points: Sequence[Point]) -> None:
+        self.name = name
+        self._polygon = Polygon(points)
+
+    def look(self, member: Membership, foot: Point, t: float, margin: float, aspect: float) -> Passage | None:
+        """Take one sighting into account. margin: in picture heights; aspect: picture width / height."""
+        if self._agrees(member, foot, margin, aspect):
+            member.streak.clear()
+            return None
+        since = member.streak.add(t)
+        if since is None:
+            return None
+        member.inside, member.since = not member.inside, since
+        member.streak.clear()
+        return "entered" if member.inside else "left"
+
+    def _agrees(self, member: Membership, foot: Point, margin: float, aspect: float) -> bool:
+        if self._polygon.contains(foot):
+            return member.inside
+        return not member.inside or self._polygon.edge_distance(foot, aspect) <= margin

@@ -1,0 +1,237 @@
+"""Boxes in, events out: what fires, what does not, and what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from walks import camera, fired, header, look, looks, person
+
+from appliance.config import Schedule
+from appliance.rules.engine import TRACKS_MAX, RulesEngine
+from appliance.rules.schedule import Hours
+from appliance.types import Event, FrameBoxes, Point
+
+INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert"}
+LEAVER = {"name": "leaver", "kind": "exit", "zone": "yard"}
+DOORMAN = {"name": "doorman", "kind": "line", "line": "door"}
+IN: Point = (0.6, 0.6)
+OUT: Point = (0.2, 0.6)
+FRIDAY, SATURDAY = 4, 5
+
+
+def engine(*rules: dict[str, object], wall: Callable[[float], tuple[int, int]] | None = None) -> RulesEngine:
+    made = RulesEngine("gate", camera(*rules), wall)
+    made.feed(header())
+    return made
+
+
+def scored(scores: list[float], foot: Point = IN) -> list[FrameBoxes]:
+    return [look(index * 0.2, person(foot, score=score)) for index, score in enumerate(scores)]
+
+
+def test_an_event_says_what_happened_where_to_whom() -> None:
+    feed = engine(INTRUDER).feed
+    (event,) = [event for frame in looks([OUT, IN, IN]) for event in feed(frame)]
+    assert (event.camera, event.rule, event.kind) == ("gate", "intruder", "enter")
+    assert (event.track, event.label) == (1, "person")
+    assert (event.t, event.zone, event.line, event.severity, event.score) == (0.4, "yard", "", "alert", 0.8)
+    assert event.box == person(IN).box
+
+
+def test_enter_and_exit_fire_once_each() -> None:
+    frames = looks([OUT, OUT, *[IN] * 5, OUT, OUT, OUT])
+    assert fired(engine(INTRUDER, LEAVER).feed, frames) == [("intruder", 0.6), ("leaver", 1.6)]
+
+
+def test_a_line_fires_in_the_asked_direction_only() -> None:
+    # The door is walked downwards, so that eastward is right to left.
+    eastward = looks([(0.3, 0.5), (0.45, 0.5), (0.55, 0.5), (0.6, 0.5), (0.6, 0.5)])
+    assert fired(engine(DOORMAN).feed, eastward) == [("doorman", 0.6)]
+    assert fired(engine({**DOORMAN, "direction": "right_to_left"}).feed, eastward) == [("doorman", 0.6)]
+    assert fired(engine({**DOORMAN, "direction": "left_to_right"}).feed, eastward) == []
+
+
+def test_only_the_labels_of_the_rule_fire_it() -> None:
+    frames = [look(t * 0.2, person(IN, label="car")) for t in range(9)]
+    assert fired(engine(INTRUDER).feed, frames) == []
+    assert fired(engine({**INTRUDER, "labels": ["car", "truck"]}).feed, frames) == [("intruder", 0.2)]
+
+
+def test_a_car_that_reads_person_once_is_not_an_intruder() -> None:
+    labels = ["car", "car", "person", "car", "car", "car", "person", "car"]
+    frames = [look(index * 0.2, person(IN, label=label, score=0.9)) for index, label in enumerate(labels[:6])]
+    assert fired(engine(INTRUDER).feed, frames) == []
+
+
+class TestScore:
+    def test_one_weak_look_does_not_hide_a_well_seen_person(self) -> None:
+        feed = engine(INTRUDER).feed
+        seen_before = [look(index * 0.2, person(OUT, score=0.8)) for index in range(5)]
+        arrives = [look(1.0, person(IN, score=0.15)), look(1.2, person(IN, score=0.15))]
+        assert fired(feed, [*seen_before, *arrives]) == [("intruder", 1.2)]
+
+    def test_one_strong_false_look_does_not_fire(self) -> None:
+        assert fired(engine(INTRUDER).feed, scored([0.2, 0.2, 0.95, 0.2, 0.2, 0.2, 0.95, 0.2, 0.2])) == []
+
+    def test_of_two_looks_both_must_be_good(self) -> None:
+        assert fired(engine(INTRUDER).feed, scored([0.95, 0.2])) == []
+        assert fired(engine(INTRUDER).feed, scored([0.95, 0.6])) == [("intruder", 0.2)]
+
+    def test_a_person_who_becomes_clear_inside_fires_then(self) -> None:
+        assert fired(engine(INTRUDER).feed, scored([0.3, 0.3, 0.3, 0.7, 0.7, 0.7, 0.7])) == [("intruder", 1.2)]
+
+    def test_a_person_seen_clearly_once_remains_one_behind_a_bush(self) -> None:
+        feed = engine(INTRUDER).feed
+        behind = [look(1.0 + index * 0.2, person(OUT, score=0.2)) for index in range(30)]
+        arrives = [look(8.0, person(IN, score=0.2)), look(8.2, person(IN, score=0.2))]
+        assert fired(feed, [*scored([0.8] * 5, OUT), *behind, *arrives]) == [("intruder", 8.2)]
+
+    def test_a_crossing_waits_three_seconds_for_certainty(self) -> None:
+        unsure = [(0.3, 0.5), (0.55, 0.5), (0.6, 0.5)]
+        sure_in_time = [look(0.6 + 0.2 * index, person((0.6, 0.5), score=0.9)) for index in range(4)]
+        too_late = [look(5.0 + 0.2 * index, person((0.6, 0.5), score=0.9)) for index in range(9)]
+        assert fired(engine(DOORMAN).feed, [*looks(unsure, score=0.3), *sure_in_time]) == [("doorman", 1.2)]
+        assert fired(engine(DOORMAN).feed, [*looks(unsure, score=0.3), *too_late]) == []
+
+
+class TestSchedule:
+    @pytest.mark.parametrize(
+        ("weekday", "minute", "armed"),
+        [
+            (FRIDAY, 21 * 60 + 59, False),
+            (FRIDAY, 22 * 60, True),
+            (SATURDAY, 0, True),
+            (SATURDAY, 5 * 60 + 59, True),
+            (SATURDAY, 6 * 60, False),
+            (SATURDAY, 23 * 60, False),
+            (FRIDAY, 3 * 60, False),
+        ],
+    )
+    def test_a_span_past_midnight_belongs_to_the_day_it_begins(self, weekday: int, minute: int, armed: bool) -> None:
+        assert Hours(Schedule(days=("fri",), hours=("22:00-06:00",))).armed(weekday, minute) is armed
+
+    def test_sunday_night_runs_into_monday(self) -> None:
+        assert Hours(Schedule(days=("sun",), hours=("22:00-06:00",))).armed(0, 60)
+
+    def test_the_whole_day_has_no_hole_at_midnight(self) -> None:
+        hours = Hours(Schedule())
+        assert all(hours.armed(day, minute) for day in range(7) for minute in (0, 1, 719, 1439))
+
+    @given(st.integers(0, 6), st.integers(0, 1439))
+    def test_a_span_that_ends_where_it_begins_lasts_24_hours(self, weekday: int, minute: int) -> None:
+        assert Hours(Schedule(hours=("08:00-08:00",))).armed(weekday, minute)
+
+    def test_an_entry_outside_the_hours_does_not_fire_when_they_begin(self) -> None:
+        rule = {**INTRUDER, "schedule": {"hours": ["22:00-06:00"]}}
+        night = engine(rule, wall=lambda t: (0, 22 * 60 if t >= 5 else 600))
+        assert fired(night.feed, looks([OUT, *[IN] * 50])) == []
+        assert fired(night.feed, looks([OUT, OUT, IN, IN], t=11.0)) == [("intruder", 11.6)]
+
+    def test_without_a_wall_clock_every_rule_is_armed(self) -> None:
+        rule = {**INTRUDER, "schedule": {"hours": ["03:00-03:01"]}}
+        assert fired(engine(rule).feed, looks([IN, IN])) == [("intruder", 0.2)]
+
+
+class TestLoss:
+    def test_a_look_that_failed_changes_nothing(self) -> None:
+        seen = looks([OUT, IN, IN, IN, OUT, OUT])
+        blind = [look(frame.t + 0.1, looked=False) for frame in seen]
+        between = [each for pair in zip(seen, blind, strict=True) for each in pair]
+        rules = (INTRUDER, LEAVER)
+        assert fired(engine(*rules).feed, between) == fired(engine(*rules).feed, seen) != []
+
+    def test_a_detector_that_is_down_makes_nobody_leave(self) -> None:
+        at_the_edge = (0.6, 1.0)
+        rule = {
+            "url": "file:x",
+            "zones": {"all": [[0, 0], [1, 0], [1, 1], [0, 1]]},
+            "rules": [{**LEAVER, "zone": "all"}],
+        }
+        feed = RulesEngine("gate", camera().model_validate(rule)).feed
+        assert fired(feed, looks([at_the_edge] * 5)) == []
+        assert fired(feed, [look(1.0 + index, looked=False) for index in range(50)]) == []
+        assert fired(feed, [look(51.0), look(54.5)]) == [("leaver", 54.5)]
+
+    def test_who_is_lost_in_the_middle_of_the_picture_has_not_left(self) -> None:
+        assert fired(engine(LEAVER).feed, looks([*[IN] * 5, *[None] * 100])) == []
+
+    def test_who_comes_back_into_view_where_he_was_does_not_enter_again(self) -> None:
+        assert fired(engine(INTRUDER).feed, looks([*[IN] * 5, *[None] * 50, *[IN] * 5])) == [("intruder", 0.2)]
+
+    def test_a_path_that_nobody_saw_crosses_no_line(self) -> None:
+        west, east = (0.3, 0.5), (0.6, 0.5)
+        assert fired(engine(DOORMAN).feed, looks([*[west] * 3, *[None] * 20, *[east] * 3])) == []
+        assert (
+            fired(engine(DOORMAN).feed, [look(0.0, person(west)), look(9.0, person(east)), look(9.2, person(east))])
+            == []
+        )
+
+    def test_nor_does_one_across_looks_that_missed_it_on_a_camera_seldom_examined(self) -> None:
+        slow = camera(DOORMAN, detect={"heartbeat_s": 60})
+        west, east = (0.3, 0.5), (0.6, 0.5)
+        frames = looks([*[west] * 3, *[None] * 20, *[east] * 3])
+        assert fired(RulesEngine("gate", slow).feed, frames) == []
+        watched_now_and_then = looks([west, west, east, east], every_s=60)
+        assert fired(RulesEngine("gate", slow).feed, watched_now_and_then) == [("doorman", 180.0)]
+
+
+class TestMemory:
+    def test_a_new_run_resets_everything(self) -> None:
+        made = engine(INTRUDER)
+        frames = looks([IN, IN, IN])
+        assert len(fired(made.feed, frames)) == 1
+        made.feed(header(run="run-1"))
+        assert fired(made.feed, frames[1:]) == []
+        made.feed(header(run="run-2"))
+        assert made.tracks == 0
+        assert len(fired(made.feed, frames)) == 1
+
+    def test_tracks_unseen_for_a_minute_are_forgotten(self) -> None:
+        made = engine(INTRUDER)
+        for frame in [look(0.0, person(IN)), look(59.0, person(OUT, 2)), look(61.0, person(OUT, 2))]:
+            made.feed(frame)
+        assert made.tracks == 1
+
+    def test_there_are_never_more_tracks_than_the_cap_and_the_oldest_go_first(self) -> None:
+        made = engine(INTRUDER)
+        for track in range(TRACKS_MAX + 20):
+            made.feed(look(track * 0.01, person(OUT, track + 1)))
+        assert made.tracks == TRACKS_MAX
+        assert made.evicted == 20
+
+    def test_ids_come_from_content_alone(self) -> None:
+        def ids(run: str = "run-1", camera_name: str = "gate") -> list[str]:
+            made = RulesEngine(camera_name, camera(INTRUDER, LEAVER))
+            made.feed(header(run, camera_name))
+            return [event.id for frame in looks([OUT, IN, IN, OUT, OUT]) for event in made.feed(frame)]
+
+        assert ids() == ids()
+        assert len({*ids(), *ids("run-2"), *ids(camera_name="yard")}) == 6
+        assert all(len(each) == 16 and int(each, 16) >= 0 for each in ids())
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(1, 4), st.floats(0, 1), st.floats(0.2, 1), st.floats(0, 1)),
+            max_size=4,
+            unique_by=lambda row: row[0],
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_comes_entries_and_exits_of_a_track_alternate(
+    rows: list[list[tuple[int, float, float, float]]],
+) -> None:
+    anyone = {"labels": ["person"], "score_min": 0.0}
+    made = engine({**INTRUDER, **anyone}, {**LEAVER, **anyone})
+    events: list[Event] = []
+    for index, row in enumerate(rows):
+        events += made.feed(look(index * 0.2, *[person((x, y), track, score) for track, x, y, score in row]))
+    for track in {event.track for event in events}:
+        kinds = [event.kind for event in events if event.track == track]
+        assert kinds == [("enter", "exit")[index % 2] for index in range(len(kinds))]
+    assert len({event.id for event in events}) == len(events)
