@@ -40,6 +40,7 @@ CREATE TABLE segment (
 ) STRICT;
 CREATE INDEX segment_camera ON segment (camera, t_start);
 CREATE INDEX segment_age ON segment (t_end);
+CREATE INDEX segment_told ON segment (camera); -- with the rowid in it: the row written last
 
 CREATE TABLE boxes (                      -- examined frames; objects is the JSON list of TrackedObject
     camera  TEXT NOT NULL,
@@ -74,6 +75,7 @@ CREATE TABLE alert (
 CREATE INDEX alert_time ON alert (t_start DESC, id DESC);
 CREATE INDEX alert_camera ON alert (camera, t_start DESC);
 CREATE INDEX alert_rev ON alert (rev);
+CREATE INDEX alert_open ON alert (t_start) WHERE t_end IS NULL;
 
 CREATE TABLE event (
     id       TEXT PRIMARY KEY,
@@ -94,7 +96,7 @@ CREATE INDEX event_alert ON event (alert, t);
 
 CREATE TABLE evidence (                   -- files under evidence/<alert>/
     alert   TEXT NOT NULL REFERENCES alert (id),
-    kind    TEXT NOT NULL,                -- still | clip | boxes | frame
+    kind    TEXT NOT NULL,                -- still | crop | clip | boxes | frame
     n       INTEGER NOT NULL DEFAULT 0,   -- frame number 0..; 0 for the others
     state   TEXT NOT NULL,                -- waiting | ready | missing
     path    TEXT NOT NULL DEFAULT '',     -- relative to the storage folder
@@ -105,7 +107,8 @@ CREATE TABLE evidence (                   -- files under evidence/<alert>/
     width   INTEGER NOT NULL DEFAULT 0,
     height  INTEGER NOT NULL DEFAULT 0,
     box     TEXT,                         -- JSON box of the flagged object in this picture
-    reason  TEXT NOT NULL DEFAULT '',     -- why it is missing
+    score   REAL NOT NULL DEFAULT 0,      -- of the object in this picture: a better view replaces a still
+    reason  TEXT NOT NULL DEFAULT '',     -- why it is missing, or what is lacking in it
     PRIMARY KEY (alert, kind, n)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX evidence_waiting ON evidence (state) WHERE state = 'waiting';

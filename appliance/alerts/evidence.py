@@ -1,0 +1,103 @@
+"""Makes the evidence of alerts as soon as the recording holds it: still, clip, box path, frames for the cloud."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from appliance.alerts.evidence_cover import Patience, Recording
+from appliance.alerts.evidence_frames import EscalationFrames
+from appliance.alerts.evidence_portrait import Portrait
+from appliance.alerts.evidence_reel import Reel
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.errors import VedetteError
+from appliance.store.boxes import Boxes
+from appliance.store.database import Database
+from appliance.store.evidence import Evidence
+from appliance.telemetry import Repeats
+
+POLL_S = 0.1
+WAITING_MAX = 256
+PIECES_A_RUN = 16
+
+logger = logging.getLogger(__name__)
+
+
+class EvidenceMaker:
+    """Turns waiting evidence into files, or into the reason why there is none.
+
+    Owner: one thread that calls `run()`; the core starts and stops it. State: how long each piece has been waited
+    for; all else is in the store, so a restart goes on where it was. Invariant: what the database calls ready is
+    whole and on disk. `made` and `missing` count since the start.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        root: Path,
+        config: SiteConfig,
+        clock: Clock,
+        *,
+        ready: Callable[[], None] | None = None,
+    ) -> None:
+        """root: the storage folder, to which all stored paths are relative. ready: told when an escalation is."""
+        self._evidence = Evidence(db)
+        self._patience = Patience(clock)
+        recording = Recording(db, root, config)
+        self._frames = EscalationFrames(db, root, config.escalation, recording, self._patience)
+        self._portrait = Portrait(self._evidence, root, recording, self._patience)
+        self._reel = Reel(self._evidence, Boxes(db), root, config.alerts, recording, self._patience)
+        self._ready = ready
+        self._clock = clock
+        self._stop = threading.Event()
+        self._repeats = Repeats(logger, clock)
+        self.made = 0
+        self.missing = 0
+
+    def run(self) -> None:
+        """Work until `stop()`. A full disk or a busy database is reported and tried again."""
+        while not self._stop.is_set():
+            try:
+                idle = not self.run_once()
+            except VedetteError as error:
+                self._repeats.report(error)
+                idle = True
+            if idle:
+                self._clock.sleep(POLL_S, self._stop)
+
+    def stop(self) -> None:
+        """Let `run()` return after the piece it is working on."""
+        self._stop.set()
+
+    def run_once(self) -> int:
+        """Make what can be made now, the cloud's frames first, at most PIECES_A_RUN; return how many changed.
+
+        Raises StoreError; nothing is lost then, the pieces still wait.
+        """
+        escalations = self._evidence.waiting_escalations(WAITING_MAX)
+        alerts = self._evidence.waiting(WAITING_MAX)
+        wanted = {self._frames.key(each) for each in escalations}
+        wanted |= {maker.key(each) for each in alerts for maker in (self._portrait, self._reel)}
+        self._patience.keep(wanted)
+        changed = 0
+        for asked in escalations:
+            served = self._count(self._frames.serve(asked))
+            if served and self._ready is not None:
+                self._ready()
+            changed += served
+            if changed >= PIECES_A_RUN or self._stop.is_set():
+                return changed
+        for maker in (self._portrait, self._reel):
+            for alert in alerts:
+                changed += self._count(maker.serve(alert))
+                if changed >= PIECES_A_RUN or self._stop.is_set():
+                    return changed
+        return changed
+
+    def _count(self, outcome: str) -> int:
+        self.made += outcome == "made"
+        self.missing += outcome == "missing"
+        return int(outcome != "nothing")

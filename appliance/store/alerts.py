@@ -1,0 +1,245 @@
+"""Alerts, their events, verdicts and reviews: what a person reads, written so that nothing flagged is lost."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance import wire
+from appliance.store.changes import touch, write_alert, write_escalation, write_event
+from appliance.store.database import Database
+from appliance.store.rows import (
+    ALERT_COLUMNS,
+    AlertDetail,
+    AlertRow,
+    EscalationRow,
+    EvidenceRow,
+    VerdictRow,
+    read_alert,
+    read_escalation,
+    read_event,
+    read_evidence,
+    read_verdict,
+)
+from appliance.types import AlertChange, Event, Review, Severity
+
+__all__ = ["AlertCounts", "AlertDetail", "AlertRow", "Alerts", "Cursor", "EscalationRow", "EvidenceRow", "VerdictRow"]
+
+PAGE_MAX = 500
+ReviewFilter = Literal["open", "reviewed", "false_alarm"]
+VerdictFilter = Literal["none", "confirmed", "rejected", "unsure"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a page ended: the next page holds what is older."""
+
+    t_start: float
+    id: str
+
+    @classmethod
+    def after(cls, row: AlertRow) -> Cursor:
+        return cls(row.t_start, row.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertCounts:
+    """How many alerts there are; `to_review` are those nobody looked at, `undelivered` wait for the cloud to answer."""
+
+    total: int
+    open: int
+    to_review: int
+    confirmed: int
+    rejected: int
+    unsure: int
+    undelivered: int
+
+
+class Alerts:
+    """The alert, event, verdict tables, and the birth of evidence and escalation rows.
+
+    Owner: the core; any thread may call. Invariant: an alert and its escalation appear together or not at all, and
+    each escalation has at most one verdict. `orphans` counts verdicts that answered nothing we asked.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.orphans = 0
+
+    def apply(
+        self,
+        change: AlertChange,
+        *,
+        escalation: wire.Escalation | None,
+        priority: str,
+        suppressed: Sequence[Event] = (),
+    ) -> AlertRow:
+        """Write one decision of the alert policy, all of it or nothing; return the alert as it now stands.
+
+        Applying the same change again (a restart) changes nothing. An ended alert stays ended. Raises StoreError.
+        """
+        alert = change.alert
+        with self._db.transaction() as connection:
+            changed = write_alert(connection, change, self._db.clock.now())
+            if change.event is not None:
+                changed |= write_event(connection, change.event, alert.run, alert.id)
+            for event in suppressed:
+                write_event(connection, event, alert.run, None)
+            if escalation is not None:
+                changed |= write_escalation(connection, escalation, priority)
+            if changed:
+                touch(self._db, connection, alert.id)
+            return _select_alert(connection, alert.id)
+
+    def hold_back(self, events: Sequence[Event], run: str) -> None:
+        """Keep events that a cooldown suppressed: they belong to no alert, but a person may ask why."""
+        if not events:
+            return
+        with self._db.transaction(durable=False) as connection:
+            for event in events:
+                write_event(connection, event, run, None)
+
+    def settle(self, verdict: wire.Verdict, t: float) -> bool:
+        """Apply a verdict once; False when it was applied before or answers nothing that was asked. Raises StoreError.
+
+        A late verdict on an expired escalation still counts: the question was asked and paid for.
+        """
+        with self._db.transaction() as connection:
+            asked = connection.execute(
+                "SELECT alert, site FROM escalation WHERE id = ?", (verdict.escalation,)
+            ).fetchone()
+            if asked is None or asked["alert"] != verdict.alert or asked["site"] != verdict.site:
+                self.orphans += 1
+                logger.warning("refused a verdict on escalation %s: it was not asked here", verdict.escalation)
+                return False
+            applied = connection.execute(
+                "INSERT OR IGNORE INTO verdict VALUES (?, ?, ?, ?, ?)",
+                (verdict.escalation, verdict.alert, verdict.decision, verdict.to_json().decode(), t),
+            )
+            if applied.rowcount == 0:
+                return False
+            connection.execute("UPDATE alert SET verdict = ? WHERE id = ?", (verdict.decision, verdict.alert))
+            connection.execute(
+                "UPDATE escalation SET state = 'settled', settled_t = ?, error = '' WHERE id = ?",
+                (t, verdict.escalation),
+            )
+            touch(self._db, connection, verdict.alert)
+            return True
+
+    def review(self, alert_id: str, review: Review | None, t: float) -> bool:
+        """Note what a person said (None takes it back); False when there is no such alert."""
+        with self._db.transaction() as connection:
+            found = connection.execute(
+                "UPDATE alert SET review = ?, review_t = ? WHERE id = ?",
+                (review, None if review is None else t, alert_id),
+            )
+            if found.rowcount == 0:
+                return False
+            touch(self._db, connection, alert_id)
+            return True
+
+    def page(
+        self,
+        before: Cursor | None = None,
+        limit: int = 50,
+        *,
+        camera: str | None = None,
+        severity: Severity | None = None,
+        review: ReviewFilter | None = None,
+        verdict: VerdictFilter | None = None,
+    ) -> list[AlertRow]:
+        """Alerts, newest first, older than `before`; at most `limit` (bounded by PAGE_MAX)."""
+        wheres: list[str] = []
+        values: list[object] = []
+        if before is not None:
+            wheres.append("(t_start, id) < (?, ?)")
+            values += [before.t_start, before.id]
+        for column, value in (("camera", camera), ("severity", severity)):
+            if value is not None:
+                wheres.append(f"{column} = ?")
+                values.append(value)
+        if review is not None:
+            wheres.append("review IS ?")
+            values.append(None if review == "open" else review)
+        if verdict is not None:
+            wheres.append("verdict IS ?")
+            values.append(None if verdict == "none" else verdict)
+        where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
+        return self._list(f"{where} ORDER BY t_start DESC, id DESC LIMIT ?", (*values, _bounded(limit)))
+
+    def get(self, alert_id: str) -> AlertDetail | None:
+        """All that is known of one alert."""
+        with self._db.read() as connection:
+            row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
+            if row is None:
+                return None
+            one = (alert_id,)
+            events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", one)
+            evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
+            asked = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
+            answers = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
+            return AlertDetail(
+                alert=read_alert(row),
+                events=tuple(map(read_event, events)),
+                evidence=tuple(map(read_evidence, evidence)),
+                escalations=tuple(map(read_escalation, asked)),
+                verdicts=tuple(map(read_verdict, answers)),
+            )
+
+    def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
+        """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
+        return self._list("WHERE rev > ? ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
+
+    def open_alerts(self) -> list[AlertRow]:
+        """Alerts that last, oldest first."""
+        return self._list("WHERE t_end IS NULL ORDER BY t_start, id LIMIT ?", (PAGE_MAX,))
+
+    def end_left_open(self) -> int:
+        """End what a dead core left open, where its camera was last looked at; for the start. Returns how many."""
+        ended = 0
+        with self._db.transaction() as connection:
+            for alert_id, t_end in _last_seen(connection):
+                connection.execute("UPDATE alert SET t_end = ?, end_reason = 'restart' WHERE id = ?", (t_end, alert_id))
+                touch(self._db, connection, alert_id)
+                ended += 1
+        return ended
+
+    def counts(self) -> AlertCounts:
+        """Numbers for the dashboard's head and /metrics."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                """SELECT count(*) AS total, total(t_end IS NULL) AS open, total(review IS NULL) AS to_review,
+                   total(verdict IS 'confirmed') AS confirmed, total(verdict IS 'rejected') AS rejected,
+                   total(verdict IS 'unsure') AS unsure,
+                   (SELECT count(*) FROM escalation WHERE state IN ('waiting', 'ready', 'sent')) AS undelivered
+                   FROM alert"""
+            ).fetchone()
+        return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
+
+    def _list(self, tail: str, values: Sequence[object]) -> list[AlertRow]:
+        with self._db.read() as connection:
+            return [read_alert(row) for row in connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert {tail}", values)]
+
+
+def _bounded(limit: int) -> int:
+    return max(1, min(limit, PAGE_MAX))
+
+
+def _select_alert(connection: sqlite3.Connection, alert_id: str) -> AlertRow:
+    return read_alert(connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone())
+
+
+def _last_seen(connection: sqlite3.Connection) -> list[tuple[str, float]]:
+    """The open alerts, each with the time at which its run of the camera was last examined."""
+    rows = connection.execute(
+        """SELECT id, max(t_start,
+                coalesce((SELECT max(t) FROM boxes WHERE camera = alert.camera AND run = alert.run), 0),
+                coalesce((SELECT max(t) FROM event WHERE alert = alert.id), 0)) AS t_end
+           FROM alert WHERE t_end IS NULL"""
+    )
+    return [(row["id"], row["t_end"]) for row in rows.fetchall()]

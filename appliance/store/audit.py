@@ -1,0 +1,71 @@
+"""What left the site: when, why, how many bytes. Rows are only ever added."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.store.database import Database
+
+AuditKind = Literal["facts", "frame", "crop", "clip"]
+PAGE_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One thing that left. `bytes` is its payload; `sha256` of the file, or of the JSON for facts."""
+
+    id: int = 0
+    t: float
+    camera: str
+    escalation: str
+    kind: AuditKind
+    bytes: int
+    sha256: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditTotal:
+    """How often one kind left, and the sum of its bytes."""
+
+    kind: AuditKind
+    count: int
+    bytes: int
+
+
+class Audit:
+    """The audit table. Owner: the core; never deleted by retention."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def write(self, row: AuditRow, connection: sqlite3.Connection | None = None) -> None:
+        """Add a row (its `id` is ignored), inside the transaction of `connection` when one is given."""
+        values = (row.t, row.camera, row.escalation, row.kind, row.bytes, row.sha256, row.why)
+        statement = "INSERT INTO audit (t, camera, escalation, kind, bytes, sha256, why) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        if connection is not None:
+            connection.execute(statement, values)
+            return
+        with self._db.transaction() as own:
+            own.execute(statement, values)
+
+    def page(self, before_id: int | None = None, limit: int = 100) -> list[AuditRow]:
+        """What left, newest first, with ids below `before_id`."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                "SELECT * FROM audit WHERE ?1 IS NULL OR id < ?1 ORDER BY id DESC LIMIT ?2",
+                (before_id, max(1, min(limit, PAGE_MAX))),
+            )
+            return [AuditRow(**dict(row)) for row in rows]
+
+    def totals(self, t0: float, t1: float) -> list[AuditTotal]:
+        """Count and bytes by kind, of what left in t0..t1."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT kind, count(*) AS count, sum(bytes) AS bytes FROM audit
+                   WHERE t BETWEEN ? AND ? GROUP BY kind ORDER BY kind""",
+                (t0, t1),
+            )
+            return [AuditTotal(**dict(row)) for row in rows]

@@ -1,0 +1,245 @@
+"""The SQLite file: one writer, many readers, and its errors said so that a person can act."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from appliance.clock import Clock
+from appliance.errors import StoreError, StoreUnavailable
+from appliance.store.migrations import migrate
+
+BUSY_TIMEOUT_S = 5.0
+IDLE_READERS_MAX = 8
+WAL_BYTES_KEPT = 64 * 1024 * 1024
+
+# Python 3.10 gives no error code, so SQLite's own words (sqlite3_errstr) decide.
+_REMEDIES = (
+    ("database or disk is full", "the disk is full: free some space, or lower storage.size_max_gb or keep_hours"),
+    ("disk i/o error", "the disk cannot be read or written: check its free space and its health (dmesg)"),
+    ("malformed", "the file is damaged: stop, move it away and start again, or restore a copy"),
+    ("not a database", "the file is not a Vedette database: move it away or point storage.dir at another folder"),
+    ("readonly", "the file may not be written: check the owner and rights of storage.dir"),
+    ("unable to open", "the file cannot be opened: check that storage.dir exists and may be written"),
+    ("locked", "another program holds the file: stop it (is a second `vedette run` using this storage.dir?)"),
+)
+
+# Of these the file itself comes to no harm: what could not be written may be written later.
+_PASSING = ("database or disk is full", "disk i/o error", "locked")
+
+logger = logging.getLogger(__name__)
+
+
+class Database:
+    """Owner of the database file and of every connection to it.
+
+    State: one writing connection behind a re-entrant lock, a few idle reading ones, and a lock file that keeps a
+    second core out. Invariant: who is not inside `transaction()` does not write; what `transaction()` returned from
+    (durable, the default) survives a power cut.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Open (or create) and migrate the file. Raises StoreError with the remedy."""
+        self.path = path
+        self.clock = clock
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._doomed = False
+        self._durable = True
+        self._idle: list[sqlite3.Connection] = []
+        self._idle_lock = threading.Lock()
+        self._closed = False
+        _check_place(path)
+        self._guard = _only_one(path)
+        try:
+            with _translated(path):
+                self._writer = _open_writer(path)
+        except BaseException:
+            os.close(self._guard)
+            raise
+
+    @contextlib.contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """Write: all or nothing. A nested call joins the outer one.
+
+        durable=False leaves the flush to disk to a later commit: for boxes, meters and segment rows, of which a
+        power cut may take the last second. Raises StoreError (StoreUnavailable when it is a matter of waiting); the
+        transaction is then undone.
+        """
+        with self._lock:
+            if self._depth:
+                yield from self._join(durable)
+                return
+            with _translated(self.path):
+                self._begin(durable)
+                self._depth, self._doomed = 1, False
+                try:
+                    yield self._writer
+                    if self._doomed:
+                        raise StoreError("a part of this transaction failed, so nothing of it was kept")
+                    self._writer.execute("COMMIT")
+                except BaseException:
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
+                    raise
+                finally:
+                    self._depth = 0
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the writer without a transaction: for who must take a lock of their own after it, never before."""
+        with self._lock:
+            yield
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Read one consistent state of the committed data, from any thread, without waiting for the writer."""
+        with _translated(self.path):
+            connection = self._take_reader()
+            try:
+                connection.execute("BEGIN")
+                yield connection
+            finally:
+                self._give_back(connection)
+
+    def next_rev(self, connection: sqlite3.Connection) -> int:
+        """The next change number, inside the transaction of `connection`."""
+        row = connection.execute("UPDATE counter SET value = value + 1 WHERE name = 'rev' RETURNING value").fetchone()
+        rev: int = row[0]
+        return rev
+
+    def rev(self) -> int:
+        """The number of the last committed change."""
+        with self.read() as connection:
+            found: int = connection.execute("SELECT value FROM counter WHERE name = 'rev'").fetchone()[0]
+        return found
+
+    def probe(self) -> None:
+        """Write a few bytes that change nothing. Raises StoreUnavailable while the disk takes none."""
+        with self.transaction() as connection:
+            connection.execute("UPDATE counter SET value = value WHERE name = 'rev'")
+
+    def quick_check(self) -> None:
+        """Look the file over (a second per some 100 MB). Raises StoreError when it is damaged."""
+        with self.read() as connection:
+            found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreError(f"{self.path}: the database is damaged ({found}): stop, move it away and start again")
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and close all connections. Safe to call twice."""
+        with self._lock, self._idle_lock:
+            if self._closed:
+                return
+            self._closed = True
+            for reader in self._idle:
+                reader.close()
+            self._idle.clear()
+            try:
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            except sqlite3.Error as error:  # the log stays beside the file and is read at the next start
+                logger.warning("%s: the write-ahead log could not be folded in: %s", self.path, error)
+            self._writer.close()
+            os.close(self._guard)
+
+    def _begin(self, durable: bool) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path}: the database is closed")
+        if durable != self._durable:  # a PRAGMA that SQLite refuses inside a transaction
+            self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        self._writer.execute("BEGIN IMMEDIATE")
+
+    def _join(self, durable: bool) -> Iterator[sqlite3.Connection]:
+        if durable and not self._durable:
+            raise StoreError("a change that must survive a power cut was asked for inside one that need not")
+        try:
+            yield self._writer
+        except BaseException:
+            self._doomed = True
+            raise
+
+    def _take_reader(self) -> sqlite3.Connection:
+        with self._idle_lock:
+            if self._closed:
+                raise StoreError(f"{self.path}: the database is closed")
+            if self._idle:
+                return self._idle.pop()
+        return _open_reader(self.path)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        connection.rollback()
+        with self._idle_lock:
+            if not self._closed and len(self._idle) < IDLE_READERS_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _check_place(path: Path) -> None:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; the database needs a file there")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the folder {path.parent} cannot be made: {error.strerror}; set storage.dir") from None
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreError(f"the folder {path.parent} may not be written: check its owner and rights, or set storage.dir")
+
+
+def _only_one(path: Path) -> int:
+    """Hold a lock file for as long as this process lives: two cores on one folder would send everything twice."""
+    lock = path.with_name(path.name + ".lock")
+    try:
+        guard = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"{lock} cannot be made: {error.strerror}; check storage.dir") from None
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(guard)
+        raise StoreError(f"{path} is in use by another `vedette run`: stop that one, or set storage.dir") from None
+    return guard
+
+
+def _open_writer(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        if migrate(connection):
+            logger.info("brought %s to the current schema", path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open_reader(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        for words, remedy in _REMEDIES:
+            if words in text.lower():
+                kind = StoreUnavailable if words in _PASSING else StoreError
+                raise kind(f"{path}: {remedy}") from error
+        raise StoreError(f"{path}: {text}") from error

@@ -1,0 +1,70 @@
+"""Counters that survive restarts: bytes and frames, summed per day, core run, camera and kind."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.clock import local_day
+from appliance.store.database import Database
+
+Since = Literal["start", "today", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeterTotal:
+    """The sum of one kind for one camera ("" for what belongs to no camera)."""
+
+    camera: str
+    kind: str
+    amount: int
+
+
+class Meter:
+    """Amounts not yet written, and the meter table.
+
+    Owner: the core; any thread adds. Invariant: an amount is in memory or in the table, never in both or neither; a
+    kill loses at most what came since the last `flush` (the core calls it every second).
+    """
+
+    def __init__(self, db: Database, run: str) -> None:
+        self._db = db
+        self._run = run
+        self._lock = threading.Lock()
+        self._pending: Counter[tuple[str, str]] = Counter()
+
+    def add(self, camera: str, kind: str, amount: int) -> None:
+        """Count `amount` more."""
+        if amount:
+            with self._lock:
+                self._pending[camera, kind] += amount
+
+    def flush(self, day: str) -> None:
+        """Write what was added, to the account of `day` (`local_day`). Raises StoreError; nothing is lost then."""
+        with self._db.exclusive(), self._lock:  # in this order: others add() inside a transaction of theirs
+            if not self._pending:
+                return
+            rows = [(day, self._run, camera, kind, amount) for (camera, kind), amount in self._pending.items()]
+            with self._db.transaction(durable=False) as connection:
+                connection.executemany(
+                    """INSERT INTO meter VALUES (?, ?, ?, ?, ?)
+                       ON CONFLICT DO UPDATE SET amount = amount + excluded.amount""",
+                    rows,
+                )
+            self._pending.clear()
+
+    def totals(self, since: Since) -> list[MeterTotal]:
+        """Sums since this core started, since midnight, or ever, by camera and kind, unflushed amounts included."""
+        where = {"start": "WHERE run = ?", "today": "WHERE day = ?", "all": "WHERE ? = ''"}[since]
+        values = ({"start": self._run, "today": local_day(self._db.clock.now()), "all": ""}[since],)
+        with self._lock:
+            sums = Counter(self._pending)
+            with self._db.read() as connection:
+                rows = connection.execute(
+                    f"SELECT camera, kind, sum(amount) AS amount FROM meter {where} GROUP BY camera, kind", values
+                )
+                for row in rows:
+                    sums[row["camera"], row["kind"]] += row["amount"]
+        return [MeterTotal(camera, kind, amount) for (camera, kind), amount in sorted(sums.items())]

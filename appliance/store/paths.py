@@ -1,0 +1,36 @@
+"""Where files lie in the storage folder, and the one way from a stored path to a file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from appliance.errors import StoreError
+
+DATABASE = "vedette.db"
+SEGMENTS = "segments"  # segments/<camera>/...: written by ingest, deleted by retention
+EVIDENCE = "evidence"  # evidence/<alert>/...: written by the evidence maker
+_PLAIN = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
+
+
+def inside(root: Path, relative: str, folder: str = "") -> Path:
+    """The file that `relative` names under `root`/`folder`.
+
+    Raises StoreError for anything that leads out of it (absolute, `..`, a link), so that no row of the database and
+    no request can make the program read or delete a file elsewhere.
+    """
+    base = (root / folder).resolve()
+    try:
+        found = (root / relative).resolve()
+    except (OSError, RuntimeError, ValueError):  # too long, a loop of links, a NUL
+        found = base
+    if found == base or not found.is_relative_to(base):
+        raise StoreError(f"the path {relative!r} leads out of {base}")
+    return found
+
+
+def evidence_folder(alert_id: str) -> str:
+    """The folder of an alert's evidence, relative to the storage folder."""
+    plain = alert_id if _PLAIN.match(alert_id) else hashlib.sha256(alert_id.encode()).hexdigest()
+    return f"{EVIDENCE}/{plain}"

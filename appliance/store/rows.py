@@ -1,0 +1,227 @@
+"""What the store hands out: one frozen dataclass a table row, and how each is read from SQLite."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from appliance import wire
+from appliance.types import (
+    BestView,
+    Box,
+    Decision,
+    Event,
+    FrameBoxes,
+    Review,
+    SegmentRow,
+    Severity,
+    TrackedObject,
+)
+
+EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
+EvidenceState = Literal["waiting", "ready", "missing"]
+Delivery = Literal["waiting", "ready", "sent", "settled", "expired"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRow:
+    """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
+
+    delivery: how far the newest escalation got (None: nothing was asked of the cloud); still, clip: the evidence's
+    state (None: not planned). rev grows with every change of the alert, its evidence, delivery, verdict or review.
+    """
+
+    id: str
+    camera: str
+    run: str
+    severity: Severity
+    rules: tuple[str, ...]
+    labels: tuple[str, ...]
+    tracks: tuple[int, ...]
+    score: float
+    t_start: float
+    t_end: float | None
+    end_reason: str
+    best: BestView | None
+    verdict: Decision | None
+    review: Review | None
+    review_t: float | None
+    created_t: float
+    rev: int
+    delivery: Delivery | None = None
+    still: EvidenceState | None = None
+    clip: EvidenceState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRow:
+    """One piece of evidence. `path` is relative to the storage folder and "" unless `state` is ready.
+
+    t_start is the camera's time of the picture, or of the clip's first frame (so a clip's frame at `currentTime`
+    shows camera time `t_start + currentTime`). box: the flagged object in this picture; None: not known.
+    reason: why it is missing, or what is lacking in a ready one.
+    """
+
+    alert: str
+    kind: EvidenceKind
+    n: int = 0
+    state: EvidenceState = "waiting"
+    path: str = ""
+    t_start: float = 0.0
+    t_end: float = 0.0
+    bytes: int = 0
+    sha256: str = ""
+    width: int = 0
+    height: int = 0
+    box: Box | None = None
+    score: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EscalationRow:
+    """One question to the cloud and how far it got. `body.media` is empty until the state is ready."""
+
+    id: str
+    alert: str
+    site: str
+    camera: str
+    priority: str
+    state: Delivery
+    body: wire.Escalation
+    created_t: float
+    sent_t: float | None
+    settled_t: float | None
+    attempts: int
+    bytes_sent: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    """The cloud's answer, as it was applied."""
+
+    escalation: str
+    alert: str
+    decision: Decision
+    body: wire.Verdict
+    applied_t: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRow:
+    """One file that an escalation carries. `path` is relative to the storage folder."""
+
+    escalation: str
+    n: int
+    path: str
+    ref: wire.MediaRef
+    chunks_acked: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertDetail:
+    """Everything the store knows of one alert: events, evidence, escalations and verdicts, oldest first."""
+
+    alert: AlertRow
+    events: tuple[Event, ...] = ()
+    evidence: tuple[EvidenceRow, ...] = ()
+    escalations: tuple[EscalationRow, ...] = ()
+    verdicts: tuple[VerdictRow, ...] = ()
+
+    @property
+    def escalation(self) -> EscalationRow | None:
+        """The newest one."""
+        return self.escalations[-1] if self.escalations else None
+
+    @property
+    def verdict(self) -> VerdictRow | None:
+        """The one that counts: the last applied."""
+        return self.verdicts[-1] if self.verdicts else None
+
+    def piece(self, kind: EvidenceKind, n: int = 0) -> EvidenceRow | None:
+        """The evidence of this kind and number."""
+        return next((row for row in self.evidence if row.kind == kind and row.n == n), None)
+
+
+# ALERT_COLUMNS is selected FROM alert, without an alias.
+ALERT_COLUMNS = """alert.*,
+    (SELECT state FROM escalation WHERE alert = alert.id ORDER BY created_t DESC, id DESC LIMIT 1) AS delivery,
+    (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'still' AND n = 0) AS still,
+    (SELECT state FROM evidence WHERE alert = alert.id AND kind = 'clip' AND n = 0) AS clip"""
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON, refusing what JSON cannot hold."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def best_json(best: BestView | None) -> str | None:
+    return None if best is None else to_json(asdict(best))
+
+
+def objects_json(objects: Sequence[TrackedObject]) -> str:
+    return to_json([asdict(each) for each in objects])
+
+
+def read_alert(row: sqlite3.Row) -> AlertRow:
+    """An AlertRow of a row selected with ALERT_COLUMNS."""
+    fields = dict(row)
+    for name in ("rules", "labels", "tracks"):
+        fields[name] = tuple(json.loads(fields[name]))
+    if fields["best"] is not None:
+        best = json.loads(fields["best"])
+        fields["best"] = BestView(**{**best, "box": tuple(best["box"])})
+    return AlertRow(**fields)
+
+
+def read_event(row: sqlite3.Row) -> Event:
+    fields = dict(row)
+    del fields["alert"]
+    return Event(**{**fields, "box": tuple(json.loads(fields["box"]))})
+
+
+def read_evidence(row: sqlite3.Row) -> EvidenceRow:
+    fields = dict(row)
+    if fields["box"] is not None:
+        fields["box"] = tuple(json.loads(fields["box"]))
+    return EvidenceRow(**fields)
+
+
+def read_escalation(row: sqlite3.Row) -> EscalationRow:
+    return EscalationRow(**{**dict(row), "body": wire.Escalation.from_json(row["body"].encode())})
+
+
+def read_verdict(row: sqlite3.Row) -> VerdictRow:
+    return VerdictRow(**{**dict(row), "body": wire.Verdict.from_json(row["body"].encode())})
+
+
+def read_media(row: sqlite3.Row) -> MediaRow:
+    return MediaRow(
+        escalation=row["escalation"],
+        n=row["n"],
+        path=row["path"],
+        ref=wire.MediaRef.from_json(row["ref"].encode()),
+        chunks_acked=row["chunks_acked"],
+    )
+
+
+def read_segment(row: sqlite3.Row) -> SegmentRow:
+    fields = dict(row)
+    fields["size"] = (fields.pop("width"), fields.pop("height"))
+    return SegmentRow(**{**fields, "complete": bool(fields["complete"])})
+
+
+def read_boxes(row: sqlite3.Row) -> FrameBoxes:
+    objects = (TrackedObject(**{**each, "box": tuple(each["box"])}) for each in json.loads(row["objects"]))
+    return FrameBoxes(
+        camera=row["camera"],
+        seq=row["seq"],
+        frame=row["frame"],
+        t=row["t"],
+        looked=bool(row["looked"]),
+        objects=tuple(objects),
+    )

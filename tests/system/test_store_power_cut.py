@@ -1,0 +1,128 @@
+"""A core that is killed at any moment: what it had flagged is there, whole, and nothing is there by half."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from shelf import T0
+
+from appliance.clock import ManualClock
+from appliance.store.alerts import Alerts
+from appliance.store.database import Database
+from appliance.store.meter import Meter
+
+TESTS = Path(__file__).parents[1]
+BY_TIME = 4
+BY_STATEMENT = 24  # one round of the core's work is some twenty statements: a kill before each of them
+
+# Writes as the core does, and says on standard output what it was promised is written. Given a number, it kills itself
+# before its so-manieth SQL statement.
+CORE = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from shelf import T0, answer, ended, look, opened, question
+from appliance.clock import ManualClock
+from appliance.store.alerts import Alerts
+from appliance.store.boxes import Boxes
+from appliance.store.database import Database
+from appliance.store.meter import Meter
+
+def say(what, n):
+    os.write(1, f"{what} {n}\\n".encode())  # in one piece: a promise is not to be torn
+
+def count_statements(frame, what, called):
+    global left
+    if what == "c_call" and called.__name__ in ("execute", "executemany"):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+db = Database(Path(sys.argv[1]), ManualClock(T0))
+alerts, boxes, meter = Alerts(db), Boxes(db), Meter(db, "run")
+first, left = int(sys.argv[3]), int(sys.argv[4])
+if left:
+    sys.setprofile(count_statements)
+for n in range(first, first + 100_000):
+    name = f"a{n:06}"
+    boxes.append("yard", "r1", [look(T0 + n + i / 10, seq=10 * n + i) for i in range(10)])
+    alerts.apply(opened(name, t=T0 + n), escalation=question(f"q{n:06}", of=name), priority="high")
+    say("opened", n)
+    if n % 3 == 0:
+        alerts.settle(answer(f"q{n:06}", of=name), T0 + n)
+        say("settled", n)
+    alerts.apply(ended(name, t=T0 + n, t_end=T0 + n + 3), escalation=None, priority="high")
+    meter.add("yard", "packets", 1)
+    meter.flush("2026-01-01")
+"""
+
+
+def promises(path: Path, life: int, statement: int = 0, kill_after: int = 0, delay_s: float = 0.0) -> set[str]:
+    """Let a core write until it is killed: before its `statement`th, or `delay_s` after its `kill_after`th promise."""
+    core = subprocess.Popen(
+        [sys.executable, "-c", CORE, str(path), str(TESTS), str(life * 100_000), str(statement)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=TESTS.parent,
+    )
+    assert core.stdout is not None
+    said = set()
+    for line in core.stdout:
+        said.add(line.strip())
+        if len(said) == kill_after:
+            threading.Timer(delay_s, core.send_signal, [signal.SIGKILL]).start()
+    assert core.wait(30) == -signal.SIGKILL
+    core.stdout.close()
+    return said
+
+
+def check(path: Path, promised: set[str], lives: int) -> None:
+    """Open what the killed core left behind: whole, and with all that was promised."""
+    db = Database(path, ManualClock(T0))
+    db.quick_check()
+    with db.read() as connection:
+        alerts = {row["id"]: row for row in connection.execute("SELECT * FROM alert")}
+        asked = {row["alert"]: row for row in connection.execute("SELECT * FROM escalation")}
+        settled = {row["alert"] for row in connection.execute("SELECT * FROM verdict")}
+        pieces = connection.execute("SELECT alert, count(*) AS n FROM evidence GROUP BY alert").fetchall()
+        events = {row["alert"] for row in connection.execute("SELECT * FROM event")}
+    assert {f"opened {int(name[1:])}" for name in alerts} >= {each for each in promised if each.startswith("opened")}
+    assert {f"settled {int(name[1:])}" for name in settled} >= {each for each in promised if each.startswith("settled")}
+    assert set(alerts) == set(asked) == events == {row["alert"] for row in pieces}
+    assert {row["n"] for row in pieces} <= {3}
+    for name, row in alerts.items():
+        assert (row["verdict"] is not None) == (asked[name]["state"] == "settled") == (name in settled)
+    revs = [row["rev"] for row in alerts.values()]
+    assert len(set(revs)) == len(revs)
+    assert max(revs, default=0) == db.rev()
+    assert Alerts(db).end_left_open() <= 1
+    assert Alerts(db).open_alerts() == []
+    counted = sum(total.amount for total in Meter(db, "run").totals("all"))
+    assert len(alerts) - lives <= counted <= len(alerts)
+    db.close()
+
+
+@pytest.mark.timeout(120)
+def test_killed_before_any_statement_it_loses_nothing_flagged_and_keeps_nothing_by_half(tmp_path: Path) -> None:
+    path = tmp_path / "vedette.db"
+    promised: set[str] = set()
+    for life in range(BY_STATEMENT):
+        promised |= promises(path, life, statement=60 + life)
+        check(path, promised, life + 1)
+    assert len(promised) > BY_STATEMENT
+
+
+@pytest.mark.timeout(120)
+def test_killed_at_any_time_likewise(tmp_path: Path) -> None:
+    path = tmp_path / "vedette.db"
+    chance = random.Random(7)
+    promised: set[str] = set()
+    for life in range(BY_TIME):
+        promised |= promises(path, life, kill_after=chance.randint(3, 60), delay_s=chance.random() * 0.02)
+        check(path, promised, life + 1)

@@ -1,0 +1,71 @@
+"""The arithmetic of savings: exact where the kernel counted, honest where nothing was saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from appliance.savings.ledger import COUNTERFACTUAL, savings
+
+
+@dataclass(frozen=True)
+class Row:
+    camera: str
+    kind: str
+    amount: int
+
+
+ROWS = [
+    Row("gate", "camera_bytes", 1_000_000),
+    Row("gate", "uplink_bytes", 30_000),
+    Row("gate", "uplink_bytes_facts", 2_000),
+    Row("gate", "uplink_bytes_frame", 28_000),
+    Row("yard", "camera_bytes", 500_000),
+    Row("yard", "camera_bytes_estimated", 500_000),
+    Row("yard", "packets", 7),
+    Row("", "uplink_bytes", 10_000),
+]
+
+
+def test_what_came_in_against_what_went_up() -> None:
+    result = savings(ROWS, seconds=100)
+    total = result.total
+    assert (total.camera_bytes, total.uplink_bytes, total.saved_bytes) == (2_000_000, 40_000, 1_960_000)
+    assert total.share_sent == pytest.approx(0.02)
+    assert (total.camera_kbit_s, total.uplink_kbit_s) == (pytest.approx(160), pytest.approx(3.2))
+    assert result.overhead_bytes == 10_000
+    assert result.counterfactual == COUNTERFACTUAL == "all camera streams sent to the cloud"
+
+
+def test_each_camera_has_its_account() -> None:
+    gate, yard = savings(ROWS, seconds=100).cameras
+    assert (gate.camera, gate.account.exact, gate.account.uplink_bytes) == ("gate", True, 30_000)
+    assert (yard.camera, yard.account.exact, yard.account.camera_bytes) == ("yard", False, 1_000_000)
+    assert yard.account.share_sent == 0
+
+
+def test_bytes_by_purpose_add_up_to_what_was_sent() -> None:
+    total = savings(ROWS, seconds=100).total
+    kinds = {each.what: each.bytes for each in total.uplink_kinds}
+    assert kinds == {"facts": 2_000, "frame": 28_000, "other": 10_000}
+    assert sum(kinds.values()) == total.uplink_bytes
+
+
+def test_one_estimated_camera_makes_the_total_an_estimate() -> None:
+    assert not savings(ROWS, seconds=1).total.exact
+    assert savings(ROWS[:4], seconds=1).total.exact
+
+
+def test_a_loss_is_shown_as_a_loss() -> None:
+    total = savings([Row("gate", "camera_bytes", 10), Row("gate", "uplink_bytes", 25)], seconds=1).total
+    assert total.saved_bytes == -15
+    assert total.share_sent == 2.5
+
+
+def test_nothing_received_is_no_division_by_zero() -> None:
+    result = savings([], seconds=0, cameras=["gate"])
+    assert result.total.share_sent is None
+    assert result.total.camera_kbit_s is None
+    assert [each.camera for each in result.cameras] == ["gate"]
+    assert result.total.exact

@@ -1,0 +1,111 @@
+"""Counters that survive restarts, and the rows of what left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from shelf import T0
+
+from appliance.clock import ManualClock, local_day
+from appliance.store.audit import Audit, AuditRow
+from appliance.store.database import Database
+from appliance.store.meter import Meter, MeterTotal
+
+DAY = local_day(T0)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    db = Database(tmp_path / "vedette.db", ManualClock(T0))
+    yield db
+    db.close()
+
+
+def test_amounts_count_before_and_after_they_are_written(db: Database) -> None:
+    meter = Meter(db, "run-1")
+    meter.add("yard", "camera_bytes", 100)
+    meter.add("yard", "camera_bytes", 20)
+    meter.add("", "uplink_bytes", 7)
+    expected = [MeterTotal("", "uplink_bytes", 7), MeterTotal("yard", "camera_bytes", 120)]
+    assert meter.totals("start") == expected
+    meter.flush(DAY)
+    assert meter.totals("start") == expected
+    meter.flush(DAY)
+    assert meter.totals("all") == expected
+
+
+def test_since_start_since_midnight_and_ever(db: Database) -> None:
+    before = Meter(db, "run-0")
+    before.add("yard", "packets", 1)
+    before.flush("2000-01-01")
+    before.add("yard", "packets", 10)
+    before.flush(DAY)
+    now = Meter(db, "run-1")
+    now.add("yard", "packets", 100)
+    now.flush(DAY)
+    now.add("yard", "packets", 1000)
+    totals = {since: now.totals(since)[0].amount for since in ("start", "today", "all")}  # type: ignore[arg-type]
+    assert totals == {"start": 1100, "today": 1110, "all": 1111}
+
+
+def test_nothing_is_counted_twice_or_not_at_all_while_others_add_and_flush(db: Database) -> None:
+    meter = Meter(db, "run-1")
+    seen: list[int] = []
+
+    def add() -> None:
+        for _ in range(300):
+            meter.add("yard", "packets", 1)
+
+    def add_inside_a_transaction() -> None:
+        for _ in range(30):
+            with db.transaction():
+                meter.add("yard", "packets", 10)
+
+    def flush() -> None:
+        for _ in range(30):
+            meter.flush(DAY)
+            seen.append(sum(total.amount for total in meter.totals("start")))
+
+    threads = [
+        threading.Thread(target=work, daemon=True) for work in (add, add, add_inside_a_transaction, flush, flush)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert meter.totals("start") == [MeterTotal("yard", "packets", 900)]
+    assert max(seen) <= 900
+
+
+def test_what_left_is_written_down_and_summed(db: Database) -> None:
+    audit = Audit(db)
+    for n in range(5):
+        kind = "frame" if n else "facts"
+        row = AuditRow(
+            t=T0 + n, camera="yard", escalation="q1", kind=kind, bytes=10 * n, sha256="0", why="rule intruder"
+        )
+        audit.write(row)
+    assert [row.t for row in audit.page(limit=2)] == [T0 + 4, T0 + 3]
+    assert [row.t for row in audit.page(before_id=3)] == [T0 + 1, T0]
+    assert [(total.kind, total.count, total.bytes) for total in audit.totals(T0, T0 + 3)] == [
+        ("facts", 1, 0),
+        ("frame", 3, 60),
+    ]
+
+
+def test_an_audit_row_shares_the_fate_of_its_transaction(db: Database) -> None:
+    audit = Audit(db)
+    row = AuditRow(t=T0, camera="yard", escalation="q1", kind="facts", bytes=1, sha256="0", why="")
+
+    def fail() -> None:
+        with db.transaction() as connection:
+            audit.write(row, connection)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert audit.page() == []

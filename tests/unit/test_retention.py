@@ -1,0 +1,211 @@
+"""Retention: oldest first, within the limits, and never what an alert still needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from shelf import T0, answer, ended, event, look, opened, question
+
+from appliance.clock import ManualClock
+from appliance.config import Storage
+from appliance.store.alerts import Alerts
+from appliance.store.audit import Audit, AuditRow
+from appliance.store.boxes import Boxes
+from appliance.store.database import Database
+from appliance.store.evidence import Evidence
+from appliance.store.retention import Retention
+from appliance.store.rows import EvidenceRow
+from appliance.store.segments import Segments
+from appliance.types import SegmentRow
+
+HOUR = 3600.0
+MB = 1_000_000
+
+
+@dataclass
+class Site:
+    root: Path
+    clock: ManualClock
+    db: Database
+    disk: int = 10**12  # bytes on the disk; a recorded segment takes 100 MB of them
+
+    def retention(self, **limits: float) -> Retention:
+        storage = Storage.model_validate({"keep_hours": 10, "disk_free_min_mb": 0, **limits})
+        return Retention(self.db, self.root, storage, free_bytes=lambda root: self.disk - 100 * MB * len(self.left()))
+
+    def record(self, hours: float, *, camera: str = "yard", megabytes: int = 100, complete: bool = True) -> Path:
+        """A segment that began `hours` before now."""
+        t_start = self.clock.now() - hours * HOUR
+        row = SegmentRow(
+            camera=camera, path=f"segments/{camera}/{t_start:.0f}.mp4", t_start=t_start, t_end=t_start + 4,
+            bytes=megabytes * MB, frames=40, codec="h264", size=(320, 240), complete=complete,
+        )  # fmt: skip
+        Segments(self.db).put(row)
+        file = self.root / row.path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"video")
+        return file
+
+    def left(self, camera: str = "yard") -> list[int]:
+        """How many hours old the segments are that remain."""
+        with self.db.read() as connection:
+            rows = connection.execute("SELECT t_start FROM segment WHERE camera = ? ORDER BY t_start", (camera,))
+            return [round((self.clock.now() - row["t_start"]) / HOUR) for row in rows]
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> Callable[[], Site]:
+    def make() -> Site:
+        clock = ManualClock(T0 + 100 * HOUR)
+        return Site(tmp_path, clock, Database(tmp_path / "vedette.db", clock))
+
+    return make
+
+
+@pytest.fixture
+def site(make_site: Callable[[], Site]) -> Site:
+    return make_site()
+
+
+def test_what_is_older_than_keep_hours_goes(site: Site) -> None:
+    files = {hours: site.record(hours) for hours in (12, 11, 9, 1)}
+    report = site.retention().run_once()
+    assert (report.segments, report.segment_bytes) == (2, 200 * MB)
+    assert site.left() == [9, 1]
+    assert [hours for hours, file in files.items() if file.exists()] == [9, 1]
+
+
+def test_the_oldest_go_until_the_size_is_right(site: Site) -> None:
+    for hours in range(9, 0, -1):
+        site.record(hours, camera="yard" if hours % 2 else "gate")
+    site.retention(size_max_gb=0.65).run_once()
+    assert sorted(site.left() + site.left("gate"), reverse=True) == [6, 5, 4, 3, 2, 1]
+
+
+def test_the_oldest_go_until_the_disk_has_room_to_spare(site: Site) -> None:
+    for hours in (5, 4, 3, 2, 1):
+        site.record(hours)
+    site.disk = 950 * MB
+    report = site.retention(disk_free_min_mb=500).run_once()
+    assert site.left() == [3, 2, 1]  # 500 MB and a fifth more: the recorder stops at 500
+    assert report.short_bytes == 0
+
+
+def test_the_segment_being_written_stays(site: Site) -> None:
+    site.record(0, complete=False)
+    report = site.retention(size_max_gb=0.001).run_once()
+    assert site.left() == [0]
+    assert report.short_bytes == 99 * MB
+
+
+def test_an_open_alert_keeps_its_segments_and_so_does_waiting_evidence(site: Site) -> None:
+    alerts = Alerts(site.db)
+    now = site.clock.now()
+    alerts.apply(opened("open", t=now - 20 * HOUR), escalation=None, priority="")
+    alerts.apply(ended("waiting", t=now - 30 * HOUR, t_end=now - 30 * HOUR + 5), escalation=None, priority="")
+    alerts.apply(ended("done", t=now - 40 * HOUR, t_end=now - 40 * HOUR + 5), escalation=None, priority="")
+    Evidence(site.db).put(
+        *(EvidenceRow(alert="done", kind=kind, state="missing") for kind in ("still", "clip", "boxes"))
+    )
+    for hours in (40, 35, 30, 25, 20, 15, 5):
+        site.record(hours)
+    site.record(30, camera="gate")
+    report = site.retention(size_max_gb=0.001).run_once()
+    assert site.left() == [30, 20, 15, 5]  # an open alert keeps all that came since it began
+    assert site.left("gate") == []
+    assert report.short_bytes == 399 * MB
+
+
+def test_a_question_that_waits_for_its_frames_keeps_them(site: Site) -> None:
+    t = site.clock.now() - 20 * HOUR
+    Alerts(site.db).apply(ended(t=t, t_end=t + 5), escalation=question(t=t), priority="high")
+    evidence = Evidence(site.db)
+    evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
+    site.record(20)
+    site.retention().run_once()
+    assert site.left() == [20]
+    evidence.make_ready(question(t=t), ())
+    site.retention().run_once()
+    assert site.left() == []
+
+
+def test_a_row_that_points_elsewhere_is_dropped_and_the_file_left_alone(site: Site, tmp_path: Path) -> None:
+    victim = tmp_path / "vedette.db"
+    with site.db.transaction() as connection:
+        for path in ("vedette.db", "segments/../vedette.db", str(victim)):
+            connection.execute("INSERT INTO segment VALUES (?, 'yard', 1, 2, 3, 4, 'h264', 1, 1, 1)", (path,))
+    report = site.retention().run_once()
+    assert (report.segments, report.refused) == (0, 3)
+    assert victim.exists()
+    assert site.left() == []
+
+
+def test_a_stepped_clock_does_not_empty_the_disk(site: Site) -> None:
+    for hours in (5, 1):
+        site.record(hours)
+    retention = site.retention()
+    retention.run_once()
+    site.clock.jump(365 * 24 * HOUR)
+    retention.run_once()
+    assert len(site.left()) == 2
+    site.clock.jump(-365 * 24 * HOUR)
+    retention.run_once()
+    site.clock.advance(601)
+    retention.run_once()
+    assert len(site.left()) == 2
+    site.clock.advance(6 * HOUR)  # true age is another matter
+    retention.run_once()
+    assert len(site.left()) == 1
+
+
+def test_boxes_go_with_the_recording_but_not_those_of_open_alerts(site: Site) -> None:
+    boxes, now = Boxes(site.db), site.clock.now()
+    site.record(5)
+    boxes.append("yard", "r1", [look(now - hours * HOUR, seq=hours) for hours in (20, 9, 6, 4, 1)])
+    boxes.append("unrecorded", "r1", [look(now - hours * HOUR, seq=hours) for hours in (20, 9)])
+    boxes.append("gate", "r1", [look(now - hours * HOUR, seq=hours) for hours in (30, 20)])
+    Alerts(site.db).apply(opened(t=now - 20 * HOUR, camera="gate"), escalation=None, priority="")
+    report = site.retention().run_once()
+    assert report.boxes == 5
+    assert [frame.seq for frame in boxes.span("yard", 0, now)] == [4, 1]
+    assert [frame.seq for frame in boxes.span("unrecorded", 0, now)] == [9]
+    assert [frame.seq for frame in boxes.span("gate", 0, now)] == [20]
+
+
+def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site: Site) -> None:
+    alerts, evidence, now = Alerts(site.db), Evidence(site.db), site.clock.now()
+    for name, days in (("sent", 40), ("unsent", 40), ("young", 2)):
+        t = now - days * 24 * HOUR
+        alerts.apply(ended(name, t=t, t_end=t + 3), escalation=question(f"q-{name}", of=name, t=t), priority="high")
+        file = site.root / f"evidence/{name}/still.jpg"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"picture")
+        evidence.put(
+            EvidenceRow(alert=name, kind="still", state="ready", path=f"evidence/{name}/still.jpg", bytes=7),
+            EvidenceRow(alert=name, kind="clip", state="missing"),
+            EvidenceRow(alert=name, kind="boxes", state="missing"),
+        )
+        evidence.make_ready(question(f"q-{name}", of=name, t=t), ())
+    alerts.settle(answer("q-sent", of="sent"), now)
+    Audit(site.db).write(AuditRow(t=T0, camera="yard", escalation="q-sent", kind="facts", bytes=1, sha256="", why=""))
+    report = site.retention().run_once()
+    assert (report.evidence_files, report.evidence_bytes) == (1, 7)
+    assert sorted(folder.name for folder in (site.root / "evidence").iterdir()) == ["unsent", "young"]
+    detail = alerts.get("sent")
+    assert detail is not None
+    still = detail.piece("still")
+    assert still is not None
+    assert (still.state, still.reason) == ("missing", "removed after 30 days")
+    assert detail.verdict is not None
+    assert len(Audit(site.db).page()) == 1
+
+
+def test_held_back_events_are_forgotten_in_time(site: Site) -> None:
+    alerts, now = Alerts(site.db), site.clock.now()
+    alerts.hold_back([event(now - 40 * 24 * HOUR), event(now - HOUR)], run="r1")
+    site.retention().run_once()
+    with site.db.read() as connection:
+        assert connection.execute("SELECT count(*) FROM event").fetchone()[0] == 1
