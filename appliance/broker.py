@@ -1,0 +1,284 @@
+"""One connection to a NATS server, kept for as long as the process lives; shared by the uplink and the worker.
+
+nats-py's own reconnection is switched off: it hands over messages that were published during an outage although
+`publish` has already failed, it gives up for ever when a server that restarts refuses the credentials once, and its
+first connect behaves differently from the later ones. Here a lost connection is simply over, and the next one is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import struct
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+
+from appliance.address import Address
+from appliance.backoff import Backoff
+from appliance.clock import Clock
+from appliance.errors import UplinkError
+
+CONNECT_S_MAX = 5.0
+PING_INTERVAL_S = 20
+PENDING_BYTES_MAX = 512 * 1024
+CANCEL_AGAIN_S = 3.0  # longer than closing a connection takes
+_HEALTHY_AFTER_S = 10.0
+_SAMPLE_S = 1.0
+_TCP_INFO_BYTES = 232
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """What the link is doing, for the dashboard and the API.
+
+    since: when `up` last changed, UTC seconds. error: why it is down, one sentence. sent, received: bytes over all
+    connections of this process, as the kernel counted them (TCP payload, TLS included) when `exact`, else as nats-py
+    did. connects: connections made.
+    """
+
+    up: bool
+    since: float
+    error: str = ""
+    connects: int = 0
+    sent: int = 0
+    received: int = 0
+    exact: bool = False
+
+
+class Link:
+    """Owner of one NATS connection and of the one task that `run()` is.
+
+    Invariant: `client()` hands out a connection that was up a moment ago; whoever holds it when it dies gets
+    UplinkError, or a nats error to translate, and asks again.
+    """
+
+    def __init__(self, address: Address, name: str, clock: Clock, *, inbox: str = "_INBOX") -> None:
+        """`inbox`: where replies come in; one of its own lets the broker keep others from listening."""
+        self._address = address
+        self._inbox = inbox
+        self._name = name
+        self._clock = clock
+        self._backoff = Backoff(0.25, 15.0)
+        self._client: Client | None = None
+        self._up = asyncio.Event()
+        self._down = asyncio.Event()
+        self._last_error: Exception | None = None
+        self._totals = (0, 0)
+        self._said = ""
+        self.state = LinkState(up=False, since=clock.now(), error="not connected yet")
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        while True:
+            started = self._clock.monotonic()
+            try:
+                await self.run_once()
+            except UplinkError as error:
+                self._is_down(str(error))
+            if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
+                self._backoff.forgive()
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def run_once(self) -> None:
+        """One connection, from its making to its loss. Raises UplinkError with the reason."""
+        client, lost = await self._connect()
+        try:
+            self._is_up(client)
+            while not lost.is_set():
+                self._count(client)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(lost.wait(), _SAMPLE_S)
+            raise UplinkError(self._why(self._last_error, "the connection was lost"))
+        finally:
+            self._count(client)
+            self._totals = (self.state.sent, self.state.received)
+            self._up.clear()
+            self._down.set()
+            self._client = None
+            await _close(client)
+
+    @property
+    def connected(self) -> Client | None:
+        """The connection, if there is one now."""
+        return self._client if self._client is not None and self._client.is_connected else None
+
+    async def client(self) -> Client:
+        """The connection; waits for as long as there is none."""
+        while True:
+            await self._up.wait()
+            client = self.connected
+            if client is not None:
+                return client
+            self._up.clear()
+
+    async def while_up(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, or UplinkError as soon as the connection is lost: nats-py would let it time out."""
+        task, down = asyncio.create_task(work), asyncio.create_task(self._down.wait())
+        try:
+            await asyncio.wait({task, down}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise UplinkError(f"the broker at {self._address}: the connection was lost")
+            return task.result()
+        finally:
+            await end_tasks(task, down)
+
+    async def _connect(self) -> tuple[Client, asyncio.Event]:
+        client, lost = Client(), asyncio.Event()
+        self._last_error = None
+
+        async def closed() -> None:
+            lost.set()
+
+        async def failed(error: Exception) -> None:
+            self._last_error = error
+
+        try:
+            await asyncio.wait_for(
+                client.connect(
+                    self._address.url,
+                    name=self._name,
+                    allow_reconnect=False,
+                    # nats-py retries the first connect this often even so, and sleeps in between.
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(CONNECT_S_MAX),
+                    ping_interval=PING_INTERVAL_S,
+                    pending_size=PENDING_BYTES_MAX,
+                    inbox_prefix=self._inbox,
+                    error_cb=failed,
+                    closed_cb=closed,
+                    disconnected_cb=closed,
+                    token=self._address.token.get_secret_value() if self._address.token else None,
+                    user_credentials=str(self._address.credentials) if self._address.credentials else None,
+                    tls=self._tls(),
+                ),
+                2 * CONNECT_S_MAX,
+            )
+        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
+            await _close(client)
+            cause = self._last_error if isinstance(error, nats.errors.NoServersError) else error
+            raise UplinkError(self._why(cause, "no connection")) from None
+        return client, lost
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """A context when TLS is asked for; None lets the server decide."""
+        if self._address.tls_ca is None and urlsplit(self._address.url).scheme not in {"tls", "wss"}:
+            return None
+        try:
+            return ssl.create_default_context(cafile=str(self._address.tls_ca) if self._address.tls_ca else None)
+        except OSError as error:
+            raise UplinkError(f"{self._address.tls_ca}: cannot be read as a CA bundle ({error.strerror})") from None
+
+    def _is_up(self, client: Client) -> None:
+        self._client = client
+        self._down.clear()
+        self._said = ""
+        self.state = replace(self.state, up=True, since=self._clock.now(), error="", connects=self.state.connects + 1)
+        self._up.set()
+        version = client.connected_server_version
+        logger.info(
+            "connected to the broker at %s (nats-server %s.%s.%s)",
+            self._address,
+            version.major,
+            version.minor,
+            version.patch,
+        )
+
+    def _is_down(self, why: str) -> None:
+        since = self._clock.now() if self.state.up else self.state.since
+        self.state = replace(self.state, up=False, since=since, error=why)
+        if why != self._said:
+            logger.warning("%s; trying again until it works", why)
+            self._said = why
+
+    def _count(self, client: Client) -> None:
+        counted = _tcp_bytes(client)
+        sent, received = counted or (client.stats["out_bytes"], client.stats["in_bytes"])
+        if counted is None and not client.is_connected and self.state.exact:
+            return  # the socket is gone; what was read last stands
+        self.state = replace(
+            self.state,
+            sent=self._totals[0] + sent,
+            received=self._totals[1] + received,
+            exact=counted is not None,
+        )
+
+    def _why(self, error: Exception | None, otherwise: str) -> str:
+        return f"the broker at {self._address}: {_explain(error, otherwise, self._address)}"
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended, however they do.
+
+    They are asked again: before Python 3.12 `wait_for` swallows a cancellation that comes together with its result
+    (python/cpython issue 86296), and a connection that is just being made would then live for ever.
+    """
+    waiting = {task for task in tasks if not task.done()}
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been seen
+
+
+async def _close(client: Client) -> None:
+    with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(client.close(), 2.0)
+
+
+def _explain(error: Exception | None, otherwise: str, address: Address) -> str:
+    text = str(error).lower()
+    if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text or "authentication" in text:
+        return "it refused us (wrong token, credentials or password)"
+    if isinstance(error, ssl.SSLError):
+        return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing answers there (connection refused)"
+    if isinstance(error, socket.gaierror):
+        return "the name cannot be resolved"
+    if isinstance(error, (asyncio.TimeoutError, nats.errors.TimeoutError)):
+        return "it does not answer"
+    if isinstance(error, (nats.errors.StaleConnectionError, nats.errors.UnexpectedEOF, ConnectionResetError)):
+        return "the connection was lost"
+    if error is None or not str(error):
+        return otherwise
+    return _without(str(error), address)
+
+
+def _without(text: str, address: Address) -> str:
+    """`text` without the token, should a library ever quote it."""
+    for secret in address.secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+def _tcp_bytes(client: Client) -> tuple[int, int] | None:
+    """(sent, received) payload bytes of the connection's socket, from Linux's TCP_INFO; None where it cannot say.
+
+    tcpi_bytes_sent counts retransmissions too (Linux 4.19 and newer). nats-py has no public way to its socket.
+    """
+    writer = getattr(getattr(client, "_transport", None), "_bare_io_writer", None)
+    sock = writer.get_extra_info("socket") if writer is not None else None
+    if sock is None or not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    if len(info) < 208:
+        return None
+    received, sent = struct.unpack_from("=Q", info, 128)[0], struct.unpack_from("=Q", info, 200)[0]
+    return int(sent), int(received)

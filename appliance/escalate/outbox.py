@@ -1,0 +1,204 @@
+"""The outbox: which questions are still to be sent, how far each got, and what left the site. All of it in SQLite."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance import wire
+from appliance.store.audit import Audit, AuditKind, AuditRow
+from appliance.store.changes import touch
+from appliance.store.database import Database
+from appliance.store.rows import EscalationRow, MediaRow, read_escalation, read_media
+
+AGEING_S = 600.0  # a question that waited this long goes before a younger one of the next higher priority
+PENALTY_S = 60.0  # each failed attempt lets others of that age go first, so that one bad question blocks nobody
+PENALTIES_MAX = 10
+AGAIN_FIRST_S = 900.0
+AGAIN_LAST_S = 6 * 3600.0
+_RANK = "CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END"
+_WHY_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxCounts:
+    """How many escalations are in each state, and when the oldest that is not sent was made (None: all are)."""
+
+    waiting: int = 0
+    ready: int = 0
+    sent: int = 0
+    settled: int = 0
+    expired: int = 0
+    oldest_t: float | None = None
+
+
+class Outbox:
+    """The escalation rows from `ready` on, and the media rows.
+
+    Owner: the uplink; any thread may read. Invariant: every change of state is one transaction, and what left the
+    site has an audit row in the same transaction. Bytes are payload and headers, retries included.
+    """
+
+    def __init__(self, db: Database, expire_s: float) -> None:
+        self._db = db
+        self._expire_s = expire_s
+        self._audit = Audit(db)
+
+    def next_ready(self, limit: int) -> list[EscalationRow]:
+        """What is to be sent now: by priority, then by age, where waiting makes up for priority."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"""SELECT * FROM escalation WHERE state = 'ready'
+                    ORDER BY {_RANK} * ? + created_t + min(attempts, ?) * ?, id LIMIT ?""",
+                (AGEING_S, PENALTIES_MAX, PENALTY_S, limit),
+            )
+            return [read_escalation(row) for row in rows]
+
+    def next_again(self, t: float, limit: int) -> list[EscalationRow]:
+        """What was sent long ago and has no verdict: 15 minutes, then twice as long each time, up to 6 hours."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT * FROM escalation WHERE state = 'sent' AND sent_t <= ?
+                   AND sent_t + min(? * (1 << min(max(attempts, 1) - 1, 8)), ?) <= ? ORDER BY sent_t, id LIMIT ?""",
+                (t - AGAIN_FIRST_S, AGAIN_FIRST_S, AGAIN_LAST_S, t, limit),
+            )
+            return [read_escalation(row) for row in rows]
+
+    def media_of(self, escalation: str) -> list[MediaRow]:
+        """What an escalation carries, in order."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
+            return [read_media(row) for row in rows]
+
+    def chunk_acked(self, row: EscalationRow, media: MediaRow, chunks_acked: int, bytes_sent: int) -> None:
+        """The broker has stored `chunks_acked` chunks of a file now. Raises StoreError."""
+        complete = chunks_acked >= media.ref.chunks
+        with self._db.transaction(durable=complete) as connection:
+            connection.execute(
+                "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?", (chunks_acked, row.id, media.n)
+            )
+            connection.execute("UPDATE escalation SET bytes_sent = bytes_sent + ? WHERE id = ?", (bytes_sent, row.id))
+            if complete:
+                self._left(connection, row, media.ref.kind, media.ref.bytes, media.ref.sha256, "")
+
+    def media_lost(self, row: EscalationRow, media: MediaRow, reason: str) -> None:
+        """A file cannot be read any more: the question goes without it, and says so. Raises StoreError."""
+        with self._db.transaction() as connection:
+            self._half_left(connection, row, media, "given up")
+            connection.execute("DELETE FROM media WHERE escalation = ? AND n = ?", (row.id, media.n))
+            body = self._body(connection, row.id)
+            rest = tuple(ref for ref in body.media if ref.id != media.ref.id)
+            connection.execute(
+                "UPDATE escalation SET body = ?, error = ? WHERE id = ?",
+                (body.model_copy(update={"media": rest}).to_json().decode(), reason, row.id),
+            )
+
+    def sent(self, row: EscalationRow, t: float, bytes_sent: int) -> None:
+        """The broker has stored the question. Raises StoreError."""
+        with self._db.transaction() as connection:
+            changed = connection.execute(
+                """UPDATE escalation SET state = 'sent', sent_t = ?, attempts = attempts + 1, error = '',
+                   bytes_sent = bytes_sent + ? WHERE id = ? AND state IN ('ready', 'sent')""",
+                (t, bytes_sent, row.id),
+            )
+            facts = row.body.to_json()
+            again = "sent again, as no verdict came; " if row.state == "sent" else ""
+            self._left(connection, row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), again)
+            if changed.rowcount and row.state != "sent":
+                touch(self._db, connection, row.alert)
+
+    def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
+        """A sent question whose pictures `lost` the broker no longer has: send them and it again. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute("UPDATE escalation SET state = 'ready' WHERE id = ? AND state = 'sent'", (row.id,))
+            for media in lost:
+                connection.execute(
+                    "UPDATE media SET chunks_acked = 0 WHERE escalation = ? AND n = ?", (row.id, media.n)
+                )
+
+    def failed(self, row: EscalationRow, error: str, bytes_sent: int = 0) -> None:
+        """An attempt failed; `bytes_sent` may have left all the same. Raises StoreError."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute(
+                """UPDATE escalation SET attempts = attempts + 1, bytes_sent = bytes_sent + :bytes,
+                   error = iif(state IN ('ready', 'sent'), :error, error) WHERE id = :id""",
+                {"error": error, "bytes": bytes_sent, "id": row.id},
+            )
+
+    def clock_stepped(self, step_s: float) -> None:
+        """Move the open questions with the wall clock: they are no older than before it was set. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                """UPDATE escalation SET created_t = created_t + :step, sent_t = sent_t + :step
+                   WHERE state IN ('waiting', 'ready', 'sent') AND created_t <= :before""",
+                {"step": step_s, "before": self._db.clock.now() - step_s},
+            )
+
+    def probe(self) -> None:
+        """Whether what is sent now could be noted. Raises StoreUnavailable while it could not."""
+        self._db.probe()
+
+    def expire(self, t: float) -> int:
+        """Give up, visibly, what could not be sent or was not answered in time; return how many. Raises StoreError."""
+        before = t - self._expire_s
+        with self._db.read() as connection:
+            found = connection.execute(
+                "SELECT * FROM escalation WHERE state IN ('waiting', 'ready', 'sent') AND created_t < ?", (before,)
+            )
+            rows = [read_escalation(row) for row in found]
+        for row in rows:
+            self._expire(row)
+        return len(rows)
+
+    def counts(self) -> OutboxCounts:
+        """Numbers for the dashboard and /metrics."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT state, count(*) AS n FROM escalation GROUP BY state")
+            states = {row["state"]: row["n"] for row in rows}
+            oldest = connection.execute(
+                "SELECT min(created_t) FROM escalation WHERE state IN ('waiting', 'ready')"
+            ).fetchone()[0]
+        return OutboxCounts(**states, oldest_t=oldest)
+
+    def _expire(self, row: EscalationRow) -> None:
+        hours = self._expire_s / 3600
+        why = "no verdict came" if row.state == "sent" else f"could not be sent ({row.error or 'no connection'})"
+        with self._db.transaction() as connection:
+            changed = connection.execute(
+                "UPDATE escalation SET state = 'expired', error = ? WHERE id = ? AND state = ?",
+                (f"given up after {hours:g} h: {why}", row.id, row.state),
+            )
+            if changed.rowcount:
+                for media in self.media_of(row.id):
+                    self._half_left(connection, row, media, "given up")
+                touch(self._db, connection, row.alert)
+
+    def _half_left(self, connection: sqlite3.Connection, row: EscalationRow, media: MediaRow, note: str) -> None:
+        """A picture of which some chunks left has left in part, and the audit says so."""
+        if 0 < media.chunks_acked < media.ref.chunks:
+            size = min(media.chunks_acked * wire.CHUNK_BYTES, media.ref.bytes)
+            self._left(connection, row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")
+
+    def _left(
+        self, connection: sqlite3.Connection, row: EscalationRow, kind: AuditKind, size: int, sha256: str, note: str
+    ) -> None:
+        why = f"{note}rule {row.body.rule}: {row.body.question}"[:_WHY_CHARS_MAX]
+        self._audit.write(
+            AuditRow(
+                t=self._db.clock.now(),
+                camera=row.camera,
+                escalation=row.id,
+                kind=kind,
+                bytes=size,
+                sha256=sha256,
+                why=why,
+            ),
+            connection,
+        )
+
+    def _body(self, connection: sqlite3.Connection, escalation: str) -> wire.Escalation:
+        row = connection.execute("SELECT body FROM escalation WHERE id = ?", (escalation,)).fetchone()
+        body: wire.Escalation = wire.Escalation.from_json(row["body"].encode())
+        return body

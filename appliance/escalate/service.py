@@ -1,0 +1,93 @@
+"""The escalation side of the appliance as one part: its own thread with an event loop for link, uplink and verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from appliance.address import Address
+from appliance.broker import Link, LinkState, end_tasks
+from appliance.clock import Clock
+from appliance.escalate.outbox import Outbox
+from appliance.escalate.uplink import Meter, Uplink
+from appliance.escalate.verdicts import Settles, VerdictCounts, Verdicts
+
+
+class EscalationService:
+    """Owner of the event loop that talks to the broker; `run()` blocks the one thread it is given.
+
+    `stop()` and `wake()` may be called from any thread. When one of the three tasks fails (the database refused, or a
+    bug), `run()` ends with that error.
+    """
+
+    def __init__(
+        self,
+        settings: Address,
+        site: str,
+        outbox: Outbox,
+        root: Path,
+        meter: Meter,
+        alerts: Settles,
+        clock: Clock,
+        *,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._link = Link(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
+        self._uplink = Uplink(self._link, outbox, root, meter, clock)
+        self._verdicts = Verdicts(self._link, site, alerts, clock, changed)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_now = asyncio.Event()
+        self._stopped = threading.Event()
+
+    @property
+    def link(self) -> LinkState:
+        return self._link.state
+
+    @property
+    def waits_for(self) -> str:
+        """Why the outbox is not being sent although the link is up; empty when it is."""
+        return self._uplink.waits_for
+
+    @property
+    def verdicts(self) -> VerdictCounts:
+        return self._verdicts.counts
+
+    def run(self) -> None:
+        """Talk to the broker until `stop()`. Raises StoreError."""
+        asyncio.run(self._main())
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._in_loop(self._stop_now.set)
+
+    def wake(self) -> None:
+        """A question became ready."""
+        self._in_loop(self._uplink.wake)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()  # before the look at `_stopped`: a stop in between is then not lost
+        if self._stopped.is_set():
+            self._loop = None
+            return
+        tasks = {
+            asyncio.create_task(self._link.run(), name="link"),
+            asyncio.create_task(self._uplink.run(), name="uplink"),
+            asyncio.create_task(self._verdicts.run(), name="verdicts"),
+        }
+        stopping = asyncio.create_task(self._stop_now.wait())
+        try:
+            done, _ = await asyncio.wait({*tasks, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done & tasks:
+                task.result()
+        finally:
+            self._loop = None
+            await end_tasks(*tasks, stopping)
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just been closed: there is nobody to tell any more
+                loop.call_soon_threadsafe(call)

@@ -1,0 +1,104 @@
+"""The worker file: where the questions come from, who answers. All keys: `deploy/vedette-worker.example.yaml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator
+
+from appliance import yamlfile
+from appliance.address import Address
+from appliance.yamlfile import Section
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Nats(Address):
+    url: Annotated[str, Field(min_length=1, repr=False)] = "nats://127.0.0.1:4222"
+
+
+class Streams(Section):
+    """Bounds of the three streams, used when the worker creates them."""
+
+    replicas: Annotated[int, Field(ge=1, le=5)] = 1
+    escalation_days: Annotated[float, Field(gt=0, le=365)] = 7.0
+    escalation_gb: Annotated[float, Field(gt=0)] = 1.0
+    media_days: Annotated[float, Field(gt=0, le=365)] = 3.0
+    media_gb: Annotated[float, Field(gt=0)] = 10.0
+    verdict_days: Annotated[float, Field(gt=0, le=365)] = 14.0
+    verdict_gb: Annotated[float, Field(gt=0)] = 1.0
+    duplicate_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 60.0
+
+
+class RedetectEngine(Section):
+    """A second look by an object detector: the default, because it needs nothing else."""
+
+    kind: Literal["redetect"] = "redetect"
+    model: Annotated[str, Field(min_length=1)] = "builtin:hog"
+    backend: Literal["auto", "onnx"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["auto", "fp32", "fp16"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    labels: Path | None = None
+    score_min: Share = 0.3
+
+
+class OpenAiEngine(Section):
+    """Any server that speaks OpenAI's chat completions, such as vLLM."""
+
+    kind: Literal["openai"]
+    url: Annotated[str, Field(min_length=1, repr=False)]
+    model: Annotated[str, Field(min_length=1)]
+    api_key: SecretStr | None = None
+    images_max: Annotated[int, Field(ge=1, le=16)] = 4
+    image_side_max: Annotated[int, Field(ge=64, le=4096)] = 768
+    tokens_max: Annotated[int, Field(ge=64, le=4096)] = 400
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
+
+    @field_validator("url")
+    @classmethod
+    def _scheme(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
+        return url.rstrip("/")
+
+
+Engine = Annotated[RedetectEngine | OpenAiEngine, Field(discriminator="kind")]
+
+
+class Worker(Section):
+    """How one worker process works. Any number of workers may run side by side."""
+
+    name: Name | None = None
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 4
+    ack_wait_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    deliveries_max: Annotated[int, Field(ge=1, le=100)] = 5
+    retry_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    engine_wait_max_s: Annotated[float, Field(ge=0, le=7 * 86400)] = 6 * 3600.0
+    drain_s: Annotated[float, Field(ge=0, le=600)] = 20.0
+
+
+class WorkerConfig(Section):
+    """The whole file."""
+
+    nats: Nats = Nats()
+    streams: Streams = Streams()
+    engine: Engine = RedetectEngine()
+    worker: Worker = Worker()
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _kind(cls, engine: object) -> object:
+        if isinstance(engine, dict) and engine.get("kind") not in {"redetect", "openai"}:
+            raise ValueError("kind must be redetect (an object detector) or openai (a language model's server)")
+        return engine
+
+
+def load(path: Path) -> WorkerConfig:
+    """Read and check the worker file. Raises ConfigError with every fault, each with its line and remedy."""
+    return yamlfile.load(path, WorkerConfig)

@@ -1,0 +1,201 @@
+"""Judges by a second look: an object detector examines the evidence pictures again, at full size, and they vote.
+
+It answers "is there such an object at this place?", not "is this an intruder?", and says so in the verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+
+from appliance.clock import Clock
+from appliance.errors import DetectorError, EngineError
+from appliance.types import Box, Decision, Detections
+from appliance.wire import FrameSupport, MediaRef
+from cloud_worker.judge import Case, Opinion
+from cloud_worker.media import MediaRefused, Picture
+from cloud_worker.pictures import Pixels, decode
+
+IOU_MIN = 0.3
+PLACE_SCALE = 1.5  # a centre this much outside the flagged box still counts: tracker and detector disagree a little
+SIZE_RATIO_MAX = 2.0  # …but not when it is another size: HOG sees whole persons in an enlarged patch of bushes
+CROP_SCALE = 2.5  # of the flagged box: an object small in the frame is large in its crop
+UNSURE_SHARE = 0.5  # between this share of score_min and score_min a picture does not vote
+
+Answer = Literal["yes", "no", "unsure"]
+Result = TypeVar("Result")
+
+
+class Detector(Protocol):
+    """The part of a detector that is used; see appliance.detect."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    def detect(self, pictures: Sequence[Pixels]) -> list[Detections]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One picture's answer and the best score seen at the place."""
+
+    ref: MediaRef
+    answer: Answer
+    score: float
+
+
+class Redetect:
+    """Owner of a detector and of the one thread that uses it (a detector belongs to one thread).
+
+    score_min: the score from which an object is seen. The detector should report from half of it on.
+    """
+
+    name = "redetect"
+    prompt_version = ""
+
+    def __init__(self, detector: Detector, score_min: float, clock: Clock) -> None:
+        self._detector = detector
+        self._score_min = score_min
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="redetect")
+
+    @property
+    def model(self) -> str:
+        return self._detector.name
+
+    async def judge(self, case: Case) -> Opinion:
+        """Vote over the pictures. Raises EngineError when the detector failed."""
+        label = case.escalation.label
+        if label not in self._detector.labels:
+            return Opinion(
+                decision="unsure", reason=f"The second detector, {self.model}, does not know what a {label} is."
+            )
+        votes, preprocess_s = await self._in_thread(lambda: self._votes(case, label))
+        return self._opinion(votes, case, label, preprocess_s)
+
+    async def check(self) -> str:
+        await self._in_thread(lambda: self._look([np.zeros((96, 96, 3), np.uint8)]))
+        return f"a second look by the detector {self.model}, which knows {len(self._detector.labels)} kinds of objects"
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _votes(self, case: Case, label: str) -> tuple[list[Vote], float]:
+        class_id = self._detector.labels.index(label)
+        votes, preprocess_s = [], 0.0
+        for picture in case.pictures:
+            started = self._clock.monotonic()
+            try:
+                pixels = decode(picture)
+            except MediaRefused:
+                votes.append(Vote(picture.ref, "unsure", 0.0))
+                continue
+            finally:
+                preprocess_s += self._clock.monotonic() - started
+            votes.append(self._vote(picture, pixels, class_id))
+        return votes, preprocess_s
+
+    def _vote(self, picture: Picture, pixels: Pixels, class_id: int) -> Vote:
+        box = _flagged(picture.ref)
+        if box is None:  # the camera's detector missed it here too: whatever is seen may be something else
+            best = max(_scores(self._look([pixels])[0], class_id, None), default=0.0)
+            return Vote(picture.ref, "unsure", best)
+        crop, crop_box = enlarged(pixels, box)
+        frame, close = self._look([pixels, crop])
+        best = max([*_scores(frame, class_id, box), *_scores(close, class_id, crop_box)], default=0.0)
+        return Vote(picture.ref, self._answer(best), best)
+
+    def _answer(self, score: float) -> Answer:
+        if score >= self._score_min:
+            return "yes"
+        return "unsure" if score >= self._score_min * UNSURE_SHARE else "no"
+
+    def _look(self, pictures: list[Pixels]) -> list[Detections]:
+        try:
+            return self._detector.detect(pictures)
+        except DetectorError as error:
+            raise EngineError(f"the second detector failed: {error}") from None
+
+    def _opinion(self, votes: list[Vote], case: Case, label: str, preprocess_s: float) -> Opinion:
+        decision, said = _majority(label, votes)
+        lost = f" {len(case.lost)} more could not be used." if case.lost else ""
+        support = tuple(
+            FrameSupport(media=vote.ref.id, t=vote.ref.t, supports=vote.answer, score=round(vote.score, 3))
+            for vote in votes
+        )
+        reason = f"A second look by {self.model} {said}.{lost}"
+        return Opinion(decision=decision, reason=reason, support=support, preprocess_s=preprocess_s)
+
+
+def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
+    """The decision of those that voted, and the words for it. A tie, or no vote at all, is `unsure`."""
+    yes = sum(vote.answer == "yes" for vote in votes)
+    no = sum(vote.answer == "no" for vote in votes)
+    best = max((vote.score for vote in votes), default=0.0)
+    of = "1 frame" if len(votes) == 1 else f"{len(votes)} frames"
+    if yes > no:
+        return "confirmed", f"found the {label} in {yes} of {of} (best {best:.2f})"
+    if no > yes:
+        return "rejected", f"found no {label} at that place in {no} of {of} (best {best:.2f})"
+    return "unsure", f"could not tell whether there is a {label}: of {of}, {yes} say yes and {no} no"
+
+
+def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
+    """The surroundings of `box` (shares of the picture) cut out, and where the box is in them."""
+    height, width = pixels.shape[:2]
+    x1, y1, x2, y2 = box
+    half = max((x2 - x1) * width, (y2 - y1) * height, 32.0) * CROP_SCALE / 2
+    cx, cy = (x1 + x2) / 2 * width, (y1 + y2) / 2 * height
+    left, top = int(max(0, cx - half)), int(max(0, cy - half))
+    right, bottom = int(min(width, cx + half + 1)), int(min(height, cy + half + 1))
+    crop = pixels[top:bottom, left:right]
+    w, h = max(1, right - left), max(1, bottom - top)
+    inside = ((x1 * width - left) / w, (y1 * height - top) / h, (x2 * width - left) / w, (y2 * height - top) / h)
+    return np.ascontiguousarray(crop), inside
+
+
+def _flagged(ref: MediaRef) -> Box | None:
+    """Where the object should be. A crop without a box shows nothing but the object."""
+    if ref.box is None:
+        return (0.0, 0.0, 1.0, 1.0) if ref.kind == "crop" else None
+    x1, y1, x2, y2 = (min(max(value, 0.0), 1.0) for value in ref.box)
+    return (x1, y1, x2, y2) if x2 > x1 and y2 > y1 else None
+
+
+def _scores(found: Detections, class_id: int, box: Box | None) -> list[float]:
+    """Scores of the objects of the class, of all or of those at `box`."""
+    return [
+        float(score)
+        for at, score, kind in zip(found.boxes.tolist(), found.scores, found.class_ids, strict=True)
+        if kind == class_id and (box is None or at_place(tuple(at), box))
+    ]
+
+
+def at_place(found: Box, flagged: Box) -> bool:
+    """IoU of at least IOU_MIN, or about as tall with its centre inside the flagged box enlarged by PLACE_SCALE."""
+    ax, ay = (found[0] + found[2]) / 2, (found[1] + found[3]) / 2
+    bx, by = (flagged[0] + flagged[2]) / 2, (flagged[1] + flagged[3]) / 2
+    reach_x, reach_y = (flagged[2] - flagged[0]) * PLACE_SCALE / 2, (flagged[3] - flagged[1]) * PLACE_SCALE / 2
+    near = abs(ax - bx) <= reach_x and abs(ay - by) <= reach_y
+    ratio = (found[3] - found[1]) / max(flagged[3] - flagged[1], 1e-6)
+    return (near and 1 / SIZE_RATIO_MAX <= ratio <= SIZE_RATIO_MAX) or _iou(found, flagged) >= IOU_MIN
+
+
+def _iou(a: Box, b: Box) -> float:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    if width <= 0 or height <= 0:
+        return 0.0
+    common = width * height
+    return common / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common)

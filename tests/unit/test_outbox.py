@@ -1,0 +1,284 @@
+"""The outbox: what goes next, how far it got, what left, and what is given up, on a real SQLite file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance import config, wire
+from appliance.clock import ManualClock
+from appliance.errors import EvidenceError
+from appliance.escalate import router
+from appliance.escalate.media import chunk_message, read_chunk
+from appliance.escalate.outbox import AGAIN_FIRST_S, AGEING_S, Outbox
+from appliance.store.alerts import Alerts
+from appliance.store.database import Database
+from appliance.store.evidence import Evidence
+from appliance.store.rows import EscalationRow, MediaRow
+from appliance.types import Alert, AlertChange, Event, Severity
+from tests.servers.site import ref_of
+
+HOUR_S = 3600.0
+RULE = config.EnterRule(name="intruder", kind="enter", zone="yard")
+
+
+class Desk:
+    """A database, its outbox and a clock that is moved by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock()
+        self.open()
+
+    def open(self) -> None:
+        self.db = Database(self.folder / "vedette.db", self.clock)
+        self.alerts = Alerts(self.db)
+        self.outbox = Outbox(self.db, 72 * HOUR_S)
+
+    def ask(self, name: str, severity: Severity = "alert", *pictures: bytes, ready: bool = True) -> str:
+        now = self.clock.now()
+        alert = Alert(
+            camera="gate", id=name, rules=("intruder",), severity=severity, t_start=now, t_end=None, tracks=(1,)
+        )
+        event = Event(camera="gate", rule="intruder", kind="enter", track=1, label="person", t=now, zone="yard")
+        question = router.build(alert, event, RULE, site="s", now=now)
+        self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=wire.PRIORITY_OF[severity])
+        if ready:
+            media = [
+                MediaRow(escalation=question.id, n=n, path=f"{name}-{n}.jpg", ref=ref_of(data))
+                for n, data in enumerate(pictures)
+            ]
+            Evidence(self.db).make_ready(question, media)
+        return question.id
+
+    def order(self) -> list[str]:
+        return [row.alert for row in self.outbox.next_ready(100)]
+
+    def row(self, name: str) -> EscalationRow:
+        detail = self.alerts.get(name)
+        assert detail is not None
+        assert detail.escalation is not None
+        return detail.escalation
+
+    def audit(self) -> list[tuple[str, int, str]]:
+        with self.db.read() as connection:
+            return [tuple(row) for row in connection.execute("SELECT kind, bytes, why FROM audit ORDER BY id")]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.db.close()
+
+
+def test_the_urgent_goes_first_and_among_equals_the_oldest(desk: Desk) -> None:
+    for name, severity in [("a", "info"), ("b", "warning"), ("c", "alert"), ("d", "warning")]:
+        desk.ask(name, severity)  # type: ignore[arg-type]
+        desk.clock.advance(1)
+    assert desk.order() == ["c", "b", "d", "a"]
+
+
+def test_waiting_makes_up_for_priority(desk: Desk) -> None:
+    desk.ask("old and low", "info")
+    desk.clock.advance(2 * AGEING_S - 10)
+    desk.ask("new and high", "alert")
+    assert desk.order() == ["new and high", "old and low"]
+    desk.clock.advance(20)
+    desk.ask("newer and high", "alert")
+    assert desk.order() == ["new and high", "old and low", "newer and high"]
+
+
+def test_what_still_waits_for_evidence_is_not_sent(desk: Desk) -> None:
+    desk.ask("early", ready=False)
+    assert desk.order() == []
+    assert desk.outbox.counts().waiting == 1
+
+
+def test_a_question_that_fails_again_and_again_lets_the_others_go_first(desk: Desk) -> None:
+    desk.ask("bad")
+    desk.clock.advance(30)
+    desk.ask("good")
+    desk.outbox.failed(desk.row("bad"), "too large", 700)
+    assert desk.order() == ["good", "bad"]
+    for _ in range(1000):
+        desk.outbox.failed(desk.row("bad"), "too large", 700)
+    desk.clock.advance(3 * AGEING_S)
+    desk.ask("much later")
+    assert desk.order() == ["good", "bad", "much later"], "the penalty is bounded"
+    assert (desk.row("bad").error, desk.row("bad").bytes_sent) == ("too large", 1001 * 700)
+
+
+def test_after_a_restart_the_first_chunk_that_was_not_acknowledged_is_next(desk: Desk) -> None:
+    large = bytes(3 * wire.CHUNK_BYTES)
+    asked = desk.ask("a", "alert", large)
+    media = desk.outbox.media_of(asked)[0]
+    desk.outbox.chunk_acked(desk.row("a"), media, 1, 131_500)
+    desk.outbox.chunk_acked(desk.row("a"), media, 2, 131_500)
+    desk.db.close()
+    desk.open()
+    assert desk.outbox.media_of(asked)[0].chunks_acked == 2
+    assert desk.row("a").bytes_sent == 263_000
+    assert desk.audit() == [], "the picture has not left yet, as a whole"
+    desk.outbox.chunk_acked(desk.row("a"), media, 3, 131_500)
+    assert desk.audit()[0][:2] == ("frame", len(large))
+
+
+def test_sent_is_sent_once_and_shown(desk: Desk) -> None:
+    desk.ask("a")
+    before = desk.db.rev()
+    desk.outbox.sent(desk.row("a"), desk.clock.now(), 900)
+    row = desk.row("a")
+    assert (row.state, row.sent_t, row.attempts, row.bytes_sent) == ("sent", desk.clock.now(), 1, 900)
+    assert desk.db.rev() > before, "a dashboard that asks for changes sees it"
+    assert desk.order() == []
+    assert desk.audit() == [("facts", len(row.body.to_json()), f"rule intruder: {row.body.question}")]
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(desk: Desk) -> None:
+    desk.ask("a")
+    desk.outbox.sent(desk.row("a"), desk.clock.now(), 0)
+    waits = []
+    for _ in range(8):
+        waited = 0.0
+        while not desk.outbox.next_again(desk.clock.now(), 10):
+            desk.clock.advance(60)
+            waited += 60
+        waits.append(waited)
+        desk.outbox.sent(desk.outbox.next_again(desk.clock.now(), 10)[0], desk.clock.now(), 0)
+    assert waits == [AGAIN_FIRST_S * 2**n for n in range(5)] + [6 * HOUR_S] * 3
+    assert desk.audit()[1][2].startswith("sent again, as no verdict came; ")
+
+
+def test_a_question_with_a_verdict_is_not_asked_again(desk: Desk) -> None:
+    asked = desk.ask("a")
+    desk.outbox.sent(desk.row("a"), desk.clock.now(), 0)
+    verdict = wire.Verdict(
+        escalation=asked, site="s", alert="a", decision="confirmed", reason="r", engine="e", model="m", seconds=1,
+        judged_t=0,
+    )  # fmt: skip
+    assert desk.alerts.settle(verdict, desk.clock.now())
+    desk.outbox.sent(desk.row("a"), desk.clock.now(), 10)  # an acknowledgement that came after the verdict
+    assert desk.row("a").state == "settled"
+    desk.clock.advance(HOUR_S)
+    assert desk.outbox.next_again(desk.clock.now(), 10) == []
+
+
+def test_what_cannot_be_sent_for_days_is_given_up_visibly(desk: Desk) -> None:
+    asked = desk.ask("a", "alert", bytes(3 * wire.CHUNK_BYTES))
+    desk.outbox.chunk_acked(desk.row("a"), desk.outbox.media_of(asked)[0], 1, 131_500)
+    desk.outbox.failed(desk.row("a"), "it does not answer")
+    desk.ask("b")
+    desk.outbox.sent(desk.row("b"), desk.clock.now(), 0)
+    desk.clock.advance(72 * HOUR_S - 1)
+    assert desk.outbox.expire(desk.clock.now()) == 0
+    desk.clock.advance(2)
+    desk.ask("young")
+    before = desk.db.rev()
+    assert desk.outbox.expire(desk.clock.now()) == 2
+    assert desk.row("a").error == "given up after 72 h: could not be sent (it does not answer)"
+    assert desk.row("b").error == "given up after 72 h: no verdict came"
+    assert desk.db.rev() > before
+    assert desk.order() == ["young"]
+    kind, size, why = desk.audit()[-1]
+    assert (kind, size) == ("frame", wire.CHUNK_BYTES), "what left in part has left"
+    assert why.startswith("in part, then given up; ")
+    counts = desk.outbox.counts()
+    assert (counts.expired, counts.ready, counts.oldest_t) == (2, 1, desk.clock.now())
+
+
+def test_a_late_verdict_on_what_was_given_up_still_counts(desk: Desk) -> None:
+    asked = desk.ask("a")
+    desk.clock.advance(100 * HOUR_S)
+    desk.outbox.expire(desk.clock.now())
+    verdict = wire.Verdict(
+        escalation=asked, site="s", alert="a", decision="rejected", reason="r", engine="e", model="m", seconds=1,
+        judged_t=0,
+    )  # fmt: skip
+    assert desk.alerts.settle(verdict, desk.clock.now())
+    assert not desk.alerts.settle(verdict, desk.clock.now())
+    assert desk.row("a").state == "settled"
+
+
+def test_a_lost_picture_leaves_the_question_and_the_reason(desk: Desk) -> None:
+    asked = desk.ask("a", "alert", b"one", b"two")
+    first, second = desk.outbox.media_of(asked)
+    desk.outbox.media_lost(desk.row("a"), first, "a-0.jpg: cannot be read (No such file or directory)")
+    row = desk.row("a")
+    assert [ref.id for ref in row.body.media] == [second.ref.id]
+    assert desk.outbox.media_of(asked) == [second]
+    assert "cannot be read" in row.error
+
+
+def test_pictures_that_the_broker_lost_are_sent_again(desk: Desk) -> None:
+    asked = desk.ask("a", "alert", b"one", b"two")
+    for media in desk.outbox.media_of(asked):
+        desk.outbox.chunk_acked(desk.row("a"), media, 1, 100)
+    desk.outbox.sent(desk.row("a"), desk.clock.now(), 100)
+    desk.outbox.reopen(desk.row("a"), desk.outbox.media_of(asked)[:1])
+    assert desk.order() == ["a"]
+    assert [media.chunks_acked for media in desk.outbox.media_of(asked)] == [0, 1]
+
+
+def test_a_file_is_read_chunk_by_chunk_and_must_be_the_one_announced(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 1300
+    ref = ref_of(data)
+    (tmp_path / "a.jpg").write_bytes(data)
+    assert b"".join(read_chunk(tmp_path, "a.jpg", ref, n) for n in range(ref.chunks)) == data
+    (tmp_path / "a.jpg").write_bytes(data + b"!")
+    with pytest.raises(EvidenceError, match="has 332801 bytes, 332800 were announced"):
+        read_chunk(tmp_path, "a.jpg", ref, 0)
+    with pytest.raises(EvidenceError, match=r"b\.jpg: cannot be read"):
+        read_chunk(tmp_path, "b.jpg", ref, 0)
+
+
+def test_a_chunk_names_its_site_its_place_and_its_hash() -> None:
+    ref = ref_of(bytes(300_000))
+    message = chunk_message("depot-7", ref, 2, b"abc")
+    assert message.subject == f"vedette.depot-7.media.{ref.id}.2"
+    assert message.headers == {
+        "Nats-Msg-Id": f"depot-7.{ref.id}.2",
+        "Vedette-Sha256": ref.sha256,
+        "Vedette-Chunk": "3/3",
+    }
+    on_the_wire = "NATS/1.0\r\n" + "".join(f"{k}: {v}\r\n" for k, v in message.headers.items()) + "\r\n"
+    assert message.size == len(message.subject) + len(on_the_wire) + 3
+
+
+def test_a_question_is_no_older_for_a_clock_that_was_set(desk: Desk) -> None:
+    desk.ask("before")
+    desk.clock.advance(HOUR_S)
+    desk.clock.jump(100 * HOUR_S)
+    desk.ask("after")
+    desk.outbox.clock_stepped(100 * HOUR_S)
+    assert desk.outbox.expire(desk.clock.now()) == 0
+    assert desk.row("before").created_t == desk.clock.now() - HOUR_S
+    assert desk.row("after").created_t == desk.clock.now()
+    desk.clock.advance(71.5 * HOUR_S)
+    assert desk.outbox.expire(desk.clock.now()) == 1
+    assert (desk.row("before").state, desk.row("after").state) == ("expired", "ready")
+
+
+def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(desk: Desk) -> None:
+    desk.ask("a")
+    desk.outbox.sent(desk.row("a"), desk.clock.now(), 10)
+    desk.clock.jump(-HOUR_S)
+    desk.outbox.clock_stepped(-HOUR_S)
+    desk.clock.advance(AGAIN_FIRST_S)
+    assert [row.alert for row in desk.outbox.next_again(desk.clock.now(), 9)] == ["a"]
+
+
+def test_a_verdict_may_overtake_the_news_that_its_question_was_sent(desk: Desk) -> None:
+    desk.ask("a")
+    row = desk.row("a")
+    verdict = wire.Verdict(
+        escalation=row.id, site="s", alert="a", decision="rejected", reason="Nobody.", engine="e", model="m",
+        seconds=0.1, judged_t=desk.clock.now(),
+    )  # fmt: skip
+    assert desk.alerts.settle(verdict, desk.clock.now())
+    desk.outbox.failed(row, "not acknowledged: TimeoutError", 100)
+    desk.outbox.sent(row, desk.clock.now(), 100)
+    assert (desk.row("a").state, desk.row("a").error) == ("settled", "")
+    assert [kind for kind, _, _ in desk.audit()] == ["facts"], "that it left is written down all the same"
