@@ -1,0 +1,94 @@
+"""Who may look: a shared token, turned into a signed cookie by the sign-in page."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from appliance.clock import Clock
+
+COOKIE = "vedette_session"
+SESSION_S = 30 * 86400
+_FREE_TRIES = 5
+_BLOCK_S_MAX = 60.0
+_FORGET_S = 900.0
+_ADDRESSES_MAX = 1024
+
+
+class Sessions:
+    """Issues and checks session cookies `expiry.nonce.mac`; keeps no list, so a restart signs nobody out.
+
+    The key is derived from the token: changing the token ends every session, and the cookie does not hold it.
+    """
+
+    def __init__(self, token: str, clock: Clock) -> None:
+        self._token = hashlib.sha256(token.encode()).digest()
+        self._key = hmac.digest(token.encode(), b"vedette dashboard session", "sha256")
+        self._clock = clock
+
+    def is_token(self, given: str) -> bool:
+        """Constant-time comparison with the configured token (of digests: the length does not leak either)."""
+        return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self._token)
+
+    def issue(self) -> str:
+        """A new cookie value, good for `SESSION_S`."""
+        body = f"{int(self._clock.now()) + SESSION_S}.{secrets.token_urlsafe(12)}"
+        return f"{body}.{self._sign(body)}"
+
+    def accepts(self, cookie: str) -> bool:
+        """Is this a cookie of ours that has not run out?"""
+        body, _, mac = cookie.rpartition(".")
+        if not hmac.compare_digest(self._sign(body).encode(), mac.encode()):
+            return False
+        return int(body.partition(".")[0]) > self._clock.now()
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._key, body.encode(), "sha256").hexdigest()
+
+
+@dataclass(slots=True)
+class _Tries:
+    wrong: int = 0
+    last_at: float = 0.0
+    blocked_until: float = 0.0
+
+
+class Throttle:
+    """Slows down guessing: five free wrong tries per address, then a wait that doubles up to a minute.
+
+    State: wrong tries of at most `_ADDRESSES_MAX` addresses, the least recent forgotten first.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tries: OrderedDict[str, _Tries] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many addresses are remembered."""
+        return len(self._tries)
+
+    def wait_s(self, address: str) -> float:
+        """Seconds until `address` may try again; 0 means now."""
+        tries = self._tries.get(address)
+        return max(0.0, tries.blocked_until - self._clock.monotonic()) if tries else 0.0
+
+    def wrong(self, address: str) -> None:
+        """Note a wrong try."""
+        now = self._clock.monotonic()
+        tries = self._tries.pop(address, None)
+        if tries is None or now - tries.last_at > _FORGET_S:
+            tries = _Tries()
+        tries.wrong += 1
+        tries.last_at = now
+        if tries.wrong >= _FREE_TRIES:
+            tries.blocked_until = now + min(_BLOCK_S_MAX, 2.0 ** min(10, tries.wrong - _FREE_TRIES))
+        self._tries[address] = tries
+        while len(self._tries) > _ADDRESSES_MAX:
+            self._tries.popitem(last=False)
+
+    def right(self, address: str) -> None:
+        """Forgive."""
+        self._tries.pop(address, None)

@@ -1,0 +1,180 @@
+"""The door: which Host names, origins and visitors get past it, and which headers every answer carries."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse, Response
+
+from appliance.config import Dashboard
+from appliance.dashboard.auth import COOKIE, Sessions, Throttle
+from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OPEN_PATHS = frozenset({"/healthz", "/login"})
+_BODY_BYTES_MAX = 4096
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The Host names we answer to. DNS rebinding needs a name of the attacker's, so names must be on the list.
+
+    An address in figures cannot be rebound: where we listen on every interface (`any_address`), all are taken.
+    """
+
+    names: frozenset[str]
+    any_address: bool
+
+    @classmethod
+    def of(cls, config: Dashboard) -> Hosts:
+        listed = {name.lower() for name in config.allowed_hosts}
+        return cls(_LOOPBACK | {config.host.lower()} | listed, config.host in {"0.0.0.0", "::"})
+
+    def accept(self, host: str) -> bool:
+        """`host` is a Host header: a name or address, with or without a port."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self.names or (self.any_address and _is_address(name))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """ASGI middleware in front of everything. `sessions` None: no token is configured, loopback is trusted."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, sessions: Sessions | None, throttle: Throttle) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._sessions = sessions
+        self._throttle = throttle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                # Own scripts and styles are asked for again (they carry an ETag); everything else is of this moment.
+                headers.setdefault("Cache-Control", "no-cache" if scope["path"].startswith("/static/") else "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope, Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        try:
+            self._check_host(headers)
+            self._check_origin(scope, headers)
+            return self._check_visitor(scope, headers)
+        except Problem as problem:
+            return ProblemResponse(problem)
+
+    def _check_host(self, headers: Headers) -> None:
+        if not self._hosts.accept(headers.get("host", "")):
+            raise Problem(403, "This address is not on the list: add the host name to dashboard.allowed_hosts.")
+
+    def _check_origin(self, scope: Scope, headers: Headers) -> None:
+        site = headers.get("sec-fetch-site", "none")
+        if scope["method"] in _SAFE_METHODS:
+            # Following a link from elsewhere is fine; being embedded or fetched by another site is not.
+            if site in {"cross-site", "same-site"} and headers.get("sec-fetch-mode") != "navigate":
+                raise Problem(403, "Another site may not load this.")
+            return
+        origin = headers.get("origin")
+        foreign = origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+        if foreign or site not in {"none", "same-origin"}:
+            raise Problem(403, "Changes are taken from this dashboard's own pages only.")
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise Problem(415, "Send the change as application/json.")
+        if not headers.get("content-length", "").isdigit() or int(headers["content-length"]) > _BODY_BYTES_MAX:
+            raise Problem(400, f"A change is one JSON object of at most {_BODY_BYTES_MAX} bytes.")
+
+    def _check_visitor(self, scope: Scope, headers: Headers) -> Response | None:
+        scope.setdefault("state", {})["known"] = known = self._known(scope, headers)
+        path: str = scope["path"]
+        if known or path in _OPEN_PATHS or path.startswith("/static/"):
+            return None
+        if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
+            wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
+        raise Problem(401, "Sign in, or send the token as a bearer.", {"WWW-Authenticate": "Bearer"})
+
+    def _known(self, scope: Scope, headers: Headers) -> bool:
+        if self._sessions is None:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._right_token(given.strip(), address_of(scope))
+        return self._sessions.accepts(_cookie(headers))
+
+    def _right_token(self, given: str, address: str) -> bool:
+        assert self._sessions is not None
+        wait_s = self._throttle.wait_s(address)
+        if wait_s:
+            raise too_many_tries(wait_s)
+        if self._sessions.is_token(given):
+            return True
+        self._throttle.wrong(address)
+        logger.warning("a wrong token was sent from %s", address)
+        return False
+
+
+def too_many_tries(wait_s: float) -> Problem:
+    """429 with the time to wait."""
+    seconds = int(wait_s) + 1
+    return Problem(429, f"Too many wrong tokens from this address; wait {seconds} s.", {"Retry-After": str(seconds)})
+
+
+def address_of(scope: Scope) -> str:
+    """The peer's address; an IPv6 one cut to its /64, which one visitor usually has whole."""
+    host = str((scope.get("client") or ("unknown", 0))[0])
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return host
+
+
+def _cookie(headers: Headers) -> str:
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""

@@ -1,0 +1,43 @@
+"""`/healthz`: is everything as it should be, and if not, what is not."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from appliance.dashboard.desk import AtDesk, Desk
+
+router = APIRouter(tags=["health"])
+
+
+class Health(BaseModel):
+    """`reasons`: one sentence a matter. They name cameras, so they are for those who may look."""
+
+    status: Literal["ok", "degraded"]
+    reasons: list[str] = []
+
+
+def reasons(desk: Desk) -> list[str]:
+    """What is not as it should be, most important first."""
+    found: list[str] = []
+    if desk.health is not None:
+        state = desk.health()
+        if not state.ingest_running:
+            found.append("the ingest process is not running; it is being started again")
+        found += state.warnings
+    for row in desk.cameras.all():
+        if row.state in {"lost", "stalled"}:
+            found.append(f"camera {row.name} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+    if desk.link is not None and not (link := desk.link()).up:
+        found.append("the cloud link is down" + (f": {link.error}" if link.error else "") + "; what was flagged waits")
+    return found
+
+
+@router.get("/healthz")
+def healthz(desk: AtDesk, request: Request) -> Health:
+    """200 with `ok` or `degraded`: a degraded box still watches, so nothing should kill it. 503: the store is gone."""
+    found = reasons(desk)
+    shown = found if request.state.known else []
+    return Health(status="degraded" if found else "ok", reasons=shown)

@@ -1,0 +1,54 @@
+"""`/api/v1/stream`: changed alerts and cameras as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
+
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.shapes import API, AlertItem, CameraItem
+from appliance.dashboard.stream import Change, Hub, TooManyViewers
+from appliance.store.alerts import Alerts
+from appliance.store.cameras import Cameras
+
+router = APIRouter(prefix=API, tags=["stream"])
+
+
+def changes_of(alerts: Alerts, cameras: Cameras) -> Callable[[int, int], list[Change]]:
+    """A reader of everything that changed after a change number, in the order of the changes."""
+
+    def read(rev: int, limit: int) -> list[Change]:
+        rows = alerts.changed_since(rev, limit)
+        # Later changes of cameras wait until the alerts before them were told: numbers only go up.
+        end = rows[-1].rev if len(rows) >= limit else float("inf")
+        found = [Change("alert", row.rev, AlertItem.of(row).model_dump_json()) for row in rows]
+        found += [
+            Change("camera", row.rev, CameraItem.of(row).model_dump_json())
+            for row in cameras.all()
+            if rev < row.rev <= end
+        ]
+        return sorted(found, key=lambda change: change.rev)
+
+    return read
+
+
+@router.get("/stream", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+async def stream(
+    request: Request,
+    last_event_id: Annotated[str, Header()] = "",
+    since: Annotated[int | None, Query(ge=0)] = None,
+) -> StreamingResponse:
+    """Events `alert` and `camera`, each with the changed row as JSON and its change number as id.
+
+    `Last-Event-ID` (or `since`) resumes after that number without loss; without either, it begins now.
+    """
+    hub: Hub = request.app.state.hub
+    try:
+        viewer = hub.join(int(last_event_id) if last_event_id.isdecimal() else since)
+    except TooManyViewers:
+        raise Problem(503, "Too many pages are open; close some.", {"Retry-After": "10"}) from None
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(viewer, media_type="text/event-stream", headers=headers)

@@ -1,0 +1,124 @@
+"""`/metrics`: the numbers of this box in the Prometheus text format (version 0.0.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse
+
+from appliance.dashboard.desk import AtDesk, Desk
+from appliance.savings import ledger
+from appliance.store.database import Database
+from appliance.types import CameraStateName
+
+router = APIRouter(tags=["health"])
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float]
+_RECEIVED = {ledger.CAMERA_EXACT: "exact", ledger.CAMERA_ESTIMATED: "estimated"}
+_COUNTERS = {
+    "packets": ("vedette_camera_packets_total", "Video packets received."),
+    "decoded": ("vedette_frames_decoded_total", "Frames decoded."),
+    "examined": ("vedette_frames_examined_total", "Frames that the detector looked at."),
+    "unexamined": ("vedette_frames_unexamined_total", "Frames due for a look that did not get one."),
+    "reconnects": ("vedette_camera_reconnects_total", "Times that a camera was connected to again."),
+    ledger.UPLINK: ("vedette_uplink_bytes_total", "Bytes sent up; without a camera: for no camera in particular."),
+}
+
+
+class Exposition:
+    """Collects metric families and writes them as text."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, name: str, kind: Literal["gauge", "counter"], text: str, samples: Iterable[Sample]) -> None:
+        """One family. A family without samples is left out."""
+        lines = [f"{name}{_labels(labels)} {value:.10g}" for labels, value in samples]
+        if lines:
+            self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines]
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(desk: AtDesk, request: Request) -> PlainTextResponse:
+    """Counters count since this core started (`_total`), gauges tell the moment."""
+    out = Exposition()
+    _cameras(out, desk)
+    _meters(out, desk)
+    _alerts(out, desk)
+    _process(out, desk, request.app.state.hub.viewers)
+    return PlainTextResponse(out.text(), media_type="text/plain; version=0.0.4")
+
+
+def _cameras(out: Exposition, desk: Desk) -> None:
+    rows, states = desk.cameras.all(), get_args(CameraStateName)
+    samples = [({"camera": row.name, "state": state}, float(row.state == state)) for row in rows for state in states]
+    out.add("vedette_camera_state", "gauge", "1 for the state that the camera is in.", samples)
+
+
+def _meters(out: Exposition, desk: Desk) -> None:
+    totals = desk.meter.totals("start")
+    for kind, (name, text) in _COUNTERS.items():
+        samples = [({"camera": each.camera}, float(each.amount)) for each in totals if each.kind == kind]
+        out.add(name, "counter", text, samples)
+    received = [
+        ({"camera": each.camera, "counted": counted}, float(each.amount))
+        for each in totals
+        if (counted := _RECEIVED.get(each.kind))
+    ]
+    out.add("vedette_camera_bytes_total", "counter", "Bytes received from the camera.", received)
+    kinds = [
+        ({"camera": each.camera, "what": each.kind.removeprefix(f"{ledger.UPLINK}_")}, float(each.amount))
+        for each in totals
+        if each.kind.startswith(f"{ledger.UPLINK}_")
+    ]
+    out.add("vedette_uplink_bytes_by_purpose_total", "counter", "Bytes sent up whose purpose is known.", kinds)
+
+
+def _alerts(out: Exposition, desk: Desk) -> None:
+    counts = desk.counts.now()
+    out.add("vedette_alerts", "gauge", "Alerts in the store.", [({}, float(counts.total))])
+    out.add("vedette_alerts_to_review", "gauge", "Alerts that nobody looked at.", [({}, float(counts.to_review))])
+    verdicts = {"confirmed": counts.confirmed, "rejected": counts.rejected, "unsure": counts.unsure}
+    samples = [({"decision": name}, float(amount)) for name, amount in verdicts.items()]
+    out.add("vedette_verdicts", "gauge", "Alerts in the store by the verdict that counts.", samples)
+    waiting = [({"state": state}, float(amount)) for state, amount in outbox(desk.db).items()]
+    out.add("vedette_outbox", "gauge", "Questions to the cloud that are not settled, by state.", waiting)
+
+
+def _process(out: Exposition, desk: Desk, viewers: int) -> None:
+    if desk.link is not None:
+        out.add("vedette_link_up", "gauge", "1 while the uplink is connected.", [({}, float(desk.link().up))])
+    if desk.health is not None:
+        state = desk.health()
+        out.add("vedette_ingest_up", "gauge", "1 while the ingest process runs.", [({}, float(state.ingest_running))])
+        out.add("vedette_ingest_starts_total", "counter", "Starts of the ingest process.", [({}, state.ingest_starts)])
+        out.add("vedette_detector_ms", "gauge", "Milliseconds that one look takes.", [({}, state.detector_ms)])
+        out.add("vedette_detector_queue", "gauge", "Frames that wait for a look.", [({}, state.queue)])
+        out.add("vedette_ingest_rss_bytes", "gauge", "Memory of the ingest process.", [({}, state.rss_bytes)])
+    out.add("vedette_dashboard_streams", "gauge", "Event streams open.", [({}, viewers)])
+    out.add("vedette_pictures_cut_total", "counter", "Live pictures cut for the dashboard.", [({}, desk.pictures.cuts)])
+
+
+def outbox(db: Database) -> dict[str, int]:
+    """How many questions are in each unsettled state."""
+    with db.read() as connection:
+        rows = connection.execute(
+            "SELECT state, count(*) AS n FROM escalation WHERE state IN ('waiting', 'ready', 'sent') GROUP BY state"
+        )
+        return dict.fromkeys(("waiting", "ready", "sent"), 0) | {row["state"]: row["n"] for row in rows}

@@ -1,0 +1,38 @@
+"""What the dashboard asks of the core that it runs in, besides the store: is the link up, how does ingest do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class LinkState(Protocol):
+    """The uplink now (`appliance.broker.LinkState` is one). `error`: why it is down, one sentence without secrets."""
+
+    @property
+    def up(self) -> bool: ...
+
+    @property
+    def since(self) -> float:
+        """When `up` last changed, UTC seconds."""
+        ...
+
+    @property
+    def error(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HealthState:
+    """The ingest process now. `detector_ms`: time of one look, smoothed; `queue`: frames waiting for one."""
+
+    ingest_running: bool
+    ingest_starts: int = 0
+    detector_ms: float = 0.0
+    queue: int = 0
+    rss_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+LinkProbe = Callable[[], LinkState]
+HealthProbe = Callable[[], HealthState]

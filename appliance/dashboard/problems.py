@@ -1,0 +1,105 @@
+"""Errors as RFC 9457 problem+json for programs, and as a page for people."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from appliance.dashboard.templating import Templates
+from appliance.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+_TITLES = {
+    400: "Bad request",
+    401: "Sign in first",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    415: "Wrong content type",
+    416: "Range not satisfiable",
+    422: "Not understood",
+    429: "Too many tries",
+    500: "Something went wrong",
+    503: "Not available now",
+}
+
+
+class Problem(Exception):
+    """A request that cannot be answered: HTTP status and one sentence for the person who sent it."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+
+class ProblemResponse(JSONResponse):
+    """`application/problem+json` (RFC 9457) with type, title, status and detail."""
+
+    media_type = "application/problem+json"
+
+    def __init__(self, problem: Problem) -> None:
+        body = {
+            "type": "about:blank",
+            "title": _TITLES.get(problem.status, "Error"),
+            "status": problem.status,
+            "detail": problem.detail,
+        }
+        super().__init__(body, problem.status, {"Cache-Control": "no-store", **problem.headers})
+
+
+def wants_page(path: str, accept: str) -> bool:
+    """Is the sender a person with a browser? Programs and the pages' own scripts get JSON."""
+    return not path.startswith("/api/") and "text/html" in accept
+
+
+def install(app: FastAPI, templates: Templates) -> None:
+    """Make `app` answer every error in this form."""
+
+    def answer(request: Request, problem: Problem) -> Response:
+        if not wants_page(request.url.path, request.headers.get("accept", "")):
+            return ProblemResponse(problem)
+        title = _TITLES.get(problem.status, "Error")
+        page = templates.page("problem.html", title=title, status=problem.status, detail=problem.detail)
+        page.status_code = problem.status
+        page.headers.update(problem.headers)
+        return page
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        assert isinstance(error, Problem)
+        return answer(request, error)
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        detail = "There is no such page." if error.status_code == 404 else str(error.detail)
+        return answer(request, Problem(error.status_code, detail, error.headers))
+
+    async def on_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return answer(request, Problem(422, _first_fault(error)))
+
+    async def on_store(request: Request, error: Exception) -> Response:
+        logger.warning("the store did not answer: %s", error)
+        return answer(request, Problem(503, "The store does not answer now; try again.", {"Retry-After": "2"}))
+
+    async def on_bug(request: Request, error: Exception) -> Response:
+        return answer(request, Problem(500, "This is a fault of the appliance; its log says more."))
+
+    app.add_exception_handler(Problem, on_problem)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(StoreError, on_store)
+    app.add_exception_handler(Exception, on_bug)
+
+
+def _first_fault(error: RequestValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:]) or "body"
+    return f"{where}: {first['msg']}"

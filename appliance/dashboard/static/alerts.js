@@ -1,0 +1,182 @@
+// The live list: cards arrive, change in place, and are reviewed from the keyboard.
+import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
+import { dayOf } from "/static/time.js";
+
+const CARDS_MAX = 400; // a tab left open for weeks stays small; older ones are behind "Older alerts"
+const list = document.getElementById("cards");
+const fresh = document.getElementById("fresh");
+const live = "live" in list.dataset;
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+const waiting = new Map();
+const cards = () => [...list.querySelectorAll(".card")];
+const cardOf = (id) => document.getElementById(`a-${id}`);
+const newerThan = (a, b) => Number(a.dataset.t) - Number(b.dataset.t) || (a.dataset.id > b.dataset.id ? 1 : -1);
+
+function markDays() {
+  let last = "";
+  for (const item of [...list.children]) {
+    if (item.matches(".day")) {
+      item.remove();
+      continue;
+    }
+    const name = dayOf(Number(item.dataset.t));
+    if (name !== last) {
+      const heading = document.createElement("li");
+      heading.className = "day";
+      heading.textContent = last = name;
+      item.before(heading);
+    }
+  }
+}
+
+async function fetchCard(id) {
+  const answer = await fetch(`/fragments/alerts/${encodeURIComponent(id)}${location.search}`);
+  if (answer.status === 204) return null;
+  if (!answer.ok) throw new Error(`The appliance answered ${answer.status}.`);
+  const holder = document.createElement("template");
+  holder.innerHTML = await answer.text();
+  prepare(holder.content);
+  return holder.content.querySelector(".card");
+}
+
+function place(card) {
+  document.getElementById("empty").hidden = true;
+  const below = cards().find((other) => newerThan(card, other) > 0);
+  if (below) below.before(card);
+  else list.append(card);
+}
+
+// The cards below glide to their new places instead of jumping there.
+function glide(move) {
+  const old = new Map(cards().filter((card) => card.getBoundingClientRect().top < innerHeight).map((card) => [card, card.offsetTop]));
+  move();
+  if (still.matches) return;
+  for (const [card, top] of old) {
+    const by = top - card.offsetTop;
+    if (by) card.animate({ translate: [`0 ${by}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
+  }
+}
+
+function arrive(card) {
+  card.classList.add("arrives");
+  glide(() => {
+    place(card);
+    markDays();
+  });
+  if (scrollY < 200) for (const old of cards().slice(CARDS_MAX)) old.remove();
+}
+
+async function changed(alert) {
+  const old = cardOf(alert.id);
+  if (old) {
+    if (Number(old.dataset.rev) >= alert.rev) return;
+    const card = await fetchCard(alert.id);
+    if (!card) return; // it left the filter; let it stand until the next visit
+    const focused = old.contains(document.activeElement);
+    old.replaceWith(card);
+    if (focused) card.querySelector(".open").focus({ preventScroll: true });
+    return;
+  }
+  if (!live) return;
+  const card = await fetchCard(alert.id);
+  const last = cards().at(-1);
+  if (!card || cardOf(alert.id) || (last && document.getElementById("older") && newerThan(card, last) < 0)) return;
+  say(`New alert: ${alert.title}, ${alert.camera}`);
+  if (scrollY > 160) hold(card);
+  else arrive(card);
+}
+
+// Someone is reading further down: never move the page under their eyes.
+function hold(card) {
+  waiting.set(card.dataset.id, card);
+  fresh.textContent = `${waiting.size} new alert${waiting.size > 1 ? "s" : ""}`;
+  fresh.hidden = false;
+}
+
+function release() {
+  for (const card of waiting.values()) arrive(card);
+  waiting.clear();
+  fresh.hidden = true;
+}
+
+const jobs = new Map();
+const work = coalesced(async () => {
+  while (jobs.size) {
+    const [id, alert] = jobs.entries().next().value;
+    jobs.delete(id);
+    await changed(alert);
+  }
+});
+
+const refreshSide = coalesced(async () => {
+  const page = await again("/");
+  swap(page, "#headline, #states, #to-review");
+  document.title = page.title;
+}, 1000);
+
+async function older() {
+  const link = document.getElementById("older");
+  if (!link || link.dataset.busy) return;
+  link.dataset.busy = "yes";
+  const page = await again(link.href);
+  for (const card of page.querySelectorAll(".card")) if (!cardOf(card.dataset.id)) list.append(card);
+  markDays();
+  const next = page.getElementById("older");
+  if (next) link.href = next.href;
+  else link.closest(".more").remove();
+  delete link.dataset.busy;
+}
+
+function move(step) {
+  const all = cards();
+  const at = all.findIndex((card) => card.contains(document.activeElement));
+  const to = all[at < 0 ? 0 : Math.min(all.length - 1, Math.max(0, at + step))];
+  to?.querySelector(".open").focus();
+  to?.scrollIntoView({ block: "nearest" });
+  if (at + step >= all.length - 3) older();
+}
+
+function review(value) {
+  const card = document.activeElement.closest?.(".card");
+  if (!card) return false;
+  post(`/api/v1/alerts/${encodeURIComponent(card.dataset.id)}/review`, { review: value }).then(
+    (alert) => {
+      jobs.set(alert.id, alert);
+      work();
+      say(value === "reviewed" ? "Marked reviewed" : value === "false_alarm" ? "Marked false alarm" : "Review taken back");
+    },
+    (error) => light("lost", error.message),
+  );
+}
+
+markDays();
+fresh.addEventListener("click", () => {
+  release();
+  scrollTo({ top: 0 });
+});
+addEventListener("scroll", () => waiting.size && scrollY < 80 && release(), { passive: true });
+document.querySelector(".filters").addEventListener("change", (event) => {
+  const form = event.currentTarget;
+  for (const select of form.querySelectorAll("select")) select.disabled = !select.value;
+  form.requestSubmit();
+});
+const link = document.getElementById("older");
+if (link) {
+  new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && older(), { rootMargin: "600px" }).observe(link);
+}
+keys({
+  j: () => move(1),
+  k: () => move(-1),
+  r: () => review("reviewed"),
+  f: () => review("false_alarm"),
+  u: () => review(null),
+});
+setInterval(refreshSide, 30000); // hidden too: the count in the tab's title is what a hidden page is for
+follow({
+  alert: (alert) => {
+    jobs.set(alert.id, alert);
+    work();
+    refreshSide();
+  },
+  camera: refreshSide,
+});

@@ -1,0 +1,51 @@
+// Times in the viewer's own zone; the absolute time on hover.
+const full = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const weekday = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long" });
+const DAY_MS = 86400e3;
+
+const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
+const daysAgo = (date) => Math.round((midnight(new Date()) - midnight(date)) / DAY_MS);
+
+function ago(date) {
+  const seconds = (Date.now() - date) / 1000;
+  if (seconds > -60 && seconds < 45) return "just now";
+  if (seconds > 0 && seconds < 3600) return `${Math.max(1, Math.round(seconds / 60))} min ago`;
+  return moment(date, short);
+}
+
+function moment(date, style = clock) {
+  const days = daysAgo(date);
+  if (days === 0) return style.format(date);
+  return `${days === 1 ? "yesterday" : day.format(date)} ${style.format(date)}`;
+}
+
+const recent = (date) => (Date.now() - date < 3600e3 ? `${moment(date, short)}, ${ago(date)}` : moment(date, short));
+
+const styles = {
+  ago,
+  recent,
+  since: (date) => moment(date, short),
+  moment,
+  clock: (date) => clock.format(date),
+  full: (date) => `${day.format(date)}, ${clock.format(date)}`,
+};
+
+export const clockOf = (t) => clock.format(new Date(t * 1000));
+
+export function dayOf(t) {
+  const date = new Date(t * 1000);
+  const days = daysAgo(date);
+  return days === 0 ? "Today" : days === 1 ? "Yesterday" : weekday.format(date);
+}
+
+export function dress(root = document) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const date = new Date(element.dateTime);
+    const text = styles[element.dataset.style](date);
+    if (element.textContent !== text) element.textContent = text;
+    if (!element.title) element.title = full.format(date);
+  }
+}

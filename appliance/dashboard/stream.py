@@ -1,0 +1,138 @@
+"""The hub behind the event stream: one task watches the change counter, every viewer reads from one ring."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from appliance.clock import Clock
+from appliance.errors import StoreError
+from appliance.telemetry import Repeats
+
+POLL_S = 0.2
+HEARTBEAT_S = 15.0
+VIEWERS_MAX = 64
+RING_MAX = 512
+BATCH_MAX = 200
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One message: what changed (`alert`, `camera`), its change number, and its JSON (one line)."""
+
+    kind: str
+    rev: int
+    data: str
+
+    def encode(self) -> bytes:
+        """As an event of the HTML standard, with the change number as its id: a browser resumes from there."""
+        return f"id: {self.rev}\nevent: {self.kind}\ndata: {self.data}\n\n".encode()
+
+
+class TooManyViewers(Exception):
+    """All `VIEWERS_MAX` places are taken."""
+
+
+class Hub:
+    """Tells viewers what changed.
+
+    `rev()` is the number of the last change; `changes(rev, limit)` lists those after `rev`, oldest first (an empty
+    list: none). State: the ring of the last messages. A viewer is only a number (the last change it got), so a slow
+    one costs nothing, and one that fell out of the ring reads the store itself: nobody misses any.
+    Owner: the event loop; the store is read in threads.
+    """
+
+    def __init__(self, rev: Callable[[], int], changes: Callable[[int, int], list[Change]], clock: Clock) -> None:
+        self._rev = rev
+        self._changes = changes
+        self._ring: deque[Change] = deque(maxlen=RING_MAX)
+        self._ring_from: int | None = None  # the ring holds everything after this number; None: nobody watches
+        self._at = 0
+        self._tick = asyncio.Event()
+        self._closed = False
+        self._repeats = Repeats(logger, clock)
+        self.viewers = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled or closed."""
+        while not self._closed:
+            try:
+                await self.run_once()
+            except StoreError as error:
+                self._repeats.report(error)
+            await asyncio.sleep(POLL_S)
+
+    async def run_once(self) -> None:
+        """Look at the counter once, and take over what changed since. Raises StoreError."""
+        if not self.viewers:
+            self._ring_from = None
+            return
+        rev = await asyncio.to_thread(self._rev)
+        if self._ring_from is None or rev < self._at:  # the first viewer, or another database in its place
+            self._ring.clear()
+            self._ring_from = self._at = rev
+            self._wake()
+        while self._at < rev:
+            batch = await asyncio.to_thread(self._changes, self._at, BATCH_MAX)
+            for change in batch:
+                self._push(change)
+            # A row that changed twice is told once, so numbers may be skipped; what came later waits its turn.
+            self._at = max(self._at, batch[-1].rev) if batch else rev
+            self._wake()
+
+    def close(self) -> None:
+        """End all streams. Called in the event loop's thread."""
+        self._closed = True
+        self._wake()
+
+    def join(self, since: int | None) -> AsyncIterator[bytes]:
+        """The stream of a new viewer: changes after `since` (None: from now on). Raises TooManyViewers."""
+        if self.viewers >= VIEWERS_MAX:
+            raise TooManyViewers
+        return self._follow(since)
+
+    async def _follow(self, since: int | None) -> AsyncIterator[bytes]:
+        self.viewers += 1
+        try:
+            rev = await asyncio.to_thread(self._rev)
+            at = rev if since is None else min(since, rev)
+            yield b"retry: 1000\n: connected\n\n"
+            while not self._closed:
+                tick = self._tick
+                missed = await self._after(at)
+                for change in missed:
+                    at = change.rev
+                    yield change.encode()
+                if not missed and not await _within(tick, HEARTBEAT_S):
+                    yield b": still here\n\n"
+        except StoreError as error:  # end this stream: the browser comes back with the last number it got
+            self._repeats.report(error)
+        finally:
+            self.viewers -= 1
+
+    async def _after(self, at: int) -> list[Change]:
+        if self._ring_from is not None and at >= self._ring_from:
+            return [change for change in self._ring if change.rev > at]
+        return await asyncio.to_thread(self._changes, at, BATCH_MAX)
+
+    def _push(self, change: Change) -> None:
+        if len(self._ring) == RING_MAX:
+            self._ring_from = self._ring[0].rev
+        self._ring.append(change)
+
+    def _wake(self) -> None:
+        self._tick.set()
+        self._tick = asyncio.Event()
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+        return True
+    return False

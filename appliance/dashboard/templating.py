@@ -1,0 +1,90 @@
+"""Pages from Jinja2 templates: autoescaped, undefined names are errors, times and sizes in human words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from appliance.clock import iso_utc
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+class Templates:
+    """Owner of the template environment; `site` is the site's name, shown on each page."""
+
+    def __init__(self, site: str, *, guarded: bool) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+            lstrip_blocks=True, auto_reload=False,
+        )  # fmt: skip
+        self._environment.globals.update(site=site, guarded=guarded)
+        self._environment.filters.update(when=when, size=size, span=span, lasting=lasting, percent=percent, score=score)
+
+    def page(self, name: str, **values: Any) -> HTMLResponse:
+        """Render template `name`. A page is never cached: it holds the state of now."""
+        return HTMLResponse(self._environment.get_template(name).render(values))
+
+
+def when(t: float, style: str = "clock") -> Markup:
+    """A `<time>` element. The page's script rewrites it in the viewer's zone; without it, UTC stands there.
+
+    style: clock (12:01:10), ago (2 min ago), recent (12:01, 2 min ago), since (12:01, or yesterday 12:01),
+    moment (12:01:10, or yesterday 12:01:10), full (21 Nov, 12:01:10).
+    """
+    stamp = iso_utc(t)
+    return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(stamp, style, stamp[11:19])
+
+
+def size(amount: float) -> str:
+    """Bytes in decimal units, as network tariffs count them: `4.2 MB`."""
+    if amount < 0:
+        return f"−{size(-amount)}"
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            digits = 0 if unit == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
+            return f"{amount:.{digits}f} {unit}"
+        amount /= 1000
+    return f"{amount:.2f} TB"
+
+
+def span(seconds: float) -> str:
+    """A duration in at most two units: `32 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for big, small, big_s, small_s in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
+        if whole >= big_s:
+            rest = whole % big_s // small_s
+            return f"{whole // big_s} {big}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def lasting(seconds: float) -> str:
+    """How long something lasted, in whole seconds: an alert's end is no more exact than that."""
+    if seconds < 1:
+        return "a moment"
+    return f"{round(seconds)} s" if seconds < 59.5 else span(seconds)
+
+
+def score(value: float) -> str:
+    """A detector's score as the boxes show it: `91 %`."""
+    return f"{value:.0%}".replace("%", " %")
+
+
+def percent(share: float) -> str:
+    """A share with the digits that matter: `0.42 %`, `12 %`."""
+    amount = share * 100
+    if amount < 0:
+        return f"−{percent(-share)}"
+    if amount == 0:
+        return "0 %"
+    if amount < 0.01:
+        return "< 0.01 %"
+    if amount < 1 or 99.9 <= amount < 100:
+        return f"{min(amount, 99.99):.2f} %"
+    return f"{amount:.1f} %" if amount < 10 or 99 <= amount < 100 else f"{amount:.0f} %"

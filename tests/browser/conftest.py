@@ -1,0 +1,124 @@
+"""A real browser against a real server: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from appliance.clock import SystemClock
+from appliance.types import Alert
+from tests.dashboard_site import Site, running
+
+try:
+    from playwright import sync_api as playwright
+except ImportError:
+    playwright = None  # type: ignore[assignment]
+
+_ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--autoplay-policy=no-user-gesture-required",
+)
+
+
+def _chromium() -> str:
+    for name in (os.environ.get("VEDETTE_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    pytest.skip("no Chromium here: `apt-get install chromium`, or set VEDETTE_CHROMIUM to one")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[playwright.Browser]:
+    if playwright is None:
+        pytest.skip("the browser tests need the playwright package (it is in the dev extra)")
+    program = _chromium()
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@dataclass
+class House:
+    """A site whose dashboard is being served at `url`."""
+
+    site: Site
+    url: str
+    t0: float  # when the recording of camera `gate` begins
+    alert: Alert  # `walker`: with still, clip, boxes and a verdict
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    clock = SystemClock()
+    site = Site(tmp_path, clock)
+    t0 = clock.now() - 20
+    for camera in ("gate", "dock"):
+        site.live(camera, t0)
+        site.record(camera, t0)
+    site.spend("gate", 420_000_000, 150_000)
+    site.meter.add("gate", "examined", 5 * 7200)  # two hours of video
+    alert = site.raise_alert("walker", t0 + 3, seconds=2.0)
+    site.cut(alert)
+    site.answer(alert)
+    with running(site.serve()) as url:
+        yield House(site, url, t0, alert)
+    site.close()
+
+
+@dataclass
+class Watched:
+    """A page, and everything about it that must not happen."""
+
+    page: playwright.Page
+    faults: list[str] = field(default_factory=list)
+
+    def watch(self) -> None:
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("response", lambda got: got.status >= 400 and self.faults.append(f"{got.status} {got.url}"))
+        self.page.on("request", self._request)
+
+    def _said(self, message: playwright.ConsoleMessage) -> None:
+        # Reading pixels back is the test's own doing.
+        if message.type in {"error", "warning"} and not message.text.startswith("Canvas2D: Multiple readback"):
+            self.faults.append(message.text)
+
+    def _request(self, request: playwright.Request) -> None:
+        if urlsplit(request.url).hostname not in {"127.0.0.1", None}:
+            self.faults.append(f"left the machine: {request.url}")
+
+
+@pytest.fixture
+def visit(browser: playwright.Browser, house: House) -> Iterator[Callable[..., playwright.Page]]:
+    """Open a page of the house: `visit("/cameras", width=390, height=844, scheme="dark")`."""
+    opened: list[Watched] = []
+
+    def open_page(path: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> playwright.Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(10_000)
+        watched = Watched(context.new_page())
+        watched.watch()
+        opened.append(watched)
+        watched.page.goto(house.url + path)
+        return watched.page
+
+    yield open_page
+    faults = [fault for watched in opened for fault in watched.faults]
+    for watched in opened:
+        watched.page.context.close()
+    assert not faults, faults

@@ -1,0 +1,72 @@
+"""A clip in a real browser: at `currentTime` it shows the frame of camera time `t_start + currentTime`."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from pathlib import Path
+
+import pytest
+from media import BITS, film, record
+from shelf import T0
+
+from appliance.alerts.evidence_clip import cut_clip
+from appliance.alerts.evidence_packets import Recorded
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+SHOW = """async ([clip, times, bits]) => {
+  const data = Uint8Array.from(atob(clip), (c) => c.charCodeAt(0));
+  const video = document.createElement("video");
+  video.muted = true;
+  const once = (name) => new Promise((done, fail) => {
+    video.addEventListener(name, done, {once: true});
+    video.addEventListener("error", () => fail(new Error(video.error.message)), {once: true});
+  });
+  const loaded = once("loadeddata");
+  video.src = URL.createObjectURL(new Blob([data], {type: "video/mp4"}));
+  await loaded;
+  const canvas = document.createElement("canvas");
+  canvas.width = video.videoWidth; canvas.height = video.videoHeight;
+  const context = canvas.getContext("2d", {willReadFrequently: true});
+  const numbers = [];
+  for (const t of times) {
+    const sought = once("seeked");
+    video.currentTime = t;
+    await sought;
+    for (let tries = 0; tries < 200; tries++) {  // the first picture may reach the canvas a little late
+      await new Promise(requestAnimationFrame);
+      context.drawImage(video, 0, 0);
+      if (context.getImageData(5, 5, 1, 1).data[0] > 50) break;
+    }
+    let n = 0;
+    for (let bit = 0; bit < bits; bit++) {
+      const x = Math.floor((bit + 0.5) * canvas.width / bits);
+      n = n * 2 + (context.getImageData(x, canvas.height / 2, 1, 1).data[0] > 128 ? 1 : 0);
+    }
+    numbers.push(n);
+  }
+  return {numbers, duration: video.duration, width: video.videoWidth};
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
+@pytest.mark.parametrize("b_frames", [0, 2])
+def test_the_frame_on_screen_is_the_frame_of_that_time(tmp_path: Path, b_frames: int) -> None:
+    segments = []
+    for n, t in ((0, 0.0), (40, 4.0), (120, 12.0)):  # nothing came from 8 s to 12 s
+        row = record(tmp_path, film(n, 40, b_frames=b_frames), T0 + t)
+        segments.append(Recorded(tmp_path / row.path, row.t_start, row.t_end))
+    clip = cut_clip(segments, T0 + 2.3, T0 + 14, tmp_path / "clip.mp4")
+    data = base64.b64encode((tmp_path / "clip.mp4").read_bytes()).decode()
+    frames = [20, 23, 39, 40, 55, 77, 120, 125, 133]
+    seconds = [T0 + n / 10 + 0.05 - clip.t_start for n in frames]  # in the middle of each frame
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        shown = page.evaluate(SHOW, [data, [*seconds, T0 + 10 - clip.t_start], BITS])
+        browser.close()
+    assert shown["numbers"] == [*frames, 79]  # in the gap the last picture stands
+    assert shown["duration"] == pytest.approx(clip.t_end - clip.t_start, abs=0.15)

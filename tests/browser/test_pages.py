@@ -1,0 +1,324 @@
+"""Each page in a real browser: it loads whole and silently, stays live, and does what its buttons say."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from appliance.clock import SystemClock
+from appliance.types import CameraState
+from tests.browser.conftest import House
+from tests.dashboard_site import Site, config_of, running
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Page, Route, expect
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(90)]
+
+Visit = Callable[..., Page]
+PAGES = ["/", "/alerts/walker", "/cameras", "/cameras/gate", "/savings"]
+SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+_PAINTED = """() => {
+  const canvas = document.getElementById('overlay');
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let [left, right] = [canvas.width, -1];
+  for (let i = 3; i < data.length; i += 4) if (data[i]) {
+    const x = ((i - 3) / 4) % canvas.width;
+    left = Math.min(left, x); right = Math.max(right, x);
+  }
+  return right < 0 ? null : [left / canvas.width, right / canvas.width];
+}"""
+
+
+def until(page: Page, condition: str, deadline_s: float = 10.0) -> None:
+    """Wait until a JavaScript expression holds. (Playwright's own way needs `unsafe-eval`; no page here allows it.)"""
+    end = time.monotonic() + deadline_s
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"never came true: {condition}"
+        page.wait_for_timeout(20)
+
+
+def live(page: Page) -> None:
+    """Wait until the event stream is connected."""
+    expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_loads_whole_on_a_phone_and_on_a_desk(visit: Visit, path: str, scheme: str) -> None:
+    for width, height in ((390, 844), (1280, 800)):
+        page = visit(path, width=width, height=height, scheme=scheme)
+        live(page)
+        expect(page.locator("h1").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "scrolls sideways"
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness = sum(int(part) for part in ground[4:-1].split(",")[:3]) / 3
+        assert brightness < 60 if scheme == "dark" else brightness > 200
+        assert page.evaluate("document.querySelectorAll('time').length") == 0 or "UTC" not in page.inner_text("main")
+
+
+def test_a_new_alert_slides_in_within_half_a_second(visit: Visit, house: House) -> None:
+    page = visit("/")
+    live(page)
+    took = []
+    for n in range(5):
+        began = time.monotonic()
+        house.site.raise_alert(f"new{n}", house.t0 + 10 + n, seconds=None)
+        page.wait_for_selector(f"#a-new{n}")
+        took.append(time.monotonic() - began)
+    assert statistics.median(took) < 0.5, took
+    assert page.locator(".card").first.get_attribute("data-id") == "new4"
+    assert "New alert" in page.inner_text("#said")
+
+
+def test_the_tab_counts_what_is_to_review(visit: Visit, house: House) -> None:
+    page = visit("/")
+    live(page)
+    expect(page).to_have_title("(1) Alerts · depot-7")
+    house.site.raise_alert("new", house.t0 + 10, seconds=None)
+    expect(page).to_have_title("(2) Alerts · depot-7")
+    page.keyboard.press("j")
+    page.keyboard.press("r")
+    expect(page).to_have_title("(1) Alerts · depot-7")
+
+
+def test_cards_make_room_gently_or_not_at_all(visit: Visit, house: House) -> None:
+    page = visit("/")
+    live(page)
+    for reduced, moving in (("no-preference", True), ("reduce", False)):
+        page.emulate_media(reduced_motion=reduced)
+        page.evaluate("document.getAnimations().forEach((each) => each.finish())")
+        page.evaluate("""() => {
+          window.moved = false;
+          const animate = Element.prototype.animate;
+          Element.prototype.animate = function (...how) { window.moved = true; return animate.apply(this, how); };
+        }""")
+        house.site.raise_alert(f"new-{reduced}", house.t0 + 10, seconds=None)
+        page.wait_for_selector(f"#a-new-{reduced}")
+        assert page.evaluate("window.moved") is moving
+
+
+def test_a_card_changes_in_place_when_its_verdict_lands(visit: Visit, house: House) -> None:
+    alert = house.site.raise_alert("asked", house.t0 + 10, seconds=1.0)
+    page = visit("/")
+    live(page)
+    expect(page.locator("#a-asked")).to_contain_text("Waiting for the cloud")
+    house.site.answer(alert, "rejected")
+    expect(page.locator("#a-asked")).to_contain_text("Rejected")
+    assert page.locator("#a-asked").count() == 1
+
+
+def test_news_does_not_move_what_is_being_read(visit: Visit, house: House) -> None:
+    for n in range(30):
+        house.site.raise_alert(f"old{n}", house.t0 - 1000 + n)
+    page = visit("/")
+    live(page)
+    page.evaluate("scrollTo(0, 900)")
+    house.site.raise_alert("new", house.t0 + 10, seconds=None)
+    fresh = page.locator("#fresh")
+    expect(fresh).to_have_text("1 new alert")
+    assert page.evaluate("scrollY") == 900
+    assert page.locator("#a-new").count() == 0
+    fresh.click()
+    expect(page.locator(".card").first).to_have_attribute("data-id", "new")
+
+
+def test_older_alerts_come_as_one_scrolls(visit: Visit, house: House) -> None:
+    for n in range(120):
+        house.site.raise_alert(f"old{n}", house.t0 - 1000 + n)
+    page = visit("/")
+    expect(page.locator(".card")).to_have_count(50)
+    for count in (100, 121):
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(page.locator(".card")).to_have_count(count)
+    expect(page.locator("#older")).to_have_count(0)
+
+
+def test_reviewing_from_the_keyboard(visit: Visit, house: House) -> None:
+    house.site.raise_alert("second", house.t0 + 10, seconds=1.0)
+    page = visit("/")
+    live(page)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("f")
+    expect(page.locator("#a-walker")).to_contain_text("False alarm")
+    page.keyboard.press("u")
+    expect(page.locator("#a-walker .review")).to_have_text("")
+    page.keyboard.press("k")
+    page.keyboard.press("r")
+    expect(page.locator("#a-second")).to_contain_text("Reviewed")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/alerts/second")
+
+
+def test_reviewing_on_the_alert_page_and_back(visit: Visit, house: House) -> None:
+    page = visit("/alerts/walker")
+    live(page)
+    page.get_by_role("button", name="False alarm").click()
+    expect(page.locator("#review strong")).to_have_text("False alarm")
+    detail = house.site.alerts.get("walker")
+    assert detail is not None
+    assert detail.alert.review == "false_alarm"
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("button", name="Mark reviewed")).to_be_visible()
+
+
+def test_the_boxes_follow_the_clip(visit: Visit, house: House) -> None:
+    page = visit("/alerts/walker")
+    until(page, "document.getElementById('clip').readyState >= 2")
+    start = float(page.locator("#clip").get_attribute("data-start") or "nan")
+    places = []
+    for seconds in (1.05, 2.15, 3.35):  # the frames of 2.1 and 3.3 lie between two looks
+        page.evaluate("t => { document.getElementById('clip').currentTime = t }", seconds)
+        until(page, "!document.getElementById('clip').seeking")
+        shown = int(seconds * 10) / 10  # the film has ten frames a second
+        expected = 0.05 + 0.1 * (start + shown - house.t0)
+        stage = page.locator("#stage").bounding_box()
+        assert stage is not None
+        wide = stage["height"] * 4 / 3 / stage["width"]  # a 4:3 picture in a 16:9 stage
+        left = (1 - wide) / 2 + expected * wide
+        until(page, f"(() => {{ const p = ({_PAINTED})(); return p && Math.abs(p[0] - {left}) < 0.005 }})()")
+        places.append(page.evaluate(_PAINTED)[0])
+    assert places == sorted(places)
+    page.get_by_label("Boxes").uncheck()
+    assert page.evaluate(_PAINTED) is None
+
+
+def test_the_best_picture_wears_its_own_boxes_until_the_clip_moves(visit: Visit, house: House) -> None:
+    page = visit("/alerts/walker")
+    until(page, "document.getElementById('clip').readyState >= 2")
+    still = float(page.locator("#clip").get_attribute("data-still") or "nan")
+    expected = 0.05 + 0.1 * (still - house.t0)
+    stage = page.locator("#stage").bounding_box()
+    assert stage is not None
+    wide = stage["height"] * 4 / 3 / stage["width"]
+    left = (1 - wide) / 2 + expected * wide
+    on_still = f"(() => {{ const p = ({_PAINTED})(); return p && Math.abs(p[0] - {left}) < 0.02 }})()"
+    until(page, on_still)
+    page.evaluate("document.getElementById('clip').currentTime = 0.1")
+    until(page, f"!{on_still}")
+    page.get_by_role("button", name="Best picture").click()
+    until(page, on_still)
+
+
+def test_the_clip_plays_with_its_boxes(visit: Visit) -> None:
+    page = visit("/alerts/walker")
+    page.evaluate("document.getElementById('clip').play()")
+    until(page, "document.getElementById('clip').currentTime > 1")
+    assert page.evaluate(_PAINTED) is not None
+
+
+def test_an_event_seeks_the_clip(visit: Visit, house: House) -> None:
+    page = visit("/alerts/walker")
+    until(page, "document.getElementById('clip').readyState >= 1")
+    page.locator(".events button").first.click()
+    start = float(page.locator("#clip").get_attribute("data-start") or "nan")
+    at = page.evaluate("document.getElementById('clip').currentTime")
+    assert at == pytest.approx(house.alert.t_start - start, abs=0.01)
+
+
+def test_the_verdict_says_who_judged(visit: Visit) -> None:
+    panel = visit("/alerts/walker").locator("#verdict")
+    expect(panel).to_contain_text("A person walks through the yard.")
+    expect(panel).to_contain_text("a second look by a detector, not a language model")
+    expect(panel.locator(".support li")).to_have_count(3)
+
+
+def test_evidence_appears_when_it_is_cut(visit: Visit, house: House) -> None:
+    alert = house.site.raise_alert("late", house.t0 + 4, seconds=1.0)
+    page = visit("/alerts/late")
+    live(page)
+    expect(page.locator("#stage")).to_contain_text("The clip is cut as soon as")
+    house.site.cut(alert)
+    page.wait_for_selector("#clip")
+
+
+def test_the_live_picture_has_boxes_zones_and_lines(visit: Visit) -> None:
+    page = visit("/cameras/gate")
+    page.wait_for_selector(".stage[data-objects='1']")
+    colours = """() => {
+      const c = document.querySelector('.stage canvas');
+      const data = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+      return new Set(new Uint32Array(data.buffer)).size;
+    }"""
+    with_all = page.evaluate(colours)
+    page.get_by_label("Zones and lines").uncheck()
+    with_boxes = page.evaluate(colours)
+    page.get_by_label("Boxes").uncheck()
+    assert page.evaluate(colours) < with_boxes < with_all
+
+
+def test_a_lost_camera_shows_at_once(visit: Visit, house: House) -> None:
+    page = visit("/cameras")
+    live(page)
+    expect(page.locator("[data-camera=gate] .pill")).to_have_text("live")
+    house.site.cameras.state(CameraState(camera="gate", state="lost", t=house.t0 + 9, reason="connection closed"))
+    expect(page.locator("[data-camera=gate] .pill")).to_have_text("lost")
+    expect(page.locator("[data-camera=gate]")).to_contain_text("connection closed")
+    expect(page.locator("main .head")).to_contain_text("1 of 2 live")
+
+
+def test_a_camera_without_a_picture_waits_quietly(visit: Visit, house: House) -> None:
+    with house.site.db.transaction() as connection:
+        connection.execute("DELETE FROM segment WHERE camera = 'dock'")
+    page = visit("/cameras/dock")  # `visit` fails on any error in the console
+    expect(page.locator(".stage .note")).to_have_text("Waiting for the first picture")
+
+
+def test_an_old_picture_does_not_pass_for_a_live_one(visit: Visit, house: House) -> None:
+    page = visit("/cameras/gate")
+    page.wait_for_selector(".stage[data-objects='1']")
+
+    def answered(seconds: float) -> Callable[[Route], None]:
+        date = formatdate(house.t0 + 8 + seconds, usegmt=True)
+        return lambda route: route.fulfill(response=(got := route.fetch()), headers={**got.headers, "date": date})
+
+    page.route("**/picture", answered(60))  # the same picture, asked for a minute later
+    expect(page.locator(".stage .note")).to_be_visible()
+    expect(page.locator(".stage .note")).to_contain_text("Last picture")
+    page.unroute("**/picture")
+    page.route("**/picture", answered(2))
+    expect(page.locator(".stage .note")).to_be_hidden()
+
+
+def test_hostile_strings_stay_strings(visit: Visit, house: House) -> None:
+    page = visit("/")
+    live(page)
+    alert = house.site.raise_alert("evil", house.t0 + 4, rules=(SCRIPT,), labels=(SCRIPT,), seconds=1.0)
+    house.site.cut(alert)
+    house.site.answer(alert, reason=SCRIPT)
+    expect(page.locator("#a-evil")).to_contain_text("document.title=")
+    for path in ("/", "/alerts/evil", "/cameras/gate"):
+        page = visit(path)
+        live(page)
+        expect(page.locator("main")).to_contain_text("document.title=")
+        assert page.title() != "owned"
+        assert page.locator("main script, main img[src=x]").count() == 0
+
+
+def test_the_numbers_stand_on_the_first_page_and_on_their_own(visit: Visit) -> None:
+    expect(visit("/").locator("#headline")).to_contain_text("99.96 %")
+    expect(visit("/savings").locator("main")).to_contain_text("150 kB")
+
+
+def test_signing_in_and_out(browser: Browser, tmp_path: Path) -> None:
+    site = Site(tmp_path, SystemClock(), config=config_of(token="open sesame"))
+    with running(site.serve()) as url, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{url}/savings?since=all")
+        page.get_by_label("Token").fill("guess")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#wrong")).to_contain_text("not the token")
+        page.get_by_label("Token").fill("open sesame")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{url}/savings?since=all")
+        live(page)
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url(f"{url}/login")
+    site.close()

@@ -1,0 +1,235 @@
+"""A site for the dashboard's tests: a real store on disk with real recordings, alerts and evidence, and a real server.
+
+Everything is written through the store's own doors, as the core would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from appliance import wire
+from appliance.alerts.evidence_clip import cut_clip
+from appliance.alerts.evidence_packets import Recorded
+from appliance.alerts.evidence_still import cut_still, jpeg
+from appliance.clock import Clock, local_day
+from appliance.config import SiteConfig
+from appliance.dashboard.app import create_app
+from appliance.dashboard.ports import HealthState, LinkState
+from appliance.dashboard.server import DashboardServer
+from appliance.store.alerts import Alerts
+from appliance.store.boxes import Boxes
+from appliance.store.cameras import Cameras
+from appliance.store.database import Database
+from appliance.store.evidence import Evidence
+from appliance.store.meter import Meter
+from appliance.store.paths import evidence_folder
+from appliance.store.rows import EvidenceRow
+from appliance.store.segments import Segments
+from appliance.types import (
+    Alert,
+    AlertChange,
+    BestView,
+    CameraState,
+    Decision,
+    Event,
+    FrameBoxes,
+    SegmentRow,
+    Severity,
+    StreamHeader,
+    TrackedObject,
+)
+from tests import media
+
+RUN = "run-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    up: bool = True
+    since: float = 0.0
+    error: str = ""
+
+
+def config_of(**dashboard: object) -> SiteConfig:
+    """Two cameras, of which `gate` has a zone, a line and rules; the password must never be seen again."""
+    rules = [
+        {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert"},
+        {"name": "loiterer", "kind": "dwell", "zone": "yard", "seconds": 20},
+        {"name": "wrong-way", "kind": "line", "line": "door", "direction": "left_to_right"},
+    ]
+    gate = {
+        "url": "rtsp://viewer:hunter2@192.168.1.20/main",
+        "zones": {"yard": [[0.1, 0.45], [0.95, 0.45], [0.95, 0.98], [0.1, 0.98]]},
+        "lines": {"door": [[0.4, 0.2], [0.4, 0.8]]},
+        "rules": rules,
+    }
+    cameras = {"gate": gate, "dock": {"url": "rtsp://192.168.1.21/main"}}
+    return SiteConfig.model_validate(
+        {
+            "site": {"name": "depot-7"},
+            "cameras": cameras,
+            "dashboard": {"port": 0, **dashboard},
+            "uplink": {"url": "nats://127.0.0.1:4222"},
+        }
+    )
+
+
+@dataclass
+class Site:
+    """The store of one site, and hands to write it with."""
+
+    root: Path
+    clock: Clock
+    config: SiteConfig = field(default_factory=config_of)
+    link: LinkState = field(default_factory=Link)
+    health: HealthState = field(default_factory=lambda: HealthState(ingest_running=True, ingest_starts=1))
+
+    def __post_init__(self) -> None:
+        self.db = Database(self.root / "vedette.db", self.clock)
+        self.alerts, self.evidence, self.boxes = Alerts(self.db), Evidence(self.db), Boxes(self.db)
+        self.segments, self.meter, self.cameras = Segments(self.db), Meter(self.db, "core-1"), Cameras(self.db)
+        self.cameras.ensure({name: camera.url for name, camera in self.config.cameras.items()})
+        self.recorded: list[SegmentRow] = []
+
+    def close(self) -> None:
+        self.db.close()
+
+    def live(self, camera: str, t: float, size: tuple[int, int] = (320, 240)) -> None:
+        self.cameras.header(StreamHeader(camera=camera, clip="", model="vedette-nano", size=size, run=RUN))
+        self.cameras.state(CameraState(camera=camera, state="live", t=t))
+
+    def record(self, camera: str, t0: float, seconds: float = 8.0) -> SegmentRow:
+        """Eight seconds of pictures that say their number, and one person who walks from left to right."""
+        row = media.record(self.root, media.film(0, int(seconds * 10)), t0, camera=camera)
+        self.keep(row, [walk(camera, t0, n) for n in range(int(seconds * 5))])
+        return row
+
+    def keep(self, row: SegmentRow, frames: Sequence[FrameBoxes]) -> None:
+        self.segments.put(row)
+        self.recorded.append(row)
+        self.boxes.append(row.camera, RUN, frames)
+
+    def spend(self, camera: str, received: int, sent: int, *, exact: bool = True) -> None:
+        self.meter.add(camera, "camera_bytes" if exact else "camera_bytes_estimated", received)
+        for kind in ("uplink_bytes", "uplink_bytes_evidence"):
+            self.meter.add(camera, kind, sent)
+        self.meter.add(camera, "examined", 40)
+        self.meter.add(camera, "unexamined", 2)
+        self.meter.flush(local_day(self.clock.now()))
+
+    def raise_alert(
+        self,
+        alert_id: str,
+        t: float,
+        *,
+        camera: str = "gate",
+        rules: tuple[str, ...] = ("intruder",),
+        labels: tuple[str, ...] = ("person",),
+        severity: Severity = "alert",
+        tracks: tuple[int, ...] = (1,),
+        seconds: float | None = 3.0,
+        best: BestView | None = None,
+        events: Sequence[Event] = (),
+        ask: bool = True,
+    ) -> Alert:
+        """Raise an alert at `t` that ended after `seconds` (None: it lasts), and ask the cloud about it."""
+        seen = best or BestView(track=tracks[0], label=labels[0], t=t + 1, score=0.87, box=(0.4, 0.4, 0.5, 0.8))
+        alert = Alert(
+            camera=camera, id=alert_id, rules=rules, severity=severity, t_start=t, t_end=None, tracks=tracks,
+            labels=labels, score=0.87, run=RUN, best=seen,
+        )  # fmt: skip
+        first = Event(
+            camera=camera, rule=rules[0], kind="enter", track=tracks[0], label=labels[0], t=t, score=0.87,
+            box=(0.3, 0.4, 0.4, 0.8), zone="yard", severity=severity,
+        )  # fmt: skip
+        question = self._question(alert, first) if ask else None
+        for n, event in enumerate(events or (first,)):
+            change = AlertChange("extended" if n else "opened", alert, event)
+            self.alerts.apply(change, escalation=None if n else question, priority="high")
+        if seconds is not None:
+            alert = replace(alert, t_end=t + seconds)
+            self.alerts.apply(AlertChange("ended", alert), escalation=None, priority="high")
+        return alert
+
+    def _question(self, alert: Alert, event: Event) -> wire.Escalation:
+        return wire.Escalation(
+            id=f"e-{alert.id}", site=self.config.site.name, camera=alert.camera, alert=alert.id, rule="intruder",
+            kind=event.kind, label=event.label, severity=alert.severity, t=alert.t_start, created_t=self.clock.now(),
+        )  # fmt: skip
+
+    def cut(self, alert: Alert) -> None:
+        """Cut the still, the clip and the box path out of what was recorded."""
+        assert alert.best is not None
+        assert alert.t_end is not None
+        rows = [row for row in self.recorded if row.camera == alert.camera]
+        recording = [Recorded(self.root / row.path, row.t_start, row.t_end) for row in rows]
+        folder = self.root / evidence_folder(alert.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        still = cut_still(recording, alert.best.t)
+        (folder / "still.jpg").write_bytes(jpeg(still.image))
+        clip = cut_clip(recording, alert.t_start - 2, alert.t_end + 2, folder / "clip.mp4")
+        frames = self.boxes.span(alert.camera, clip.t_start, clip.t_end)
+        looks = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
+        (folder / "boxes.json").write_text(json.dumps({"schema": 1, "frames": looks}))
+        self.evidence.put(
+            self._piece(alert.id, "still", still.t, still.t),
+            *(self._piece(alert.id, name, clip.t_start, clip.t_end) for name in ("clip", "boxes")),
+        )
+
+    def _piece(self, alert_id: str, kind: str, t_start: float, t_end: float) -> EvidenceRow:
+        names = {"still": "still.jpg", "clip": "clip.mp4", "boxes": "boxes.json"}
+        path = f"{evidence_folder(alert_id)}/{names[kind]}"
+        return EvidenceRow(
+            alert=alert_id, kind=kind, state="ready", path=path, t_start=t_start, t_end=t_end,  # type: ignore[arg-type]
+            bytes=(self.root / path).stat().st_size, sha256=f"{alert_id}-{kind}",
+        )  # fmt: skip
+
+    def answer(
+        self, alert: Alert, decision: Decision = "confirmed", reason: str = "A person walks through the yard.",
+        engine: str = "redetect",
+    ) -> None:  # fmt: skip
+        """Let the cloud's verdict land."""
+        t = alert.t_start
+        support = tuple(
+            wire.FrameSupport(media=f"{n:032x}", t=t + n, supports="yes" if n else "unsure", score=0.55 + n / 10)
+            for n in range(3)
+        )
+        verdict = wire.Verdict(
+            escalation=f"e-{alert.id}", site=self.config.site.name, alert=alert.id, decision=decision, reason=reason,
+            confidence=0.92, support=support, engine=engine, model="yolox-m", prompt_version="p3", seconds=0.84,
+            judged_t=self.clock.now(),
+        )  # fmt: skip
+        assert self.alerts.settle(verdict, self.clock.now() + 1.4)
+
+    def serve(self) -> DashboardServer:
+        """A server on a free port of the loopback, not running yet."""
+        app = create_app(
+            db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
+            link=lambda: self.link, health=lambda: self.health,
+        )  # fmt: skip
+        return DashboardServer(app, "127.0.0.1", 0)
+
+
+def walk(camera: str, t0: float, n: int) -> FrameBoxes:
+    """Look `n` (five a second) at a person who walks from left to right."""
+    x = 0.05 + 0.02 * n
+    person = TrackedObject(track=1, label="person", score=0.87, box=(x, 0.4, x + 0.1, 0.8))
+    return FrameBoxes(camera=camera, seq=n, frame=2 * n, t=t0 + n / 5, looked=True, objects=(person,))
+
+
+@contextlib.contextmanager
+def running(server: DashboardServer) -> Iterator[str]:
+    """Run the server in a thread; yields its URL without the last slash."""
+    thread = threading.Thread(target=server.run, name="dashboard")
+    thread.start()
+    try:
+        yield server.url.rstrip("/")
+    finally:
+        server.stop()
+        thread.join(10)
+        assert not thread.is_alive(), "the dashboard did not stop"

@@ -1,0 +1,257 @@
+"""Who gets in: Host names, origins, the token, and what happens to those who guess."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.config import Dashboard
+from appliance.dashboard.app import create_app
+from appliance.dashboard.auth import COOKIE, SESSION_S, Sessions, Throttle
+from appliance.dashboard.guard import Hosts
+from appliance.dashboard.login import local_path
+from appliance.dashboard.server import DashboardServer
+from appliance.errors import MissingPart
+from tests.dashboard_site import Site, config_of
+
+TOKEN = "correct horse battery staple"
+T0 = 1_700_000_000.0
+HERE = "http://127.0.0.1:8080"
+
+
+def client_of(site: Site, base: str = HERE) -> TestClient:
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    return TestClient(app, base_url=base, follow_redirects=False)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(T0)
+
+
+@pytest.fixture
+def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
+    made = Site(tmp_path / "open", clock)
+    made.raise_alert("a", T0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
+    made = Site(tmp_path / "guarded", clock, config=config_of(token=TOKEN))
+    made.raise_alert("a", T0)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "vedette.lan"])
+def test_answers_to_its_own_names(host: str) -> None:
+    assert Hosts.of(Dashboard(allowed_hosts=("vedette.lan",))).accept(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "192.168.1.5", "[::1", "a@localhost.evil"]
+)
+def test_does_not_answer_to_a_name_that_was_rebound(site: Site, host: str) -> None:
+    assert not Hosts.of(Dashboard()).accept(host)
+    answer = client_of(site).get("/api/v1/alerts", headers={"Host": host})
+    assert answer.status_code == 403
+    assert "intruder" not in answer.text
+
+
+def test_takes_addresses_in_figures_only_when_open_to_the_network() -> None:
+    hosts = Hosts.of(Dashboard.model_validate({"host": "0.0.0.0", "token": "t"}))
+    assert hosts.accept("192.168.1.5:8080")
+    assert not hosts.accept("vedette.example")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:9999"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_another_site_cannot_change_anything(site: Site, headers: dict[str, str]) -> None:
+    answer = client_of(site).post("/api/v1/alerts/a/review", json={"review": "reviewed"}, headers=headers)
+    assert answer.status_code == 403
+    detail = site.alerts.get("a")
+    assert detail is not None
+    assert detail.alert.review is None
+
+
+def test_its_own_pages_and_programs_can(site: Site) -> None:
+    with client_of(site) as client:
+        own = {"Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+        for headers in (own, {}):
+            answer = client.post("/api/v1/alerts/a/review", json={"review": "reviewed"}, headers=headers)
+            assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Content-Type": "text/plain"}, 415), ({"Content-Type": "application/x-www-form-urlencoded"}, 415)],
+)
+def test_a_form_cannot_change_anything(site: Site, headers: dict[str, str], status: int) -> None:
+    body = b'{"review": "reviewed"}'
+    assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == status
+
+
+def test_a_change_is_small(site: Site) -> None:
+    body = b'{"review": "' + b"x" * 5000 + b'"}'
+    headers = {"Content-Type": "application/json"}
+    assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400
+
+
+def test_another_site_may_link_here_but_not_embed_or_read(site: Site) -> None:
+    client = client_of(site)
+    assert client.get("/", headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}).status_code == 200
+    for path in ("/api/v1/cameras/gate/picture", "/static/page.js"):
+        assert (
+            client.get(path, headers={"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}).status_code == 403
+        )
+
+
+def test_every_answer_carries_the_strict_headers(site: Site) -> None:
+    with client_of(site) as client:
+        for path in ("/", "/static/style.css", "/api/v1/alerts", "/nowhere", "/healthz"):
+            headers = client.get(path).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy, path
+            assert "unsafe" not in policy
+            assert "http" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+
+
+def test_without_the_token_only_health_and_the_sign_in_page_are_seen(guarded: Site) -> None:
+    with client_of(guarded) as client:
+        paths = ["/api/v1/alerts", "/api/v1/stream", "/api/v1/cameras/gate/picture", "/metrics", "/api/openapi.json"]
+        for path in [*paths, "/api/v1/alerts/a/evidence/clip.mp4", "/fragments/alerts/a"]:
+            answer = client.get(path)
+            assert answer.status_code == 401, path
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.headers["content-type"] == "application/problem+json"
+        away = client.get("/alerts/a?x=1", headers={"Accept": "text/html"})
+        assert (away.status_code, away.headers["location"]) == (303, "/login?next=%2Falerts%2Fa%3Fx%3D1")
+        assert client.get("/login").status_code == 200
+        assert client.get("/static/login.js").status_code == 200
+
+
+def test_health_is_open_but_says_why_only_to_those_who_may_look(guarded: Site) -> None:
+    guarded.cameras.lost(T0, "no answer from gate")
+    with client_of(guarded) as client:
+        assert client.get("/healthz").json() == {"status": "degraded", "reasons": []}
+        told = client.get("/healthz", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        assert any("gate" in reason for reason in told["reasons"])
+
+
+def test_signing_in_gives_a_cookie_that_is_not_the_token(guarded: Site) -> None:
+    with client_of(guarded) as client:
+        answer = client.post("/login", json={"token": TOKEN})
+        assert answer.status_code == 200
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "samesite=strict" in cookie.lower()
+        assert TOKEN not in cookie
+        assert TOKEN not in answer.text
+        page = client.get("/")
+        assert page.status_code == 200
+        assert TOKEN not in page.text
+        assert "Sign out" in page.text
+        client.post("/logout", json={})
+        assert client.get("/api/v1/alerts").status_code == 401
+
+
+def test_a_program_sends_the_token_as_a_bearer(guarded: Site) -> None:
+    with client_of(guarded) as client:
+        assert client.get("/api/v1/alerts", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get("/api/v1/alerts", headers={"Authorization": "Bearer nearly"}).status_code == 401
+        assert client.get(f"/api/v1/alerts?token={TOKEN}").status_code == 401
+
+
+@pytest.mark.parametrize("change", ["", "x", "1.2.3", "9999999999.nonce.00", "…", "."])
+def test_a_made_up_cookie_is_refused(guarded: Site, change: str) -> None:
+    with client_of(guarded) as client:
+        answer = client.get("/api/v1/alerts", headers={"Cookie": f"{COOKIE}={change}".encode()})
+        assert answer.status_code == 401
+
+
+def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock) -> None:
+    sessions = Sessions(TOKEN, clock)
+    cookie = sessions.issue()
+    assert sessions.accepts(cookie)
+    expiry, nonce, mac = cookie.split(".")
+    assert not sessions.accepts(f"{int(expiry) + 1}.{nonce}.{mac}")
+    assert not Sessions("another token", clock).accepts(cookie)
+    assert Sessions(TOKEN, clock).accepts(cookie), "a restart signs nobody out"
+    clock.advance(SESSION_S + 1)
+    assert not sessions.accepts(cookie)
+
+
+def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: ManualClock) -> None:
+    with client_of(guarded) as client:
+        statuses = [client.post("/login", json={"token": f"guess {n}"}).status_code for n in range(7)]
+        assert statuses == [401] * 5 + [429] * 2
+        blocked = client.post("/login", json={"token": TOKEN})
+        assert blocked.status_code == 429, "or the right guess would show"
+        assert int(blocked.headers["retry-after"]) >= 1
+        assert client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 429
+        clock.advance(2)
+        assert client.post("/login", json={"token": TOKEN}).status_code == 200
+
+
+def test_the_throttle_forgets_and_is_bounded(clock: ManualClock) -> None:
+    throttle = Throttle(clock)
+    for _ in range(30):
+        throttle.wrong("10.0.0.1")
+    assert 0 < throttle.wait_s("10.0.0.1") <= 60
+    for n in range(5000):
+        throttle.wrong(f"10.1.{n // 256}.{n % 256}")
+    assert throttle.wait_s("10.0.0.1") == 0
+    assert len(throttle) <= 1024
+
+
+def test_the_token_is_in_no_log_and_no_answer(guarded: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with client_of(guarded) as client:
+        texts = [
+            client.post("/login", json={"token": TOKEN, "extra": 1}).text,
+            client.post("/login", json={"token": [TOKEN]}).text,
+            client.get("/", headers={"Authorization": f"Bearer {TOKEN}x"}).text,
+        ]
+    assert TOKEN not in "".join(texts)
+    assert TOKEN not in "".join(record.getMessage() for record in caplog.records if record.name.startswith("appliance"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "leads_to"),
+    [
+        ("/alerts/a?x=1", "/alerts/a?x=1"), ("//evil.example", "/"), ("/\\evil.example", "/"),
+        ("https://evil.example", "/"), ("/\t/evil.example", "/"), ("", "/"), ("javascript:alert(1)", "/"),
+    ],
+)  # fmt: skip
+def test_signing_in_leads_only_to_pages_of_this_box(wanted: str, leads_to: str) -> None:
+    assert local_path(wanted) == leads_to
+
+
+def test_a_taken_port_is_said_with_the_remedy(site: Site) -> None:
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MissingPart, match=r"dashboard\.port"):
+        DashboardServer(app, "127.0.0.1", other.getsockname()[1])
+
+
+def test_a_host_that_is_not_ours_is_said(site: Site) -> None:
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with pytest.raises(MissingPart):
+        DashboardServer(app, "192.0.2.1", 0)
