@@ -1,0 +1,162 @@
+"""`vedette run`: builds every part, hands each what it needs, and runs them until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from appliance.address import Address
+from appliance.alerts.evidence import EvidenceMaker
+from appliance.broker import LinkState
+from appliance.clock import Clock, SystemClock, local_day
+from appliance.config import SiteConfig
+from appliance.core import Core, Shelves
+from appliance.dashboard.app import create_app
+from appliance.dashboard.ports import HealthState
+from appliance.dashboard.server import DashboardServer
+from appliance.errors import MissingPart, redact
+from appliance.escalate.outbox import Outbox
+from appliance.escalate.service import EscalationService
+from appliance.parts import Part, Parts, periodic
+from appliance.store.alerts import Alerts
+from appliance.store.boxes import Boxes
+from appliance.store.cameras import Cameras
+from appliance.store.database import Database
+from appliance.store.meter import Meter
+from appliance.store.paths import DATABASE
+from appliance.store.retention import Retention
+from appliance.store.segments import Segments
+from appliance.supervisor import IngestSupervisor
+
+METER_S = 1.0
+RETENTION_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+def run(config: SiteConfig) -> int:
+    """Run the appliance until SIGINT or SIGTERM. Returns 0, 1 after a failure of one part, 2 for an unusable model.
+
+    Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
+    it is used, in the ingest process: here it would cost 70 MB for nothing.
+    """
+    parts = Parts()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: parts.stop())
+    clock = SystemClock()
+    root = _storage(config)
+    db = Database(root / DATABASE, clock)
+    try:
+        appliance = Appliance(config, root, db, clock)
+        for part in appliance.parts():
+            parts.start(part)
+        logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
+        code = parts.wait()
+        appliance.close()
+        return code
+    finally:
+        db.close()
+
+
+class Appliance:
+    """All parts of one box, wired. Owner: the main thread."""
+
+    def __init__(self, config: SiteConfig, root: Path, db: Database, clock: Clock) -> None:
+        self._config = config
+        self._root = root
+        self._db = db
+        self._clock = clock
+        self._shelves = Shelves(Alerts(db), Boxes(db), Cameras(db), Segments(db), Meter(db, secrets.token_hex(8)))
+        self._recover()
+        self._core = Core(config, self._shelves, clock)
+        self._supervisor = IngestSupervisor(config, self._core.take, self._core.lost, clock)
+        self._uplink = self._make_uplink(config.uplink) if config.uplink else None
+        self._dashboard = self._make_dashboard() if config.dashboard.enabled else None
+        self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
+
+    def parts(self) -> list[Part]:
+        """In the order of starting; what makes alerts comes last, and so stops first."""
+        wake = self._uplink.wake if self._uplink else None
+        evidence = EvidenceMaker(self._db, self._root, self._config, self._clock, ready=wake)
+        retention = Retention(self._db, self._root, self._config.storage)
+        found = [
+            periodic("meter", METER_S, self._flush_meter, self._clock),
+            periodic("retention", RETENTION_S, retention.run_once, self._clock),
+            Part("evidence", evidence.run, evidence.stop),
+        ]
+        if self._uplink is not None:
+            found.append(Part("uplink", self._uplink.run, self._uplink.stop))
+        if self._dashboard is not None:
+            found.append(Part("dashboard", self._dashboard.run, self._dashboard.stop))
+        found.append(Part("core", self._supervisor.run, self._supervisor.stop))
+        return found
+
+    def close(self) -> None:
+        """Write what is held; call after the parts have stopped."""
+        self._core.close()
+        self._flush_meter()
+
+    def _recover(self) -> None:
+        """After a kill: index against disk, alerts that a dead core left open, cameras as the file has them."""
+        self._shelves.segments.reconcile(self._root)
+        ended = self._shelves.alerts.end_left_open()
+        if ended:
+            logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
+        sources = {name: redact(camera.url) for name, camera in self._config.cameras.items() if camera.enabled}
+        self._shelves.cameras.ensure(sources)
+
+    def _flush_meter(self) -> None:
+        self._shelves.meter.flush(local_day(self._clock.now()))
+
+    def _make_uplink(self, uplink: Address) -> EscalationService:
+        outbox = Outbox(self._db, self._config.escalation.expire_hours * 3600)
+        shelves = self._shelves
+        return EscalationService(
+            uplink, self._config.site.name, outbox, self._root, shelves.meter, shelves.alerts, self._clock
+        )
+
+    def _make_dashboard(self) -> DashboardServer:
+        app = create_app(
+            db=self._db,
+            root=self._root,
+            config=self._config,
+            clock=self._clock,
+            meter=self._shelves.meter,
+            link=self._link_state if self._uplink else None,
+            health=self._health,
+        )
+        return DashboardServer(app, self._config.dashboard.host, self._config.dashboard.port)
+
+    def _link_state(self) -> LinkState:
+        assert self._uplink is not None
+        state = self._uplink.link
+        return replace(state, error=state.error or self._uplink.waits_for)
+
+    def _health(self) -> HealthState:
+        status = self._supervisor.status
+        warnings = [self._core.warning, status.health.warning if status.health else ""]
+        state = HealthState(
+            ingest_running=status.pid != 0,
+            ingest_starts=status.starts,
+            warnings=tuple(text for text in warnings if text),
+        )
+        if status.health is None:
+            return state
+        return replace(
+            state,
+            detector_ms=status.health.detector_ms,
+            queue=status.health.queue,
+            rss_bytes=status.health.rss_bytes,
+        )
+
+
+def _storage(config: SiteConfig) -> Path:
+    root = config.storage.dir.absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MissingPart(f"storage.dir {root} cannot be made: {error.strerror}") from None
+    return root

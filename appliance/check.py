@@ -1,0 +1,172 @@
+"""`vedette check`: is this site file ready to go live? Each part is tried for a moment, each answer is a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from appliance import config
+from appliance.config import SiteConfig
+from appliance.detect import detector
+from appliance.errors import ModelError, SourceError, SourceRefused
+from appliance.ingest.probe import probe
+
+Level = Literal["ok", "warning", "unreachable", "wrong"]
+PROBES_AT_ONCE = 8
+BROKER_TIMEOUT_S = 3.0
+_SIGN = {"ok": "[green]ok[/]", "warning": "[yellow]note[/]", "unreachable": "[red]fails[/]", "wrong": "[red]wrong[/]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer: about which key, how it is, and what to do."""
+
+    about: str
+    level: Level
+    text: str
+
+
+def check(path: Path, *, probe: bool, as_json: bool) -> int:
+    """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
+    site = config.load(path)
+    findings = list(_findings(site, contact=probe))
+    if as_json:
+        print(json.dumps(_as_json(path, findings)))
+    else:
+        _print(path, findings)
+    return exit_code(findings)
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """2 when the file must be changed, 1 when something did not answer, else 0."""
+    levels = {finding.level for finding in findings}
+    if "wrong" in levels:
+        return 2
+    return 1 if "unreachable" in levels else 0
+
+
+def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
+    yield _storage(site.storage.dir)
+    yield from _detector(site)
+    yield _dashboard(site)
+    if contact:
+        yield from _cameras(site)
+        if site.uplink is not None:
+            yield _broker(site.uplink.url)
+    if site.uplink is None:
+        yield Finding("uplink", "ok", "absent: edge only, nothing leaves this box")
+
+
+def _storage(folder: Path) -> Finding:
+    existing = next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
+    if not existing.is_dir():
+        return Finding("storage.dir", "wrong", f"{existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("storage.dir", "wrong", f"{existing} cannot be written by this user")
+    free_gb = shutil.disk_usage(existing).free / 1e9
+    return Finding("storage.dir", "ok", f"{folder}, {free_gb:.1f} GB free")
+
+
+def _detector(site: SiteConfig) -> Iterator[Finding]:
+    try:
+        loaded = detector.load(site.detector)
+    except ModelError as error:
+        yield Finding("detector.model", "wrong", str(error))
+        return
+    if loaded.name.startswith("builtin:"):
+        yield Finding("detector.model", "warning", f"{loaded.name}: people only, and weak; a network sees far more")
+    else:
+        yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
+    for name, camera in site.cameras.items():
+        for rule in camera.rules:
+            for label in rule.labels:
+                if label not in loaded.labels:
+                    yield _unknown_label(f"cameras.{name}.rules.{rule.name}.labels", label, loaded.labels)
+
+
+def _unknown_label(about: str, label: str, known: tuple[str, ...]) -> Finding:
+    near = difflib.get_close_matches(label, known, n=1)
+    hint = (
+        f"did you mean `{near[0]}`?" if near else f"it knows: {', '.join(known[:12])}{'…' if len(known) > 12 else ''}"
+    )
+    return Finding(about, "wrong", f"the model has no class `{label}`; {hint}")
+
+
+def _cameras(site: SiteConfig) -> Iterator[Finding]:
+    jobs = [
+        (key, name, camera, url)
+        for name, camera in site.cameras.items()
+        for key, url in (("url", camera.url), ("detect_url", camera.detect_url))
+        if url is not None and camera.enabled
+    ]
+    with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
+        yield from pool.map(lambda job: _camera(*job), jobs)
+
+
+def _camera(key: str, name: str, camera: config.Camera, url: str) -> Finding:
+    about = f"cameras.{name}.{key}"
+    try:
+        found = probe(name, camera, url, key)
+    except SourceRefused as error:
+        return Finding(about, "wrong", str(error))
+    except SourceError as error:
+        return Finding(about, "unreachable", str(error))
+    return Finding(about, "ok", found.summary())
+
+
+def _broker(url: str) -> Finding:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 4222
+    try:
+        with socket.create_connection((host, port), BROKER_TIMEOUT_S):
+            return Finding("uplink.url", "ok", f"{host}:{port} answers")
+    except OSError as error:
+        reason = error.strerror or "no answer"
+        return Finding("uplink.url", "unreachable", f"{host}:{port}: {reason}; alerts would wait in the outbox")
+
+
+def _dashboard(site: SiteConfig) -> Finding:
+    if not site.dashboard.enabled:
+        return Finding("dashboard", "ok", "switched off")
+    host, port = site.dashboard.host, site.dashboard.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((host, port))
+        except OSError as error:
+            text = f"{host}:{port}: {error.strerror}; is Vedette running already? Else set dashboard.port"
+            return Finding("dashboard.port", "warning", text)
+    return Finding("dashboard.port", "ok", f"http://{host}:{port}")
+
+
+def _as_json(path: Path, findings: list[Finding]) -> dict[str, object]:
+    bad = [f"{finding.about}: {finding.text}" for finding in findings if finding.level in {"wrong", "unreachable"}]
+    code = exit_code(findings)
+    return {"ok": code == 0, "file": str(path), "problems": bad, "findings": [asdict(finding) for finding in findings]}
+
+
+def _print(path: Path, findings: list[Finding]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        table.add_row(_SIGN[finding.level], finding.about, finding.text.replace("[", r"\["))
+    console.print(table)
+    verdicts: dict[int, Callable[[], str]] = {
+        0: lambda: f"{path}: ready. Start it with: vedette run --config {path}",
+        1: lambda: f"{path}: the file is right, but not everything answers.",
+        2: lambda: f"{path}: must be changed before it can run.",
+    }
+    console.print(verdicts[exit_code(findings)](), soft_wrap=True)

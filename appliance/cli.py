@@ -1,0 +1,217 @@
+"""The `vedette` command: check a site file, run the appliance, replay footage, show the demo.
+
+Exit codes: 0 done, 1 something is wrong with the footage or a camera, 2 wrong use or configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from appliance.errors import ConfigError, SourceError, UsageError, VedetteError
+from appliance.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_SUMMARY = {
+    "check": "check a site file, its cameras and its broker before it goes live",
+    "run": "run the appliance",
+    "replay": "send a recorded clip through the pipeline and print what it would have raised",
+    "demo": "see the whole thing work on this machine, with footage that comes along",
+}
+
+_CHECK = """\
+Check a site file before it goes live: every key, every zone and rule, the model, the storage folder, the uplink,
+and each camera, which is opened for a moment.
+
+  vedette check /etc/vedette/site.yaml
+  vedette check site.yaml --no-probe          # the file only, nothing is contacted
+  vedette check site.yaml --json | jq .problems
+
+Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file is wrong (each fault with its line).
+"""
+_RUN = """\
+Run the appliance: read the cameras, detect, alert, keep evidence, ask the cloud, serve the dashboard.
+
+  vedette run --config /etc/vedette/site.yaml
+
+Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
+"""
+_REPLAY = """\
+Send a recorded clip through the same pipeline as a live camera, as fast as the machine allows, and print the events
+and alerts that the site file would have raised. The same clip, file and model give the same log, byte for byte.
+
+  vedette replay door.mp4 --config site.yaml --camera gate
+  vedette replay door.mp4 --config site.yaml --camera gate --model models/other.onnx --log other.jsonl
+  vedette replay door.mp4 --config site.yaml --camera gate --json | jq .alerts
+
+Exit code 0: replayed. 1: the clip cannot be read to its end. 2: wrong use or configuration.
+"""
+_DEMO = """\
+See the whole thing work on this machine, without an account, a camera or a GPU: two cameras over RTSP playing footage
+that comes with Vedette, the appliance, a NATS server, a cloud worker, and the dashboard.
+
+  vedette demo
+  vedette demo --clip ~/Videos/driveway.mp4
+  vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
+
+Ctrl-C stops everything.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
+    try:
+        code: int = options.command(options)
+        return code
+    except ConfigError as error:
+        return _wrong_file(error, as_json=getattr(options, "json", False))
+    except UsageError as error:
+        return _say(str(error), 2)
+    except (SourceError, VedetteError) as error:
+        return _say(str(error), 1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vedette",
+        description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",
+        epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
+    )
+    parser.add_argument("--version", action="version", version=f"vedette {_version()}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("-v", "--verbose", action="store_true", help="log more")
+    common.add_argument("--log-json", action="store_true", help="log as JSON lines")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _check_parser(commands, common)
+    _run_parser(commands, common)
+    _replay_parser(commands, common)
+    _demo_parser(commands, common)
+    return parser
+
+
+def _add(commands: _Commands, common: argparse.ArgumentParser, name: str, text: str) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        parents=[common],
+        help=_SUMMARY[name],
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _check_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    parser = _add(commands, common, "check", _CHECK)
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the site file (YAML)")
+    parser.add_argument("--no-probe", dest="probe", action="store_false", help="do not contact cameras or the broker")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
+    parser.set_defaults(command=_check)
+
+
+def _run_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    parser = _add(commands, common, "run", _RUN)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the site file (YAML)")
+    parser.set_defaults(command=_run)
+
+
+def _replay_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    parser = _add(commands, common, "replay", _REPLAY)
+    parser.add_argument("clip", type=Path, metavar="CLIP", help="a video file")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the site file with zones and rules")
+    parser.add_argument("--camera", metavar="NAME", help="whose zones and rules (default: the only camera of the file)")
+    parser.add_argument("--model", metavar="M", help="use this model instead of the file's detector.model")
+    parser.add_argument("--log", type=Path, metavar="OUT.jsonl", help="write the replay log (JSON lines) here")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
+    parser.set_defaults(command=_replay)
+
+
+def _demo_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    parser = _add(commands, common, "demo", _DEMO)
+    parser.add_argument("--clip", type=Path, metavar="FILE", help="play this video as the camera")
+    parser.add_argument(
+        "--camera", action="append", default=[], metavar="URL", help="use this rtsp:// camera (repeatable)"
+    )
+    parser.add_argument("--model", metavar="M", help="detector model: a name, a path to an .onnx, or builtin:hog")
+    parser.add_argument("--port", type=int, metavar="N", help="dashboard port (default 8080, or the next free one)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where recordings and the database go")
+    parser.add_argument("--no-browser", dest="browser", action="store_false", help="do not open a browser")
+    parser.add_argument("--seconds", type=float, metavar="S", help="stop by itself after S seconds")
+    parser.add_argument("--json", action="store_true", help="print what happens as JSON lines")
+    parser.set_defaults(command=_demo)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from appliance.check import check
+
+    return check(options.config, probe=options.probe, as_json=options.json)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from appliance import config
+    from appliance.app import run
+
+    return run(config.load(options.config))
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from appliance.replay.command import replay_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return replay_command(
+        options.clip,
+        options.config,
+        camera=options.camera,
+        model=options.model,
+        log=options.log,
+        as_json=options.json,
+    )
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from appliance.demo.run import DemoOptions, demo
+
+    return demo(
+        DemoOptions(
+            clip=options.clip,
+            cameras=tuple(options.camera),
+            port=options.port,
+            data=options.data,
+            open_browser=options.browser,
+            seconds=options.seconds,
+            model=options.model,
+            json=options.json,
+        )
+    )
+
+
+def _wrong_file(error: ConfigError, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"ok": False, "file": error.source, "problems": error.problems}))
+        return 2
+    print(f"{error.source}: {len(error.problems)} problem{'s' if len(error.problems) != 1 else ''}", file=sys.stderr)
+    for problem in error.problems:
+        print(f"  {problem}", file=sys.stderr)
+    return 2
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"vedette: {sentence}", file=sys.stderr)
+    return code
+
+
+def _version() -> str:
+    try:
+        return version("vedette")
+    except PackageNotFoundError:
+        return "unknown (not installed)"

@@ -1,0 +1,193 @@
+"""Takes what the ingest process says, decides, and writes it down: the one place where messages become rows."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+
+from appliance import wire
+from appliance.clock import Clock, local_weekday_minute
+from appliance.config import Camera, SiteConfig
+from appliance.escalate import router
+from appliance.pipeline import Pipeline
+from appliance.store.alerts import Alerts
+from appliance.store.backlog import Backlog
+from appliance.store.boxes import Boxes
+from appliance.store.cameras import Cameras
+from appliance.store.meter import Meter
+from appliance.store.segments import Segments
+from appliance.types import (
+    AlertChange,
+    CameraMeter,
+    CameraState,
+    FrameBoxes,
+    Gap,
+    IngestHealth,
+    IngestMessage,
+    SegmentRow,
+    Step,
+    StreamHeader,
+)
+
+BOXES_HELD_MAX = 256
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the core remembers of one camera."""
+
+    config: Camera
+    pipeline: Pipeline
+    run: str = ""
+    model: str = ""
+    last_t: float | None = None
+    last_at: float = 0.0
+    held: list[FrameBoxes] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelves:
+    """The parts of the store that the core writes."""
+
+    alerts: Alerts
+    boxes: Boxes
+    cameras: Cameras
+    segments: Segments
+    meter: Meter
+
+
+class Core:
+    """Feeds each camera's pipeline and commits what it decides.
+
+    Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline a camera, and at most
+    `BOXES_HELD_MAX` examined frames that are not yet written (flushed each second and with every event).
+    Invariant: an alert and its escalation are committed together, before the next message is taken; while the disk
+    refuses they wait in the backlog, in order, and so does all else but boxes, which are dropped and counted.
+    """
+
+    def __init__(self, config: SiteConfig, shelves: Shelves, clock: Clock) -> None:
+        self._config = config
+        self._shelves = shelves
+        self._clock = clock
+        self._backlog = Backlog(clock)
+        self._desks = {
+            name: _Desk(camera, Pipeline(name, camera, config.alerts, wall=local_weekday_minute))
+            for name, camera in config.cameras.items()
+            if camera.enabled
+        }
+
+    @property
+    def warning(self) -> str:
+        """What a person should know now, or ''."""
+        return self._backlog.warning
+
+    def take(self, message: IngestMessage) -> None:
+        """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
+        if isinstance(message, IngestHealth):
+            self._second_passed()
+            return
+        desk = self._desks.get(message.camera)
+        if desk is None:
+            logger.warning("a message for the unknown camera %s was dropped", message.camera)
+            return
+        match message:
+            case FrameBoxes():
+                self._boxes(message.camera, desk, message)
+            case StreamHeader():
+                self._header(message.camera, desk, message)
+            case SegmentRow():
+                self._backlog.write(partial(self._shelves.segments.put, message), key=message.path)
+            case CameraState():
+                self._backlog.write(partial(self._shelves.cameras.state, message))
+            case Gap():
+                self._backlog.write(partial(self._shelves.cameras.gap, message))
+            case CameraMeter():
+                self._meter(message)
+
+    def lost(self, reason: str) -> None:
+        """The ingest process died: end what was going on, and show every camera as lost."""
+        self._end_all(reason)
+        self._backlog.write(partial(self._shelves.cameras.lost, self._clock.now(), reason))
+
+    def close(self) -> None:
+        """The appliance stops: write what is held and end open alerts."""
+        self.lost("the appliance was stopped")
+        self._backlog.retry()
+        if self._backlog.waiting:
+            logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
+
+    def _end_all(self, reason: str) -> None:
+        for name, desk in self._desks.items():
+            self._flush(name, desk)
+            self._commit(name, desk, desk.pipeline.close(self._camera_now(desk), reason))
+
+    def _header(self, name: str, desk: _Desk, header: StreamHeader) -> None:
+        self._flush(name, desk)
+        self._commit(name, desk, desk.pipeline.feed(header))
+        desk.run, desk.model = header.run, header.model
+        self._backlog.write(partial(self._shelves.cameras.header, header))
+
+    def _boxes(self, name: str, desk: _Desk, boxes: FrameBoxes) -> None:
+        desk.last_t, desk.last_at = boxes.t, self._clock.monotonic()
+        desk.held.append(boxes)
+        step = desk.pipeline.feed(boxes)
+        if step.changes or len(desk.held) >= BOXES_HELD_MAX:
+            self._flush(name, desk)
+        self._commit(name, desk, step)
+
+    def _second_passed(self) -> None:
+        self._backlog.retry()
+        for name, desk in self._desks.items():
+            self._flush(name, desk)
+            self._commit(name, desk, desk.pipeline.tick(self._camera_now(desk)))
+
+    def _commit(self, name: str, desk: _Desk, step: Step) -> None:
+        if step.suppressed:
+            self._backlog.write(partial(self._shelves.alerts.hold_back, step.suppressed, desk.run))
+        for change in step.changes:
+            self._apply(desk, change)
+            if change.kind == "opened":
+                rules, labels = ", ".join(change.alert.rules), ", ".join(change.alert.labels)
+                logger.info("alert on %s: %s (%s)", name, rules, labels)
+
+    def _apply(self, desk: _Desk, change: AlertChange) -> None:
+        asked = self._question(desk, change)
+        escalation, priority = asked if asked else (None, "")
+        self._backlog.write(partial(self._shelves.alerts.apply, change, escalation=escalation, priority=priority))
+        if asked:
+            desk.asked.add(change.alert.id)
+        if change.kind == "ended":
+            desk.asked.discard(change.alert.id)
+
+    def _question(self, desk: _Desk, change: AlertChange) -> tuple[wire.Escalation, str] | None:
+        """What to ask the cloud about this change, and how urgently; an alert is asked about once."""
+        alert, event = change.alert, change.event
+        if event is None or alert.id in desk.asked:
+            return None
+        rule = next(rule for rule in desk.config.rules if rule.name == event.rule)
+        decision = router.decide(alert, rule, self._config.escalation, uplink=self._config.uplink is not None)
+        if not decision.ask:
+            return None
+        site, now = self._config.site.name, self._clock.now()
+        return router.build(alert, event, rule, site=site, model=desk.model, now=now), decision.priority
+
+    def _flush(self, name: str, desk: _Desk) -> None:
+        if desk.held:
+            held, desk.held = desk.held, []
+            self._backlog.write_or_drop(partial(self._shelves.boxes.append, name, desk.run, held), len(held))
+
+    def _meter(self, message: CameraMeter) -> None:
+        add = self._shelves.meter.add
+        add(message.camera, "camera_bytes" if message.exact else "camera_bytes_estimated", message.received)
+        for kind in ("packets", "decoded", "examined", "unexamined", "reconnects"):
+            add(message.camera, kind, getattr(message, kind))
+
+    def _camera_now(self, desk: _Desk) -> float:
+        """The camera's own time now: a camera with a wrong clock must not end its alerts early or never."""
+        if desk.last_t is None:
+            return self._clock.now()
+        return desk.last_t + (self._clock.monotonic() - desk.last_at)

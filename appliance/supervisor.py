@@ -1,0 +1,202 @@
+"""Keeps the ingest process alive and hands its messages to the core, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from appliance.backoff import Backoff
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.errors import UsageError, VedetteError
+from appliance.telemetry import Repeats
+from appliance.types import IngestHealth, IngestMessage
+from appliance.wire import WireError, decode_ingest
+
+LINE_BYTES_MAX = 1024 * 1024
+SILENCE_S_MAX = 20.0
+STOP_S_MAX = 8.0
+HEALTHY_AFTER_S = 30.0
+WRONG_USE = 2
+_READ_BYTES = 256 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+class IngestDied(VedetteError):
+    """The ingest process ended or fell silent; it is started again."""
+
+
+class IngestRefused(UsageError):
+    """The ingest process will not start with this configuration or model; it has said why on standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStatus:
+    """How the ingest process does, for /healthz and /metrics. `pid` 0: not running."""
+
+    pid: int = 0
+    starts: int = 0
+    refused_lines: int = 0
+    health: IngestHealth | None = None
+
+
+class IngestSupervisor:
+    """Owner of the ingest child process.
+
+    One thread calls `run()`: it starts the child, gives it the configuration on standard input (so that no password
+    stands in a process list), reads JSON lines from a pipe, and starts it again when it dies or says nothing for
+    `SILENCE_S_MAX`. `deliver` is called in that thread for each message, in order, to the child's last one also when
+    it is told to stop; `lost` once per death, with why.
+    Invariant: at most one child; it never outlives this process (its standard input ends with us).
+    """
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        deliver: Callable[[IngestMessage], None],
+        lost: Callable[[str], None],
+        clock: Clock,
+        command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
+    ) -> None:
+        self._plan = config.model_dump_json().encode() + b"\n"
+        self._deliver = deliver
+        self._lost = lost
+        self._clock = clock
+        self._command = command
+        self._stop = threading.Event()
+        self._heard = False
+        self._backoff = Backoff(0.5, 8.0)
+        self._repeats = Repeats(logger, clock, every_s=1.0)
+        self._refused = Repeats(logger, clock)
+        self.status = IngestStatus()
+
+    def run(self) -> None:
+        """Keep the child running until `stop()`."""
+        while not self._stop.is_set():
+            started = self._clock.monotonic()
+            try:
+                self.run_once()
+            except IngestDied as error:
+                if self._stop.is_set():
+                    return
+                self._repeats.report(error)
+                self._lost(str(error))
+                if self._clock.monotonic() - started > HEALTHY_AFTER_S:
+                    self._backoff.forgive()
+                self._clock.sleep(self._backoff.next_s(), self._stop)
+
+    def run_once(self) -> None:
+        """One life of the child. Raises IngestDied when it ends, unless asked to stop.
+
+        Raises IngestRefused when no child has ever said anything and this one ends with 2: wrong use does not pass by
+        itself. One that has worked is started again whatever it says: the appliance goes on without eyes and shows it.
+        """
+        with self._child() as (child, channel):
+            for line in self._lines(child, channel):
+                self._take(line)
+        if child.returncode == WRONG_USE and not self._heard:
+            raise IngestRefused("the ingest process refuses its configuration; the line above says why")
+        if not self._stop.is_set():
+            raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
+
+    def stop(self) -> None:
+        """Ask the child to end; `run()` returns once it has."""
+        self._stop.set()
+
+    @contextlib.contextmanager
+    def _child(self) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+        reading, writing = os.pipe()
+        try:
+            child = subprocess.Popen(
+                [*self._command, "--fd", str(writing)], stdin=subprocess.PIPE, stdout=sys.stderr, pass_fds=(writing,)
+            )
+        except OSError as error:
+            os.close(reading)
+            raise IngestDied(f"the ingest process cannot be started: {error.strerror}") from None
+        finally:
+            os.close(writing)
+        self.status = IngestStatus(child.pid, self.status.starts + 1, self.status.refused_lines)
+        try:
+            self._hand_over_plan(child)
+            yield child, reading
+        finally:
+            os.close(reading)
+            _end(child)
+            self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)
+
+    def _hand_over_plan(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(self._plan)
+            child.stdin.flush()
+
+    def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
+        """All lines until the child has closed its end; when told to stop, it is asked to, and given STOP_S_MAX."""
+        pending = b""
+        heard_at = self._clock.monotonic()
+        end_by: float | None = None
+        while end_by is None or self._clock.monotonic() < end_by:
+            if self._stop.is_set() and end_by is None:
+                _ask_to_end(child)
+                end_by = self._clock.monotonic() + STOP_S_MAX
+            if not select.select([channel], [], [], 0.25)[0]:
+                if self._clock.monotonic() - heard_at > SILENCE_S_MAX:
+                    child.kill()
+                    raise IngestDied(f"the ingest process said nothing for {SILENCE_S_MAX:.0f} s; starting it again")
+                continue
+            heard_at = self._clock.monotonic()
+            data = os.read(channel, _READ_BYTES)
+            if not data:
+                return
+            *lines, pending = (pending + data).split(b"\n")
+            yield from lines
+            if len(pending) > LINE_BYTES_MAX:
+                child.kill()
+                raise IngestDied("the ingest process sent a line without end; starting it again")
+        logger.warning("the ingest process did not end within %.0f s and is killed", STOP_S_MAX)
+        child.kill()
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = decode_ingest(line)
+        except WireError as error:
+            status = self.status
+            self.status = IngestStatus(status.pid, status.starts, status.refused_lines + 1, status.health)
+            self._refused.report(f"refused a line from the ingest process: {error}")
+            return
+        self._heard = True
+        if isinstance(message, IngestHealth):
+            status = self.status
+            self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)
+        self._deliver(message)
+
+
+def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+    """The end of its standard input tells the child to close its segments, say so, and end."""
+    if child.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.close()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Let the child end, but not for ever."""
+    _ask_to_end(child)
+    try:
+        child.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "still running"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,153 @@
+"""`vedette check` and the other commands as a person types them: one clear sentence a fault, the right exit code."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streams import clip
+
+from appliance.demo.rtsp_server import RtspServer
+from appliance.demo.rtsp_thread import RunningServer
+
+VEDETTE = (sys.executable, "-m", "appliance")
+PASSWORD = "hunter2-s3cret"
+
+
+def vedette(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*VEDETTE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert PASSWORD not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clip(tmp_path_factory.mktemp("film") / "film.mp4", 60, fps=20, gop=10)
+
+
+@pytest.fixture
+def server(film: Path) -> Iterator[RunningServer]:
+    with RtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
+        yield running
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def site(folder: Path, url: str, extra: str = "") -> Path:
+    path = folder / "site.yaml"
+    text = f"cameras:\n  gate:\n    url: {url}\n    connect_timeout_s: 2\ndashboard: {{port: 0}}\n{extra}"
+    path.write_text(text)
+    return path
+
+
+def test_a_site_that_is_ready_says_so(tmp_path: Path, server: RunningServer) -> None:
+    done = vedette("check", site(tmp_path, server.url("main")), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "h264 320x240" in done.stdout.replace("\n", " ")
+    assert "ready. Start it with: vedette run --config" in done.stdout
+
+
+def test_a_wrong_password_is_a_fault_of_the_file(tmp_path: Path, server: RunningServer) -> None:
+    wrong = server.url("main").replace("viewer:", f"viewer:{PASSWORD}x")
+    done = vedette("check", "--json", site(tmp_path, wrong), cwd=tmp_path)
+    assert done.returncode == 2
+    told = " ".join(json.loads(done.stdout)["problems"])
+    assert "refused the password (401); check user and password in cameras.gate.url" in told
+
+
+def test_an_unreachable_camera_and_broker_are_told_and_are_not_the_files_fault(tmp_path: Path) -> None:
+    port = closed_port()
+    path = site(tmp_path, f"rtsp://u:{PASSWORD}@127.0.0.1:{port}/x", f'uplink: {{url: "nats://127.0.0.1:{port}"}}\n')
+    done = vedette("check", "--json", path, cwd=tmp_path)
+    assert done.returncode == 1
+    told = json.loads(done.stdout)["problems"]
+    assert told[0].startswith("cameras.gate.url: camera gate: 127.0.0.1")
+    assert "alerts would wait in the outbox" in told[1]
+
+
+def test_an_unknown_key_gets_its_line_the_nearest_name_and_exit_2(tmp_path: Path) -> None:
+    done = vedette("check", site(tmp_path, "rtsp://127.0.0.1/x", "detectr: {}\n"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "line 6: detectr: unknown key; did you mean `detector`?" in done.stderr
+
+
+def test_a_label_the_model_does_not_know_is_named_with_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(
+        "cameras: {gate: {url: 'file:x.mp4', zones: {z: [[0,0],[1,0],[1,1]]},"
+        " rules: [{name: r, kind: enter, zone: z, labels: [persn]}]}}\n"
+    )
+    done = vedette("check", "--no-probe", "--json", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean `person`?" in json.loads(done.stdout)["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("absent.onnx", "absent.onnx"), ("text.onnx", "not a usable ONNX file"), ("nobody-made-this", "nobody-made-this")],
+)
+def test_a_model_that_cannot_be_used_is_told_in_one_sentence(tmp_path: Path, model: str, words: str) -> None:
+    (tmp_path / "text.onnx").write_text("this is not a network")
+    path = site(tmp_path, "file:x.mp4", f"detector: {{model: {model}}}\n")
+    for command in (("check", "--no-probe", path), ("run", "--config", path)):
+        done = vedette(*command, cwd=tmp_path)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert words in (done.stdout + done.stderr).replace("\n", " ")
+
+
+def test_a_clip_that_is_no_video_ends_replay_with_1_and_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "notes.mp4").write_text("no video")
+    done = vedette("replay", "notes.mp4", "--config", site(tmp_path, "file:x.mp4"), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "notes.mp4 is not a video that can be read" in done.stdout + done.stderr
+
+
+def test_replay_asks_which_camera_and_names_the_ones_there_are(tmp_path: Path, film: Path) -> None:
+    path = site(tmp_path, "file:x.mp4")
+    path.write_text(path.read_text().replace("cameras:\n", "cameras:\n  door: {url: 'file:y.mp4'}\n"))
+    done = vedette("replay", film, "--config", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "say which with --camera (door, gate)" in done.stderr
+    done = vedette("replay", film, "--config", path, "--camera", "gaet", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no camera `gaet`" in done.stderr
+
+
+def test_replay_writes_a_log_and_prints_json(tmp_path: Path, film: Path) -> None:
+    path = site(tmp_path, "file:x.mp4")
+    done = vedette("replay", film, "--config", path, "--json", "--log", "out.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["frames"] == 60
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["type"] for line in lines[:2]] == ["header", "boxes"]
+
+
+def test_a_taken_port_is_one_sentence_with_the_key(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path = site(tmp_path, "file:x.mp4")
+        path.write_text(path.read_text().replace("port: 0", f"port: {port}"))
+        done = vedette("run", "--config", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"port {port} is taken by another program: set dashboard.port" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "run", "replay", "demo"])
+def test_every_help_teaches_with_an_example(tmp_path: Path, command: str) -> None:
+    done = vedette(command, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert f"  vedette {command}" in done.stdout

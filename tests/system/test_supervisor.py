@@ -1,0 +1,180 @@
+"""The supervisor keeps a real child process alive, takes its lines, and never lets it outlive us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.supervisor import IngestRefused, IngestSupervisor
+from appliance.types import CameraState, IngestMessage
+
+CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://viewer:hunter2@127.0.0.1/x"}}})
+TALKS = """
+    import json, os, sys
+    plan = json.loads(sys.stdin.readline())
+    out = os.fdopen(int(sys.argv[sys.argv.index("--fd") + 1]), "wb", buffering=0)
+    def say(reason):
+        line = {"type": "state", "camera": "gate", "state": "live", "t": 1.0, "reason": reason}
+        out.write(json.dumps(line).encode() + b"\\n")
+"""
+
+
+class Listener:
+    """Collects what the supervisor delivers; tests wait on it with a deadline."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self.reasons: list[str] = []
+        self.deaths: list[str] = []
+
+    def take(self, message: IngestMessage) -> None:
+        with self._news:
+            assert isinstance(message, CameraState)
+            self.reasons.append(message.reason)
+            self._news.notify_all()
+
+    def lost(self, reason: str) -> None:
+        with self._news:
+            self.deaths.append(reason)
+            self._news.notify_all()
+
+    def wait_for(self, count: int, *, deaths: int = 0) -> None:
+        with self._news:
+            met = self._news.wait_for(lambda: len(self.reasons) >= count and len(self.deaths) >= deaths, 20)
+        assert met, (self.reasons, self.deaths)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, listener: Listener) -> Iterator[object]:
+    running: list[tuple[IngestSupervisor, threading.Thread]] = []
+
+    def start(script: str) -> IngestSupervisor:
+        path = tmp_path / "child.py"
+        path.write_text(textwrap.dedent(TALKS) + textwrap.dedent(script))
+        command = (sys.executable, str(path))
+        supervisor = IngestSupervisor(CONFIG, listener.take, listener.lost, SystemClock(), command)
+        thread = threading.Thread(target=supervisor.run)
+        thread.start()
+        running.append((supervisor, thread))
+        return supervisor
+
+    yield start
+    for supervisor, thread in running:
+        supervisor.stop()
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+WAITS_FOR_THE_END = "say(str(os.getpid()))\nsys.stdin.read()\n"
+
+
+def test_the_plan_reaches_the_child_with_its_secrets_on_standard_input(supervise: object, listener: Listener) -> None:
+    supervise('say(plan["cameras"]["gate"]["url"] + " " + " ".join(sys.argv))\nsys.stdin.read()\n')  # type: ignore[operator]
+    listener.wait_for(1)
+    url, _, arguments = listener.reasons[0].partition(" ")
+    assert url == "rtsp://viewer:hunter2@127.0.0.1/x"
+    assert "hunter2" not in arguments
+
+
+def test_a_killed_child_comes_back_and_the_death_is_told_once(supervise: object, listener: Listener) -> None:
+    supervise(WAITS_FOR_THE_END)  # type: ignore[operator]
+    listener.wait_for(1)
+    os.kill(int(listener.reasons[0]), signal.SIGKILL)
+    listener.wait_for(2, deaths=1)
+    assert listener.reasons[0] != listener.reasons[1]
+    assert listener.deaths == ["the ingest process ended (signal 9); starting it again"]
+
+
+def test_a_line_that_is_no_message_is_refused_and_counted(supervise: object, listener: Listener) -> None:
+    supervisor = supervise('out.write(b"garbage\\n")\nsay("after")\nsys.stdin.read()\n')  # type: ignore[operator]
+    listener.wait_for(1)
+    assert listener.reasons == ["after"]
+    assert supervisor.status.refused_lines == 1
+
+
+def test_a_child_that_ends_by_itself_is_started_again_with_growing_pauses(
+    supervise: object, listener: Listener
+) -> None:
+    supervisor = supervise('say("hello")\n')  # type: ignore[operator]
+    listener.wait_for(2, deaths=2)
+    assert supervisor.status.starts >= 2
+    assert listener.deaths[0] == "the ingest process ended (exit code 0); starting it again"
+
+
+def test_stopping_ends_the_child(supervise: object, listener: Listener) -> None:
+    supervisor = supervise(WAITS_FOR_THE_END)  # type: ignore[operator]
+    listener.wait_for(1)
+    pid = int(listener.reasons[0])
+    supervisor.stop()
+    wait_until_gone(pid)
+    assert listener.deaths == []
+
+
+def test_what_the_child_says_while_it_ends_is_still_taken(supervise: object, listener: Listener) -> None:
+    supervisor = supervise("""
+        say("live")
+        sys.stdin.read()
+        for n in range(5000):
+            say("closing %d" % n)
+    """)  # type: ignore[operator]
+    listener.wait_for(1)
+    supervisor.stop()
+    listener.wait_for(5001)
+    assert listener.reasons[-1] == "closing 4999"
+    assert listener.deaths == []
+
+
+def test_a_child_that_does_not_end_is_killed(
+    supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.supervisor.STOP_S_MAX", 0.5)
+    supervisor = supervise("""
+        say(str(os.getpid()))
+        while True:
+            say("I will not")
+    """)  # type: ignore[operator]
+    listener.wait_for(10)
+    supervisor.stop()
+    wait_until_gone(int(listener.reasons[0]))
+    assert listener.deaths == []
+
+
+def wait_until_gone(pid: int) -> None:
+    for _ in range(400):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"process {pid} is still there")
+
+
+def test_a_child_that_refuses_its_configuration_is_not_started_again(tmp_path: Path, listener: Listener) -> None:
+    script = tmp_path / "refuses.py"
+    script.write_text("import sys; sys.exit(2)")
+    supervisor = IngestSupervisor(CONFIG, listener.take, listener.lost, SystemClock(), (sys.executable, str(script)))
+    with pytest.raises(IngestRefused):
+        supervisor.run()
+    assert supervisor.status.starts == 1
+
+
+def test_a_child_that_has_worked_is_started_again_even_if_it_refuses_later(
+    supervise: object, listener: Listener
+) -> None:
+    supervise('say("hello")\nout.close()\nsys.exit(2)\n')  # type: ignore[operator]
+    listener.wait_for(2, deaths=1)
+    assert listener.deaths[0] == "the ingest process ended (exit code 2); starting it again"

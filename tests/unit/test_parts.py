@@ -1,0 +1,97 @@
+"""Parts side by side: stopped in reverse order; one that fails, or just ends, ends all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+
+from appliance.clock import SystemClock
+from appliance.errors import ModelError, StoreError, StoreUnavailable
+from appliance.parts import Part, Parts, periodic
+
+
+def waiting(name: str, ended: list[str]) -> Part:
+    stop = threading.Event()
+
+    def run() -> None:
+        assert stop.wait(10)
+        ended.append(name)
+
+    return Part(name, run, stop.set)
+
+
+def failing(error: BaseException) -> Part:
+    def run() -> None:
+        raise error
+
+    return Part("broken", run, lambda: None)
+
+
+def test_the_last_started_is_the_first_stopped() -> None:
+    parts, ended = Parts(), []
+    for name in ("meter", "evidence", "core"):
+        parts.start(waiting(name, ended))
+    parts.stop()
+    assert parts.wait() == 0
+    assert ended == ["core", "evidence", "meter"]
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), SystemExit(0), StoreError("the file is damaged")])
+def test_one_that_fails_ends_all_with_1_and_says_why(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    parts, ended = Parts(), []
+    parts.start(waiting("meter", ended))
+    parts.start(failing(error))
+    assert parts.wait() == 1
+    assert ended == ["meter"]
+    assert "broken stopped" in caplog.text
+    assert ("Traceback" in caplog.text) == (not isinstance(error, StoreError))
+
+
+def test_wrong_use_ends_all_with_2(caplog: pytest.LogCaptureFixture) -> None:
+    parts = Parts()
+    parts.start(failing(ModelError("nano.onnx: no such model file")))
+    assert parts.wait() == 2
+    assert "broken stopped: nano.onnx: no such model file" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_one_that_ends_by_itself_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    parts = Parts()
+    parts.start(Part("dashboard", lambda: None, lambda: None))
+    assert parts.wait() == 1
+    assert "dashboard ended by itself" in caplog.text
+
+
+def test_signals_may_come_many_at_once() -> None:
+    parts = Parts()
+    before = signal.signal(signal.SIGUSR1, lambda *_: parts.stop())
+    try:
+        storm = threading.Thread(target=lambda: [os.kill(os.getpid(), signal.SIGUSR1) for _ in range(1000)])
+        storm.start()
+        assert parts.wait() == 0
+        storm.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_periodic_part_goes_on_when_the_disk_is_full(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    done = threading.Event()
+    answers = iter([StoreUnavailable("the disk is full"), StoreUnavailable("the disk is full"), None])
+
+    def job() -> None:
+        answer = next(answers, None)
+        if answer is not None:
+            raise answer
+        done.set()
+
+    parts = Parts()
+    parts.start(periodic("meter", 0.001, job, SystemClock()))
+    assert done.wait(10)
+    parts.stop()
+    assert parts.wait() == 0
+    assert caplog.text.count("meter waits") == 1
