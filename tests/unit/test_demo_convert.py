@@ -1,0 +1,75 @@
+"""Footage that no camera would send is made into H.264, once."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from appliance.demo.clip import LoopingClip
+from appliance.demo.convert import as_camera_clip
+from appliance.errors import SourceRefused
+
+
+def make(path: Path, codec: str, *, size: tuple[int, int] = (160, 120), frames: int = 25, rate: int = 10) -> Path:
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream(codec, rate=rate)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for index in range(frames):
+            picture = np.full((size[1], size[0], 3), index * 8, np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        out.mux(stream.encode())
+    return path
+
+
+def test_h264_is_played_as_it_is(tmp_path: Path) -> None:
+    clip = make(tmp_path / "a.mp4", "libx264")
+    assert as_camera_clip(clip, tmp_path / "made", print) == clip
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(("name", "codec", "size"), [("a.avi", "mpeg4", (160, 120)), ("b.avi", "mjpeg", (162, 121))])
+def test_other_footage_is_converted_once(tmp_path: Path, name: str, codec: str, size: tuple[int, int]) -> None:
+    clip = make(tmp_path / name, codec, size=size)
+    told: list[str] = []
+    made = as_camera_clip(clip, tmp_path / "made", told.append)
+    assert as_camera_clip(clip, tmp_path / "made", told.append) == made
+    assert len(told) == 1
+    assert f"{name} is coded as {codec}" in told[0]
+    with av.open(str(made)) as container:
+        pictures = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
+    assert len(pictures) == 25
+    assert pictures == sorted(pictures)
+    converted = LoopingClip(made)
+    assert (converted.fps, converted.size) == (10.0, (size[0] // 2 * 2, size[1] // 2 * 2))
+
+
+def test_footage_that_changed_is_converted_anew(tmp_path: Path) -> None:
+    first = as_camera_clip(make(tmp_path / "a.avi", "mpeg4"), tmp_path / "made", print)
+    second = as_camera_clip(make(tmp_path / "a.avi", "mpeg4", frames=12), tmp_path / "made", print)
+    assert first != second
+
+
+def test_what_cannot_be_decoded_leaves_nothing_behind(tmp_path: Path) -> None:
+    clip = make(tmp_path / "a.avi", "mpeg4")
+    head, mark, body = clip.read_bytes().partition(b"movi")
+    clip.write_bytes(head + mark + b"\xff" * len(body))
+    with pytest.raises(SourceRefused, match="there is no picture in it"):
+        as_camera_clip(clip, tmp_path / "made", print)
+    assert not list((tmp_path / "made").iterdir())
+    with pytest.raises(SourceRefused, match="no such file"):
+        as_camera_clip(tmp_path / "none.avi", tmp_path, print)
+
+
+def test_a_clip_loops_with_time_that_only_goes_forward(tmp_path: Path) -> None:
+    clip = LoopingClip(make(tmp_path / "a.mp4", "libx264"))
+    units = clip.read(60)
+    clip.close()
+    assert [unit.key for unit in units[:60:25]] == [True, True, True]
+    steps = {round(after.dts_s - before.dts_s, 6) for before, after in itertools.pairwise(units)}
+    assert steps == {0.1}
+    assert units[0].dts_s == units[0].pts_s == 0.0
