@@ -1,0 +1,174 @@
+"""`make bench`: the budgets of docs/design.md that one machine can measure by itself, as a table and JSON.
+
+Times are CPU time of this process (the machines are shared and noisy), the median of several rounds; speed against
+real time is for orientation only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from appliance import config, wire, yamlfile
+from appliance.clock import ManualClock
+from appliance.detect import detector
+from appliance.escalate import router
+from appliance.pipeline import Pipeline
+from appliance.replay.runner import replay
+from appliance.store.alerts import Alerts
+from appliance.store.database import Database
+from appliance.types import Alert, AlertChange, Event, FrameBoxes, StreamHeader, TrackedObject
+
+ROOT = Path(__file__).parents[1]
+ROUNDS = 5
+SITE = """
+cameras:
+  yard:
+    url: file:yard.mp4
+    zones: {yard: [[0.1, 0.3], [0.9, 0.3], [0.9, 0.98], [0.1, 0.98]]}
+    lines: {door: [[0.5, 0.2], [0.5, 0.9]]}
+    rules:
+      - {name: enters, kind: enter, zone: yard}
+      - {name: leaves, kind: exit, zone: yard}
+      - {name: loiters, kind: dwell, zone: yard, seconds: 10}
+      - {name: crosses, kind: line, line: door}
+uplink: {url: "nats://127.0.0.1:4222"}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number beside its budget (None: no budget, for comparison over time)."""
+
+    what: str
+    value: float
+    unit: str
+    budget: float | None
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options.add_argument("--model", default="builtin:hog", help="detector for the replay figure")
+    options.add_argument("--clip", type=Path, default=ROOT / "fixtures" / "clips" / "yard.mp4")
+    chosen = options.parse_args()
+    site = yamlfile.loads(SITE, config.SiteConfig)
+    figures = [*boundary(), *decisions(site), *commits(), *replays(site, chosen.clip, chosen.model)]
+    for figure in figures:
+        budget = "" if figure.budget is None else f"budget {figure.budget:g} {figure.unit}"
+        print(f"{figure.what:<66} {figure.value:>10.4g} {figure.unit:<12} {budget}")
+    if chosen.json:
+        about = {"python": platform.python_version(), "machine": platform.machine()}
+        chosen.json.write_text(json.dumps({**about, "figures": [asdict(figure) for figure in figures]}, indent=1))
+    return 0
+
+
+def boundary() -> list[Figure]:
+    """FrameBoxes with 10 objects over the process boundary: encode and decode."""
+    boxes = crowd(0)
+    once = cpu_ms(lambda: wire.decode_ingest(wire.encode_ingest(boxes)), 2000)
+    return [
+        Figure("FrameBoxes with 10 objects, encode + decode", once, "ms", 1.0),
+        Figure("FrameBoxes with 10 objects, size on the channel", len(wire.encode_ingest(boxes)), "bytes", None),
+    ]
+
+
+def decisions(site: config.SiteConfig) -> list[Figure]:
+    """Rules and alert policy for one frame with 10 walking objects and 4 rules; the router for one alert."""
+    camera = site.cameras["yard"]
+    pipeline = Pipeline("yard", camera, site.alerts)
+    pipeline.feed(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
+    times = [call_ms(lambda n=n: pipeline.feed(crowd(n))) for n in range(3000)]
+    alert = Alert(camera="yard", id="a", rules=("enters",), severity="warning", t_start=0.0, t_end=None, tracks=(1,))
+    event = Event(camera="yard", rule="enters", kind="enter", track=1, label="person", t=0.0, zone="yard")
+    rule = camera.rules[0]
+
+    def route() -> None:
+        if router.decide(alert, rule, site.escalation, uplink=True).ask:
+            router.build(alert, event, rule, site="bench", now=0.0)
+
+    routed = [call_ms(route) for _ in range(3000)]
+    return [
+        Figure("rules + alert policy, one frame of 10 objects, median", statistics.median(times), "ms", None),
+        Figure("rules + alert policy, one frame of 10 objects, p99", percentile(times, 0.99), "ms", None),
+        Figure("router decision and question, p99", percentile(routed, 0.99), "ms", 0.2),
+    ]
+
+
+def commits() -> list[Figure]:
+    """Alert, event, evidence rows and escalation in one durable transaction (synchronous=FULL) on this disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        db = Database(Path(folder) / "vedette.db", ManualClock())
+        alerts = Alerts(db)
+        times = [call_ms(lambda n=n: commit(alerts, n)) for n in range(200)]
+        db.close()
+    return [Figure("alert + escalation, one durable transaction, median", statistics.median(times), "ms", None)]
+
+
+def commit(alerts: Alerts, n: int) -> None:
+    alert = Alert(camera="yard", id=f"a{n}", rules=("r",), severity="alert", t_start=float(n), t_end=None, tracks=(n,))
+    event = Event(camera="yard", rule="r", kind="enter", track=n, label="person", t=float(n), id=f"e{n}")
+    question = wire.Escalation(
+        id=f"esc-{n}", site="s", camera="yard", alert=alert.id, rule="r", kind="enter", label="person",
+        severity="alert", t=float(n), created_t=float(n),
+    )  # fmt: skip
+    alerts.apply(AlertChange("opened", alert, event), escalation=question, priority="high")
+
+
+def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
+    """The whole pixel path on a clip, as fast as possible."""
+    if not clip.exists():
+        print(f"no {clip}: replay is not measured", file=sys.stderr)
+        return []
+    loaded = detector.load(site.detector.model_copy(update={"model": model}))
+    results = [replay(clip, site, "yard", loaded, log=None, progress=None) for _ in range(2)]
+    cpu_s = min(result.cpu_s for result in results)
+    minutes = results[0].footage_s / 60
+    return [
+        Figure(f"replay of {clip.name} with {loaded.name}, CPU-s per minute of footage", cpu_s / minutes, "s", None),
+        Figure(f"replay of {clip.name} with {loaded.name}, times real time", results[0].footage_s / cpu_s, "x", None),
+    ]
+
+
+def crowd(n: int) -> FrameBoxes:
+    """Ten people walking to and fro, 5 looks a second."""
+    objects = tuple(
+        TrackedObject(
+            track=k, label="person", score=0.8, box=(x := ((n * 7 + k * 97) % 800) / 1000, 0.4, x + 0.05, 0.7)
+        )
+        for k in range(1, 11)
+    )
+    return FrameBoxes(camera="yard", seq=n, frame=n * 3, t=n / 5, looked=True, objects=objects)
+
+
+def cpu_ms(call: Callable[[], object], times: int) -> float:
+    """Median over `ROUNDS` of the CPU milliseconds of one call."""
+    rounds = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        for _ in range(times):
+            call()
+        rounds.append((time.process_time() - began) / times * 1000)
+    return statistics.median(rounds)
+
+
+def call_ms(call: Callable[[], object]) -> float:
+    began = time.thread_time()
+    call()
+    return (time.thread_time() - began) * 1000
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
