@@ -1,0 +1,1 @@
+"""How well detectors do on labelled pictures: sets, arithmetic, tables."""

@@ -1,0 +1,171 @@
+"""Labelled pictures from what people have: COCO json, a YOLO folder, a MOT truth beside its clip, our own index."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import cv2
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from appliance.errors import UsageError
+from models.train import film, index
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+
+
+class SetFault(UsageError):
+    """A labelled set cannot be read; the message names file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One picture. boxes: float64 (N, 4) x1 y1 x2 y2 in pixels of a `size` (width, height) picture, which `pixels` may
+    be a scaled copy of; names: what they are; crowd: (N,) bool, not to count.
+    """
+
+    name: str
+    pixels: NDArray[np.uint8]
+    boxes: NDArray[np.float64]
+    names: tuple[str, ...]
+    crowd: NDArray[np.bool_]
+    size: tuple[int, int]
+
+
+def coco(annotations: Path, images: Path) -> Iterator[Labelled]:
+    """A COCO instances file. Boxes with iscrowd or ignore are not counted."""
+    table = _json(annotations)
+    try:
+        names = {row["id"]: row["name"] for row in table["categories"]}
+        rows = defaultdict(list)
+        for row in table.get("annotations", ()):
+            rows[row["image_id"]].append(row)
+        files = [(row["id"], str(row["file_name"])) for row in table["images"]]
+    except (KeyError, TypeError) as error:
+        raise SetFault(f"{annotations}: not a COCO instances file: {error!r} is missing") from None
+    for number, file in files:
+        mine = [row for row in rows[number] if row["bbox"][2] > 0 and row["bbox"][3] > 0]
+        corners = np.array([row["bbox"] for row in mine], float).reshape(-1, 4)
+        corners[:, 2:] += corners[:, :2]
+        crowd = np.array([bool(row.get("iscrowd") or row.get("ignore")) for row in mine], bool)
+        pixels = _picture(images / file)
+        yield Labelled(file, pixels, corners, tuple(names[row["category_id"]] for row in mine), crowd, _size(pixels))
+
+
+def yolo(folder: Path, names: Sequence[str]) -> Iterator[Labelled]:
+    """`folder`/images and `folder`/labels: a text file a picture, rows of class, then centre and size or a polygon."""
+    pictures = [path for path in sorted((folder / "images").glob("*")) if path.suffix.lower() in SUFFIXES]
+    if not pictures:
+        raise SetFault(f"{folder / 'images'}: no pictures")
+    for path in pictures:
+        pixels = _picture(path)
+        rows = _yolo_rows(folder / "labels" / f"{path.stem}.txt", len(names))
+        scale = np.array([pixels.shape[1], pixels.shape[0]] * 2, float)
+        boxes = np.array([box for _, box in rows], float).reshape(-1, 4) * scale
+        crowd = np.zeros(len(rows), bool)
+        yield Labelled(path.name, pixels, boxes, tuple(names[cls] for cls, _ in rows), crowd, _size(pixels))
+
+
+def yolo_names(data: Path) -> list[str]:
+    """The class names of a data.yaml, in order."""
+    try:
+        names = yaml.safe_load(data.read_text(encoding="utf-8"))["names"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise SetFault(f"{data}: no `names` in it: {error!r}") from None
+    return (
+        [str(names[number]) for number in sorted(names)] if isinstance(names, dict) else [str(each) for each in names]
+    )
+
+
+def mot(
+    clip: Path, truth: Path, classes: dict[int, str], every: int, scaled: Callable[[int, int], tuple[int, int]]
+) -> Iterator[Labelled]:
+    """A film and MOTChallenge rows: frame from 1, id, x, y, w, h, counts, class, visible share.
+
+    The decoder scales frames to the size that `scaled` says, as in the appliance; it does so better than the detector.
+    Rows that say they do not count, or of which under a tenth shows, and classes without a name are crowd.
+    """
+    rows = defaultdict(list)
+    with _open(truth) as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            try:
+                rows[int(row[0])].append([float(value) for value in row[2:9]])
+            except ValueError:
+                raise SetFault(f"{truth}, line {number}: not a row of numbers") from None
+    for frame, pixels, size in film.frames(clip, every, scaled=scaled):
+        table = np.array(rows.get(frame + 1, []), float).reshape(-1, 7)
+        boxes = np.concatenate([table[:, :2], table[:, :2] + table[:, 2:4]], axis=1)
+        names = tuple(classes.get(int(cls), "") for cls in table[:, 5])
+        crowd = (table[:, 4] == 0) | (table[:, 6] < 0.1) | np.array([not name for name in names], bool)
+        boxes = np.clip(boxes, 0, np.array(size * 2, float))
+        yield Labelled(f"{clip.name}:{frame}", pixels, boxes, names, crowd, size)
+
+
+def assembled(path: Path, split: index.Split) -> Iterator[Labelled]:
+    """One side of a set that `models.train.assemble` made; regions to ignore are crowd."""
+    root = path if path.is_dir() else path.parent
+    for entry in index.of(index.read(path), split):
+        scale = np.array([entry.width, entry.height] * 2, float)
+        labels = (*entry.boxes, *(label for label in entry.ignore if label.cls != index.ANY))
+        boxes = np.array([[each.x1, each.y1, each.x2, each.y2] for each in labels], float).reshape(-1, 4) * scale
+        crowd = np.arange(len(labels)) >= len(entry.boxes)
+        names = tuple(index.CLASSES[each.cls] for each in labels)
+        yield Labelled(entry.image, _picture(root / entry.image), boxes, names, crowd, (entry.width, entry.height))
+
+
+def _yolo_rows(path: Path, classes: int) -> list[tuple[int, list[float]]]:
+    if not path.is_file():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            cls, *values = line.split()
+            box = _corners([float(value) for value in values])
+            if not 0 <= int(cls) < classes:
+                raise ValueError(f"class {cls} has no name")
+        except ValueError as error:
+            raise SetFault(f"{path}, line {number}: {error}") from None
+        rows.append((int(cls), box))
+    return rows
+
+
+def _corners(values: list[float]) -> list[float]:
+    if len(values) == 4:
+        x, y, width, height = values
+        return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+    if len(values) < 6 or len(values) % 2:
+        raise ValueError("neither a box (4 numbers) nor a polygon")
+    return [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
+
+
+def _picture(path: Path) -> NDArray[np.uint8]:
+    picture = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if picture is None:
+        raise SetFault(f"{path}: missing or not a picture")
+    return np.asarray(picture, np.uint8)
+
+
+def _size(pixels: NDArray[np.uint8]) -> tuple[int, int]:
+    return pixels.shape[1], pixels.shape[0]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetFault(f"{path}: cannot be read: {error}") from None
+    return table if isinstance(table, dict) else {}
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        return path.open(encoding="utf-8", newline="")
+    except OSError as error:
+        raise SetFault(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,1 @@
+"""Train a detector of our own: assemble the data, augment it, learn, export. Start with docs/training.md."""

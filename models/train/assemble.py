@@ -1,0 +1,166 @@
+"""Put the training data together: python -m models.train.assemble --data ../shared/data --out vedette-data/set.
+
+Photographs with people's and teachers' labels, frames of our rendered clips, and frames of third-party footage that
+teachers label here, in one folder with one index. What is, or looks like, an evaluation picture is left out and
+counted; sources without a clear licence are left out unless --unclear-licences asks for them. Nothing in the folder may
+be published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.errors import UsageError
+from models.train import fence, film, footage, index, rendered
+from models.train.index import Entry, IndexFault, Label, Split
+from models.train.phash import as_hex, phash
+from models.train.photographs import Photograph, photographs
+from models.train.pseudo import Opinion, Teachers
+
+log = logging.getLogger(__name__)
+SIDE_MAX = 640  # of a frame that is stored; photographs stay as they are
+JPEG_QUALITY = 90
+VAL_SHARE = 0.06
+# Whole clips that are only ever judged by: a room, a shop, a face at the door, the second mast of the rendered yard.
+VAL_CLIPS = frozenset({"intel_preview_store-aisle-detection", "kvs_vogels_330", "gate"})
+
+
+class Assembly:
+    """A folder that fills with pictures. `counts` says what went in and what was left out, by source."""
+
+    def __init__(self, out: Path, guard: fence.Fence) -> None:
+        self._out = out
+        self._guard = guard
+        self._seen: set[str] = set()
+        self.entries: list[Entry] = []
+        self.counts: Counter[str] = Counter()
+
+    def photograph(self, shot: Photograph) -> None:
+        """Add a JPEG file as it is."""
+        try:
+            coded = shot.path.read_bytes()
+        except OSError as error:
+            raise IndexFault(f"{shot.path}: {error.strerror}") from None
+        name = shot.source.name
+        group = f"{name}/{shot.path.stem}"
+        split = _side(hashlib.sha256(coded).hexdigest())
+        image = f"images/{name}/{shot.path.name}"
+        self._add(coded, _draft(image, shot.boxes, shot.ignore, name, split, shot.source.licence, group))
+
+    def frame(self, picture: NDArray[np.uint8], name: str, said: Opinion, source: str, licence: str) -> None:
+        """Add a frame of a film; `name` is its clip's stem and frame number."""
+        shrink = min(1.0, SIDE_MAX / max(picture.shape[:2]))
+        if shrink < 1.0:
+            small = cv2.resize(picture, None, fx=shrink, fy=shrink, interpolation=cv2.INTER_AREA)
+            picture = np.asarray(small, np.uint8)
+        coded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
+        clip = name.rsplit("-", 1)[0]
+        split: Split = "val" if clip in VAL_CLIPS else "train"
+        image = f"images/{source}/{name}.jpg"
+        self._add(coded, _draft(image, said.boxes, said.ignore, source, split, licence, f"{source}/{clip}"))
+
+    def _add(self, coded: bytes, draft: Entry) -> None:
+        picture = cv2.imdecode(np.frombuffer(coded, np.uint8), cv2.IMREAD_COLOR)
+        if picture is None:
+            self.counts[f"{draft.source}: not a picture"] += 1
+            return
+        sha256, look = hashlib.sha256(coded).hexdigest(), phash(np.asarray(picture, np.uint8))
+        if sha256 in self._seen:
+            self.counts[f"{draft.source}: twice"] += 1
+            return
+        if self._guard.forbids(sha256, look):
+            self.counts[f"{draft.source}: looks like an evaluation picture"] += 1
+            log.warning("%s looks like an evaluation picture: left out", draft.image)
+            return
+        self._seen.add(sha256)
+        target = self._out / draft.image
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(coded)
+        height, width = picture.shape[:2]
+        self.entries.append(replace(draft, sha256=sha256, phash=as_hex(look), width=width, height=height))
+        self.counts[f"{draft.source}: {draft.split}"] += 1
+
+
+def _draft(
+    image: str, boxes: tuple[Label, ...], ignore: tuple[Label, ...], source: str, split: Split, licence: str, group: str
+) -> Entry:
+    """An entry that does not know its file's bytes yet."""
+    return Entry(image, "", "", 0, 0, boxes, ignore, source, split, licence, group)
+
+
+def assemble(options: argparse.Namespace) -> Assembly:
+    """All three kinds of pictures into options.out, and its index."""
+    assembly = Assembly(options.out, fence.build(options.data))
+    for shot in photographs(options.data / "train", unclear=options.unclear_licences):
+        assembly.photograph(shot)
+    for folder in options.clips:
+        for clip in rendered.clips(folder):
+            for number, picture, boxes, ignore in rendered.pictures(clip, options.every):
+                assembly.frame(picture, f"{clip.stem}-{number:05d}", Opinion(boxes, ignore), "rendered", "Apache-2.0")
+    if not options.no_footage:
+        _footage(assembly, options.data)
+    index.write(options.out, assembly.entries)
+    return assembly
+
+
+def _footage(assembly: Assembly, data: Path) -> None:
+    teachers = Teachers(data / "models")
+    for clip in footage.CLIPS:
+        path = data / clip.path
+        if fence.barred(path.relative_to(data)):
+            raise IndexFault(f"{clip.path}: evaluation footage is never learnt from")
+        for number, picture, _ in film.frames(path, clip.every):
+            name = f"{path.stem}-{number:05d}"
+            assembly.frame(picture, name, teachers.label(picture), "footage", clip.licence)
+
+
+def _side(sha256: str) -> Split:
+    """One in sixteen photographs judges; by content, so that the answer outlives a new assembly."""
+    return "val" if int(sha256[:8], 16) / 2**32 < VAL_SHARE else "train"
+
+
+def report(assembly: Assembly) -> Iterator[str]:
+    """Lines for a person: pictures by source, boxes by class and side of the split."""
+    yield from (f"{count:6d}  {what}" for what, count in sorted(assembly.counts.items()))
+    for side in ("train", "val"):
+        labels = Counter(
+            index.CLASSES[box.cls] for entry in assembly.entries if entry.split == side for box in entry.boxes
+        )
+        yield f"{side}: {json.dumps({name: labels[name] for name in index.CLASSES})}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and assemble; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.train.assemble", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the reference data folder (has train/, footage/ ...)")
+    parser.add_argument("--out", type=Path, required=True, help="folder to fill; pictures already there stay")
+    parser.add_argument("--clips", type=Path, action="append", help="folder of rendered clips (default fixtures/clips)")
+    parser.add_argument("--every", type=int, default=6, help="take every Nth frame of a rendered clip (default 6)")
+    parser.add_argument("--unclear-licences", action="store_true", help="also sources marked check or unclear")
+    parser.add_argument("--no-footage", action="store_true", help="leave out third-party footage (needs no teachers)")
+    options = parser.parse_args(arguments)
+    options.clips = options.clips or [Path(__file__).parents[2] / "fixtures" / "clips"]
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        assembly = assemble(options)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("\n".join(report(assembly)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,124 @@
+"""Which cells learn which box: task-aligned assignment (TOOD, arXiv:2108.07755), with a hand held out to tiny boxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.train.index import CLASSES, kin
+
+TOP = 10
+SCORE_POWER, IOU_POWER = 0.5, 6.0
+SIDE_MIN = 16.0  # px: a box narrower than two of the finest cells would often hold no cell's centre at all
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A batch's labels, padded. boxes (B, M, 4) x1 y1 x2 y2 px; classes (B, M) int64; sure (B, M) 0..1, 0 is padding;
+    ignore_boxes (B, K, 4); ignore_classes (B, K), -1 any, -2 padding.
+    """
+
+    boxes: Tensor
+    classes: Tensor
+    sure: Tensor
+    ignore_boxes: Tensor
+    ignore_classes: Tensor
+
+    def to(self, device: torch.device) -> Truth:
+        """The same on `device`."""
+        tensors = (self.boxes, self.classes, self.sure, self.ignore_boxes, self.ignore_classes)
+        return Truth(*(each.to(device, non_blocking=True) for each in tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What each cell is to answer. boxes (B, N, 4) px; scores (B, N, C): 0, or how well it does where it is chosen;
+    chosen (B, N) bool; counts (B, N, C) bool: whether the class loss looks at it.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    chosen: Tensor
+    counts: Tensor
+
+
+def ious(one: Tensor, other: Tensor) -> Tensor:
+    """IoU of boxes (..., 4) that broadcast against each other."""
+    low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
+    shared = (high - low).clamp(min=0).prod(-1)
+    return shared / (_area(one) + _area(other) - shared + 1e-7)
+
+
+@torch.no_grad()
+def assign(scores: Tensor, boxes: Tensor, grid: Tensor, truth: Truth) -> Targets:
+    """scores (B, N, C) 0..1 and boxes (B, N, 4) as the network answers now; grid (3, N)."""
+    centres = grid[:2].t()
+    real = truth.sure > 0
+    inside = _inside(centres, _widened(truth.boxes)) & real[..., None]
+    shared = ious(truth.boxes[:, :, None], boxes[:, None]) * inside
+    index = truth.classes[:, None, :].expand(-1, scores.shape[1], -1)
+    wanted = scores.gather(2, index).transpose(1, 2)
+    fit = wanted.pow(SCORE_POWER) * shared.pow(IOU_POWER)
+    chosen = _best(fit, inside, centres, truth.boxes)
+    chosen, owner = _one_owner(chosen, shared)
+    return _targets(chosen, owner, fit * chosen, shared * chosen, scores, truth, centres)
+
+
+def _best(fit: Tensor, inside: Tensor, centres: Tensor, boxes: Tensor) -> Tensor:
+    """(B, M, N) bool: the TOP cells of each box. Nearness to its middle decides while no cell fits at all."""
+    middle = (boxes[..., :2] + boxes[..., 2:]) / 2
+    away = (middle[:, :, None] - centres).pow(2).sum(-1)
+    order = torch.where(inside, fit + 1e-9 / (1 + away), -1.0)
+    top = order.topk(min(TOP, order.shape[-1]), dim=-1).indices
+    return torch.zeros_like(inside).scatter_(-1, top, True) & inside
+
+
+def _one_owner(chosen: Tensor, shared: Tensor) -> tuple[Tensor, Tensor]:
+    """A cell that several boxes chose goes to the one it overlaps most. Returns chosen and (B, N) its owner."""
+    owner = torch.where(chosen, shared + 1e-6, 0.0).argmax(1)
+    mine = torch.zeros_like(chosen).scatter_(1, owner[:, None], True)
+    return chosen & mine, owner
+
+
+def _targets(
+    chosen: Tensor, owner: Tensor, fit: Tensor, shared: Tensor, scores: Tensor, truth: Truth, centres: Tensor
+) -> Targets:
+    # The best cell of a box is to answer with the overlap it reaches, the others in proportion.
+    quality = fit / (fit.amax(-1, keepdim=True) + 1e-12) * shared.amax(-1, keepdim=True)
+    quality = (quality * truth.sure[..., None]).amax(1)
+    any_chosen = chosen.any(1)
+    classes = truth.classes.gather(1, owner)
+    wanted = torch.zeros_like(scores).scatter_(2, classes[..., None], quality[..., None]) * any_chosen[..., None]
+    boxes = truth.boxes.gather(1, owner[..., None].expand(-1, -1, 4))
+    counts = ~_ignored(centres, truth, scores.shape[2]) | any_chosen[..., None]
+    return Targets(boxes, wanted, any_chosen, counts)
+
+
+def _ignored(centres: Tensor, truth: Truth, classes: int) -> Tensor:
+    """(B, N, C) bool: cells in a region to ignore, for its class and those it is mistaken for."""
+    covers = _inside(centres, truth.ignore_boxes)
+    table = torch.zeros(len(CLASSES) + 2, classes, device=centres.device)
+    for cls in range(len(CLASSES)):
+        table[cls, list(kin(cls))] = 1
+    table[-1] = 1  # ANY; the row before it is the padding's
+    kinds = table[truth.ignore_classes]
+    return torch.einsum("bkn,bkc->bnc", covers.to(kinds.dtype), kinds) > 0
+
+
+def _inside(centres: Tensor, boxes: Tensor) -> Tensor:
+    """(B, M, N) bool: centres (N, 2) strictly within boxes (B, M, 4)."""
+    x, y = centres[:, 0], centres[:, 1]
+    x1, y1, x2, y2 = (boxes[..., side, None] for side in range(4))
+    return (x > x1) & (x < x2) & (y > y1) & (y < y2)
+
+
+def _widened(boxes: Tensor) -> Tensor:
+    middle, half = (boxes[..., :2] + boxes[..., 2:]) / 2, (boxes[..., 2:] - boxes[..., :2]) / 2
+    half = half.clamp(min=SIDE_MIN / 2)
+    return torch.cat([middle - half, middle + half], -1)
+
+
+def _area(boxes: Tensor) -> Tensor:
+    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)

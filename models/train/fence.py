@@ -1,0 +1,67 @@
+"""What may never be learnt from: the evaluation footage and everything with ground truth, by hash and by looks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from models.train import film
+from models.train.phash import distances, mirrored, phash
+
+FILMS = ("pets09_s2l1_vtest_768x576.mp4", "pets09_s2l1_vtest_480x360.mp4", "intel_one-by-one-person.mp4")
+WORDS = ("pets", "one-by-one", "one_by_one", "groundtruth")
+EVERY = 5
+NEAR_MAX = 6  # bits; the reference data were made unlike each other by the same bounds
+NEAR_MIRRORED_MAX = 3
+PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Hashes of everything behind it. Nothing is ever taken off."""
+
+    sha256: frozenset[str] = frozenset()
+    looks: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    mirrored: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def forbids(self, sha256: str, look: int) -> bool:
+        """Whether a picture of this file hash and perceptual hash is, or looks like, an evaluation picture."""
+        if sha256 in self.sha256:
+            return True
+        one = np.array([look], np.uint64)
+        near = distances(one, self.looks).min(initial=64) <= NEAR_MAX
+        return bool(near or distances(one, self.mirrored).min(initial=64) <= NEAR_MIRRORED_MAX)
+
+
+def barred(path: Path) -> bool:
+    """Whether the name alone says that a file is for evaluation only."""
+    name = str(path).lower()
+    return any(word in name for word in WORDS)
+
+
+def build(data: Path) -> Fence:
+    """The fence around every 5th frame of the evaluation footage and every picture under groundtruth/ of `data`."""
+    shas, looks, flips = set(), [], []
+    for path in sorted((data / "groundtruth").rglob("*")):
+        if path.is_file():
+            shas.add(hashlib.sha256(path.read_bytes()).hexdigest())
+    for picture in _pictures(data):
+        looks.append(phash(picture))
+        flips.append(mirrored(picture))
+    return Fence(frozenset(shas), np.array(looks, np.uint64), np.array(flips, np.uint64))
+
+
+def _pictures(data: Path) -> Iterator[NDArray[np.uint8]]:
+    for name in FILMS:
+        yield from (picture for _, picture, _ in film.frames(data / "footage" / name, EVERY))
+    for path in sorted((data / "groundtruth").rglob("*")):
+        if path.suffix.lower() in PICTURES:
+            picture = cv2.imread(str(path))
+            if picture is not None:
+                yield np.asarray(picture, np.uint8)

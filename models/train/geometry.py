@@ -1,0 +1,109 @@
+"""Where things stand in a picture: grids of pictures, mirrors, a lens that bends. Boxes go along exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import cv2
+import numpy as np
+
+from models.train.picture import GREY, Floats, Sample, affine, areas, carried, empty
+
+SIDE_MIN = 3.0  # px; a person 12 px tall is about 5 px wide
+SHARE_MIN = 0.35  # of a box that must be left where a picture is cut
+Rng = np.random.Generator
+
+
+def mirror(sample: Sample) -> Sample:
+    """Left for right."""
+    width = sample.pixels.shape[1]
+
+    def turned(rows: Floats) -> Floats:
+        rows = rows.copy()
+        rows[:, [1, 3]] = width - rows[:, [3, 1]]
+        return rows
+
+    pixels = np.ascontiguousarray(sample.pixels[:, ::-1])
+    return Sample(pixels, turned(sample.boxes), turned(sample.ignore))
+
+
+def place(sample: Sample, width: int, height: int, rng: Rng, zoom: tuple[float, float], stretch: float) -> Sample:
+    """`sample` in a `width` x `height` picture: its fitting scale times a zoom from the range, sides stretched against
+    each other by up to `stretch`, anywhere it covers the picture (or lies within).
+    """
+    tall, wide = sample.pixels.shape[:2]
+    scale = min(width / wide, height / tall) * float(np.exp(rng.uniform(*np.log(zoom))))
+    uneven = float(np.exp(rng.uniform(-1, 1) * np.log(stretch)))
+    sx, sy = scale * np.sqrt(uneven), scale / np.sqrt(uneven)
+    dx, dy = (rng.uniform() * (room - size) for room, size in ((width, wide * sx), (height, tall * sy)))
+    matrix = np.array([[sx, 0, dx], [0, sy, dy]], np.float32)
+    placed = affine(sample, matrix, width, height)
+    return placed.keep(SIDE_MIN, SHARE_MIN, areas(placed.boxes))
+
+
+def fit(sample: Sample, side: int) -> Sample:
+    """As large as it fits into a square, in the middle, rest grey: as the appliance lays pictures in."""
+    tall, wide = sample.pixels.shape[:2]
+    scale = min(side / wide, side / tall)
+    matrix = np.array([[scale, 0, (side - wide * scale) / 2], [0, scale, (side - tall * scale) / 2]], np.float32)
+    placed = affine(sample, matrix, side, side)
+    return placed.keep(1.0, 0.1, areas(placed.boxes))
+
+
+def grid(
+    first: Sample,
+    others: Callable[[], Sample],
+    side: int,
+    rng: Rng,
+    lines: int,
+    zoom: tuple[float, float],
+    stretch: float,
+) -> Sample:
+    """`lines` x `lines` pictures (YOLOv4's mosaic) with wandering borders; people become small with many."""
+    cuts = [_cuts(side, lines, rng) for _ in range(2)]
+    canvas = np.full((side, side, 3), GREY, np.uint8)
+    boxes, ignore = [empty()], [empty()]
+    sample = first
+    for x1, x2 in zip(cuts[0][:-1], cuts[0][1:], strict=True):
+        for y1, y2 in zip(cuts[1][:-1], cuts[1][1:], strict=True):
+            part = place(sample, x2 - x1, y2 - y1, rng, zoom, stretch)
+            canvas[y1:y2, x1:x2] = part.pixels
+            shift = np.array([0, x1, y1, x1, y1, 0], np.float32)
+            boxes.append(part.boxes + shift)
+            ignore.append(part.ignore + shift)
+            sample = others()
+    return Sample(canvas, np.concatenate(boxes), np.concatenate(ignore))
+
+
+def _cuts(side: int, lines: int, rng: Rng) -> list[int]:
+    inner = (np.arange(1, lines) + rng.uniform(-0.2, 0.2, lines - 1)) * side / lines
+    return [0, *(round(value) for value in inner), side]
+
+
+def fisheye(sample: Sample, strength: float) -> Sample:
+    """Seen through a lens that presses the picture's edges together, corners kept (division model, Fitzgibbon 2001)."""
+    height, width = sample.pixels.shape[:2]
+    middle = np.array([width, height], np.float32) / 2
+    norm = float(np.hypot(*middle))
+    table = np.linspace(0, 1, 257, dtype=np.float32)
+    # Where a point that is seen at radius r comes from; grows by less towards the rim of what is seen.
+    source = table * (1 + strength) / (1 + strength * table**2)
+
+    def bent(points: Floats, radii: Floats, to: Floats) -> Floats:
+        offset = (points - middle) / norm
+        radius = np.hypot(offset[:, 0], offset[:, 1])
+        gain = np.interp(radius, radii, to) / np.maximum(radius, 1e-6)
+        return np.asarray(middle + offset * gain[:, None] * norm, np.float32)
+
+    y, x = np.mgrid[:height, :width].astype(np.float32) + 0.5
+    came = bent(np.stack([x.ravel(), y.ravel()], 1), table, source).reshape(height, width, 2) - 0.5
+    pixels = cv2.remap(sample.pixels, came[..., 0], came[..., 1], cv2.INTER_LINEAR, borderValue=(GREY, GREY, GREY))
+    forth = lambda points: bent(points, source, table)  # noqa: E731
+    moved = replace(
+        sample,
+        pixels=np.asarray(pixels, np.uint8),
+        boxes=carried(sample.boxes, forth, steps=8),
+        ignore=carried(sample.ignore, forth, steps=8),
+    )
+    return moved.keep(SIDE_MIN, SHARE_MIN, areas(moved.boxes))

@@ -1,0 +1,166 @@
+"""Batches by number: the n-th sample of a run is the same whoever draws it and whenever, so that a run can resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from models.train.assign import Truth
+from models.train.augment import Recipe, compose
+from models.train.cache import Cache
+from models.train.index import Entry, Label
+from models.train.picture import Floats, Sample, empty
+
+PADDING = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What fixes every sample of a run. sizes: input sides a batch is made in, one of them by the step's number;
+    calm_from: the step from which on pictures come whole and undistorted.
+    """
+
+    seed: int
+    batch: int
+    steps: int
+    sizes: tuple[int, ...]
+    calm_from: int
+    recipe: Recipe
+
+    def side(self, step: int) -> int:
+        """The input's side at `step`."""
+        return int(np.random.default_rng([self.seed, 1, step]).choice(self.sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """pictures: (B, 3, S, S) uint8 RGB."""
+
+    step: int
+    pictures: Tensor
+    truth: Truth
+
+    def pin_memory(self) -> Batch:
+        """Called by the loader, so that the copy to the GPU need not wait."""
+        truth = self.truth
+        pinned = (truth.boxes, truth.classes, truth.sure, truth.ignore_boxes, truth.ignore_classes)
+        return Batch(self.step, self.pictures.pin_memory(), Truth(*(each.pin_memory() for each in pinned)))
+
+
+class Draws(Dataset[Sample]):
+    """The endless row of samples of a plan, by number."""
+
+    def __init__(self, cache: Cache, entries: Sequence[Entry], weights: Sequence[int], plan: Plan) -> None:
+        """entries: those of the cache; weights: how often an epoch shows each, 0 for never."""
+        self._cache = cache
+        self._rows = [(rows(entry.boxes, entry), rows(entry.ignore, entry)) for entry in entries]
+        self._deck = np.repeat(np.arange(len(entries)), weights)
+        self._plan = plan
+        self._epoch = -1
+        self._order = self._deck
+
+    def __len__(self) -> int:
+        return self._plan.steps * self._plan.batch
+
+    def epoch_length(self) -> int:
+        """Samples in which every picture came as often as its weight says."""
+        return len(self._deck)
+
+    def __getitem__(self, number: int) -> Sample:
+        plan, step = self._plan, number // self._plan.batch
+        rng = np.random.default_rng([plan.seed, 2, number])
+        others = lambda: self.raw(int(rng.choice(self._deck)))  # noqa: E731
+        first = self.raw(self._at(number))
+        return compose(first, others, plan.recipe, rng, side=plan.side(step), calm=step >= plan.calm_from)
+
+    def raw(self, place: int) -> Sample:
+        """A picture of the cache as it is, boxes in pixels."""
+        boxes, ignore = self._rows[place]
+        return Sample(self._cache[place], boxes.copy(), ignore.copy())
+
+    def _at(self, number: int) -> int:
+        epoch, place = divmod(number, len(self._deck))
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, np.random.default_rng([self._plan.seed, 3, epoch]).permutation(self._deck)
+        return int(self._order[place])
+
+
+class _Steps(Sampler[list[int]]):
+    """The sample numbers of each batch from a step on."""
+
+    def __init__(self, plan: Plan, start: int) -> None:
+        self._plan, self._start = plan, start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(self._start, self._plan.steps):
+            yield list(range(step * self._plan.batch, (step + 1) * self._plan.batch))
+
+    def __len__(self) -> int:
+        return self._plan.steps - self._start
+
+
+def batches(draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool) -> Iterator[Batch]:
+    """The plan's batches from step `start` to its end, made by `workers` processes (0: here)."""
+    loader: DataLoader[Sample] = DataLoader(
+        draws,
+        batch_sampler=_Steps(plan, start),
+        num_workers=workers,
+        collate_fn=pack,
+        pin_memory=pin,
+        prefetch_factor=4 if workers else None,
+        worker_init_fn=_quiet if workers else None,
+    )
+    for step, batch in enumerate(loader, start):
+        yield Batch(step, batch.pictures, batch.truth)
+
+
+def pack(samples: Sequence[Sample]) -> Batch:
+    """Samples of one size as tensors, labels padded to the longest."""
+    pictures = np.stack([sample.pixels[:, :, ::-1].transpose(2, 0, 1) for sample in samples])
+    boxes, ignore = _padded([sample.boxes for sample in samples]), _padded([sample.ignore for sample in samples])
+    truth = Truth(
+        boxes=boxes[..., 1:5],
+        classes=boxes[..., 0].long().clamp(min=0),
+        sure=sureness(boxes[..., 5]),
+        ignore_boxes=ignore[..., 1:5],
+        ignore_classes=ignore[..., 0].long(),
+    )
+    return Batch(0, torch.from_numpy(np.ascontiguousarray(pictures)), truth)
+
+
+def sureness(scores: Tensor) -> Tensor:
+    """What a cell that does perfectly is to answer: 1 for drawn boxes, less for boxes that teachers were unsure of.
+
+    A network's 0.7 is as sure as it gets on small objects, hence the 0.3.
+    """
+    return torch.where(scores > 0, (scores + 0.3).clamp(max=1.0), 0.0)
+
+
+def rows(labels: Sequence[Label], entry: Entry) -> Floats:
+    """(N, 6) class, x1, y1, x2, y2 in pixels, score."""
+    if not labels:
+        return empty()
+    scale = np.array([1, entry.width, entry.height, entry.width, entry.height, 1], np.float32)
+    table = np.array([[each.cls, each.x1, each.y1, each.x2, each.y2, each.score] for each in labels], np.float32)
+    return np.asarray(table * scale, np.float32)
+
+
+def _padded(parts: Sequence[NDArray[np.float32]]) -> Tensor:
+    table = np.zeros((len(parts), max(1, *(len(each) for each in parts)), 6), np.float32)
+    table[..., 0] = PADDING
+    for row, each in zip(table, parts, strict=True):
+        row[: len(each)] = each
+    return torch.from_numpy(table)
+
+
+def _quiet(worker: int) -> None:
+    """Sixteen workers with sixteen threads each would stand in each other's way."""
+    cv2.setNumThreads(0)
+    torch.set_num_threads(1)

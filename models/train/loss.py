@@ -1,0 +1,85 @@
+"""What the network is told off for: wrong scores, wrong boxes, and to differ from the teacher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from models.train.assign import Truth, assign, ious
+from models.train.network import corners
+
+BOX_GAIN = 2.5
+QUALITY_MIN = 0.2  # weight of a chosen cell's box while it overlaps nothing yet, else far people never start
+TEACHER_SCORE_MIN = 0.2  # cells of which the teacher's box is followed
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Teachers' answers for the same pictures, cell by cell: scores (B, N, C) 0..1 and boxes (B, N, 4) px."""
+
+    scores: Tensor
+    boxes: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """total is what is minimised; the parts are for the log."""
+
+    total: Tensor
+    classes: Tensor
+    boxes: Tensor
+    teacher: Tensor
+    positives: Tensor
+
+    def parts(self) -> dict[str, float]:
+        """Numbers for a line of the log; waits for the GPU."""
+        names = ("total", "classes", "boxes", "teacher", "positives")
+        return {name: round(float(getattr(self, name).detach()), 5) for name in names}
+
+
+def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = None, teacher_gain: float = 0.0) -> Loss:
+    """answer: the network's raw (B, 4 + C, N); everything is computed in float32. Sums are shared out over the batch's
+    total target score, as in TOOD.
+    """
+    answer = answer.float()
+    boxes, logits = corners(answer, grid), answer[:, 4:].transpose(1, 2)
+    targets = assign(logits.detach().sigmoid(), boxes.detach(), grid, truth)
+    share = targets.scores.sum().clamp(min=1.0)
+    wrong = binary_cross_entropy_with_logits(logits, targets.scores, reduction="none")
+    classes = (wrong * targets.counts).sum() / share
+    quality = targets.scores.amax(-1)
+    weight = torch.where(targets.chosen, quality.clamp(min=QUALITY_MIN), 0.0)
+    misplaced = (weight * giou_loss(boxes, targets.boxes)).sum() / weight.sum().clamp(min=1.0)
+    taught = answer.new_zeros(())
+    if lesson is not None and teacher_gain > 0:
+        taught = _taught(logits, boxes, lesson)
+    total = classes + BOX_GAIN * misplaced + teacher_gain * taught
+    return Loss(total, classes, misplaced, taught, targets.chosen.sum())
+
+
+def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson) -> Tensor:
+    """Cross entropy with the teacher's scores less its own entropy (so that 0 is reached), and its boxes where it is
+    sure of something.
+    """
+    share = lesson.scores.sum().clamp(min=1.0)
+    soft = lesson.scores.clamp(1e-6, 1 - 1e-6)
+    floor = -(soft * soft.log() + (1 - soft) * (1 - soft).log())
+    scores = (binary_cross_entropy_with_logits(logits, soft, reduction="none") - floor).sum() / share
+    best = lesson.scores.amax(-1)
+    weight = torch.where(best > TEACHER_SCORE_MIN, best, 0.0)
+    return scores + BOX_GAIN * (weight * giou_loss(boxes, lesson.boxes)).sum() / weight.sum().clamp(min=1.0)
+
+
+def giou_loss(one: Tensor, other: Tensor) -> Tensor:
+    """1 - generalised IoU (arXiv:1902.09630) of boxes (..., 4), 0..2."""
+    shared = ious(one, other)
+    hull_low, hull_high = torch.minimum(one[..., :2], other[..., :2]), torch.maximum(one[..., 2:], other[..., 2:])
+    hull = (hull_high - hull_low).clamp(min=0).prod(-1) + 1e-7
+    low, high = torch.maximum(one[..., :2], other[..., :2]), torch.minimum(one[..., 2:], other[..., 2:])
+    inner = (high - low).clamp(min=0).prod(-1)
+    sizes = [(each[..., 2:] - each[..., :2]).clamp(min=0).prod(-1) for each in (one, other)]
+    union = sizes[0] + sizes[1] - inner
+    return 1 - (shared - (hull - union) / hull)

@@ -1,0 +1,188 @@
+"""The network: a backbone of plain convolutions, a path-aggregation neck, an anchor-free head at strides 8, 16, 32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.train.blocks import ConvUnit, Separable, Split
+from models.train.index import CLASSES
+
+STRIDES = (8, 16, 32)
+PRIOR = 0.01  # score of every cell before training, as RetinaNet (arXiv:1708.02002) starts
+REACH = 2.0  # cells from a cell's centre to a side before training
+Kind = Literal["plain", "split", "separable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Widths and depths. `stages` are those at strides 4, 8, 16, 32; `kinds` what each is built of; `neck` channels at
+    every level; `tower` separable convolutions in each of the head's two branches.
+    """
+
+    name: str
+    stem: int
+    widths: tuple[int, int, int, int]
+    depths: tuple[int, int, int, int]
+    kinds: tuple[Kind, Kind, Kind, Kind]
+    neck: int
+    tower: int = 1
+    neck_kind: Kind = "separable"
+
+
+DESIGNS: dict[str, Design] = {
+    design.name: design
+    for design in (
+        # The default: the widest under the cost bars and 4 MB of file (docs/training.md has the table).
+        Design("nano", 16, (32, 96, 192, 320), (1, 3, 6, 2), ("separable",) * 4, 96),
+        Design("pico", 16, (32, 64, 128, 256), (1, 2, 4, 2), ("separable",) * 4, 64),
+        Design("plain-16", 16, (24, 40, 64, 128), (1, 2, 3, 1), ("plain",) * 4, 48),
+        Design("split-16", 16, (32, 64, 128, 192), (1, 2, 2, 1), ("split",) * 4, 64),
+        Design("split-neck-16", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 80, neck_kind="split"),
+        Design("mixed-16", 16, (32, 96, 192, 384), (1, 2, 5, 2), ("split", *("separable",) * 3), 96),
+        Design("mixed-24", 24, (40, 80, 160, 256), (1, 2, 4, 3), ("split", "split", "separable", "separable"), 80),
+    )
+}
+
+
+def _stage(kind: Kind, c_in: int, c_out: int, depth: int) -> nn.Sequential:
+    """Halve the picture, then `depth` bricks."""
+    if kind == "separable":
+        return nn.Sequential(Separable(c_in, c_out, stride=2), *(Separable(c_out, c_out) for _ in range(depth)))
+    down = ConvUnit(c_in, c_out, 3, 2, rep=True)
+    if kind == "plain":
+        return nn.Sequential(down, *(ConvUnit(c_out, c_out, 3, rep=True) for _ in range(depth)))
+    return nn.Sequential(down, Split(c_out, c_out, c_out // 4 if c_out >= 128 else c_out // 2, depth))
+
+
+class Pool(nn.Module):
+    """Wide sight for little: max pools of 5, 9, 13 as a chain of 5s, concatenated and mixed (YOLOv5's SPPF)."""
+
+    def __init__(self, c_in: int, c_out: int) -> None:
+        super().__init__()
+        self.narrow = ConvUnit(c_in, c_in // 2)
+        self.pool = nn.MaxPool2d(5, 1, 2)
+        self.mix = ConvUnit(c_in * 2, c_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, c_in, H, W) to (B, c_out, H, W)."""
+        parts = [self.narrow(x)]
+        for _ in range(3):
+            parts.append(self.pool(parts[-1]))
+        mixed: Tensor = self.mix(torch.cat(parts, 1))
+        return mixed
+
+
+class Neck(nn.Module):
+    """Down with the meaning, up with the place (PANet), the same width at all levels."""
+
+    def __init__(self, widths: Sequence[int], c: int, kind: Kind) -> None:
+        super().__init__()
+        self.lateral = nn.ModuleList(ConvUnit(width, c) for width in widths[:2])
+        self.pool = Pool(widths[2], c)
+        self.up = nn.Upsample(scale_factor=2, mode="nearest")
+        self.down = nn.ModuleList(Separable(c, c, stride=2) for _ in range(2))
+        self.top = nn.ModuleList(_merge(kind, c) for _ in range(2))
+        self.bottom = nn.ModuleList(_merge(kind, c) for _ in range(2))
+
+    def forward(self, levels: Sequence[Tensor]) -> list[Tensor]:
+        """Three levels of the backbone to three of `c` channels."""
+        p3, p4, p5 = self.lateral[0](levels[0]), self.lateral[1](levels[1]), self.pool(levels[2])
+        p4 = self.top[0](torch.cat([p4, self.up(p5)], 1))
+        p3 = self.top[1](torch.cat([p3, self.up(p4)], 1))
+        p4 = self.bottom[0](torch.cat([p4, self.down[0](p3)], 1))
+        p5 = self.bottom[1](torch.cat([p5, self.down[1](p4)], 1))
+        return [p3, p4, p5]
+
+
+def _merge(kind: Kind, c: int) -> nn.Module:
+    if kind == "split":
+        return Split(2 * c, c, c // 2)
+    return nn.Sequential(ConvUnit(2 * c, c), Separable(c, c))
+
+
+class Branch(nn.Module):
+    """One level's answer: a tower for the sides, one for the classes."""
+
+    def __init__(self, c: int, classes: int, tower: int) -> None:
+        super().__init__()
+        self.side_tower = nn.Sequential(*(Separable(c, c) for _ in range(tower)))
+        self.class_tower = nn.Sequential(*(Separable(c, c) for _ in range(tower)))
+        self.sides = nn.Conv2d(c, 4, 1)
+        self.classes = nn.Conv2d(c, classes, 1)
+        assert self.sides.bias is not None
+        assert self.classes.bias is not None
+        nn.init.normal_(self.sides.weight, std=0.01)
+        nn.init.normal_(self.classes.weight, std=0.01)
+        nn.init.constant_(self.sides.bias, math.log(REACH))
+        nn.init.constant_(self.classes.bias, -math.log((1 - PRIOR) / PRIOR))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, c, H, W) to (B, 4 + classes, H, W): log of the distances to left, top, right, bottom in cells; logits."""
+        return torch.cat([self.sides(self.side_tower(x)), self.classes(self.class_tower(x))], 1)
+
+
+class Network(nn.Module):
+    """RGB 0..1 pictures (B, 3, H, W), H and W multiples of 32, to raw answers (B, 4 + classes, cells)."""
+
+    def __init__(self, design: Design, classes: int = len(CLASSES)) -> None:
+        super().__init__()
+        self.design = design
+        c1, c2, c3, c4 = design.widths
+        self.stem = ConvUnit(3, design.stem, 3, 2, rep=True)
+        before = (design.stem, c1, c2, c3)
+        self.stages = nn.ModuleList(
+            _stage(kind, c_in, c_out, depth)
+            for kind, c_in, c_out, depth in zip(design.kinds, before, design.widths, design.depths, strict=True)
+        )
+        self.neck = Neck((c2, c3, c4), design.neck, design.neck_kind)
+        self.branches = nn.ModuleList(Branch(design.neck, classes, design.tower) for _ in STRIDES)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """(B, 3, H, W) to (B, 4 + classes, cells): the levels one after the other, rows before columns."""
+        x = self.stem(pictures)
+        levels = []
+        for stage in self.stages:
+            x = stage(x)
+            levels.append(x)
+        answers = [branch(level) for branch, level in zip(self.branches, self.neck(levels[1:]), strict=True)]
+        return torch.cat([_rows(answer) for answer in answers], 2)
+
+    def fuse(self) -> Network:
+        """Merge all branches and norms for delivery; returns itself."""
+        for module in self.modules():
+            if isinstance(module, ConvUnit):
+                module.fuse()
+        return self
+
+    def parameters_count(self) -> int:
+        """Numbers to be learnt; of a fused network, numbers delivered."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def _rows(answer: Tensor) -> Tensor:
+    """(B, C, H, W) to (B, C, H * W). int() makes the sides constants of the export; flatten leaves Shape nodes."""
+    batch, channels, height, width = (int(side) for side in answer.shape)
+    return answer.reshape(batch, channels, height * width)
+
+
+def cells(width: int, height: int) -> Tensor:
+    """(3, cells): x and y of each cell's centre in pixels, and its stride, in the order of the network's answer."""
+    parts = []
+    for stride in STRIDES:
+        y, x = torch.meshgrid(torch.arange(height // stride), torch.arange(width // stride), indexing="ij")
+        centre = torch.stack([x.flatten(), y.flatten()]).float() * stride + stride / 2
+        parts.append(torch.cat([centre, torch.full((1, centre.shape[1]), float(stride))]))
+    return torch.cat(parts, 1)
+
+
+def corners(answer: Tensor, grid: Tensor) -> Tensor:
+    """Boxes (B, cells, 4) x1 y1 x2 y2 in pixels from a raw answer (B, 4 + classes, cells)."""
+    # exp overflows in half precision and one wild cell would spoil the loss: e^6 cells of 32 px is beyond any picture.
+    reach = torch.exp(answer[:, :4].float().clamp(max=6.0)) * grid[2]
+    return torch.cat([grid[:2] - reach[:, :2], grid[:2] + reach[:, 2:]], 1).transpose(1, 2)

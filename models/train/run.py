@@ -1,0 +1,86 @@
+"""Train the detector: python -m models.train.run --index vedette-data/set --out vedette-data/run.
+
+Needs PyTorch (pip install '.[train]'). One GPU or the CPU, the same command. A run that was killed goes on where its
+last checkpoint stood when the same command is given again; with --minutes it stops by itself in time and says so.
+
+Watch it:      python -m models.train.plot vedette-data/run
+Deliver it:    python -m models.train.export --checkpoint vedette-data/run/best.pt --out vedette-nano.onnx
+Measure it:    python -m models.evaluate vedette-nano.onnx --mot CLIP.mp4
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from appliance.errors import UsageError
+
+HELP_FIRST = "try --recipe plain --limit 20 --steps 300 --size 224 first: it must learn twenty pictures by heart"
+
+
+def parser() -> argparse.ArgumentParser:
+    """All of the run's settings."""
+    made = argparse.ArgumentParser(
+        prog="python -m models.train.run",
+        description=__doc__,
+        epilog=HELP_FIRST,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--index", type=Path, required=True, help="the assembled set: its folder or its index.jsonl")
+    add("--out", type=Path, required=True, help="the run's folder: last.pt, best.pt, log.jsonl")
+    add("--cache", type=Path, help="file of decoded pictures (default: pictures.bin beside the index; ~0.5 MB each)")
+    add("--design", default="nano", help="one of models.train.network.DESIGNS (default nano)")
+    add("--size", type=int, default=416, help="input side in pixels, a multiple of 32 (default 416)")
+    add("--scales", type=int, default=3, help="also train at up to N x 32 px more and less; 0: only --size (default 3)")
+    add("--steps", type=int, default=30000, help="optimiser steps of the whole run; fixes the schedule (default 30000)")
+    add("--batch", type=int, default=64, help="pictures a step (default 64)")
+    add("--rate", type=float, default=2e-3, help="peak learning rate of AdamW (default 0.002)")
+    add("--decay", type=float, default=0.05, help="weight decay (default 0.05)")
+    add("--warmup", type=int, default=500, help="steps of rising rate (default 500)")
+    add("--calm", type=float, default=0.12, help="last share of the run on whole, undistorted pictures (default 0.12)")
+    add("--recipe", choices=("full", "plain"), default="full", help="augmentation (default full)")
+    add("--teacher", type=Path, help="yolox_nano_416.onnx: learn also from its answer to every picture")
+    add("--teacher-gain", type=float, default=1.0, help="weight of the teacher's lesson (default 1)")
+    add("--weight", action="append", default=[], metavar="SOURCE=N", help="show a source N times an epoch; 0 drops it")
+    add("--limit", type=int, default=0, help="use only the first N training pictures, and judge by them (for a trial)")
+    add("--init", type=Path, help="start from the averaged weights of this checkpoint instead of from nothing")
+    add("--average", type=float, default=0.9998, help="decay of the weights' moving average (default 0.9998)")
+    add(
+        "--judge-every", type=int, default=1000, help="steps between two looks at the held-back pictures (default 1000)"
+    )
+    add("--save-every", type=int, default=250, help="steps between two checkpoints (default 250)")
+    add("--log-every", type=int, default=20, help="steps between two lines of the log (default 20)")
+    add("--minutes", type=float, default=0, help="save and stop after so many minutes; run again to go on (0: never)")
+    add("--workers", type=int, default=-1, help="processes that prepare pictures (default: one for each core but one)")
+    add("--device", default="auto", help="auto, cpu or cuda (default auto)")
+    add("--seed", type=int, default=0)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train until the steps are done or the minutes over; returns the exit status."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    if options.workers < 0:
+        options.workers = max(0, len(os.sched_getaffinity(0)) - 1)
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        print("training needs PyTorch: pip install '.[train]'", file=sys.stderr)
+        return 2
+    from models.train.trainer import Trainer
+
+    try:
+        return 0 if Trainer(options).run() else 3
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

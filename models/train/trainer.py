@@ -1,0 +1,219 @@
+"""The run itself: batches in, steps taken, figures logged, checkpoints kept."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from models.train import cache, checkpoint, codec, index
+from models.train.augment import RECIPES
+from models.train.checkpoint import Progress
+from models.train.export import load
+from models.train.index import Entry, IndexFault
+from models.train.judge import judge
+from models.train.loader import Batch, Draws, Plan, batches
+from models.train.log import RunLog
+from models.train.loss import Loss, loss
+from models.train.network import DESIGNS, Network, cells
+from models.train.schedule import Average, groups, rate
+from models.train.teacher import YoloxTeacher
+
+log = logging.getLogger(__name__)
+GRADIENT_MAX = 10.0
+# Settings that may differ when a run goes on: they do not change what is learnt.
+FREE = frozenset(
+    {"index", "out", "cache", "workers", "device", "minutes", "judge_every", "save_every", "log_every", "init"}
+)
+
+
+class Trainer:
+    """Owns network, average, optimizer and the run's folder; one thread, and the loader's processes."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Read everything, decode what is not decoded yet, take up the last checkpoint. Raises IndexFault."""
+        self._options = options
+        self._device = _device(options.device)
+        torch.manual_seed(options.seed)
+        torch.backends.cudnn.benchmark = True
+        torch.set_float32_matmul_precision("high")
+        self._entries, root = _entries(options)
+        path = options.cache or root / "pictures.bin"
+        self._cache = cache.build(root, self._entries, path)
+        self._plan = _plan(options)
+        self._draws = Draws(self._cache, self._entries, _weights(options, self._entries), self._plan)
+        # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network.
+        self._layout = torch.channels_last if self._device.type == "cuda" else torch.contiguous_format
+        self._network = _network(options).to(self._device)
+        self._network.to(memory_format=self._layout)  # type: ignore[call-overload]
+        self._average = Average(self._network, options.average)
+        self._optimizer = torch.optim.AdamW(groups(self._network, options.decay), lr=options.rate)
+        self._teacher = YoloxTeacher(options.teacher).to(self._device).eval() if options.teacher else None
+        self._stop = False
+
+    def run(self) -> bool:
+        """Train; whether all steps are done (else the same command goes on)."""
+        options, out = self._options, self._options.out
+        out.mkdir(parents=True, exist_ok=True)
+        progress = self._resume()
+        begun, last, images = time.monotonic(), time.monotonic(), 0
+        journal = RunLog(out / "log.jsonl", progress.step)
+        journal.write(
+            "start", step=progress.step, settings=self._settings(), parameters=self._network.parameters_count()
+        )
+        codec.warn()
+        step, best = progress.step, progress.best
+        with self._signals():
+            for batch in batches(self._draws, self._plan, step, options.workers, pin=self._device.type == "cuda"):
+                parts = self._learn(batch)
+                step, images = batch.step + 1, images + options.batch
+                if step % options.log_every == 0:
+                    now = time.monotonic()
+                    self._note(journal, step, parts, images / (now - last))
+                    last, images = now, 0
+                if step % options.judge_every == 0 or step == options.steps:
+                    best = self._judge(journal, step, best)
+                    last, images = time.monotonic(), 0
+                over = self._stop or bool(options.minutes and time.monotonic() - begun > options.minutes * 60)
+                if step % options.save_every == 0 or step == options.steps or over:
+                    self._save(step, best)
+                if over:
+                    break
+        done: bool = step >= options.steps
+        log.info("%s at step %d of %d", "done" if done else "stopped, run again to go on", step, options.steps)
+        journal.close()
+        return done
+
+    def _learn(self, batch: Batch) -> Loss:
+        """One optimiser step."""
+        options, network = self._options, self._network.train()
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate(batch.step, options.steps, options.rate, options.warmup)
+        pictures = batch.pictures.to(self._device, non_blocking=True, memory_format=self._layout).float() / 255
+        truth = batch.truth.to(self._device)
+        side = pictures.shape[-1]
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            lesson = self._teacher(pictures) if self._teacher else None
+            answer = network(pictures)
+        found = loss(answer, cells(side, side).to(self._device), truth, lesson, options.teacher_gain)
+        self._optimizer.zero_grad(set_to_none=True)
+        found.total.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), GRADIENT_MAX)
+        self._optimizer.step()
+        self._average.update(network, batch.step)
+        return found
+
+    def _note(self, journal: RunLog, step: int, parts: Loss, speed: float) -> None:
+        numbers = parts.parts()
+        if not numbers["total"] < float("inf"):
+            raise IndexFault(f"the loss is {numbers['total']} at step {step}: lower --rate, and look at the labels")
+        epoch = step * self._options.batch / self._draws.epoch_length()
+        lr = self._optimizer.param_groups[0]["lr"]
+        journal.write("step", step=step, epoch=round(epoch, 3), rate=lr, images_s=round(speed, 1), **numbers)
+        log.info("step %6d  epoch %6.2f  loss %7.3f  (%.0f pictures/s)", step, epoch, numbers["total"], speed)
+
+    def _judge(self, journal: RunLog, step: int, best: float) -> float:
+        """Look at the held-back pictures with the average; keep it if it does best."""
+        side = "train" if self._options.limit else "val"
+        places = [number for number, entry in enumerate(self._entries) if entry.split == side]
+        verdict = judge(self._average.network, self._cache, self._entries, places, self._options.size)
+        journal.write("judge", step=step, ap50=verdict.mean, person=verdict.person, classes=verdict.classes)
+        log.info("step %6d  AP50 %.3f, person %.3f on %d pictures", step, verdict.mean, verdict.person, len(places))
+        if verdict.mean >= best:
+            checkpoint.save_best(self._options.out, self._average, Progress(step, verdict.mean, self._settings()))
+        return max(best, verdict.mean)
+
+    def _resume(self) -> Progress:
+        kept = checkpoint.restore(self._options.out, self._network, self._average, self._optimizer, self._device)
+        if kept is None:
+            return Progress(0, 0.0, self._settings())
+        mine = {name: value for name, value in self._settings().items() if name not in FREE}
+        other = {name: value for name, value in kept.settings.items() if name not in FREE}
+        if mine != other:
+            names = ", ".join(f"--{name}" for name in sorted(mine) if mine[name] != other.get(name))
+            raise IndexFault(f"{self._options.out} holds a run with other settings ({names}): choose another --out")
+        log.info("going on at step %d", kept.step)
+        return kept
+
+    def _save(self, step: int, best: float) -> None:
+        progress = Progress(step, best, self._settings())
+        checkpoint.save(self._options.out, self._network, self._average, self._optimizer, progress)
+
+    def _settings(self) -> dict[str, Any]:
+        """The options as plain values, for log and checkpoint."""
+        given = vars(self._options)
+        return {name: value if isinstance(value, (int, float, list)) else str(value) for name, value in given.items()}
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C end the run after the step in hand, with a checkpoint."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self._stop = True
+
+        before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise IndexFault("--device cuda: PyTorch sees no GPU here")
+    return torch.device(name)
+
+
+def _entries(options: argparse.Namespace) -> tuple[list[Entry], Path]:
+    path: Path = options.index
+    root = path if path.is_dir() else path.parent
+    entries = index.read(path)
+    if options.limit:
+        entries = list(index.of(entries, "train"))[: options.limit]
+    return entries, root
+
+
+def _weights(options: argparse.Namespace, entries: list[Entry]) -> list[int]:
+    """How often an epoch shows each picture: val never, the rest once unless --weight says otherwise."""
+    table: dict[str, int] = {}
+    sources = {entry.source for entry in entries}
+    for text in options.weight:
+        source, _, count = text.partition("=")
+        if source not in sources or not count.isdigit():
+            raise IndexFault(f"--weight {text}: SOURCE=N with a whole N and one of {', '.join(sorted(sources))}")
+        table[source] = int(count)
+    weights = [table.get(entry.source, 1) if entry.split == "train" else 0 for entry in entries]
+    if not any(weights):
+        raise IndexFault("no picture is left to train on")
+    return weights
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    if options.size % 32 or options.size < 64:
+        raise IndexFault(f"--size {options.size}: a multiple of 32, at least 64")
+    sides = range(options.size - 32 * options.scales, options.size + 32 * options.scales + 1, 32)
+    sizes = tuple(side for side in sides if side >= 64)
+    calm_from = round(options.steps * (1 - options.calm))
+    return Plan(options.seed, options.batch, options.steps, sizes, calm_from, RECIPES[options.recipe])
+
+
+def _network(options: argparse.Namespace) -> Network:
+    if options.design not in DESIGNS:
+        raise IndexFault(f"--design {options.design}: one of {', '.join(DESIGNS)}")
+    if options.init:
+        network = load(options.init)
+        if network.design.name != options.design:
+            raise IndexFault(f"--init {options.init} is of the design {network.design.name}, not {options.design}")
+        return network
+    return Network(DESIGNS[options.design])

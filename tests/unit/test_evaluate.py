@@ -1,0 +1,155 @@
+"""The figures an integrator reads of a detector on footage of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from appliance.types import Detections
+from models import evaluate
+from models.evaluation import arithmetic, sets
+from models.evaluation.score import Judged
+from models.evaluation.sets import SetFault
+
+FEMTO = "deimv2_hgnetv2_femto_coco_416.onnx"
+
+
+class Scripted:
+    """A detector that answers what it was told, picture after picture."""
+
+    name = "scripted"
+    labels: tuple[str, ...] = ("person", "car")
+
+    def __init__(self, answers: Sequence[Detections]) -> None:
+        self._answers = list(answers)
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return width, height
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        return [self._answers.pop(0) for _ in pictures]
+
+
+def scattered(rng: np.random.Generator, pictures: int) -> list[Judged]:
+    """Random truth; answers near most of it, some double, some wrong; some truth that does not count."""
+    rows = []
+    for _ in range(pictures):
+        count = int(rng.integers(0, 6))
+        corner, side = rng.uniform(0, 300, (count, 2)), rng.uniform(10, 120, (count, 2))
+        truth = np.concatenate([corner, corner + side], 1)
+        near = np.repeat(truth, 2, axis=0) + rng.normal(0, 6, (2 * count, 4))
+        wrong = rng.uniform(0, 300, (2, 2))
+        found = np.concatenate([near, np.concatenate([wrong, wrong + 40], 1)])
+        names = ("person",) * count, ("person",) * len(found)
+        rows.append(
+            Judged(truth, names[0], rng.uniform(size=count) < 0.2, found, names[1], rng.uniform(size=len(found)))
+        )
+    return rows
+
+
+def found(boxes: Sequence[Sequence[float]], scores: Sequence[float], classes: Sequence[int]) -> Detections:
+    return Detections(
+        np.array(boxes, np.float32).reshape(-1, 4), np.array(scores, np.float32), np.array(classes, np.int32)
+    )
+
+
+def test_perfect_and_blind_detectors() -> None:
+    box = np.array([[0.0, 0, 10, 20]])
+    perfect = arithmetic.match([(box, np.array([0.9]))], [box], [np.zeros((0, 4))])
+    blind = arithmetic.match([(np.zeros((0, 4)), np.zeros(0))], [box], [np.zeros((0, 4))])
+    nobody = arithmetic.match([(box, np.array([0.9]))], [np.zeros((0, 4))], [np.zeros((0, 4))])
+    assert arithmetic.average_precision(perfect) == 1.0
+    assert arithmetic.average_precision(blind) == 0.0
+    assert np.isnan(arithmetic.average_precision(nobody))
+    assert arithmetic.best_threshold(perfect) == arithmetic.Working(0.9, 1.0, 1.0, 1.0)
+
+
+def test_an_answer_on_a_doubtful_region_counts_neither_way() -> None:
+    box, doubtful = np.array([[0.0, 0, 10, 20]]), np.array([[50.0, 0, 90, 90]])
+    both = np.array([[55.0, 5, 70, 60], [0, 0, 10, 20]])
+    matched = arithmetic.match([(both, np.array([0.9, 0.5]))], [box], [doubtful])
+    assert arithmetic.average_precision(matched) == 1.0
+    assert matched.void.tolist() == [True, False]
+
+
+def test_recall_is_told_by_height_at_the_threshold() -> None:
+    truth = np.array([[0.0, 0, 10, 12], [50, 0, 60, 14], [100, 0, 120, 80]])
+    matched = arithmetic.match([(truth[[0, 2]], np.array([0.3, 0.9]))], [truth], [np.zeros((0, 4))])
+    assert arithmetic.recall_by_height(matched, (0, 16, 100), 0.2) == [(0, 16, 2, 0.5), (16, 100, 1, 1.0)]
+    assert arithmetic.recall_by_height(matched, (0, 16, 100), 0.5) == [(0, 16, 2, 0.0), (16, 100, 1, 1.0)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_our_arithmetic_is_that_of_pycocotools(seed: int) -> None:
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extra `train`")
+    from models.evaluation.score import figures
+
+    judged = scattered(np.random.default_rng(seed), 40)
+    theirs = figures(judged, ["person"])[0]
+    answers = [(each.found, each.scores) for each in judged]
+    truth, crowd = [each.truth[~each.crowd] for each in judged], [each.truth[each.crowd] for each in judged]
+    ours = arithmetic.average_precision(arithmetic.match(answers, truth, crowd))
+    assert 0.2 < theirs.ap50 < 0.9
+    assert ours == pytest.approx(theirs.ap50, abs=0.005)
+
+
+def test_a_coco_set_is_measured_and_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extra `train`")
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 200, 3), np.uint8))
+    labels = [
+        {"id": 1, "image_id": 7, "category_id": 3, "bbox": [20, 10, 40, 80]},
+        {"id": 2, "image_id": 7, "category_id": 9, "bbox": [100, 10, 40, 40]},
+        {"id": 3, "image_id": 7, "category_id": 4, "bbox": [0, 0, 5, 5]},
+    ]
+    names = [{"id": 3, "name": "Pedestrian"}, {"id": 9, "name": "van"}, {"id": 4, "name": "boat"}]
+    table = {"images": [{"id": 7, "file_name": "a.png"}], "annotations": labels, "categories": names}
+    (tmp_path / "set.json").write_text(json.dumps(table))
+    eye = Scripted([found([[0.1, 0.1, 0.3, 0.9], [0.5, 0.5, 0.6, 0.6]], [0.9, 0.8], [0, 1])])
+    monkeypatch.setattr(evaluate.detector, "load", lambda settings: eye)
+    arguments = [
+        "x.onnx",
+        "--coco",
+        str(tmp_path / "set.json"),
+        "--rename",
+        "van=car",
+        "--json",
+        str(tmp_path / "o.json"),
+    ]
+    assert evaluate.main(arguments) == 0
+    written = json.loads((tmp_path / "o.json").read_text())
+    assert {each["name"]: each["ap50"] for each in written["classes"]} == {"car": 0.0, "person": 1.0}
+    assert written["classes"][1]["threshold"] == 0.9
+    assert (written["pictures"], written["ap50"]) == (1, 0.5)
+
+
+def test_yolo_rows_may_be_boxes_or_polygons(tmp_path: Path) -> None:
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "a.jpg"), np.zeros((100, 200, 3), np.uint8))
+    (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.4\n1 0.1 0.1 0.3 0.1 0.2 0.5\n")
+    (tmp_path / "data.yaml").write_text("names: {0: person, 1: car}\n")
+    (picture,) = sets.yolo(tmp_path, sets.yolo_names(tmp_path / "data.yaml"))
+    assert picture.names == ("person", "car")
+    assert np.allclose(picture.boxes, [[80, 30, 120, 70], [20, 10, 60, 50]])
+    (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 0.2 0.4\n2 0.5 0.5 0.1 0.1\n")
+    with pytest.raises(SetFault, match=r"a\.txt, line 2: class 2 has no name"):
+        list(sets.yolo(tmp_path, ["person", "car"]))
+
+
+@pytest.mark.shared
+def test_the_teacher_scores_on_pets_what_is_known_of_it(shared_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extra `train`")
+    clip = shared_data / "footage" / "pets09_s2l1_vtest_768x576.mp4"
+    truth = shared_data / "groundtruth" / "pets09_s2l1" / "gt.txt"
+    out = tmp_path / "figures.json"
+    arguments = [str(shared_data / "models" / FEMTO), "--mot", str(clip), "--gt", str(truth)]
+    assert evaluate.main([*arguments, "--every", "10", "--json", str(out)]) == 0
+    person = json.loads(out.read_text())["classes"][0]
+    assert person["boxes"] == 467
+    assert person["ap50"] == pytest.approx(0.907, abs=0.006)
