@@ -12,7 +12,6 @@ import contextlib
 import logging
 import socket
 import ssl
-import struct
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from appliance.address import Address
 from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.errors import UplinkError
+from appliance.tcpinfo import TcpBytes, tcp_bytes
 
 CONNECT_S_MAX = 5.0
 PING_INTERVAL_S = 20
@@ -33,7 +33,6 @@ PENDING_BYTES_MAX = 512 * 1024
 CANCEL_AGAIN_S = 3.0  # longer than closing a connection takes
 _HEALTHY_AFTER_S = 10.0
 _SAMPLE_S = 1.0
-_TCP_INFO_BYTES = 232
 
 Result = TypeVar("Result")
 
@@ -205,15 +204,18 @@ class Link:
             self._said = why
 
     def _count(self, client: Client) -> None:
-        counted = _tcp_bytes(client)
-        sent, received = counted or (client.stats["out_bytes"], client.stats["in_bytes"])
-        if counted is None and not client.is_connected and self.state.exact:
+        sent, received = client.stats["out_bytes"], client.stats["in_bytes"]
+        counted = _counted(client)
+        exact = counted is not None and counted.sent is not None
+        if counted is not None and counted.sent is not None:
+            sent, received = counted.sent, counted.received
+        elif not client.is_connected and self.state.exact:
             return  # the socket is gone; what was read last stands
         self.state = replace(
             self.state,
             sent=self._totals[0] + sent,
             received=self._totals[1] + received,
-            exact=counted is not None,
+            exact=exact,
         )
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
@@ -265,20 +267,8 @@ def _without(text: str, address: Address) -> str:
     return text
 
 
-def _tcp_bytes(client: Client) -> tuple[int, int] | None:
-    """(sent, received) payload bytes of the connection's socket, from Linux's TCP_INFO; None where it cannot say.
-
-    tcpi_bytes_sent counts retransmissions too (Linux 4.19 and newer). nats-py has no public way to its socket.
-    """
+def _counted(client: Client) -> TcpBytes | None:
+    """What the kernel counted on the connection's socket; nats-py has no public way to it."""
     writer = getattr(getattr(client, "_transport", None), "_bare_io_writer", None)
     sock = writer.get_extra_info("socket") if writer is not None else None
-    if sock is None or not hasattr(socket, "TCP_INFO"):
-        return None
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    except OSError:
-        return None
-    if len(info) < 208:
-        return None
-    received, sent = struct.unpack_from("=Q", info, 128)[0], struct.unpack_from("=Q", info, 200)[0]
-    return int(sent), int(received)
+    return tcp_bytes(sock) if sock is not None else None

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
 from appliance.address import Address
+from appliance.model import Detector
 from appliance.types import Severity
 from appliance.yamlfile import Section
 
@@ -33,17 +34,6 @@ class Storage(Section):
     evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
     size_max_gb: Annotated[float, Field(gt=0)] = 50.0
     disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
-
-
-class Detector(Section):
-    model: Annotated[str, Field(min_length=1)] = "builtin:hog"
-    backend: Literal["auto", "onnx"] = "auto"
-    device: Literal["cpu", "cuda"] = "cpu"
-    precision: Literal["auto", "fp32", "fp16"] = "auto"
-    threads: Annotated[int, Field(ge=1, le=64)] = 1
-    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
-    labels: Path | None = None
-    score_min: Share = 0.1
 
 
 class Schedule(Section):

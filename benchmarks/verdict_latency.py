@@ -18,8 +18,9 @@ import numpy as np
 
 from cloud_worker.judge import Case, Opinion
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.site import picture, site, wait_for
+from tests.servers.site import picture, site
 from tests.servers.worker import worker
+from tests.waiting import until
 
 
 class Instant:
@@ -54,7 +55,7 @@ def main() -> None:
 def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, float]:
     with site(folder, url) as here, worker(url, Instant()):
         here.ask(-1)
-        wait_for(lambda: here.settled(-1), 60)  # connected, streams made
+        until(lambda: here.settled(-1), 60)  # connected, streams made
         ready: dict[str, float] = {}
         started = time.monotonic()
         count = int(options.rate * options.seconds / 60)
@@ -63,7 +64,7 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, fl
             pictures = tuple(picture(n * 10 + k, (280, 200), noise=True) for k in range(options.pictures))
             before = time.time()
             ready[here.ask(n, pictures)] = before
-        wait_for(lambda: here.settled(*range(count)), 60)
+        until(lambda: here.settled(*range(count)), 60)
         with here.db.read() as connection:
             rows = connection.execute("SELECT escalation, applied_t FROM verdict WHERE alert != 'alert--1'").fetchall()
         took = np.array([row["applied_t"] - ready[row["escalation"]] for row in rows])

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from appliance import yamlfile
 from appliance.address import Address
+from appliance.model import Detector
 from appliance.yamlfile import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -33,17 +34,10 @@ class Streams(Section):
     duplicate_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 60.0
 
 
-class RedetectEngine(Section):
+class RedetectEngine(Detector):
     """A second look by an object detector: the default, because it needs nothing else."""
 
     kind: Literal["redetect"] = "redetect"
-    model: Annotated[str, Field(min_length=1)] = "builtin:hog"
-    backend: Literal["auto", "onnx"] = "auto"
-    device: Literal["cpu", "cuda"] = "cpu"
-    precision: Literal["auto", "fp32", "fp16"] = "auto"
-    threads: Annotated[int, Field(ge=1, le=64)] = 1
-    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
-    labels: Path | None = None
     score_min: Share = 0.3
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,17 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the reference data folder (../shared/data or $VEDETTE_SHARED/data) is not there")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command tried in this process sets up logging to a stderr that is gone when its test is."""
+    loggers = [logging.getLogger(name) for name in ("", "appliance", "cloud_worker")]
+    before = [(logger, logger.handlers[:], logger.level) for logger in loggers]
+    yield
+    for logger, handlers, level in before:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

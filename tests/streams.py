@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -42,14 +40,6 @@ def clip(
                 out.mux(packet)
     source.close()
     return path
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait until `condition()` is true; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {seconds} s"
-        threading.Event().wait(0.01)
 
 
 class Heard:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import cv2
 import numpy as np
@@ -13,29 +12,11 @@ from numpy.typing import NDArray
 from appliance.detect import bundle, labels
 from appliance.detect.hog import HogDetector
 from appliance.errors import ModelError
+from appliance.model import Detector
 from appliance.types import Detections
 
 if TYPE_CHECKING:
     from appliance.detect.onnx import OnnxDetector
-
-
-class Settings(Protocol):
-    """What a site file's `detector` and a worker file's `engine` both say; the worker may not read a site file."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def device(self) -> Literal["cpu", "cuda"]: ...
-    @property
-    def precision(self) -> Literal["auto", "fp32", "fp16"]: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def head(self) -> Literal["auto", "yolox", "detr", "yolo"]: ...
-    @property
-    def labels(self) -> Path | None: ...
-    @property
-    def score_min(self) -> float: ...
 
 
 class ObjectDetector(Protocol):
@@ -64,8 +45,8 @@ class ObjectDetector(Protocol):
         ...
 
 
-def load(settings: Settings) -> OnnxDetector | HogDetector:
-    """Find, check and warm up the detector of a site file. Raises ModelError or MissingPart.
+def load(settings: Detector) -> OnnxDetector | HogDetector:
+    """Find, check and warm up the detector that is asked for. Raises ModelError or MissingPart.
 
     Sets OpenCV's thread count for the whole process to `settings.threads`.
     """

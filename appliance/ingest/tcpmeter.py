@@ -1,8 +1,7 @@
 """What a camera really sent: bytes as the kernel counted them on the socket that FFmpeg opened.
 
 FFmpeg does not tell which socket it uses, so the process's sockets are compared before and after an open; opens to the
-same address take turns, so that two of them cannot be mixed up. The number is `tcpi_bytes_received` of `TCP_INFO`
-(linux/tcp.h, since Linux 4.1): payload in order, without retransmissions and headers.
+same address take turns, so that two of them cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 
-_TCP_INFO_BYTES = 192
-_BYTES_RECEIVED_AT = 128
+from appliance.tcpinfo import tcp_bytes
+
 TURN_S_MAX = 2.0
 
 
@@ -32,7 +30,8 @@ class SocketMeter:
         """Bytes so far; stays at its last value after `close`."""
         with self._lock:
             if self._socket is not None:
-                self._last = max(self._last, _bytes_received(self._socket) or 0)
+                counted = tcp_bytes(self._socket)
+                self._last = max(self._last, counted.received if counted else 0)
             return self._last
 
     def close(self) -> None:
@@ -120,12 +119,3 @@ def _peer_port(fd: int) -> int | None:
     except OSError:
         return None
     return peer[1] if isinstance(peer, tuple) and len(peer) >= 2 else None
-
-
-def _bytes_received(tcp: socket.socket) -> int | None:
-    try:
-        info = tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        (count,) = struct.unpack_from("<Q", info, _BYTES_RECEIVED_AT)
-    except (OSError, struct.error):
-        return None
-    return int(count)

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from appliance.config import Camera, Detector
+from appliance.config import Camera
 from appliance.errors import SourceError
+from appliance.model import Detector
 from appliance.types import AlertChange, FrameBoxes, Step, StreamHeader
 from appliance.wire import encode_log
 

@@ -139,6 +139,14 @@ def test_older_alerts_come_as_one_scrolls(visit: Visit, house: House) -> None:
     expect(page.locator("#older")).to_have_count(0)
 
 
+def test_a_screen_that_shows_the_end_of_the_list_fills_by_itself(visit: Visit, house: House) -> None:
+    for n in range(120):
+        house.site.raise_alert(f"old{n}", house.t0 - 1000 + n)
+    page = visit("/", height=30_000)
+    expect(page.locator(".card")).to_have_count(121)
+    expect(page.locator("#older")).to_have_count(0)
+
+
 def test_reviewing_from_the_keyboard(visit: Visit, house: House) -> None:
     house.site.raise_alert("second", house.t0 + 10, seconds=1.0)
     page = visit("/")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -27,16 +26,6 @@ from appliance.store.rows import MediaRow
 from appliance.types import Alert, AlertChange, Event
 
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard", severity="alert")
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
-    """Return once `condition()` is true, or fail."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.01)  # other threads and processes work meanwhile; there is nothing to wait on
-    raise AssertionError(f"did not happen within {seconds} s: {what or condition}")
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (320, 240), noise: bool = False) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -19,10 +20,12 @@ from typing import Any
 
 import av
 import pytest
+import waiting
 
 from appliance.demo.parts import find_nats_server
 from appliance.errors import MissingPart
 
+until = functools.partial(waiting.until, seconds=15.0, every_s=0.1)
 ROOT = Path(__file__).parents[2]
 FOOTAGE = ROOT / "fixtures" / "clips" / "yard.mp4"
 FROM_S, TO_S = 44.0, 62.0
@@ -115,13 +118,6 @@ def processes() -> Iterator[tuple[int, str, int]]:
         yield int(folder.name), state, int(session)
 
 
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
@@ -195,7 +191,7 @@ def test_each_part_comes_back_and_no_alert_is_lost_or_doubled(
         demo.hear("alert", seconds=120)
     os.kill(_ingest(demo.pids["vedette"]), signal.SIGKILL)
     demo.hear("alert", seconds=120)
-    until(lambda: not rows(tmp_path, "SELECT 1 FROM escalation WHERE state NOT IN ('settled')"), 90)
+    until(lambda: not rows(tmp_path, "SELECT 1 FROM escalation WHERE state NOT IN ('settled')"), seconds=90)
     assert demo.end() == 0
     assert demo.sessions() == []
     asked = rows(tmp_path, "SELECT alert, count(*) FROM escalation GROUP BY alert")

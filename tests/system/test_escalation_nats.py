@@ -28,8 +28,9 @@ from cloud_worker.engines.openai import OpenAi
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
-from tests.servers.site import Site, picture, ref_of, site, wait_for
+from tests.servers.site import Site, picture, ref_of, site
 from tests.servers.worker import ScriptedDetector, WorkerProcess, worker
+from tests.waiting import until
 
 BINARIES = find_nats_servers()
 
@@ -88,7 +89,7 @@ def test_a_question_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, 
     make_streams(broker.url)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine):
         asked = here.ask(1, (picture(1), picture(2, (1200, 900), noise=True)))
-        wait_for(lambda: here.settled(1))
+        until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, verdict.engine, verdict.model) == ("confirmed", "redetect", "scripted")
@@ -99,7 +100,7 @@ def test_a_question_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, 
         assert row is not None
         assert (row.id, row.state, row.attempts, row.error) == (asked, "settled", 1, "")
         assert len(detector.seen) == 4, "each picture whole and enlarged"
-        wait_for(lambda: left_in_queue(broker.url) == 0)
+        until(lambda: left_in_queue(broker.url) == 0)
         assert here.service.verdicts.applied == 1
 
 
@@ -110,7 +111,7 @@ def test_what_left_is_counted_and_written_down(one_broker: NatsServer, tmp_path:
     make_streams(one_broker.url)
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine):
         here.ask(1, (large,))
-        wait_for(lambda: here.settled(1))
+        until(lambda: here.settled(1))
         row = here.detail(1).escalation
         assert row is not None
         facts = len(row.body.to_json())
@@ -122,9 +123,9 @@ def test_what_left_is_counted_and_written_down(one_broker: NatsServer, tmp_path:
         assert [(kind, size) for kind, size, _, _ in audit] == [("frame", len(large)), ("facts", facts)]
         assert audit[0]["sha256"] == ref_of(large).sha256
         assert "intruder" in audit[0]["why"]
-        wait_for(lambda: here.service.link.sent > row.bytes_sent, what="the socket's own count")
+        until(lambda: here.service.link.sent > row.bytes_sent, what="the socket's own count")
         assert here.service.link.exact
-        wait_for(lambda: uplink_total(here) == here.service.link.sent, what="the account agrees with the socket")
+        until(lambda: uplink_total(here) == here.service.link.sent, what="the account agrees with the socket")
 
 
 def uplink_total(here: Site) -> int:
@@ -140,12 +141,12 @@ def test_a_broker_that_is_killed_loses_nothing_and_doubles_nothing(broker: NatsS
             if n in {3, 8}:
                 broker.kill()
                 broker.start()
-        wait_for(lambda: here.settled(*numbers), 60)
+        until(lambda: here.settled(*numbers), 60)
         assert here.service.verdicts.applied == len(numbers)
         assert here.outbox.counts().settled == len(numbers)
         assert judge.worker is not None
         assert judge.worker.counts.given_up == 0
-        wait_for(lambda: left_in_queue(broker.url) == 0)
+        until(lambda: left_in_queue(broker.url) == 0)
 
 
 def test_without_a_broker_the_outbox_waits_and_says_so_once(
@@ -156,11 +157,11 @@ def test_without_a_broker_the_outbox_waits_and_says_so_once(
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         here.ask(1)
-        wait_for(lambda: "refused" in here.service.link.error)
+        until(lambda: "refused" in here.service.link.error)
         assert not here.service.link.up
         one_broker.start()
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1), 30)
+            until(lambda: here.settled(1), 30)
         assert here.service.link.up
     lines = [record.message for record in caplog.records if "nothing answers there" in record.message]
     assert len(lines) == 1
@@ -171,13 +172,13 @@ def test_without_a_worker_the_questions_wait(one_broker: NatsServer, tmp_path: P
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         here.ask(1)
-        wait_for(lambda: "no worker" in here.service.waits_for)
+        until(lambda: "no worker" in here.service.waits_for)
         row = here.detail(1).escalation
         assert row is not None
         assert row.state == "ready"
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1), 60)
-        wait_for(lambda: here.service.waits_for == "")
+            until(lambda: here.settled(1), 60)
+        until(lambda: here.service.waits_for == "")
 
 
 def test_a_core_that_is_killed_goes_on_at_the_first_chunk_that_was_not_acknowledged(
@@ -196,7 +197,7 @@ def test_a_core_that_is_killed_goes_on_at_the_first_chunk_that_was_not_acknowled
         engine, _ = second_look(0.9)
         here.connect()
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
         sent = here.meter_totals()["uplink_bytes_frame"] - before
         assert len(large) - wire.CHUNK_BYTES <= sent < len(large), "the first chunk was not sent a second time"
         verdict = here.verdict(1)
@@ -217,12 +218,12 @@ def test_a_worker_that_is_killed_while_judging_leaves_the_question_to_another(
     with site(tmp_path / "site", broker.url) as here:
         with worker(broker.url, stuck) as first:
             here.ask(1)
-            wait_for(lambda: first.worker is not None and len(first.worker._judging) == 1)
+            until(lambda: first.worker is not None and len(first.worker._judging) == 1)
             first.kill()
             detector.gate.set()
         healthy, _ = second_look(0.0)
         with worker(broker.url, healthy):
-            wait_for(lambda: here.settled(1), 30)
+            until(lambda: here.settled(1), 30)
         verdict = here.verdict(1)
         assert verdict is not None
         assert verdict.decision == "rejected"
@@ -235,14 +236,14 @@ def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tm
     other, idle = second_look(0.0)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, slow, ack_wait_s=1.0) as first:
         here.ask(1)
-        wait_for(lambda: first.worker is not None and len(first.worker._judging) == 1)
+        until(lambda: first.worker is not None and len(first.worker._judging) == 1)
         with worker(broker.url, other, ack_wait_s=1.0):
             waited = SystemClock()
-            until = waited.monotonic() + 3.0
-            wait_for(lambda: waited.monotonic() > until)
+            deadline = waited.monotonic() + 3.0
+            until(lambda: waited.monotonic() > deadline)
             assert idle.seen == []
             detector.gate.set()
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
 
 
 def test_the_real_worker_process_survives_kill_9_and_ends_cleanly(one_broker: NatsServer, tmp_path: Path) -> None:
@@ -250,13 +251,13 @@ def test_the_real_worker_process_survives_kill_9_and_ends_cleanly(one_broker: Na
     config.write_text(f"nats: {{url: '{one_broker.url}'}}\nworker: {{ack_wait_s: 1, retry_s: 0.1}}\n")
     with site(tmp_path / "site", one_broker.url) as here:
         first = WorkerProcess(config)
-        wait_for(lambda: "waiting for questions" in first.log(), 30, "the worker's start")
+        until(lambda: "waiting for questions" in first.log(), 30, "the worker's start")
         here.ask(1)
         first.end(signal.SIGKILL)
         second = WorkerProcess(config)
         try:
             here.ask(2)
-            wait_for(lambda: here.settled(1, 2), 40)
+            until(lambda: here.settled(1, 2), 40)
         finally:
             code = second.end(signal.SIGTERM)
         assert code == 0
@@ -271,19 +272,19 @@ def test_a_question_published_twice_gets_one_verdict(broker: NatsServer, tmp_pat
     with site(tmp_path / "site", broker.url) as here:
         with worker(broker.url, engine) as judge:
             here.ask(1)
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
             body = here.detail(1).escalation
             assert body is not None
             looked = len(detector.seen)
             publish(broker.url, here.name, body.body.to_json())  # without an id: the window does not catch it
             assert judge.worker is not None
-            wait_for(lambda: judge.worker is not None and judge.worker.counts.repeated == 1)
+            until(lambda: judge.worker is not None and judge.worker.counts.repeated == 1)
             assert len(detector.seen) == looked, "it was not judged a second time"
         again, _ = second_look(0.0)
         with worker(broker.url, again) as other:  # which remembers nothing of it
             publish(broker.url, here.name, body.body.to_json())
-            wait_for(lambda: other.worker is not None and other.worker.counts.judged == 1)
-            wait_for(lambda: left_in_queue(broker.url) == 0)
+            until(lambda: other.worker is not None and other.worker.counts.judged == 1)
+            until(lambda: left_in_queue(broker.url) == 0)
         verdict = here.verdict(1)
         assert verdict is not None
         assert verdict.decision == "confirmed"
@@ -298,7 +299,7 @@ def test_hostile_messages_are_refused_and_counted_and_disturb_nobody(broker: Nat
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine) as judge:
         here.ask(1)
-        wait_for(lambda: here.settled(1))
+        until(lambda: here.settled(1))
         good = here.detail(1).escalation
         assert good is not None
         publish(broker.url, here.name, b"\xff not json")
@@ -308,15 +309,15 @@ def test_hostile_messages_are_refused_and_counted_and_disturb_nobody(broker: Nat
         with pytest.raises(nats.js.errors.BadRequestError, match="maximum"):
             publish(broker.url, here.name, b"x" * 600_000)
         assert judge.worker is not None
-        wait_for(lambda: judge.worker is not None and judge.worker.counts.refused == 4)
+        until(lambda: judge.worker is not None and judge.worker.counts.refused == 4)
         publish_verdicts = [b"garbage", good.body.to_json(), other_sites_verdict(here.name)]
         for data in publish_verdicts:
             ask_broker(broker.url, lambda js, data=data: js.publish(wire.verdict_subject(here.name), data))
-        wait_for(lambda: here.service.verdicts.refused == 3)
-        wait_for(lambda: verdicts_unacknowledged(broker.url, here.name) == 0, what="refused verdicts do not come back")
+        until(lambda: here.service.verdicts.refused == 3)
+        until(lambda: verdicts_unacknowledged(broker.url, here.name) == 0, what="refused verdicts do not come back")
         here.ask(2)
-        wait_for(lambda: here.settled(2))
-        wait_for(lambda: left_in_queue(broker.url) == 0, what="refused messages do not stay")
+        until(lambda: here.settled(2))
+        until(lambda: left_in_queue(broker.url) == 0, what="refused messages do not stay")
         assert here.service.verdicts.applied == 2
 
 
@@ -343,7 +344,7 @@ def test_a_question_that_is_not_understood_still_gets_its_verdict(one_broker: Na
         publish(one_broker.url, here.name, body, {"Nats-Msg-Id": wire.message_id(here.name, asked)})
         here.connect()
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
         assert verdict.decision == "unsure"
@@ -364,7 +365,7 @@ def test_pictures_that_are_not_what_was_announced_are_not_looked_at(one_broker: 
         publish(one_broker.url, here.name, body.to_json(), {"Nats-Msg-Id": wire.message_id(here.name, asked)})
         here.connect()
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
         assert verdict.decision == "confirmed"
@@ -380,7 +381,7 @@ def test_a_picture_that_vanished_from_the_disk_is_left_out(one_broker: NatsServe
         (here.root / "evidence/alert-1/0.jpg").unlink()
         here.connect()
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
         assert len(verdict.support) == 1
@@ -398,12 +399,12 @@ def test_a_wrong_token_is_one_clear_sentence_without_the_token(
     try:
         with site(tmp_path / "site", server.url, token="wrong-but-secret") as here:
             here.ask(1)
-            wait_for(lambda: "refused us (wrong token" in here.service.link.error)
+            until(lambda: "refused us (wrong token" in here.service.link.error)
         with (
             site(tmp_path / "site", server.url, token="right-and-secret") as here,
             worker(server.url, engine, token="right-and-secret"),
         ):
-            wait_for(lambda: here.settled(1))
+            until(lambda: here.settled(1))
     finally:
         server.stop()
     assert not [record for record in caplog.records if "secret" in record.getMessage()]
@@ -428,7 +429,7 @@ def test_an_engine_that_breaks_is_asked_again_and_then_given_up(one_broker: Nats
     engine = Broken()
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine, deliveries_max=3) as judge:  # type: ignore[arg-type]
         here.ask(1)
-        wait_for(lambda: here.settled(1))
+        until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, engine.asked) == ("unsure", 3)
@@ -445,9 +446,9 @@ def test_urgent_questions_overtake(one_broker: NatsServer, tmp_path: Path) -> No
         for n in range(6):
             here.ask(n, severity="warning")
         here.ask(6, severity="alert")
-        wait_for(lambda: here.outbox.counts().sent == 7)
+        until(lambda: here.outbox.counts().sent == 7)
         with worker(one_broker.url, engine, concurrency=1):
-            wait_for(lambda: here.settled(*range(7)))
+            until(lambda: here.settled(*range(7)))
         with here.db.read() as connection:
             order = [row[0] for row in connection.execute("SELECT alert FROM verdict ORDER BY applied_t")]
     assert "alert-6" in order[:2], order
@@ -472,7 +473,7 @@ def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServe
     with site(tmp_path / "site", broker.url) as here:
         make_streams(broker.url)
         here.ask(1, (large, picture(5)))
-        wait_for(lambda: here.outbox.counts().sent == 1)
+        until(lambda: here.outbox.counts().sent == 1)
         broker.kill()
         shutil.rmtree(tmp_path / "nats" / "store")
         broker.start()
@@ -480,7 +481,7 @@ def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServe
         with worker(broker.url, engine):
             with here.db.transaction() as connection:
                 connection.execute("UPDATE escalation SET sent_t = sent_t - 1000")
-            wait_for(lambda: here.settled(1), 30)
+            until(lambda: here.settled(1), 30)
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, len(verdict.support)) == ("confirmed", 2)
@@ -499,7 +500,7 @@ def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again
         make_streams(one_broker.url)
         here.connect()
         with worker(one_broker.url, engine):
-            wait_for(lambda: here.settled(1), 30)
+            until(lambda: here.settled(1), 30)
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, len(verdict.support)) == ("confirmed", 2)
@@ -511,21 +512,21 @@ def test_while_the_disk_is_full_nothing_is_sent_in_vain_and_no_verdict_is_lost(
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine):
         here.ask(1)
-        wait_for(lambda: here.settled(1))
+        until(lambda: here.settled(1))
         here.cut()
         here.ask(2)
         busy = sqlite3.connect(tmp_path / "site" / "vedette.db", isolation_level=None)
         busy.execute("BEGIN IMMEDIATE")  # "locked", which is as little a reason to give up as "full"
         here.connect()
-        wait_for(lambda: "another program holds the file" in here.service.waits_for, 30)
+        until(lambda: "another program holds the file" in here.service.waits_for, 30)
         sent = here.meter_totals()["uplink_bytes_frame"]
         waited = SystemClock()
-        until = waited.monotonic() + 8.0
-        wait_for(lambda: waited.monotonic() > until)
+        deadline = waited.monotonic() + 8.0
+        until(lambda: waited.monotonic() > deadline)
         assert here.meter_totals()["uplink_bytes_frame"] == sent
         busy.execute("ROLLBACK")
         busy.close()
-        wait_for(lambda: here.settled(1, 2), 40)
+        until(lambda: here.settled(1, 2), 40)
         assert here.service.waits_for == ""
         assert here.failures == []
 
@@ -545,7 +546,7 @@ def test_a_verdict_that_cannot_be_written_comes_again(
     monkeypatch.setattr(Alerts, "settle", settle_later)
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine) as judge:
         here.ask(1)
-        wait_for(lambda: here.settled(1), 40)
+        until(lambda: here.settled(1), 40)
         assert refusals == []
         assert judge.worker is not None
         assert judge.worker.counts.judged == 1
@@ -561,11 +562,11 @@ def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
         here.ask(1, (large,))
         make_streams(one_broker.url)
         here.connect()
-        wait_for(lambda: here.outbox.counts().sent == 1)
+        until(lambda: here.outbox.counts().sent == 1)
         here.cut()
         with worker(one_broker.url, engine) as judge:
-            wait_for(lambda: judge.worker is not None and judge.worker.counts.judged == 1)
-            wait_for(lambda: left_in_queue(one_broker.url) == 0)
+            until(lambda: judge.worker is not None and judge.worker.counts.judged == 1)
+            until(lambda: left_in_queue(one_broker.url) == 0)
             ask_broker(one_broker.url, lambda js: js.purge_stream(wire.STREAM_VERDICT))
             sent = here.meter_totals()["uplink_bytes"]
             with here.db.transaction() as connection:
@@ -575,7 +576,7 @@ def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
             make_streams(one_broker.url)  # its memory of doubles went, too, as it does after duplicate_minutes
             ask_broker(one_broker.url, forget_doubles)
             here.connect()
-            wait_for(lambda: here.settled(1), 30)
+            until(lambda: here.settled(1), 30)
             assert len(detector.seen) == looked, "the worker remembered its verdict"
         assert here.meter_totals()["uplink_bytes"] - sent < 2000
 
@@ -602,22 +603,22 @@ def test_a_language_model_judges_and_while_it_is_away_the_questions_wait(
         stub.mode = "503"
         here.ask(1)
         here.ask(2)
-        wait_for(lambda: any("questions wait" in record.message for record in caplog.records))
-        wait_for(lambda: len(stub.requests) >= 4, what="each was tried twice")
+        until(lambda: any("questions wait" in record.message for record in caplog.records))
+        until(lambda: len(stub.requests) >= 4, what="each was tried twice")
         assert not here.settled(1)
         stub.mode = "good"
-        wait_for(lambda: here.settled(1, 2), 30)
+        until(lambda: here.settled(1, 2), 30)
         verdict = here.verdict(1)
         assert verdict is not None
         assert (verdict.decision, verdict.engine, verdict.tokens_in) == ("confirmed", "openai", 812)
         stub.mode = "prose"
         here.ask(3)
-        wait_for(lambda: here.settled(3))
+        until(lambda: here.settled(3))
         assert judge.worker is not None
         assert (judge.worker.counts.retried, judge.worker.counts.given_up) == (0, 0), "waiting is no attempt"
         stub.mode = "500"
         here.ask(4)
-        wait_for(lambda: here.settled(4))
+        until(lambda: here.settled(4))
         given_up = here.verdict(4)
         assert given_up is not None
         assert given_up.decision == "unsure"
@@ -634,16 +635,16 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_judges_and_gives_back_th
         with worker(broker.url, engine, concurrency=1, ack_wait_s=60.0) as first:
             for n, severity in enumerate(("alert", "warning", "warning")):
                 here.ask(n, severity=severity)
-            wait_for(lambda: first.worker is not None and len(first.worker._judging) == 1)
-            wait_for(lambda: here.outbox.counts().sent == 3)
+            until(lambda: first.worker is not None and len(first.worker._judging) == 1)
+            until(lambda: here.outbox.counts().sent == 3)
             threading.Timer(0.3, detector.gate.set).start()
             first.stop()
             assert first.worker is not None
             assert first.worker.counts.judged == 1
-        wait_for(lambda: here.outbox.counts().settled == 1)
+        until(lambda: here.outbox.counts().settled == 1)
         other, _ = second_look(0.0)
         with worker(broker.url, other, ack_wait_s=60.0):
-            wait_for(lambda: here.settled(0, 1, 2), 15, "given back, not left to run out of 60 s")
+            until(lambda: here.settled(0, 1, 2), 15, "given back, not left to run out of 60 s")
         assert here.service.verdicts.applied == 3
 
 
@@ -668,8 +669,8 @@ def test_the_example_hub_lets_a_site_do_what_it_must_and_no_more(binary: NatsBin
     try:
         with site(tmp_path / "site", mine) as here, worker(workers, engine):
             here.ask(1)
-            wait_for(lambda: here.settled(1), 30)
-            wait_for(lambda: left_in_queue(workers) == 0)
+            until(lambda: here.settled(1), 30)
+            until(lambda: left_in_queue(workers) == 0)
         for subject in ("vedette.depot-8.escalation.high", "vedette.depot-8.verdict", "vedette.depot-7.verdict"):
             with pytest.raises(nats.errors.TimeoutError):
                 ask_broker(mine, lambda js, subject=subject: js.publish(subject, b"{}", timeout=0.3), "_INBOX.depot-7")

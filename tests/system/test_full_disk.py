@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from streams import until
+from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer
 from tests.servers.box import Box

@@ -15,7 +15,8 @@ from typing import Any
 
 import av
 import pytest
-from streams import clip, until
+from streams import clip
+from waiting import until
 
 from appliance.config import SiteConfig
 from appliance.types import (

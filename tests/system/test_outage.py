@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from servers.box import Box
-from streams import clip, until
+from streams import clip
+from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer
 from appliance.demo.rtsp_thread import RunningServer

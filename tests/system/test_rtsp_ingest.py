@@ -14,7 +14,8 @@ import av
 import numpy as np
 import pytest
 from media import number
-from streams import CountingTracker, Heard, NumberReader, clip, until
+from streams import CountingTracker, Heard, NumberReader, clip
+from waiting import until
 
 from appliance import config
 from appliance.clock import SystemClock

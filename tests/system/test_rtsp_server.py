@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -12,18 +13,20 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+import waiting
 
 from appliance.demo.rtsp_house import Limits
 from appliance.demo.rtsp_server import CLIENTS_MAX, RtspServer
 from appliance.demo.rtsp_thread import RunningServer
 from appliance.errors import MissingPart, SourceRefused, UsageError
 
+until = functools.partial(waiting.until, seconds=5.0, every_s=0.02)
 FPS = 20
 OPTIONS = {"libx264": {"bf": "0", "sc_threshold": "0"}, "libx265": {"x265-params": "log-level=error:scenecut=0"}}
 QUICK = {"rtsp_transport": "tcp", "analyzeduration": "0", "probesize": "32"}
@@ -72,13 +75,6 @@ def watch(url: str, timeout_s: float = 3.0) -> av.container.InputContainer:
 def decoded(url: str, count: int) -> list[av.VideoFrame]:
     with watch(url) as container:
         return [frame for frame, _ in zip(container.decode(video=0), range(count), strict=False)]
-
-
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def ended(server: RunningServer) -> list[str]:
@@ -465,7 +461,7 @@ def test_one_who_never_reads_is_cut_and_nobody_else_notices(clips: Path) -> None
     with running as server, watch(server.url("yard")) as container, Talker(server.port, window=4096) as sleeper:
         packets = container.demux(video=0)
         sleeper.play(server.url("yard"))
-        until(lambda: next(packets).size > 0 and "read too slowly" in ended(server), 30)
+        until(lambda: next(packets).size > 0 and "read too slowly" in ended(server), seconds=30)
         assert all(next(packets).size for _ in range(5))
 
 

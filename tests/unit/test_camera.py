@@ -7,7 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from streams import CountingTracker, Heard, NumberReader, ScriptedSource, clip, until
+from streams import CountingTracker, Heard, NumberReader, ScriptedSource, clip
+from waiting import until
 
 from appliance import config
 from appliance.backoff import Backoff

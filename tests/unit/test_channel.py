@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from streams import until
+from waiting import until
 
 from appliance.ingest.channel import Channel, ChannelClosed
 from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow

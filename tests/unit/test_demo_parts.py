@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -9,12 +10,11 @@ import signal
 import socket
 import stat
 import threading
-import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import waiting
 
 from appliance import config
 from appliance.clock import ManualClock, SystemClock
@@ -26,12 +26,7 @@ from appliance.demo.story import Story, Teller
 from appliance.errors import MissingPart, UsageError
 from cloud_worker import config as worker_config
 
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
+until = functools.partial(waiting.until, seconds=10.0, every_s=0.02)
 
 
 def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:

@@ -118,13 +118,29 @@ async function older() {
   const link = document.getElementById("older");
   if (!link || link.dataset.busy) return;
   link.dataset.busy = "yes";
-  const page = await again(link.href);
-  for (const card of page.querySelectorAll(".card")) if (!cardOf(card.dataset.id)) list.append(card);
-  markDays();
-  const next = page.getElementById("older");
-  if (next) link.href = next.href;
-  else link.closest(".more").remove();
-  delete link.dataset.busy;
+  try {
+    const page = await again(link.href);
+    for (const card of page.querySelectorAll(".card")) if (!cardOf(card.dataset.id)) list.append(card);
+    markDays();
+    const next = page.getElementById("older");
+    if (next) link.href = next.href;
+    else link.closest(".more").remove();
+  } catch (error) {
+    light("lost", error.message);
+    return;
+  } finally {
+    delete link.dataset.busy;
+  }
+  watchEnd();
+}
+
+const end = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && older(), { rootMargin: "600px" });
+
+// An observer speaks when its element comes into sight, not while it stays there: asked anew, it says where it is.
+function watchEnd() {
+  const link = document.getElementById("older");
+  end.disconnect();
+  if (link) end.observe(link);
 }
 
 function move(step) {
@@ -160,10 +176,7 @@ document.querySelector(".filters").addEventListener("change", (event) => {
   for (const select of form.querySelectorAll("select")) select.disabled = !select.value;
   form.requestSubmit();
 });
-const link = document.getElementById("older");
-if (link) {
-  new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && older(), { rootMargin: "600px" }).observe(link);
-}
+watchEnd();
 keys({
   j: () => move(1),
   k: () => move(-1),

@@ -1,0 +1,21 @@
+"""Which detector model, and how it is run: one section, the same in the site file and the worker file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from appliance.yamlfile import Section
+
+
+class Detector(Section):
+    model: Annotated[str, Field(min_length=1)] = "builtin:hog"
+    backend: Literal["auto", "onnx"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Literal["auto", "fp32", "fp16"] = "auto"
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    labels: Path | None = None
+    score_min: Annotated[float, Field(ge=0, le=1)] = 0.1
