@@ -1,9 +1,9 @@
 """Put the training data together: python -m models.train.assemble --data ../shared/data --out vedette-data/set.
 
-Photographs with people's and teachers' labels, frames of our rendered clips, and frames of third-party footage that
-teachers label here, in one folder with one index. What is, or looks like, an evaluation picture is left out and
-counted; sources without a clear licence are left out unless --unclear-licences asks for them. Nothing in the folder may
-be published.
+Photographs with people's and teachers' labels, frames of our rendered clips, our practice stills, and frames of
+third-party footage that teachers label here, in one folder with one index. What is, or looks like, an evaluation
+picture is left out and counted; sources without a clear licence are left out unless --unclear-licences asks for them.
+Nothing in the folder may be published.
 """
 
 from __future__ import annotations
@@ -59,6 +59,17 @@ class Assembly:
         image = f"images/{name}/{shot.path.name}"
         self._add(coded, _draft(image, shot.boxes, shot.ignore, name, split, shot.source.licence, group))
 
+    def still(self, shot: rendered.Still, source: str, licence: str) -> None:
+        """Add one of our practice stills as it is; its folder's name keeps apart what other folders name alike."""
+        try:
+            coded = shot.path.read_bytes()
+        except OSError as error:
+            raise IndexFault(f"{shot.path}: {error.strerror}") from None
+        name = f"{shot.path.parents[1].name}-{shot.path.stem}"
+        split = _side(hashlib.sha256(coded).hexdigest())
+        image = f"images/{source}/{name}.jpg"
+        self._add(coded, _draft(image, shot.boxes, shot.ignore, source, split, licence, f"{source}/{name}"))
+
     def frame(self, picture: NDArray[np.uint8], name: str, said: Opinion, source: str, licence: str) -> None:
         """Add a frame of a film; `name` is its clip's stem and frame number."""
         shrink = min(1.0, SIDE_MAX / max(picture.shape[:2]))
@@ -101,7 +112,7 @@ def _draft(
 
 
 def assemble(options: argparse.Namespace) -> Assembly:
-    """All three kinds of pictures into options.out, and its index."""
+    """All kinds of pictures into options.out, and its index."""
     assembly = Assembly(options.out, fence.build(options.data))
     for shot in photographs(options.data / "train", unclear=options.unclear_licences):
         assembly.photograph(shot)
@@ -109,6 +120,12 @@ def assemble(options: argparse.Namespace) -> Assembly:
         for clip in rendered.clips(folder):
             for number, picture, boxes, ignore in rendered.pictures(clip, options.every):
                 assembly.frame(picture, f"{clip.stem}-{number:05d}", Opinion(boxes, ignore), "rendered", "Apache-2.0")
+    names = Counter(folder.resolve().name for folder in options.stills)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise IndexFault(f"--stills: two folders are named {twice[0]}; their pictures would overwrite each other")
+    for folder in options.stills:
+        for still in rendered.stills(folder.resolve()):
+            assembly.still(still, "practice", "Apache-2.0")
     if not options.no_footage:
         _footage(assembly, options.data)
     index.write(options.out, assembly.entries)
@@ -147,6 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="the reference data folder (has train/, footage/ ...)")
     parser.add_argument("--out", type=Path, required=True, help="folder to fill; pictures already there stay")
     parser.add_argument("--clips", type=Path, action="append", help="folder of rendered clips (default fixtures/clips)")
+    parser.add_argument(
+        "--stills", type=Path, action="append", default=[], help="folder of practice stills (fixtures.render practice)"
+    )
     parser.add_argument("--every", type=int, default=6, help="take every Nth frame of a rendered clip (default 6)")
     parser.add_argument("--unclear-licences", action="store_true", help="also sources marked check or unclear")
     parser.add_argument("--no-footage", action="store_true", help="leave out third-party footage (needs no teachers)")

@@ -1,4 +1,4 @@
-"""Our own rendered clips as labelled pictures: exact boxes, free of rights."""
+"""Our own rendered clips and practice stills as labelled pictures: exact boxes, free of rights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,18 @@ SIDE_MIN = 6  # pixels of the rendered picture
 ALIASES = {"van": "car", "bike": "bicycle", "motorbike": "motorcycle", "lorry": "truck"}
 
 
+STILLS = "stills.jsonl"  # as `python -m fixtures.render practice` writes it
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A practice picture: its JPEG file, what is to be learnt and what is to be ignored in it."""
+
+    path: Path
+    boxes: tuple[Label, ...]
+    ignore: tuple[Label, ...]
+
+
 def clips(folder: Path) -> list[Path]:
     """The clips of `folder` that have a truth file."""
     return [path for path in sorted(folder.glob("*.mp4")) if path.with_suffix(".gt.txt").is_file()]
@@ -34,10 +47,49 @@ def pictures(clip: Path, every: int) -> Iterator[tuple[int, NDArray[np.uint8], t
         boxes: list[Label] = []
         ignore: list[Label] = []
         for cls, x, y, w, h, seen in rows.get(number + 1, ()):
-            corners = (max(0.0, x / width), max(0.0, y / height), min(1.0, (x + w) / width), min(1.0, (y + h) / height))
-            clear = seen >= SEEN_MIN and min(w, h) >= SIDE_MIN
-            (boxes if clear else ignore).append(Label(classes[cls], *corners))
+            label = _label(classes[cls], (x, y, x + w, y + h), (width, height))
+            (boxes if _clear(w, h, seen) else ignore).append(label)
         yield number, picture, tuple(boxes), tuple(ignore)
+
+
+def stills(folder: Path) -> Iterator[Still]:
+    """The practice stills of `folder`, in the order of its index. Raises IndexFault with the line that is wrong."""
+    path = folder / STILLS
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise IndexFault(f"{path}: the stills cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            yield _still(folder, json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise IndexFault(f"{path}, line {number}: not a still: {error!r}") from None
+
+
+def _still(folder: Path, row: dict[str, object]) -> Still:
+    size = int(str(row["width"])), int(str(row["height"]))
+    boxes: list[Label] = []
+    ignore: list[Label] = []
+    if not isinstance(row["boxes"], list):
+        raise TypeError("boxes are not a list")
+    for name, *sides, seen in row["boxes"]:
+        x1, y1, x2, y2 = (float(side) for side in sides)
+        if ALIASES.get(name, name) not in CLASSES:
+            raise ValueError(f"there is no class {name!r}")
+        label = _label(CLASSES.index(ALIASES.get(name, name)), (x1, y1, x2, y2), size)
+        (boxes if _clear(x2 - x1, y2 - y1, float(seen)) else ignore).append(label)
+    return Still(folder / str(row["image"]), tuple(boxes), tuple(ignore))
+
+
+def _label(cls: int, sides: tuple[float, float, float, float], size: tuple[int, int]) -> Label:
+    """A box in pixels as shares of the picture, cut at its edges."""
+    (x1, y1, x2, y2), (width, height) = sides, size
+    return Label(cls, max(0.0, x1 / width), max(0.0, y1 / height), min(1.0, x2 / width), min(1.0, y2 / height))
+
+
+def _clear(width: float, height: float, seen: float) -> bool:
+    """Whether a box of that many pixels and visible share is learnt; the rest is ignored."""
+    return seen >= SEEN_MIN and min(width, height) >= SIDE_MIN
 
 
 def _classes(truth: Path) -> dict[int, int]:
