@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.errors import ConfigError, SourceError, UsageError, VedetteError
+from appliance.replay import arguments as replay_arguments
+from appliance.scenario import arguments as scenario_arguments
 from appliance.telemetry import configure_logging
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ _SUMMARY = {
     "check": "check a site file, its cameras and its broker before it goes live",
     "run": "run the appliance",
     "replay": "send a recorded clip through the pipeline and print what it would have raised",
+    "scenario": "prove on recorded footage what must and must not be reported",
     "demo": "see the whole thing work on this machine, with footage that comes along",
 }
 
@@ -44,16 +47,6 @@ Run the appliance: read the cameras, detect, alert, keep evidence, ask the cloud
 
 Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
 """
-_REPLAY = """\
-Send a recorded clip through the same pipeline as a live camera, as fast as the machine allows, and print the events
-and alerts that the site file would have raised. The same clip, file and model give the same log, byte for byte.
-
-  vedette replay door.mp4 --config site.yaml --camera gate
-  vedette replay door.mp4 --config site.yaml --camera gate --model models/other.onnx --log other.jsonl
-  vedette replay door.mp4 --config site.yaml --camera gate --json | jq .alerts
-
-Exit code 0: replayed. 1: the clip cannot be read to its end. 2: wrong use or configuration.
-"""
 _DEMO = """\
 See the whole thing work on this machine, without an account, a camera or a GPU: two cameras over RTSP playing footage
 that comes with Vedette, the appliance, a NATS server, a cloud worker, and the dashboard.
@@ -68,7 +61,10 @@ Ctrl-C stops everything.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    options = _parser().parse_args(arguments)
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    if replay_arguments.is_diff(typed):
+        typed[:2] = ["replay-diff"]
+    options = _parser().parse_args(typed)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
     try:
         code: int = options.command(options)
@@ -97,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     _check_parser(commands, common)
     _run_parser(commands, common)
     _replay_parser(commands, common)
+    _scenario_parser(commands, common)
     _demo_parser(commands, common)
     return parser
 
@@ -126,14 +123,32 @@ def _run_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
 
 
 def _replay_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
-    parser = _add(commands, common, "replay", _REPLAY)
-    parser.add_argument("clip", type=Path, metavar="CLIP", help="a video file")
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the site file with zones and rules")
-    parser.add_argument("--camera", metavar="NAME", help="whose zones and rules (default: the only camera of the file)")
-    parser.add_argument("--model", metavar="M", help="use this model instead of the file's detector.model")
-    parser.add_argument("--log", type=Path, metavar="OUT.jsonl", help="write the replay log (JSON lines) here")
-    parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
-    parser.set_defaults(command=_replay)
+    replay = _add(commands, common, "replay", replay_arguments.REPLAY)
+    replay_arguments.add_replay(replay)
+    replay.set_defaults(command=_replay)
+    # Reached by `vedette replay diff`, see main; without a summary it is not listed.
+    diff = commands.add_parser(
+        "replay-diff",
+        prog="vedette replay diff",
+        parents=[common],
+        description=replay_arguments.DIFF,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    replay_arguments.add_diff(diff)
+    diff.set_defaults(command=_replay_diff)
+
+
+def _scenario_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    scenario = _add(commands, common, "scenario", scenario_arguments.SCENARIO)
+    run = scenario.add_subparsers(metavar="run", required=True).add_parser(
+        "run",
+        parents=[common],
+        help="run scenario files, or all in a folder",
+        description=scenario_arguments.RUN,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    scenario_arguments.add_run(run)
+    run.set_defaults(command=_scenario_run)
 
 
 def _demo_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
@@ -142,7 +157,7 @@ def _demo_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--camera", action="append", default=[], metavar="URL", help="use this rtsp:// camera (repeatable)"
     )
-    parser.add_argument("--model", metavar="M", help="detector model: a name, a path to an .onnx, or builtin:hog")
+    parser.add_argument("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog")
     parser.add_argument("--port", type=int, metavar="N", help="dashboard port (default 8080, or the next free one)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where recordings and the database go")
     parser.add_argument("--no-browser", dest="browser", action="store_false", help="do not open a browser")
@@ -165,16 +180,33 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from appliance.replay.command import replay_command
+    from appliance.replay.command import Wishes, replay_command
+    from appliance.replay.programme import Asked
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return replay_command(
-        options.clip,
+        Asked(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
         options.config,
-        camera=options.camera,
-        model=options.model,
-        log=options.log,
-        as_json=options.json,
+        Wishes(options.model, options.speed, options.log, options.resume, options.json),
+    )
+
+
+def _replay_diff(options: argparse.Namespace) -> int:
+    from appliance.replay.diff_command import diff_command
+
+    return diff_command(options.before, options.after, as_json=options.json)
+
+
+def _scenario_run(options: argparse.Namespace) -> int:
+    from appliance.scenario.command import Reports, scenario_command
+    from appliance.scenario.run import Models
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return scenario_command(
+        options.paths,
+        options.pattern,
+        Models(options.model),
+        Reports(junit=options.junit, html=options.html, as_json=options.json),
     )
 
 

@@ -214,7 +214,54 @@ class Alert:
     end_reason: str = ""
 
 
-LogLine = StreamHeader | FrameBoxes | Event | Alert
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What the router decided about an alert in a replay, and what asking would put on the uplink (replay log only).
+
+    t: of the event that was decided about. bytes: message_bytes (the question with subject and headers) plus
+    picture_bytes (the chunks of its pictures with theirs). pictures_guessed: how many of the pictures could not be cut
+    from the footage and count with the mean size of the others.
+    """
+
+    type: Literal["route"] = "route"
+    camera: str
+    alert: str
+    event: str
+    t: float
+    ask: bool
+    priority: str = ""
+    reason: str = ""
+    question: str = ""
+    bytes: int = 0
+    message_bytes: int = 0
+    picture_bytes: int = 0
+    pictures: int = 0
+    pictures_guessed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """Last line of a camera in a replay log; a log without it was cut off. See `ReplayResult` for the counts.
+
+    suppressed: ids of the events that a cooldown held back.
+    """
+
+    type: Literal["end"] = "end"
+    camera: str
+    run: str
+    t: float
+    reason: str
+    frames: int
+    examined: int
+    unlooked: int
+    decode_errors: int
+    time_jumps: int
+    footage_bytes: int
+    suppressed: tuple[str, ...] = ()
+    error: str | None = None
+
+
+LogLine = StreamHeader | FrameBoxes | Event | Alert | Route | Gap | LogEnd
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,11 @@ def loads(text: str, model: type[Model], source: str = "configuration") -> Model
         ) from None
 
 
+def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
+    """The line of every key and list item of a file that was loaded, for faults that only another file shows."""
+    return dict(_lines(_compose(_read(path), str(path)), ()))
+
+
 def _read(path: Path) -> str:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:

@@ -5,69 +5,147 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from appliance import config
+from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector
-from appliance.errors import ConfigError, UsageError
+from appliance.errors import SourceError, UsageError
+from appliance.ingest.examine import Detector
 from appliance.replay import report
-from appliance.replay.runner import replay
+from appliance.replay.logfile import LogFile, opened
+from appliance.replay.programme import Asked, Item, items
+from appliance.replay.result import ReplayResult
+from appliance.replay.runner import Manner, Show, play
+
+_Told = Callable[[float, float | None], None]
 
 
-def replay_command(
-    clip: Path, site_file: Path, *, camera: str | None, model: str | None, log: Path | None, as_json: bool
-) -> int:
-    """Replay `clip` and print what it raised. Returns 0, or 1 when the clip could not be read to its end."""
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How the command is to go about it; see `arguments.add_replay`."""
+
+    model: str | None = None
+    speed: float | None = None
+    log: Path | None = None
+    resume: bool = False
+    as_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """One run. results: none when the footage could not be read at all; error says why."""
+
+    name: str
+    results: tuple[ReplayResult, ...] = ()
+    error: str | None = None
+
+    @property
+    def well(self) -> bool:
+        return self.error is None and all(result.error is None for result in self.results)
+
+
+def replay_command(asked: Asked, site_file: Path, wishes: Wishes) -> int:
+    """Replay and print what it raised. Returns 0, or 1 when some footage could not be read to its end."""
     site = config.load(site_file)
-    if model is not None:
-        site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": model})})
-    name = _camera(site, site_file, camera)
+    if wishes.model is not None:
+        site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": wishes.model})})
+    if wishes.resume and wishes.log is None:
+        raise UsageError("--resume goes on with a log: say which with --log")
+    todo = items(asked, site, site_file)
+    logs = _logs(todo, wishes.log)
     loaded = detector.load(site.detector)
-    with _log_file(log) as sink, _progress(quiet=as_json) as progress:
-        result = replay(clip, site, name, loaded, log=sink, progress=progress)
-    if as_json:
-        print(json.dumps(report.as_json(result)))
+    if len(todo) == 1:
+        done = [_run(todo[0], logs[0], site, loaded, wishes)]
     else:
-        report.print_text(result, Console(highlight=False))
-    return 0 if result.error is None else 1
+        done = [_try(item, log, site, loaded, wishes) for item, log in zip(todo, logs, strict=True)]
+    _print(done, as_json=wishes.as_json)
+    return 0 if all(each.well for each in done) else 1
 
 
-def _camera(site: SiteConfig, site_file: Path, asked: str | None) -> str:
-    names = tuple(site.cameras)
-    if asked is None and len(names) == 1:
-        return names[0]
-    if asked is None:
-        raise UsageError(f"{site_file} has {len(names)} cameras: say which with --camera ({', '.join(names)})")
-    if asked not in names:
-        raise ConfigError(str(site_file), [f"there is no camera `{asked}` (there is: {', '.join(names)})"])
-    return asked
-
-
-@contextlib.contextmanager
-def _log_file(path: Path | None) -> Iterator[BinaryIO | None]:
-    if path is None:
-        yield None
-        return
+def _logs(todo: Sequence[Item], log: Path | None) -> list[Path | None]:
+    """Where each run's log goes: the file itself for one, `NAME.jsonl` in a folder for several."""
+    if log is None:
+        return [None] * len(todo)
+    if len(todo) == 1 and not log.is_dir():
+        return [log]
+    names = [f"{item.name}.jsonl" for item in todo]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise UsageError(
+            f"two of the clips are called {double.removesuffix('.jsonl')}: replay their folders one by one"
+        )
     try:
-        with path.open("wb") as sink:
-            yield sink
+        log.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{path}: the log cannot be written: {error.strerror}") from None
+        raise UsageError(f"{log}: several runs need a folder for their logs: {error.strerror}") from None
+    return [log / name for name in names]
+
+
+def _try(item: Item, log: Path | None, site: SiteConfig, loaded: Detector, wishes: Wishes) -> _Done:
+    """One clip of many that cannot be read is told of at the end, and does not keep the others from being replayed."""
+    try:
+        return _run(item, log, site, loaded, wishes)
+    except SourceError as error:
+        return _Done(item.name, error=str(error))
+
+
+def _run(item: Item, log: Path | None, site: SiteConfig, loaded: Detector, wishes: Wishes) -> _Done:
+    show = item.show(site, loaded)
+    if log is None:
+        return _Done(item.name, _play(show, None, item.name, wishes))
+    try:
+        with opened(log, show.opening(), resume=wishes.resume) as file:
+            if file.finished is not None:
+                return _Done(item.name, file.finished)
+            results = _play(show, file, item.name, wishes)
+            file.complete()
+            return _Done(item.name, results)
+    except OSError as error:
+        raise UsageError(f"{log}: the log cannot be written: {error.strerror}") from None
+
+
+def _play(show: Show, file: LogFile | None, name: str, wishes: Wishes) -> tuple[ReplayResult, ...]:
+    with _progress(name, quiet=wishes.as_json) as told:
+        manner = Manner(SystemClock(), wishes.speed, told, file.looks if file else None)
+        return play(show, file.sink if file else None, manner)
+
+
+def _print(done: Sequence[_Done], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_json(done)))
+        return
+    console = Console(highlight=False)
+    for each in done:
+        for result in each.results:
+            report.print_text(result, console)
+        if each.error:
+            report.print_failure(each.error, console)
+    report.print_total([result for each in done for result in each.results], console)
+
+
+def _json(done: Sequence[_Done]) -> object:
+    """One clip gives one object; several runs, or cameras together, a list of them under `runs`."""
+    if len(done) == 1 and len(done[0].results) == 1:
+        return report.as_json(done[0].results[0])
+    runs = [report.as_json(result) for each in done for result in each.results]
+    failed = [{"clip": each.name, "error": each.error} for each in done if each.error is not None]
+    return {"runs": runs, "failed": failed}
 
 
 @contextlib.contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[float, float | None], None] | None]:
-    """A bar on a terminal, nothing elsewhere. The callback takes seconds done and the clip's length if known."""
+def _progress(name: str, *, quiet: bool) -> Iterator[_Told | None]:
+    """A bar on a terminal, nothing elsewhere. The callback takes seconds done and the footage's length if known."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("replaying", total=None)
+        task = bar.add_task(f"replaying {name}", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -10,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance.replay.result import ReplayResult
-from appliance.types import Alert, BestView, Event
+from appliance.types import Alert, BestView, Event, Gap
 
 _COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}
 _ROWS_MAX = 200
@@ -31,6 +32,33 @@ def print_text(result: ReplayResult, console: Console) -> None:
         console.print(_alerts(result.alerts))
     for line in _summary(result):
         console.print(line)
+
+
+def print_failure(error: str, console: Console) -> None:
+    """A clip that could not be read at all."""
+    console.print(f"[red]{escape(error)}[/]")
+
+
+def print_total(results: Sequence[ReplayResult], console: Console) -> None:
+    """One row a run, where there are several."""
+    if len(results) < 2:
+        return
+    table = Table(title=_title("Runs", len(results)), title_justify="left")
+    for name in ("footage", "camera", "length", "tracks", "events", "alerts", "questions", "to send"):
+        table.add_column(name, justify="left" if name in ("footage", "camera") else "right")
+    for each in results[:_ROWS_MAX]:
+        counts = (each.tracks, len(each.events), len(each.alerts), sum(route.ask for route in each.routes))
+        table.add_row(
+            escape(each.clip), each.camera, clock_time(each.footage_s), *map(str, counts), size(each.sent_bytes)
+        )
+    console.print(table)
+
+
+def size(bytes_: float) -> str:
+    """`123456` as `123.5 kB`."""
+    if abs(bytes_) < 1000:
+        return f"{bytes_:.0f} B"
+    return f"{bytes_ / 1000:.1f} kB" if abs(bytes_) < 1e6 else f"{bytes_ / 1e6:.1f} MB"
 
 
 def clock_time(seconds: float) -> str:
@@ -97,6 +125,12 @@ def _summary(result: ReplayResult) -> list[str]:
         f"{_count(len(result.alerts), 'alert')}{held}",
         f"{clock_time(result.footage_s)} of footage in {result.wall_s:.1f} s ({result.cpu_s:.1f} CPU s{speed})",
     ]
+    lines += _asked(result)
+    if result.remembered:
+        lines.append(f"{_count(result.remembered, 'look')} remembered from the replay that was killed")
+    if result.behind_s > 1:
+        lines.append(f"[yellow]this machine could not keep up: {result.behind_s:.1f} s behind at its worst[/]")
+    lines += [_gap(gap) for gap in result.gaps[:_ROWS_MAX]]
     if result.unlooked:
         lines.append(f"[yellow]the detector did not answer for {result.unlooked} of the examined frames[/]")
     if result.decode_errors:
@@ -106,3 +140,26 @@ def _summary(result: ReplayResult) -> list[str]:
     if result.error:
         lines.append(f"[red]{escape(result.error)}[/]")
     return lines
+
+
+def _asked(result: ReplayResult) -> list[str]:
+    """What the router decided: questions and their bytes, or why there were none."""
+    asked = [route for route in result.routes if route.ask]
+    reasons = list(dict.fromkeys(route.reason for route in result.routes if not route.ask))
+    lines = []
+    if asked:
+        pictures, guessed = sum(route.pictures for route in asked), sum(route.pictures_guessed for route in asked)
+        share = f", {result.sent_bytes / result.footage_bytes:.2%} of the footage" if result.footage_bytes else ""
+        sure = f" ({guessed} of the pictures guessed)" if guessed else ""
+        lines.append(
+            f"{_count(len(asked), 'question')} to the cloud with {_count(pictures, 'picture')}: "
+            f"{size(result.sent_bytes)}{share}{sure}"
+        )
+    if reasons:
+        lines.append(escape(f"not asked: {'; '.join(reasons)}"))
+    return lines
+
+
+def _gap(gap: Gap) -> str:
+    end = "…" if gap.t_end is None else clock_time(gap.t_end)
+    return f"[yellow]gap {clock_time(gap.t_start)} to {end}: {escape(gap.reason)}[/]"

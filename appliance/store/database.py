@@ -182,6 +182,23 @@ class Database:
         connection.close()
 
 
+@contextlib.contextmanager
+def peek(path: Path) -> Iterator[sqlite3.Connection]:
+    """Read one consistent state of the file beside a running appliance or without one; nothing is made or migrated.
+
+    Raises StoreError.
+    """
+    if not path.is_file():
+        raise StoreError(f"there is no {path}: has this box recorded with this storage.dir?")
+    with _translated(path):
+        connection = _open_reader(path)
+        try:
+            connection.execute("BEGIN")
+            yield connection
+        finally:
+            connection.close()
+
+
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise StoreError(f"{path} is a folder; the database needs a file there")

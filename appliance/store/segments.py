@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,17 +66,7 @@ class Segments:
         After the clock was set back two recordings claim the same hour: the one told last counts.
         """
         with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT * FROM segment WHERE camera = ? AND t_start <= ? AND t_start > ? AND t_end >= ? AND frames > 0
-                   ORDER BY rowid DESC""",
-                (camera, t1, t0 - SEGMENT_S_MAX, t0),
-            )
-            told = [read_segment(row) for row in rows]
-        counts: list[SegmentRow] = []
-        for row in told:
-            if sum(_overlap_s(row, later) for later in counts) <= (row.t_end - row.t_start) / 2:
-                counts.append(row)
-        return sorted(counts, key=lambda row: (row.t_start, row.path))
+            return covering(connection, camera, t0, t1)
 
     def covered_until(self, camera: str) -> float | None:
         """The camera's time up to which packets are readable on disk; None: nothing is recorded."""
@@ -136,6 +127,20 @@ class Segments:
                 removed += 1
                 freed += stat.st_size
         return Reconciled(orphans_kept=kept, orphans_removed=removed, orphan_bytes_removed=freed)
+
+
+def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> list[SegmentRow]:
+    """See `Segments.covering`; for whoever has the file open in another way."""
+    rows = connection.execute(
+        """SELECT * FROM segment WHERE camera = ? AND t_start <= ? AND t_start > ? AND t_end >= ? AND frames > 0
+           ORDER BY rowid DESC""",
+        (camera, t1, t0 - SEGMENT_S_MAX, t0),
+    )
+    counts: list[SegmentRow] = []
+    for row in map(read_segment, rows):
+        if sum(_overlap_s(row, later) for later in counts) <= (row.t_end - row.t_start) / 2:
+            counts.append(row)
+    return sorted(counts, key=lambda row: (row.t_start, row.path))
 
 
 def _overlap_s(a: SegmentRow, b: SegmentRow) -> float:

@@ -1,4 +1,4 @@
-"""The arithmetic of detection and tracking accuracy: AP at one overlap, CLEAR MOT and IDF1."""
+"""The arithmetic of detection and tracking accuracy: AP at one overlap, CLEAR MOT, IDF1 and HOTA."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from appliance.track.association import hungarian, overlap
 
 Boxes = NDArray[np.float64]
+# What HOTA is averaged over: localisation from lax to strict.
+_ALPHAS = np.arange(0.05, 0.99, 0.05)
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -118,3 +121,75 @@ def _best_identities(together: Mapping[tuple[float, float], int]) -> int:
     for (person, track), count in together.items():
         table[persons.index(person), tracks.index(track)] = -count
     return int(-sum(table[row, column] for row, column in enumerate(hungarian(table)))) if persons else 0
+
+
+@dataclass(frozen=True)
+class Hota:
+    """hota = sqrt(det_a * ass_a), each the mean over the overlaps 0.05, 0.10, …, 0.95 (the mean of the roots)."""
+
+    hota: float
+    det_a: float
+    ass_a: float
+
+
+def hota(found: Sequence[Labelled], truth: Sequence[Labelled]) -> Hota:
+    """Higher order tracking accuracy (Luiten et al. 2021, IJCV 129), as TrackEval computes it.
+
+    In each frame boxes are paired so that identities which belong together over the whole film are preferred; 0
+    where there is neither a true box nor an answer.
+    """
+    persons = _numbers(truth)
+    tracks = _numbers(found)
+    frames = [
+        (
+            np.array([persons[each] for each in right.values.tolist()], np.intp),
+            np.array([tracks[each] for each in answer.values.tolist()], np.intp),
+            overlap(right.boxes, answer.boxes),
+        )
+        for answer, right in zip(found, truth, strict=True)
+    ]
+    boxes, answers = sum(len(rows) for rows, _, _ in frames), sum(len(columns) for _, columns, _ in frames)
+    if not boxes or not answers:
+        return Hota(0.0, 0.0, 0.0)
+    alike, person_looks, track_looks = _kinship(frames, len(persons), len(tracks))
+    hits = np.zeros((len(_ALPHAS), len(persons), len(tracks)))
+    for rows, columns, shared in frames:
+        pairs = _pairs(alike[np.ix_(rows, columns)] * shared)
+        for row, column in pairs:
+            hits[:, rows[row], columns[column]] += shared[row, column] >= _ALPHAS - _ROUNDING
+    right = hits.sum(axis=(1, 2))
+    det = right / (boxes + answers - right)
+    union = person_looks[:, None] + track_looks[None] - hits
+    ass = (hits * hits / np.maximum(union, 1)).sum(axis=(1, 2)) / np.maximum(right, 1)
+    return Hota(float(np.sqrt(det * ass).mean()), float(det.mean()), float(ass.mean()))
+
+
+_Frames = list[tuple[NDArray[np.intp], NDArray[np.intp], Boxes]]
+
+
+def _kinship(frames: _Frames, persons: int, tracks: int) -> tuple[Boxes, Boxes, Boxes]:
+    """How much each person and each track were in the same place (persons, tracks), and how often each was seen."""
+    shared_looks = np.zeros((persons, tracks))
+    person_looks, track_looks = np.zeros(persons), np.zeros(tracks)
+    for rows, columns, shared in frames:
+        rivals = shared.sum(axis=0)[None] + shared.sum(axis=1)[:, None] - shared
+        shared_looks[np.ix_(rows, columns)] += shared / np.maximum(rivals, 1e-12)
+        person_looks[rows] += 1
+        track_looks[columns] += 1
+    union = person_looks[:, None] + track_looks[None] - shared_looks
+    return shared_looks / np.maximum(union, 1e-12), person_looks, track_looks
+
+
+def _pairs(gain: Boxes) -> list[tuple[int, int]]:
+    """Rows and columns paired for the greatest sum."""
+    if not gain.size:
+        return []
+    if gain.shape[0] > gain.shape[1]:
+        return [(row, column) for column, row in enumerate(hungarian(-gain.T))]
+    return list(enumerate(hungarian(-gain)))
+
+
+def _numbers(looks: Sequence[Labelled]) -> dict[float, int]:
+    """Identities to 0, 1, 2, … in order of value."""
+    values = {value for look in looks for value in look.values.tolist()}
+    return {value: index for index, value in enumerate(sorted(values))}

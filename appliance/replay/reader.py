@@ -1,0 +1,142 @@
+"""Reads a replay log back, or says in one sentence why it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from appliance.errors import UsageError
+from appliance.replay.header import LOG, VERSION, LogHeader, decode_header
+from appliance.replay.result import ReplayResult
+from appliance.types import Alert, Event, FrameBoxes, Gap, LogEnd, LogLine, Route, StreamHeader
+from appliance.wire import WireError, decode_log
+
+LINE_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLog:
+    """A log in memory: some 200 bytes a box. lines: all after the first, in order; cut_off: the last one was torn."""
+
+    name: str
+    header: LogHeader
+    lines: tuple[LogLine, ...]
+    cut_off: bool = False
+
+    @property
+    def ends(self) -> dict[str, LogEnd]:
+        """The end line of each camera that has one."""
+        return {line.camera: line for line in self.lines if isinstance(line, LogEnd)}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every camera came to its end."""
+        return set(self.ends) == {each.camera for each in self.header.replayed}
+
+    def of(self, camera: str) -> tuple[LogLine, ...]:
+        """The lines of one camera, the first header included if it is this camera's."""
+        first = (self.header,) if self.header.camera == camera else ()
+        return (*first, *(line for line in self.lines if line.camera == camera))
+
+    def results(self) -> tuple[ReplayResult, ...]:
+        """What the replay that wrote this complete log returned, but for its cost."""
+        return tuple(self._result(each.camera) for each in self.header.replayed)
+
+    def _result(self, camera: str) -> ReplayResult:
+        lines, end = self.of(camera), self.ends[camera]
+        headers = [line for line in lines if isinstance(line, StreamHeader)]
+        events = tuple(line for line in lines if isinstance(line, Event))
+        routes = tuple(line for line in lines if isinstance(line, Route))
+        return ReplayResult(
+            clip=headers[0].clip,
+            camera=camera,
+            model=headers[0].model,
+            run=end.run,
+            size=headers[-1].size,
+            frames=end.frames,
+            examined=end.examined,
+            unlooked=end.unlooked,
+            boxes=sum(len(line.objects) for line in lines if isinstance(line, FrameBoxes)),
+            tracks=len(_tracks(lines)),
+            events=events,
+            suppressed=tuple(event for event in events if event.id in end.suppressed),
+            alerts=tuple(line for line in lines if isinstance(line, Alert)),
+            footage_s=end.t,
+            wall_s=0.0,
+            cpu_s=0.0,
+            decode_errors=end.decode_errors,
+            time_jumps=end.time_jumps,
+            error=end.error,
+            routes=routes,
+            gaps=tuple(line for line in lines if isinstance(line, Gap)),
+            sent_bytes=sum(route.bytes for route in routes),
+            footage_bytes=end.footage_bytes,
+        )
+
+
+def read_log(path: Path) -> RecordedLog:
+    """Raises UsageError: not there, not a replay log, of an older or newer version, or damaged (with the line)."""
+    lines = list(_numbered(path))
+    cut_off = bool(lines) and not lines[-1][1].endswith(b"\n")
+    whole = lines[:-1] if cut_off else lines
+    if not whole:
+        raise UsageError(f"{path} is empty: it is not a replay log")
+    header = _header(path, whole[0][1])
+    return RecordedLog(path.name, header, tuple(_line(path, number, line) for number, line in whole[1:]), cut_off)
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(LINE_BYTES_MAX):
+                number += 1
+                yield number, line
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _header(path: Path, line: bytes) -> LogHeader:
+    try:
+        data: Any = json.loads(line)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or data.get("type") != "header":
+        raise UsageError(f"{path} is not a replay log: its first line is no header")
+    if data.get("log") != LOG:
+        raise UsageError(
+            f"{path} was written by an older Vedette, which noted neither format nor settings: make it anew with "
+            "vedette replay CLIP --config site.yaml --log OUT.jsonl"
+        )
+    if isinstance(data.get("version"), int) and data["version"] > VERSION:
+        raise UsageError(
+            f"{path} is of version {data['version']} (Vedette {data.get('vedette')}), this Vedette reads {VERSION}"
+        )
+    try:
+        return decode_header(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{path}: the first line cannot be understood: {where}: {first['msg']}") from None
+
+
+def _line(path: Path, number: int, line: bytes) -> LogLine:
+    try:
+        return decode_log(line)
+    except WireError as error:
+        raise UsageError(f"{path}: line {number} cannot be understood: {error}") from None
+
+
+def _tracks(lines: tuple[LogLine, ...]) -> set[tuple[int, int]]:
+    runs = 0
+    found: set[tuple[int, int]] = set()
+    for line in lines:
+        runs += isinstance(line, StreamHeader)
+        if isinstance(line, FrameBoxes):
+            found.update((runs, each.track) for each in line.objects)
+    return found

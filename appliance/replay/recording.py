@@ -1,0 +1,130 @@
+"""The recorded segments of a camera, played as one film."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from appliance.errors import SourceError, StoreError
+from appliance.ingest.clip import Clip
+from appliance.replay.film import NewRun, Scene
+from appliance.store.paths import SEGMENTS, inside
+from appliance.types import Gap, SegmentRow
+
+GAP_S_MIN = 1.0
+_FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
+_EDGE_S = 0.001
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `t0` to `t1`, UTC seconds; t0 is the replay's t = 0."""
+
+    t0: float
+    t1: float
+
+
+class RecordingFilm:
+    """Segments from disk, oldest first, each decoded from its own first key frame.
+
+    A hole between two frames is shown as a gap, with the reason that the appliance noted if it noted one. A segment
+    that cannot be read is a hole and is named in `error`. Where the camera had connected anew, a new run is shown.
+    """
+
+    def __init__(self, root: Path, camera: str, span: Span, rows: Sequence[SegmentRow], gaps: Sequence[Gap]) -> None:
+        self._root = root
+        self._camera = camera
+        self._span = span
+        self._rows = rows
+        self._gaps = gaps
+        self._decoded = self._damaged = self._jumps = 0
+        self._t = 0.0
+        self._frame_s = 0.0
+        self._unread: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return f"recording of {self._camera}"
+
+    @property
+    def length_s(self) -> float | None:
+        return self._span.t1 - self._span.t0
+
+    @property
+    def decoded(self) -> int:
+        return self._decoded
+
+    @property
+    def damaged(self) -> int:
+        return self._damaged
+
+    @property
+    def jumps(self) -> int:
+        return self._jumps
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.bytes for row in self._rows)
+
+    @property
+    def error(self) -> str | None:
+        if not self._unread:
+            return None
+        more = f" (and {len(self._unread) - 1} more)" if len(self._unread) > 1 else ""
+        return f"{len(self._unread)} of {len(self._rows)} segments could not be read: {self._unread[0]}{more}"
+
+    def files(self) -> list[tuple[Path, int | None]]:
+        """The segments and how much of each counts; one that is still being written counts to where it is whole."""
+        return [(self._root / row.path, row.bytes) for row in self._rows]
+
+    def play(self) -> Iterator[Scene]:
+        run = ""
+        for row in self._rows:
+            begun = _run_of(row)
+            if run and begun != run:
+                yield NewRun()
+            run = begun
+            try:
+                yield from self._segment(row)
+            except (SourceError, StoreError) as error:
+                logger.warning("%s", error)
+                self._unread.append(str(error))
+        if self._decoded == 0:
+            raise SourceError(f"the recording of {self._camera} holds no picture of the time asked for")
+        yield from self._hole(self._span.t1 - self._span.t0)
+
+    def _segment(self, row: SegmentRow) -> Iterator[Scene]:
+        start = row.t_start - self._span.t0
+        end = min(row.t_end, self._span.t1 + _EDGE_S) - self._span.t0
+        with Clip(str(inside(self._root, row.path, SEGMENTS)), self._camera) as clip:
+            self._frame_s = clip.info.frame_s
+            for frame in clip.frames():
+                t = round(start + frame.t, 6)
+                if t > end:
+                    break
+                if t < 0 or (self._decoded and t <= self._t):  # before --from, or told by an earlier segment
+                    continue
+                yield from self._hole(t)
+                yield replace(frame, index=self._decoded, t=t)
+                self._decoded += 1
+                self._t = t
+            self._damaged += clip.damaged
+            self._jumps += clip.jumps
+
+    def _hole(self, t: float) -> Iterator[Gap]:
+        """A gap between the last frame and `t`, if there is one."""
+        if t - self._t < GAP_S_MIN + _FRAMES_MISSING_MIN * self._frame_s:
+            return
+        begin, end = self._t + self._span.t0, t + self._span.t0
+        noted = [gap.reason for gap in self._gaps if gap.t_start < end and (gap.t_end is None or gap.t_end > begin)]
+        reason = noted[0] if noted else "nothing is recorded"
+        yield Gap(camera=self._camera, t_start=round(self._t, 3), t_end=round(t, 3), reason=reason)
+
+
+def _run_of(row: SegmentRow) -> str:
+    """The connection in which a segment was recorded, as the recorder wrote it into the file's name."""
+    return Path(row.path).stem.partition("-")[2]

@@ -1,0 +1,129 @@
+"""`pytest my-footage/`: every *.scenario.yaml is a test. Installed with the package; the only module that needs pytest.
+
+Loaded in every pytest run wherever Vedette is installed, so nothing of the appliance is imported until a scenario is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from appliance.scenario.moments import Stills
+    from appliance.scenario.run import Models
+    from appliance.scenario.verdict import Verdict
+
+_SUFFIX = ".scenario.yaml"
+
+
+@dataclass
+class _Session:
+    """What the scenarios of one pytest session share. Owner: the pytest config."""
+
+    models: Models | None = None
+    verdicts: list[Verdict] = field(default_factory=list)
+    stills: list[Stills] = field(default_factory=list)
+
+
+_session = pytest.StashKey[_Session]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("vedette", "Vedette scenarios (*.scenario.yaml)")
+    group.addoption("--vedette-model", metavar="M", help="use this model instead of what scenarios and sites name")
+    group.addoption("--vedette-html", metavar="FILE", help="write a report with pictures of the scenarios here")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_session] = _Session()
+    target = config.getoption("--vedette-html")
+    if target and not Path(target).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--vedette-html: there is no folder {Path(target).parent}")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if file_path.name.endswith(_SUFFIX):
+        return ScenarioFile.from_parent(parent, path=file_path)
+    return None
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The report, if one is wanted and anything was run. Under pytest-xdist each worker would write its own."""
+    target, done = session.config.getoption("--vedette-html"), session.config.stash[_session]
+    if not target or not done.verdicts:
+        return
+    from appliance.clock import SystemClock
+    from appliance.scenario import html
+    from appliance.scenario.command import total
+
+    text = html.page(done.verdicts, done.stills, total(done.verdicts), SystemClock().now())
+    Path(target).write_text(text, encoding="utf-8")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    done = config.stash[_session]
+    if not done.verdicts:
+        return
+    from appliance.scenario.command import sums
+
+    terminalreporter.section("Vedette scenarios")
+    for line in sums(done.verdicts):
+        terminalreporter.write_line(line)
+    if config.getoption("--vedette-html"):
+        terminalreporter.write_line(f"report: {config.getoption('--vedette-html')}")
+
+
+class ScenarioFile(pytest.File):
+    """One file: one test."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield ScenarioItem.from_parent(self, name=self.path.name.removesuffix(_SUFFIX))
+
+
+class ScenarioFailed(Exception):
+    """The scenario failed; the message holds its words."""
+
+
+class ScenarioItem(pytest.Item):
+    """Runs one scenario. A file that is wrong fails as a test does, with each fault and its line."""
+
+    def runtest(self) -> None:
+        from appliance.errors import VedetteError
+        from appliance.scenario import plan
+        from appliance.scenario import run as scenario_run
+        from appliance.scenario.moments import stills
+
+        done = self.config.stash[_session]
+        if done.models is None:
+            done.models = scenario_run.Models(self.config.getoption("--vedette-model"))
+        try:
+            verdict = scenario_run.run(plan.load(self.path), done.models)
+        except VedetteError as error:
+            raise ScenarioFailed(_words(error)) from None
+        done.stills.append(stills(verdict, done.stills) if self.config.getoption("--vedette-html") else {})
+        done.verdicts.append(verdict)
+        if verdict.status == "skipped":
+            pytest.skip(verdict.reason)
+        if verdict.status == "failed":
+            raise ScenarioFailed(verdict.words)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The words alone: where in our code it was noticed helps nobody."""
+        if isinstance(excinfo.value, ScenarioFailed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"scenario {self.name}"
+
+
+def _words(error: Exception) -> str:
+    from appliance.errors import ConfigError
+
+    if isinstance(error, ConfigError):
+        return "\n".join([f"{error.source}:", *(f"  {problem}" for problem in error.problems)])
+    return str(error)

@@ -1,0 +1,173 @@
+"""A scenario file: a clip, who watches it, and what must and must not be reported. Every key: docs/scenarios.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from appliance.config import Alerts, Camera, CameraName, Share
+from appliance.model import Detector
+from appliance.yamlfile import Section
+
+SUFFIX = ".scenario.yaml"
+_CLOCK = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
+
+
+def _seconds(value: Any) -> Any:
+    """`m:ss` and `h:mm:ss` as seconds. (YAML itself reads `1:05` as 65, but `0:05` as text.)"""
+    if not isinstance(value, str):
+        return value
+    match = _CLOCK.match(value.strip())
+    if match is None:
+        raise ValueError(f"`{value}` is not a time: write seconds (75.5), m:ss (1:15.5) or h:mm:ss")
+    hours, minutes, seconds = match.groups()
+    return int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+Time = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=7 * 86400)]
+Window = tuple[Time, Time]
+
+
+class Filmed(Camera):
+    """A camera as in a site file, so that its section can be copied; no `url` is needed, the clip takes its place."""
+
+    url: Annotated[str, Field(min_length=1, repr=False)] = "file:clip"
+
+
+class Count(Section):
+    """How many events one entry stands for; without `max` any number."""
+
+    min: Annotated[int, Field(ge=0, le=1000)] = 1
+    max: Annotated[int | None, Field(ge=0, le=1000)] = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Count:
+        if self.max is not None and self.max < self.min:
+            raise ValueError(f"count.max is {self.max}, less than count.min ({self.min})")
+        return self
+
+
+class Described(Section):
+    """What an event may be described by; what is not said may be anything."""
+
+    camera: str | None = None
+    rule: str | None = None
+    zone: str | None = None
+    line: str | None = None
+    label: str | None = None
+    between: Window | None = None
+    note: Annotated[str, Field(max_length=500)] = ""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Described:
+        if self.between is not None and self.between[1] < self.between[0]:
+            raise ValueError(f"between: it ends ({self.between[1]:g} s) before it begins ({self.between[0]:g} s)")
+        return self
+
+
+class Expected(Described):
+    """Something that must be reported. `at`: when it truly happened; the delay counts from there, or from `between`."""
+
+    at: Time | None = None
+    count: Count = Count(min=1, max=1)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Expected:
+        if not (self.rule or self.zone or self.line or self.label):
+            raise ValueError("say what must be reported: rule, zone, line or label")
+        if self.at is not None and self.between is not None and not self.between[0] <= self.at <= self.between[1]:
+            raise ValueError(
+                f"at: {self.at:g} s is not inside `between` ({self.between[0]:g} to {self.between[1]:g} s)"
+            )
+        return self
+
+
+class Never(Described):
+    """Something that must not be reported; without `between` in the whole clip."""
+
+
+class AtMost(Section):
+    """Limits over all the scenario's cameras together."""
+
+    alerts: Annotated[int | None, Field(ge=0)] = None
+    bytes: Annotated[int | None, Field(ge=0)] = None
+
+
+class Require(Section):
+    """Figures that must be reached. With `recall` or `precision` a single miss or false alarm does not yet fail."""
+
+    recall: Share | None = None
+    precision: Share | None = None
+    delay_s: Annotated[float | None, Field(ge=0)] = None
+    hota: Share | None = None
+    idf1: Share | None = None
+    mota: Annotated[float | None, Field(ge=-100, le=1)] = None
+    ap50: Share | None = None
+
+
+class Derived(Section):
+    """Expect what the camera's rules make of the true boxes, each from `before_s` earlier until `after_s` later."""
+
+    before_s: Annotated[float, Field(ge=0, le=60)] = 1.0
+    after_s: Annotated[float, Field(ge=0, le=60)] = 3.0
+
+
+class Truth(Section):
+    """Where everybody truly is. Exactly one of mot, coco, cvat."""
+
+    camera: str | None = None
+    mot: Path | None = None
+    coco: Path | None = None
+    cvat: Path | None = None
+    labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
+    classes: dict[str, str] = {}
+    size: Annotated[tuple[int, int] | None, Field()] = None
+    visible_min: Share = 0.0
+    height_min: Share = 0.0
+    events: Derived | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, data: Any) -> Any:
+        """Class numbers may be written as numbers."""
+        if isinstance(data, dict) and isinstance(data.get("classes"), dict):
+            return {**data, "classes": {str(key): value for key, value in data["classes"].items()}}
+        return data
+
+    @model_validator(mode="after")
+    def _one_file(self) -> Truth:
+        if sum(path is not None for path in (self.mot, self.coco, self.cvat)) != 1:
+            raise ValueError("name exactly one file of truth: mot, coco or cvat")
+        return self
+
+
+class Scenario(Section):
+    """The whole file."""
+
+    name: Annotated[str, Field(max_length=200)] = ""
+    note: Annotated[str, Field(max_length=2000)] = ""
+    clip: Path | None = None
+    clips: dict[CameraName, Path] = {}
+    if_absent: Literal["fail", "skip"] = "fail"
+    site: Path | None = None
+    camera: str | None = None
+    cameras: dict[CameraName, Filmed] = {}
+    alerts: Alerts | None = None
+    detector: Detector | None = None
+    expect: tuple[Expected, ...] = ()
+    never: tuple[Never, ...] = ()
+    others: Literal["allowed", "never"] = "allowed"
+    at_most: AtMost = AtMost()
+    truth: Truth | None = None
+    require: Require = Require()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Scenario:
+        if (self.clip is None) == (not self.clips):
+            raise ValueError("name the footage: `clip:` for one camera, or `clips:` with one clip per camera")
+        if (self.site is None) == (not self.cameras):
+            raise ValueError("say who watches: `site:` (a site file), or `cameras:` with zones and rules in this file")
+        return self

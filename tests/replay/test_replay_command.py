@@ -1,0 +1,153 @@
+"""`vedette replay` as a person types it: files, folders, cameras together, and one sentence when it is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from films import BrightBlock, film, site
+
+from appliance.cli import main
+from appliance.detect import detector
+from appliance.replay.programme import Asked, files, items
+
+
+@pytest.fixture(scope="module")
+def footage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("footage")
+    film(folder / "b.mp4", 3, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    film(folder / "a.mp4", 2, lambda t: 0.7)
+    (folder / "notes.txt").write_text("not footage")
+    return folder
+
+
+@pytest.fixture
+def vedette(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `vedette replay` in a folder with one.yaml and two.yaml (cameras gate and yard); one detector for all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(detector, "load", lambda settings: BrightBlock())
+    plain = site().model_dump(mode="json", include={"cameras", "detector"}, exclude_none=True)
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(plain))
+    plain["cameras"]["yard"] = {"url": "file:x.mp4"}
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(plain))
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        code = main(["replay", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+Vedette = Callable[..., tuple[int, str, str]]
+
+
+def test_a_folder_is_replayed_file_by_file_in_order(vedette: Vedette, footage: Path, tmp_path: Path) -> None:
+    code, out, _ = vedette("--config", "one.yaml", footage, "--log", "logs", "--json")
+    assert code == 0
+    assert [run["clip"] for run in json.loads(out)["runs"]] == ["a.mp4", "b.mp4"]
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["a.mp4.jsonl", "b.mp4.jsonl"]
+
+
+def test_one_clip_gives_one_object_as_ever(vedette: Vedette, footage: Path) -> None:
+    code, out, _ = vedette(footage / "b.mp4", "--config", "one.yaml", "--json", "--camera", "gate")
+    told = json.loads(out)
+    assert (code, told["frames"], told["camera"], told["routes"][0]["ask"]) == (0, 30, "gate", False)
+
+
+def test_a_folder_that_was_done_in_part_is_finished(vedette: Vedette, footage: Path, tmp_path: Path) -> None:
+    arguments = ("--config", "one.yaml", footage, "--log", "logs", "--json")
+    first = vedette(*arguments)[1]
+    logs = {path.name: path.read_bytes() for path in (tmp_path / "logs").iterdir()}
+    (tmp_path / "logs" / "b.mp4.jsonl").write_bytes(logs["b.mp4.jsonl"][:-40])
+    again = json.loads(vedette(*arguments, "--resume")[1])["runs"]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "logs").iterdir()} == logs
+    assert [run["events"] for run in again] == [run["events"] for run in json.loads(first)["runs"]]
+
+
+def test_one_bad_clip_of_many_is_told_of_and_the_others_are_replayed(
+    vedette: Vedette, footage: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.mp4").write_text("no video")
+    code, out, _ = vedette("bad.mp4", footage / "a.mp4", "--config", "one.yaml", "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert [run["clip"] for run in told["runs"]] == ["a.mp4"]
+    assert "bad.mp4 is not a video" in told["failed"][0]["error"]
+
+
+def test_cameras_together(vedette: Vedette, footage: Path) -> None:
+    code, out, _ = vedette(
+        "--config", "two.yaml", "--camera", f"yard={footage / 'a.mp4'}", "--camera", f"gate={footage / 'b.mp4'}"
+    )
+    assert code == 0
+    assert "a.mp4 as camera yard" in out
+    assert "Runs (2)" in out
+
+
+def test_a_log_may_go_to_a_device(vedette: Vedette, footage: Path) -> None:
+    assert vedette(footage / "a.mp4", "--config", "one.yaml", "--log", "/dev/null", "--json")[0] == 0
+    assert not Path("/dev/null.looks").exists()
+
+
+@pytest.mark.parametrize("speed", ["max", "1000", "1000x"])
+def test_speeds(vedette: Vedette, footage: Path, speed: str) -> None:
+    assert vedette(footage / "a.mp4", "--config", "one.yaml", "--speed", speed)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--config", "one.yaml"], "say what to replay, in one way"),
+        (["x.mp4", "--config", "one.yaml", "--from", "2026-11-20T10:00"], "say what to replay, in one way"),
+        (["--config", "one.yaml", "--to", "2026-11-20T10:00"], "--to needs --from"),
+        (["--config", "two.yaml", "--camera", "gate=a.mp4", "--camera", "yard"], "say of every camera what it plays"),
+        (["--config", "two.yaml", "--camera", "gate=a.mp4", "--camera", "gate=b.mp4"], "names one twice"),
+        (["--config", "two.yaml", "--camera", "gate=a.mp4", "--camera", "yrd=b.mp4"], "there is no camera `yrd`"),
+        (["x.mp4", "--config", "two.yaml"], "say which with --camera (gate, yard)"),
+        (["x.mp4", "--config", "two.yaml", "--camera", "gate", "--camera", "yard"], "clips go to one camera"),
+        (["x.mp4", "--config", "one.yaml", "--resume"], "say which with --log"),
+        (["a/x.mp4", "b/x.mp4", "--config", "one.yaml", "--log", "logs"], "two of the clips are called x.mp4"),
+        (["x.mp4", "y.mp4", "--config", "one.yaml", "--log", "one.yaml"], "several runs need a folder"),
+        (["--config", "one.yaml", "--from", "2026-11-20T10:00"], "has this box recorded with this storage.dir"),
+    ],
+)
+def test_wrong_use_is_one_sentence(vedette: Vedette, arguments: list[str], sentence: str) -> None:
+    code, _, err = vedette(*arguments)
+    assert code in (1, 2)
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+def test_an_empty_folder_says_what_it_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Exception, match=r"there is no video in .*looked for .*\.mp4"):
+        files([tmp_path / "empty"])
+
+
+def test_no_speed_is_wrong_use(vedette: Vedette, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        vedette("x.mp4", "--config", "one.yaml", "--speed", "fast")
+    assert stopped.value.code == 2
+    assert "write 1, 10, 0.5 or max" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["replay"], ["replay", "diff"]])
+def test_help_teaches_with_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--help"])
+    said = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert f"usage: vedette {' '.join(words)}" in said
+    assert said.count("\n  vedette replay") >= 2
+    assert "replay-diff" not in said
+
+
+def test_a_camera_s_name_is_checked_before_anything_is_read() -> None:
+    (item,) = items(Asked(paths=(Path("x.mp4"),)), site(), Path("one.yaml"))
+    assert (item.name, item.cameras) == ("x.mp4", ("gate",))

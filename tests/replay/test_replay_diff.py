@@ -1,0 +1,279 @@
+"""What `vedette replay diff` says: in words, by place and time, and with the right exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from films import BrightBlock, film, site
+
+from appliance.cli import main
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.replay.diff import compare
+from appliance.replay.diff_words import words
+from appliance.replay.difference import Difference
+from appliance.replay.header import Replayed, encode_header, opening, settings_of
+from appliance.replay.reader import read_log
+from appliance.replay.runner import replay
+from appliance.replay.tracks import Track, match
+from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
+from appliance.wire import encode_log
+
+LEFT: Box = (0.1, 0.2, 0.2, 0.6)
+RIGHT: Box = (0.55, 0.2, 0.65, 0.6)
+
+
+class Person:
+    """Seen five times a second from one moment to another, in one place."""
+
+    def __init__(self, track: int, t_start: float, t_end: float, box: Box = LEFT, label: str = "person") -> None:
+        self.track, self.t_start, self.t_end, self.box, self.label = track, t_start, t_end, box, label
+
+    def at(self, t: float) -> tuple[TrackedObject, ...]:
+        there = self.t_start <= t <= self.t_end
+        return (TrackedObject(track=self.track, label=self.label, score=0.8, box=self.box),) if there else ()
+
+
+def boxes(*people: Person, seconds: float = 20.0) -> list[LogLine]:
+    times = [round(index / 5, 3) for index in range(int(seconds * 5) + 1)]
+    return [
+        FrameBoxes(
+            camera="gate",
+            seq=seq,
+            frame=seq * 3,
+            t=t,
+            looked=True,
+            objects=tuple(found for person in people for found in person.at(t)),
+        )
+        for seq, t in enumerate(times)
+    ]
+
+
+def entered(t: float, *, track: int = 1) -> Event:
+    return Event(
+        camera="gate", rule="intruder", kind="enter", track=track, label="person", t=t, zone="yard", id=f"e{track}-{t}"
+    )
+
+
+def alert(t: float, t_end: float, *, tracks: tuple[int, ...] = (1,), rules: tuple[str, ...] = ("intruder",)) -> Alert:
+    return Alert(
+        camera="gate",
+        id=f"a{t}",
+        rules=rules,
+        severity="alert",
+        t_start=t,
+        t_end=t_end,
+        tracks=tracks,
+        labels=("person",),
+    )
+
+
+def asked(t: float, bytes_: int) -> Route:
+    return Route(camera="gate", alert=f"a{t}", event="e", t=t, ask=True, priority="high", reason="r", bytes=bytes_)
+
+
+def end(t: float) -> LogEnd:
+    return LogEnd(
+        camera="gate",
+        run="r",
+        t=t,
+        reason="end of clip",
+        frames=300,
+        examined=100,
+        unlooked=0,
+        decode_errors=0,
+        time_jumps=0,
+        footage_bytes=1000,
+    )
+
+
+Writes = Callable[..., Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Writes:
+    def write(name: str, *lines: LogLine, config: SiteConfig | None = None, ended: bool = True) -> Path:
+        replayed = Replayed(camera="gate", kind="clip", clip="door.mp4", run="r")
+        first = opening([replayed], settings_of(config or site(), ["gate"], BrightBlock()))
+        begun = first.begun_by(StreamHeader(camera="gate", clip="door.mp4", model="m", size=(320, 240), run="r"))
+        path = tmp_path / f"{name}.jsonl"
+        tail = [encode_log(end(20.0))] if ended else []
+        ordered = sorted(lines, key=lambda line: line.t_start if isinstance(line, Alert) else line.t)  # type: ignore[union-attr]
+        path.write_bytes(b"".join([encode_header(begun), *map(encode_log, ordered), *tail]))
+        return path
+
+    return write
+
+
+def difference(one: Path, other: Path) -> Difference:
+    return compare(read_log(one), read_log(other))
+
+
+def said(one: Path, other: Path) -> list[str]:
+    return list(words(difference(one, other)))
+
+
+def test_equal_logs_are_equal(written: Writes) -> None:
+    lines = [*boxes(Person(1, 2, 9)), entered(3.0), alert(3.0, 9.0)]
+    assert said(written("a", *lines), written("b", *lines)) == ["the same was decided"]
+
+
+def test_a_track_that_is_lost_earlier_and_found_later(written: Writes) -> None:
+    a = written("a", *boxes(Person(7, 2.0, 14.0)))
+    b = written("b", *boxes(Person(3, 2.8, 12.6)))
+    lines = said(a, b)
+    assert "track 7 (person) found 0.8 s later (at 0:02.8), lost 1.4 s earlier (at 0:12.6)" in lines
+    assert "first difference at 0:02.0 on gate" in lines
+
+
+def test_a_new_track_has_a_length_and_a_place(written: Writes) -> None:
+    a = written("a", *boxes(Person(1, 0, 20)))
+    b = written("b", *boxes(Person(1, 0, 20), Person(9, 5.0, 8.2, RIGHT)))
+    assert said(a, b)[-1] == "track 9 (person) is new: 3.2 s from 0:05.0, near (0.6, 0.4)"
+    assert said(b, a)[-1] == "track 9 (person) is missing: 3.2 s from 0:05.0, near (0.6, 0.4)"
+    assert said(a, b)[0] == "1 track more"
+
+
+def test_numbers_are_only_names(written: Writes) -> None:
+    a = written("a", *boxes(Person(1, 0, 9), Person(2, 5, 9, RIGHT)))
+    b = written("b", *boxes(Person(5, 0, 9), Person(1, 5, 9, RIGHT)))
+    assert difference(a, b).same
+
+
+def test_a_track_that_broke_is_told_as_such(written: Writes) -> None:
+    a = written("a", *boxes(Person(4, 0, 12)))
+    b = written("b", *boxes(Person(4, 0, 7), Person(6, 8, 12)))
+    lines = said(a, b)
+    assert "track 4 (person) lost 5.0 s earlier (at 0:07.0)" in lines
+    assert "track 6 (person) is new: 4.0 s from 0:08.0, near (0.15, 0.4); track 4 of the first log broke here" in lines
+
+
+def test_another_label_is_said(written: Writes) -> None:
+    a, b = (written(name, *boxes(Person(1, 0, 9, label=label))) for name, label in (("a", "person"), ("b", "dog")))
+    assert "track 1 (person) is taken for a dog" in said(a, b)
+
+
+def test_events_are_missing_new_or_moved(written: Writes) -> None:
+    people = boxes(Person(1, 0, 20), Person(2, 0, 20, RIGHT))
+    a = written("a", *people, entered(3.0), entered(8.0, track=2), entered(11.0))
+    b = written("b", *people, entered(3.4), entered(11.0), entered(19.0))
+    lines = said(a, b)
+    assert "event intruder (person) at 0:03.0 comes 0.4 s later" in lines
+    assert "event intruder (person) at 0:08.0 is missing" in lines
+    assert "event intruder (person) at 0:19.0 is new" in lines
+    assert len([line for line in lines if line.startswith("event")]) == 3
+
+
+def test_alerts_and_bytes(written: Writes) -> None:
+    people = boxes(Person(1, 0, 20))
+    a = written("a", *people, alert(2.0, 6.0), alert(12.0, 15.0), asked(2.0, 40_000), asked(12.0, 30_100))
+    b = written("b", *people, alert(2.0, 7.5, tracks=(1, 2)), asked(2.0, 40_000))
+    lines = said(a, b)
+    assert lines[0] == "1 alert fewer, 1 question fewer, 30.1 kB less to send (70.1 kB → 40.0 kB)"
+    assert "alert intruder at 0:12.0 is missing" in lines
+    assert "alert intruder at 0:02.0: ends 1.5 s later, 2 tracks instead of 1" in lines
+    assert lines[-1] == "router: r: 2 → 1"
+
+
+def test_what_changed_in_the_settings_is_said_first(written: Writes) -> None:
+    one = site()
+    gate = one.cameras["gate"]
+    rules = (gate.rules[0].model_copy(update={"score_min": 0.7, "severity": "info"}), *gate.rules[2:])
+    other = one.model_copy(
+        update={
+            "detector": one.detector.model_copy(update={"score_min": 0.3}),
+            "alerts": one.alerts.model_copy(update={"merge_s": 20.0}),
+            "cameras": {
+                "gate": gate.model_copy(
+                    update={
+                        "zones": {"yard": ((0.6, 0.0), *gate.zones["yard"][1:])},
+                        "rules": rules,
+                        "detect": gate.detect.model_copy(update={"fps": 2.0}),
+                    }
+                )
+            },
+        }
+    )
+    people = boxes(Person(1, 0, 9))
+    lines = said(written("a", *people), written("b", *people, config=other))
+    assert lines == [
+        "the same was decided, with other settings",
+        "settings: detector.score_min 0.1 → 0.3",
+        "settings: alerts.merge_s 8 → 20",
+        "settings: gate: detect.fps 5 → 2",
+        "settings: gate: zone `yard`: 1 of its 4 points moved",
+        "settings: gate: rule `intruder`: score_min 0.5 → 0.7, severity alert → info",
+        "settings: gate: rule `leaver` removed",
+    ]
+
+
+def test_a_log_that_breaks_off_is_not_taken_for_whole(written: Writes) -> None:
+    people = boxes(Person(1, 0, 9))
+    a, b = written("a", *people), written("b", *people[:50], ended=False)
+    lines = said(a, b)
+    assert "note: b.jsonl breaks off: its replay was not finished (give the same command again with --resume)" in lines
+    assert not difference(a, b).same
+
+
+def test_a_changed_zone_on_real_footage(tmp_path: Path) -> None:
+    clip = film(tmp_path / "walk.mp4", 6, lambda t: 0.1 + 0.25 * min(t, 2.4))
+    narrow = site(zones={"yard": [[0.75, 0], [1, 0], [1, 1], [0.75, 1]]})
+    for name, config in (("a", site()), ("b", narrow)):
+        with (tmp_path / f"{name}.jsonl").open("wb") as log:
+            replay(clip, config, "gate", BrightBlock(), log, clock=ManualClock())
+    found = difference(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert [(each.rule, each.change) for each in found.events] == [("intruder", "missing"), ("loiterer", "missing")]
+    assert [each.what for each in found.alerts] == [("is warning instead of alert", "without intruder, loiterer")]
+    assert found.tracks == ()
+    assert found.looks_changed == 0
+
+
+def test_the_exit_code_says_whether_anything_differs(written: Writes, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = written("a", *boxes(Person(1, 0, 9))), written("b", *boxes(Person(1, 0, 7)))
+    assert main(["replay", "diff", str(a), str(a)]) == 0
+    assert main(["replay", "diff", str(a), str(b)]) == 1
+    assert "lost 2.0 s earlier" in capsys.readouterr().out
+    assert main(["replay", "diff", str(a), str(a.parent / "absent.jsonl")]) == 2
+    assert main(["replay", "diff", str(a), str(a.parent)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_json_holds_all_of_it(written: Writes, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = written("a", *boxes(Person(1, 0, 9))), written("b", *boxes(Person(1, 0, 7)))
+    assert main(["replay", "diff", "--json", str(a), str(b)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["same"], told["first_t"]) == (False, 7.2)
+    assert told["tracks"][0]["end_s"] == -2.0
+    assert told["total_before"]["tracks"] == 1
+
+
+def test_folders_are_paired_by_name(written: Writes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("before", "after"):
+        (tmp_path / folder).mkdir()
+    log = written("x", *boxes(Person(1, 0, 9)))
+    for folder in ("before", "after"):
+        (tmp_path / folder / "door.mp4.jsonl").write_bytes(log.read_bytes())
+    assert main(["replay", "diff", str(tmp_path / "before"), str(tmp_path / "after")]) == 0
+    (tmp_path / "after" / "yard.mp4.jsonl").write_bytes(log.read_bytes())
+    assert main(["replay", "diff", str(tmp_path / "before"), str(tmp_path / "after")]) == 1
+    assert "yard.mp4.jsonl: only in one of the folders" in capsys.readouterr().out
+
+
+def test_tracks_match_where_looks_were_at_other_times() -> None:
+    """Five looks a second against two: places in between are taken on the straight line."""
+
+    def walk(number: int, every_s: float) -> Track:
+        times = tuple(round(index * every_s, 3) for index in range(int(6 / every_s)))
+        places: tuple[Box, ...] = tuple((0.1 * t, 0.2, 0.1 * t + 0.1, 0.6) for t in times)
+        return Track("gate", 1, number, "person", times, places)
+
+    def away(number: int) -> Track:
+        track = walk(number, 0.5)
+        return Track("gate", 1, number, "person", track.times, tuple((x, 0.7, z, 0.9) for x, _, z, _ in track.boxes))
+
+    found = match([walk(1, 0.2)], [away(8), walk(9, 0.5)])
+    assert [(one.number, other.number) for one, other in found.pairs] == [(1, 9)]
+    assert [track.number for track in found.new] == [8]

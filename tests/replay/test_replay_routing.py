@@ -1,0 +1,123 @@
+"""What a replay says would be asked and sent, against what the live parts do ask and send."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from films import BrightBlock, film, site
+from test_replay_recording import NOON, T0, Box, run
+
+from appliance import wire
+from appliance.address import Address
+from appliance.alerts.evidence import EvidenceMaker
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.core import Core, Shelves
+from appliance.escalate.media import chunk_message
+from appliance.escalate.outbox import Outbox
+from appliance.replay.runner import replay
+from appliance.store.alerts import Alerts
+from appliance.store.boxes import Boxes
+from appliance.store.cameras import Cameras
+from appliance.store.meter import Meter
+from appliance.store.segments import Segments
+from appliance.types import FrameBoxes, Route, StreamHeader
+
+
+def coming(t: float) -> float | None:
+    return None if t < 1 else 0.1 + 0.25 * min(t - 1, 2.4)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return film(tmp_path_factory.mktemp("films") / "coming.mp4", 8, coming)
+
+
+def linked(config: SiteConfig, **rule: Any) -> SiteConfig:
+    """A site with an uplink; `rule` changes its first rule."""
+    gate = config.cameras["gate"]
+    rules = (gate.rules[0].model_copy(update=rule), *gate.rules[1:])
+    return config.model_copy(
+        update={
+            "uplink": Address.model_validate({"url": "nats://127.0.0.1:4222"}),
+            "cameras": {"gate": gate.model_copy(update={"rules": rules})},
+        }
+    )
+
+
+def routes(clip: Path, config: SiteConfig) -> tuple[Route, ...]:
+    return replay(clip, config, "gate", BrightBlock(), io.BytesIO(), clock=ManualClock()).routes
+
+
+def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The same recording: replayed, and its boxes handed to the core with the evidence maker behind it."""
+    box = Box(tmp_path / "data")
+    box.record(clip, T0, "r1")
+    config = linked(box.config())
+    monkeypatch.setattr(box, "config", lambda: config)
+    (result,), log = run(box, tmp_path / "x.jsonl", NOON)
+    (route,) = result.routes
+    shelves = Shelves(Alerts(box.db), Boxes(box.db), Cameras(box.db), Segments(box.db), Meter(box.db, "r"))
+    core = Core(config, shelves, ManualClock(T0))
+    core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
+    for line in log.lines:
+        if isinstance(line, FrameBoxes):
+            core.take(replace(line, t=line.t + T0))
+    core.close()
+    EvidenceMaker(box.db, box.root, config, ManualClock(T0)).run_once()
+    outbox = Outbox(box.db, 1e9)
+    (row,) = outbox.next_ready(10)
+    media = outbox.media_of(row.id)
+    sent = sum(
+        chunk_message(row.site, each.ref, n, part).size
+        for each in media
+        for n, part in enumerate([(box.root / each.path).read_bytes()])
+    )
+    box.db.close()
+    assert (route.ask, route.priority, route.question) == (True, row.priority, row.body.question)
+    assert (route.pictures, route.pictures_guessed) == (len(media), 0)
+    assert route.picture_bytes == sent
+    assert route.message_bytes == pytest.approx(len(row.body.to_json()), abs=250)
+    assert route.bytes == route.message_bytes + route.picture_bytes == result.sent_bytes
+
+
+def test_an_alert_is_asked_about_once_and_at_the_first_event_that_may(clip: Path) -> None:
+    """The first rule is not to be escalated, the line that is crossed with it is."""
+    found = routes(clip, linked(site(), escalate=False))
+    assert [(route.ask, route.reason) for route in found] == [
+        (False, "the rule intruder is not to be escalated"),
+        (True, "severity alert is asked about with high priority"),
+    ]
+    assert found[0].bytes == 0
+    assert found[1].question == "Is there really a person crossing the line `door` (left to right)?"
+    assert len({route.alert for route in found}) == 1
+
+
+def test_without_an_uplink_it_says_so_and_counts_nothing(clip: Path) -> None:
+    (route,) = routes(clip, site())
+    assert (route.ask, route.reason, route.bytes) == (False, "this site has no uplink", 0)
+
+
+def test_more_looks_than_are_kept_in_memory_make_a_guess_that_says_so(tmp_path: Path) -> None:
+    """Somebody strolls there for 9 s at 10 looks a second: of the 90 pictures the first 26 are no longer there."""
+    stands = film(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
+    config = linked(site(detect={"fps": 10}, rules=[{"name": "l", "kind": "dwell", "zone": "yard", "seconds": 9}]))
+    wide = config.model_copy(update={"escalation": config.escalation.model_copy(update={"span_s": 30.0, "frames": 8})})
+    (usual,) = routes(stands, config)
+    (long,) = routes(stands, wide)
+    assert (usual.pictures, usual.pictures_guessed) == (4, 0)
+    assert (long.pictures, long.pictures_guessed) == (8, 3)
+    assert long.picture_bytes / long.pictures == pytest.approx(usual.picture_bytes / usual.pictures, rel=0.1)
+
+
+def test_the_log_tells_it_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
+    log = io.BytesIO()
+    replay(clip, linked(site()), "gate", BrightBlock(), log, clock=ManualClock())
+    kinds = [json.loads(line)["type"] for line in log.getvalue().splitlines()]
+    assert kinds.index("event") < kinds.index("route") < kinds.index("alert") < kinds.index("end")
+    assert all(wire.decode_log(line) for line in log.getvalue().splitlines())

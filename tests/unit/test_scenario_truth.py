@@ -1,0 +1,117 @@
+"""True boxes from MOT, CVAT and COCO files: frames from 0, shares of the picture, and what does not count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ConfigError
+from appliance.scenario import truth
+from appliance.scenario.compare import compare
+from appliance.scenario.junit import junit
+from appliance.scenario.sections import Truth
+from appliance.scenario.truth import TrueFrames, TrueObject
+from appliance.scenario.verdict import Fault, Verdict
+from appliance.types import FrameBoxes, TrackedObject
+
+SIZE = (100, 50)
+BOX = (0.1, 0.2, 0.3, 0.8)
+CVAT = """\
+<annotations><meta><task><original_size><width>200</width><height>100</height></original_size></task></meta>
+<track id="4" label="person"><box frame="0" outside="0" xtl="20" ytl="20" xbr="60" ybr="80"/>
+<box frame="1" outside="1" xtl="20" ytl="20" xbr="60" ybr="80"/></track>
+<track id="5" label="dog"><box frame="0" outside="0" xtl="0" ytl="0" xbr="9" ybr="9"/></track></annotations>
+"""
+
+
+def read(path: Path, text: str, **settings: object) -> TrueFrames:
+    path.write_text(text)
+    kind = {".txt": "mot", ".xml": "cvat", ".json": "coco"}[path.suffix]
+    return truth.read(path, Truth.model_validate({kind: path, **settings}), SIZE)
+
+
+def test_mot_frames_count_from_one_and_boxes_become_shares(tmp_path: Path) -> None:
+    assert read(tmp_path / "gt.txt", "1,7,10,10,20,30,1,1,0.5\n\n") == {0: (TrueObject(7, "person", BOX, True),)}
+
+
+def test_mot_rows_that_are_marked_small_or_hidden_do_not_count(tmp_path: Path) -> None:
+    rows = "1,1,10,10,20,30,0,1,1\n1,2,10,10,20,30,1,1,0.2\n1,3,10,10,20,4,1,1,1\n1,4,10,10,20,30,1,1,-1\n"
+    found = read(tmp_path / "gt.txt", rows, visible_min=0.3, height_min=0.1)[0]
+    assert [(each.id, each.counts) for each in found] == [(1, False), (2, False), (3, False), (4, True)]
+
+
+def test_several_kinds_of_number_want_words(tmp_path: Path) -> None:
+    rows = "1,1,10,10,20,30,1,1,1\n1,2,10,10,20,30,1,2,1\n"
+    with pytest.raises(ConfigError, match=r"it has the classes 1, 2: say which is which, as in `classes: {1: person}`"):
+        read(tmp_path / "gt.txt", rows)
+    found = read(tmp_path / "gt.txt", rows, classes={1: "person", 2: "van"})
+    assert [each.id for each in found[0]] == [1]
+
+
+def test_cvat_tracks_have_their_own_size_and_leave_the_picture(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.xml", CVAT) == {0: (TrueObject(4, "person", BOX, True),)}
+
+
+def test_coco_frames_come_from_the_name_and_without_identity_nothing_is_followed(tmp_path: Path) -> None:
+    data = {
+        "categories": [{"id": 1, "name": "person"}],
+        "images": [{"id": 9, "file_name": "frame_000012.png", "width": 100, "height": 50}],
+        "annotations": [{"image_id": 9, "category_id": 1, "bbox": [10, 10, 20, 30], "iscrowd": 0}],
+    }
+    found = read(tmp_path / "a.json", json.dumps(data))
+    assert found == {12: (TrueObject(-1, "person", BOX, True),)}
+    assert not truth.identified(found)
+    figures = compare([look(12, BOX)], found, ["person"])
+    assert (figures.ap50, figures.idf1, figures.hota) == (1.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("gt.txt", "1,2,3\n", "line 1 has 3 columns"),
+        ("gt.txt", "frame,id,x,y,w,h\n", "could not convert"),
+        ("gt.txt", "", "no box of person"),
+        ("a.xml", "<annotations>", "not a file of cvat truth"),
+        ("a.xml", "<annotations/>", "export as `CVAT for video 1.1`"),
+        ("a.json", "[]", "not a file of coco truth"),
+        ("a.json", "{}", "not a file of coco truth"),
+    ],
+)
+def test_what_is_no_truth_is_one_sentence(tmp_path: Path, name: str, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read(tmp_path / name, text)
+
+
+def look(frame: int, *boxes: tuple[float, float, float, float]) -> FrameBoxes:
+    objects = tuple(
+        TrackedObject(track=number, label="person", score=0.9, box=box) for number, box in enumerate(boxes, start=1)
+    )
+    return FrameBoxes(camera="gate", seq=frame, frame=frame, t=frame / 10, looked=True, objects=objects)
+
+
+def test_an_answer_on_what_does_not_count_is_neither_right_nor_wrong() -> None:
+    frames = {0: (TrueObject(1, "person", BOX, True), TrueObject(2, "person", (0.6, 0.2, 0.8, 0.8), False))}
+    figures = compare([look(0, BOX, (0.6, 0.2, 0.8, 0.8))], frames, ["person"])
+    assert (figures.mota, figures.ap50, figures.boxes) == (1.0, 1.0, 1)
+    beside = compare([look(0, BOX, (0.6, 0.2, 0.65, 0.3))], frames, ["person"])
+    assert beside.mota == 0.0
+
+
+def test_a_look_without_an_answer_says_nothing() -> None:
+    frames = {0: (TrueObject(1, "person", BOX, True),)}
+    blind = FrameBoxes(camera="gate", seq=0, frame=0, t=0.0, looked=False)
+    assert compare([blind], frames, ["person"]).looks == 0
+
+
+def test_junit_survives_any_text() -> None:
+    fault = Fault(kind="false alarm", title="a < b & \x00 \ud800 “c”", detail="d")
+    verdict = Verdict(name="<n>", file=Path("./a/b.scenario.yaml"), note="", status="failed", faults=(fault,))
+    from xml.etree import ElementTree
+
+    root = ElementTree.fromstring(junit([verdict], 1_700_000_000.0))
+    case = root[0][0]
+    assert (case.get("classname"), case.get("name"), root[0].get("timestamp")) == ("a", "<n>", "2023-11-14T22:13:20")
+    failure = case[0]
+    assert (failure.get("message"), failure.get("type")) == ("a < b & ? ? “c”", "false-alarm")
