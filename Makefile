@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLIP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow lint bench format clean browser
+.PHONY: help setup demo test test-slow test-train lint bench format clean browser
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -27,6 +27,10 @@ test: setup browser  ## run every test that CI runs
 
 test-slow: setup browser  ## run also what takes minutes
 	$(BIN)/python -m pytest -m 'slow or not slow'
+
+test-train: setup ## the tests of the training, which need PyTorch (gigabytes where CUDA comes with it)
+	$(BIN)/python -m pip install --quiet --editable '.[train]'
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/unit/test_train_network.py
 
 browser:         ## bring Chromium for the browser tests, by the distribution's package (needs root; tests skip without)
 	@deploy/get-chromium.sh

@@ -85,8 +85,8 @@ def _detector(site: SiteConfig) -> Iterator[Finding]:
     except ModelError as error:
         yield Finding("detector.model", "wrong", str(error))
         return
-    if loaded.name.startswith("builtin:"):
-        yield Finding("detector.model", "warning", f"{loaded.name}: people only, and weak; a network sees far more")
+    if loaded.warning:
+        yield Finding("detector.model", "warning", loaded.warning)
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
     for name, camera in site.cameras.items():

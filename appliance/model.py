@@ -11,7 +11,7 @@ from appliance.yamlfile import Section
 
 
 class Detector(Section):
-    model: Annotated[str, Field(min_length=1)] = "builtin:hog"
+    model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Literal["auto", "onnx"] = "auto"
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Literal["auto", "fp32", "fp16"] = "auto"

@@ -57,7 +57,7 @@ class Figure:
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
-    options.add_argument("--model", default="builtin:hog", help="detector for the replay figure")
+    options.add_argument("--model", default="auto", help="detector for the replay figure")
     options.add_argument("--clip", type=Path, default=ROOT / "fixtures" / "clips" / "yard.mp4")
     chosen = options.parse_args()
     site = yamlfile.loads(SITE, config.SiteConfig)

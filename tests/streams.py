@@ -98,6 +98,7 @@ class NumberReader:
     """A detector that reads the number a picture shows and says it as a box: x1 = number / 1000."""
 
     name = "number-reader"
+    warning = ""
     labels = ("number",)
 
     def __init__(self, *, fail: Callable[[int], bool] = lambda n: False) -> None:

@@ -14,7 +14,7 @@ import yaml
 from appliance.demo.parts import CLIP_NAMES
 
 SITE = "demo"
-DETECTOR = "builtin:hog"
+DETECTOR = "auto"
 _LOOKS_PER_S = 3
 
 _ABOUT = """\

@@ -21,6 +21,8 @@ else:
     import tomli as tomllib
 
 HOG = "builtin:hog"
+AUTO = "auto"
+OWN = "vedette-nano"  # the network that comes with Vedette, and what `auto` means
 MANIFEST = "models.toml"
 
 
@@ -28,7 +30,7 @@ class Bundle(Section):
     """One `[name]` of models.toml."""
 
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+\.onnx$")]
-    url: Annotated[str, Field(pattern=r"^https://")]
+    url: Annotated[str, Field(pattern=r"^(https://|$)")] = ""  # "": it comes with Vedette
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     licence: str
     labels: Literal["coco-80"] | tuple[str, ...]
@@ -61,23 +63,29 @@ def find(model: str, places: tuple[Path, ...] | None = None) -> Found:
         return _recognised(_file(model, places), places)
     bundles = _bundles(places)
     if model not in bundles:
-        names = ", ".join((HOG, *sorted(bundles)))
+        names = ", ".join((AUTO, HOG, *sorted(bundles)))
         raise ModelError(
             f"there is no model `{model}`: give a path to an .onnx file or one of {names} ({_looked(places)})"
         )
     bundle = bundles[model]
     path = next((place / bundle.file for place in places if (place / bundle.file).is_file()), None)
     if path is None:
-        target = places[0] / bundle.file
         raise ModelError(
             f"the model `{model}` is known but its file {bundle.file} is not here ({_looked(places)}); "
-            f"get it with: curl -fL --create-dirs -o {target} {bundle.url}"
+            + _remedy(bundle, places[0] / bundle.file)
         )
     if sha256_of(path) != bundle.sha256:
         raise ModelError(
-            f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); get it again"
+            f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); "
+            + _remedy(bundle, path)
         )
     return _found(path, bundle)
+
+
+def _remedy(bundle: Bundle, target: Path) -> str:
+    if not bundle.url:
+        return "it comes with Vedette: install it again"
+    return f"get it with: curl -fL --create-dirs -o {target} {bundle.url}"
 
 
 def _recognised(path: Path, places: tuple[Path, ...]) -> Found:

@@ -28,6 +28,11 @@ class ObjectDetector(Protocol):
         ...
 
     @property
+    def warning(self) -> str:
+        """What a person should know of this detector as long as it is in use, or ''."""
+        ...
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names that `class_ids` index."""
         ...
@@ -48,17 +53,27 @@ class ObjectDetector(Protocol):
 def load(settings: Detector) -> OnnxDetector | HogDetector:
     """Find, check and warm up the detector that is asked for. Raises ModelError or MissingPart.
 
+    `auto` is the network that comes with Vedette and, where that cannot be loaded, builtin:hog with a warning.
     Sets OpenCV's thread count for the whole process to `settings.threads`.
     """
     cv2.setNumThreads(settings.threads)
     if settings.model == bundle.HOG:
         return HogDetector(score_min=settings.score_min)
+    if settings.model == bundle.AUTO:
+        try:
+            return _network(settings, bundle.OWN)
+        except ModelError as error:
+            return HogDetector(score_min=settings.score_min, instead=str(error))
+    return _network(settings, settings.model)
+
+
+def _network(settings: Detector, model: str) -> OnnxDetector:
     if settings.precision == "fp16":
         raise ModelError(
-            f"{settings.model}: ONNX Runtime runs a file in the precision it was exported in; "
+            f"{model}: ONNX Runtime runs a file in the precision it was exported in; "
             "set detector.precision to auto and give an fp16 file"
         )
-    found = bundle.find(settings.model)
+    found = bundle.find(model)
     from appliance.detect.onnx import OnnxDetector  # a back end is loaded when it is chosen: it may not be installed
 
     return OnnxDetector(

@@ -38,7 +38,9 @@ class Letterbox:
         """BGR uint8 (H, W, 3) of any size to BGR uint8 (height, width, 3)."""
         size = self.picture_size(picture.shape[1], picture.shape[0])
         if (picture.shape[1], picture.shape[0]) != size:
-            picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR), np.uint8)
+            # AREA, as the decoder scales: LINEAR skips pixels, which costs small people (AP50 on PETS -0.008).
+            way = cv2.INTER_AREA if size[0] < picture.shape[1] else cv2.INTER_LINEAR
+            picture = np.asarray(cv2.resize(picture, size, interpolation=way), np.uint8)
         if size == (self.width, self.height):
             return picture
         x, y = self._offset(size)

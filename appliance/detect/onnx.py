@@ -66,6 +66,7 @@ class OnnxDetector:
         label_names: tuple[str, ...] = (),
     ) -> None:
         """Load, try the network on a grey picture, choose the head. Raises ModelError."""
+        self.warning = ""
         self.name = f"{path.stem}@{sha256_of(path)[:8]}"
         self._path = path
         self._score_min = score_min

@@ -33,6 +33,11 @@ class Detector(Protocol):
         ...
 
     @property
+    def warning(self) -> str:
+        """What a person should know of it as long as it is in use, or ''."""
+        ...
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names that `Detections.class_ids` index."""
         ...

@@ -62,6 +62,7 @@ class Ingest:
             place = _place(site, name) if plan.record else None
             watches.append(watch)
             self._cameras.append(Camera(name, plan, place, watch, finder, clock, self._emit))
+        self._detector = detector
         self._looks = Looks(detector, watches, clock)
 
     def run(self) -> None:
@@ -99,7 +100,7 @@ class Ingest:
 
     def _warnings(self) -> list[str]:
         dropped = self._channel.dropped()
-        said = [camera.warning for camera in self._cameras] + [self._looks.warning]
+        said = [*(camera.warning for camera in self._cameras), self._looks.warning, self._detector.warning]
         if dropped:
             said.append(f"{dropped} frames of boxes were dropped because the core did not read")
         return [text for text in said if text]

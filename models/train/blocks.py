@@ -47,6 +47,10 @@ class ConvUnit(nn.Module):
             y = y + self.same_norm(x)
         return torch.relu(y)
 
+    def bare(self) -> None:
+        """Train without the additional branches."""
+        self.point = self.point_norm = self.same_norm = None
+
     @torch.no_grad()
     def fuse(self) -> None:
         """Become one convolution; only for a copy that is exported or measured, never trained again."""

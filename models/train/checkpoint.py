@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from models.train.index import IndexFault
 from models.train.network import Network
@@ -29,7 +30,12 @@ class Progress:
 
 
 def save(
-    folder: Path, network: Network, average: Average, optimizer: torch.optim.Optimizer, progress: Progress
+    folder: Path,
+    network: Network,
+    average: Average,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    imitation: nn.Module | None = None,
 ) -> None:
     """Put a checkpoint in place of the last one."""
     moments = folder / f"optimizer-{progress.step}.pt"
@@ -42,6 +48,7 @@ def save(
         "best": progress.best,
         "settings": progress.settings,
         "optimizer": moments.name,
+        "imitation": imitation.state_dict() if imitation else {},
     }
     _write(state, folder / LAST)
     for old in folder.glob("optimizer-*.pt"):
@@ -56,7 +63,12 @@ def save_best(folder: Path, average: Average, progress: Progress) -> None:
 
 
 def restore(
-    folder: Path, network: Network, average: Average, optimizer: torch.optim.Optimizer, device: torch.device
+    folder: Path,
+    network: Network,
+    average: Average,
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    imitation: nn.Module | None = None,
 ) -> Progress | None:
     """Load the last checkpoint of `folder`, if there is one. Raises IndexFault if it is not of this network."""
     path = folder / LAST
@@ -69,6 +81,8 @@ def restore(
     network.load_state_dict(state["network"])
     average.network.load_state_dict(state["ema"]["network"])
     optimizer.load_state_dict(moments["optimizer"])
+    if imitation:
+        imitation.load_state_dict(state["imitation"])
     return Progress(int(state["step"]), float(state["best"]), dict(state["settings"]))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from models.train.assign import Truth, assign, ious
-from models.train.network import corners
+from models.train.network import Views, corners
 
 BOX_GAIN = 2.5
 QUALITY_MIN = 0.2  # weight of a chosen cell's box while it overlaps nothing yet, else far people never start
@@ -18,10 +18,13 @@ TEACHER_SCORE_MIN = 0.2  # cells of which the teacher's box is followed
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Teachers' answers for the same pictures, cell by cell: scores (B, N, C) 0..1 and boxes (B, N, 4) px."""
+    """A teacher's answers for the same pictures, cell by cell: scores (B, N, C) 0..1 and boxes (B, N, 4) px; and what
+    it saw on the way.
+    """
 
     scores: Tensor
     boxes: Tensor
+    views: Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,11 @@ class Loss:
     boxes: Tensor
     teacher: Tensor
     positives: Tensor
+    unlike: Tensor
 
     def parts(self) -> dict[str, float]:
         """Numbers for a line of the log; waits for the GPU."""
-        names = ("total", "classes", "boxes", "teacher", "positives")
+        names = ("total", "classes", "boxes", "teacher", "positives", "unlike")
         return {name: round(float(getattr(self, name).detach()), 5) for name in names}
 
 
@@ -57,7 +61,7 @@ def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = Non
     if lesson is not None and teacher_gain > 0:
         taught = _taught(logits, boxes, lesson)
     total = classes + BOX_GAIN * misplaced + teacher_gain * taught
-    return Loss(total, classes, misplaced, taught, targets.chosen.sum())
+    return Loss(total, classes, misplaced, taught, targets.chosen.sum(), answer.new_zeros(()))
 
 
 def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson) -> Tensor:

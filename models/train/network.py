@@ -16,13 +16,14 @@ from models.train.index import CLASSES
 STRIDES = (8, 16, 32)
 PRIOR = 0.01  # score of every cell before training, as RetinaNet (arXiv:1708.02002) starts
 REACH = 2.0  # cells from a cell's centre to a side before training
-Kind = Literal["plain", "split", "separable"]
+Kind = Literal["split", "separable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
     """Widths and depths. `stages` are those at strides 4, 8, 16, 32; `kinds` what each is built of; `neck` channels at
-    every level; `tower` separable convolutions in each of the head's two branches.
+    every level; `tower` separable convolutions in each of the head's two branches; `branched`: convolutions train with
+    several branches, which on a CPU doubles the time of a step.
     """
 
     name: str
@@ -33,21 +34,19 @@ class Design:
     neck: int
     tower: int = 1
     neck_kind: Kind = "separable"
+    branched: bool = True
 
 
 DESIGNS: dict[str, Design] = {
     design.name: design
     for design in (
-        # The default: the widest under the cost bars and 4 MB of file (docs/training.md has the table).
-        Design("nano", 16, (32, 96, 192, 320), (1, 3, 6, 2), ("separable",) * 4, 96),
+        # Full 3x3 convolutions: what NPUs are fastest at, and twice as fast to train on a CPU as separable ones.
+        Design("dense", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 80, neck_kind="split", branched=False),
+        Design("separable", 16, (32, 96, 192, 320), (1, 3, 6, 2), ("separable",) * 4, 96),
         Design("pico", 16, (32, 64, 128, 256), (1, 2, 4, 2), ("separable",) * 4, 64),
-        Design("plain-16", 16, (24, 40, 64, 128), (1, 2, 3, 1), ("plain",) * 4, 48),
-        Design("split-16", 16, (32, 64, 128, 192), (1, 2, 2, 1), ("split",) * 4, 64),
-        Design("split-neck-16", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 80, neck_kind="split"),
-        Design("mixed-16", 16, (32, 96, 192, 384), (1, 2, 5, 2), ("split", *("separable",) * 3), 96),
-        Design("mixed-24", 24, (40, 80, 160, 256), (1, 2, 4, 3), ("split", "split", "separable", "separable"), 80),
     )
 }
+DEFAULT = "dense"
 
 
 def _stage(kind: Kind, c_in: int, c_out: int, depth: int) -> nn.Sequential:
@@ -55,8 +54,6 @@ def _stage(kind: Kind, c_in: int, c_out: int, depth: int) -> nn.Sequential:
     if kind == "separable":
         return nn.Sequential(Separable(c_in, c_out, stride=2), *(Separable(c_out, c_out) for _ in range(depth)))
     down = ConvUnit(c_in, c_out, 3, 2, rep=True)
-    if kind == "plain":
-        return nn.Sequential(down, *(ConvUnit(c_out, c_out, 3, rep=True) for _ in range(depth)))
     return nn.Sequential(down, Split(c_out, c_out, c_out // 4 if c_out >= 128 else c_out // 2, depth))
 
 
@@ -122,9 +119,22 @@ class Branch(nn.Module):
         nn.init.constant_(self.sides.bias, math.log(REACH))
         nn.init.constant_(self.classes.bias, -math.log((1 - PRIOR) / PRIOR))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, c, H, W) to (B, 4 + classes, H, W): log of the distances to left, top, right, bottom in cells; logits."""
-        return torch.cat([self.sides(self.side_tower(x)), self.classes(self.class_tower(x))], 1)
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, c, H, W) to (B, 4 + classes, H, W): log of the distances to left, top, right, bottom in cells; logits.
+        And what the two towers saw.
+        """
+        side, kind = self.side_tower(x), self.class_tower(x)
+        return torch.cat([self.sides(side), self.classes(kind)], 1), side, kind
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Feature maps (B, C, H, W) that pupil and teacher can be compared by. `scenes`: backbone at strides 4, 8, 16, then
+    neck at 8, 16; `towers`: the box towers at strides 8, 16, 32, then the class towers.
+    """
+
+    scenes: tuple[Tensor, ...]
+    towers: tuple[Tensor, ...]
 
 
 class Network(nn.Module):
@@ -142,16 +152,26 @@ class Network(nn.Module):
         )
         self.neck = Neck((c2, c3, c4), design.neck, design.neck_kind)
         self.branches = nn.ModuleList(Branch(design.neck, classes, design.tower) for _ in STRIDES)
+        if not design.branched:
+            for module in self.modules():
+                if isinstance(module, ConvUnit):
+                    module.bare()
 
     def forward(self, pictures: Tensor) -> Tensor:
         """(B, 3, H, W) to (B, 4 + classes, cells): the levels one after the other, rows before columns."""
+        return self.watched(pictures)[0]
+
+    def watched(self, pictures: Tensor) -> tuple[Tensor, Views]:
+        """The answer, and what the network saw on the way to it."""
         x = self.stem(pictures)
-        levels = []
+        stages = []
         for stage in self.stages:
             x = stage(x)
-            levels.append(x)
-        answers = [branch(level) for branch, level in zip(self.branches, self.neck(levels[1:]), strict=True)]
-        return torch.cat([_rows(answer) for answer in answers], 2)
+            stages.append(x)
+        levels = self.neck(stages[1:])
+        said = [branch(level) for branch, level in zip(self.branches, levels, strict=True)]
+        views = Views((*stages[:3], *levels[:2]), (*(side for _, side, _ in said), *(kind for _, _, kind in said)))
+        return torch.cat([_rows(answer) for answer, _, _ in said], 2), views
 
     def fuse(self) -> Network:
         """Merge all branches and norms for delivery; returns itself."""

@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     add("--index", type=Path, required=True, help="the assembled set: its folder or its index.jsonl")
     add("--out", type=Path, required=True, help="the run's folder: last.pt, best.pt, log.jsonl")
     add("--cache", type=Path, help="file of decoded pictures (default: pictures.bin beside the index; ~0.5 MB each)")
-    add("--design", default="nano", help="one of models.train.network.DESIGNS (default nano)")
+    add("--design", default="dense", help="one of models.train.network.DESIGNS (default dense)")
     add("--size", type=int, default=416, help="input side in pixels, a multiple of 32 (default 416)")
     add("--scales", type=int, default=3, help="also train at up to N x 32 px more and less; 0: only --size (default 3)")
     add("--steps", type=int, default=30000, help="optimiser steps of the whole run; fixes the schedule (default 30000)")
@@ -46,10 +46,12 @@ def parser() -> argparse.ArgumentParser:
     add("--recipe", choices=("full", "plain"), default="full", help="augmentation (default full)")
     add("--teacher", type=Path, help="yolox_nano_416.onnx: learn also from its answer to every picture")
     add("--teacher-gain", type=float, default=1.0, help="weight of the teacher's lesson (default 1)")
+    add("--imitate", type=float, default=10.0, help="weight of seeing as the teacher sees; 0: not (default 10)")
+    add("--threads", type=int, default=0, help="of PyTorch on the CPU (default: one for each core)")
     add("--weight", action="append", default=[], metavar="SOURCE=N", help="show a source N times an epoch; 0 drops it")
     add("--limit", type=int, default=0, help="use only the first N training pictures, and judge by them (for a trial)")
-    add("--init", type=Path, help="start from the averaged weights of this checkpoint instead of from nothing")
-    add("--average", type=float, default=0.9998, help="decay of the weights' moving average (default 0.9998)")
+    add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt instead of from nothing")
+    add("--average", type=float, default=0.0, help="decay of the moving average (default: over a tenth of the steps)")
     add(
         "--judge-every", type=int, default=1000, help="steps between two looks at the held-back pictures (default 1000)"
     )

@@ -20,9 +20,11 @@ def rate(step: int, steps: int, peak: float, warmup: int, floor: float = 0.02) -
 
 
 class Average:
-    """Exponential moving average of a network, norms' statistics included. Young averages forget faster."""
+    """Exponential moving average of a network, norms' statistics included. Young averages forget faster: the decay
+    rises to `decay` within some `horizon` steps.
+    """
 
-    def __init__(self, network: Network, decay: float = 0.9998, horizon: float = 2000.0) -> None:
+    def __init__(self, network: Network, decay: float, horizon: float) -> None:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
         self._decay, self._horizon = decay, horizon
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from appliance.detect.labels import COCO_80
 from models.train.index import CLASSES, IndexFault
 from models.train.loss import Lesson
-from models.train.network import cells
+from models.train.network import Views, cells
 
 Values = dict[str, Tensor]
 _OURS = [COCO_80.index(name) for name in CLASSES]
@@ -37,6 +37,7 @@ class YoloxTeacher(nn.Module):
         self._nodes = list(graph.node)
         self._input = graph.input[0].name
         self._output = graph.output[0].name
+        self._scenes, self._towers = places(graph)
         self._names = {}
         for number, each in enumerate(graph.initializer):
             self._names[each.name] = f"value_{number}"
@@ -51,16 +52,31 @@ class YoloxTeacher(nn.Module):
             taken = [values[name] if name else None for name in node.input]
             given = _OPS[node.op_type](taken, _attributes(node))
             values.update(zip(node.output, given, strict=True))
-        return self._lesson(values[self._output], pictures.shape[3], pictures.shape[2])
+        views = Views(tuple(values[name] for name in self._scenes), tuple(values[name] for name in self._towers))
+        return lesson(values[self._output], views, pictures)
 
-    def _lesson(self, rows: Tensor, width: int, height: int) -> Lesson:
-        grid = cells(width, height).to(rows.device)
-        corner, stride = (grid[:2] - grid[2] / 2).t(), grid[2][:, None]
-        rows = rows.float()
-        centre = rows[..., :2] * stride + corner
-        half = rows[..., 2:4].clamp(max=8.0).exp() * stride / 2
-        scores = rows[..., 4:5] * rows[..., 5:][..., _OURS]
-        return Lesson(scores, torch.cat([centre - half, centre + half], -1))
+
+def lesson(rows: Tensor, views: Views, pictures: Tensor) -> Lesson:
+    """YOLOX's raw rows (B, N, 85) for `pictures` in our classes and in pixels."""
+    grid = cells(pictures.shape[3], pictures.shape[2]).to(rows.device)
+    corner, stride = (grid[:2] - grid[2] / 2).t(), grid[2][:, None]
+    rows = rows.float()
+    centre = rows[..., :2] * stride + corner
+    half = rows[..., 2:4].clamp(max=8.0).exp() * stride / 2
+    scores = rows[..., 4:5] * rows[..., 5:][..., _OURS]
+    return Lesson(scores, torch.cat([centre - half, centre + half], -1), views)
+
+
+def places(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
+    """Names of the values that are `Views` of YOLOX, found by structure: what a halving convolution reads is the end of
+    a stage; what the last convolution before an answer reads is the end of a tower.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    halved = [node.input[0] for node in graph.node if node.op_type == "Conv" and _attributes(node)["strides"] == [2, 2]]
+    ends = [makers[node.input[0]] for node in graph.node if node.op_type == "Reshape"]
+    sides = [makers[end.input[0]].input[0] for end in ends]
+    kinds = [makers[makers[end.input[2]].input[0]].input[0] for end in ends]
+    return halved[-5:], sides + kinds
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

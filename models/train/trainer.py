@@ -6,23 +6,26 @@ import argparse
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from models.train import cache, checkpoint, codec, index
 from models.train.augment import RECIPES
 from models.train.checkpoint import Progress
 from models.train.export import load
+from models.train.imitate import Imitation
 from models.train.index import Entry, IndexFault
 from models.train.judge import judge
 from models.train.loader import Batch, Draws, Plan, batches
 from models.train.log import RunLog
-from models.train.loss import Loss, loss
+from models.train.loss import Lesson, Loss, loss
 from models.train.network import DESIGNS, Network, cells
 from models.train.schedule import Average, groups, rate
 from models.train.teacher import YoloxTeacher
@@ -31,7 +34,19 @@ log = logging.getLogger(__name__)
 GRADIENT_MAX = 10.0
 # Settings that may differ when a run goes on: they do not change what is learnt.
 FREE = frozenset(
-    {"index", "out", "cache", "workers", "device", "minutes", "judge_every", "save_every", "log_every", "init"}
+    {
+        "index",
+        "out",
+        "cache",
+        "workers",
+        "device",
+        "threads",
+        "minutes",
+        "init",
+        "judge_every",
+        "save_every",
+        "log_every",
+    }
 )
 
 
@@ -43,6 +58,8 @@ class Trainer:
         self._options = options
         self._device = _device(options.device)
         torch.manual_seed(options.seed)
+        if options.threads:
+            torch.set_num_threads(options.threads)
         torch.backends.cudnn.benchmark = True
         torch.set_float32_matmul_precision("high")
         self._entries, root = _entries(options)
@@ -50,13 +67,18 @@ class Trainer:
         self._cache = cache.build(root, self._entries, path)
         self._plan = _plan(options)
         self._draws = Draws(self._cache, self._entries, _weights(options, self._entries), self._plan)
-        # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network.
-        self._layout = torch.channels_last if self._device.type == "cuda" else torch.contiguous_format
         self._network = _network(options).to(self._device)
+        # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network with branches.
+        last = self._device.type == "cuda" or not self._network.design.branched
+        self._layout = torch.channels_last if last else torch.contiguous_format
         self._network.to(memory_format=self._layout)  # type: ignore[call-overload]
-        self._average = Average(self._network, options.average)
-        self._optimizer = torch.optim.AdamW(groups(self._network, options.decay), lr=options.rate)
-        self._teacher = YoloxTeacher(options.teacher).to(self._device).eval() if options.teacher else None
+        self._average = Average(self._network, options.average or 1 - 10 / max(20, options.steps), options.steps / 20)
+        self._teacher = _teacher(options.teacher, self._device) if options.teacher else None
+        self._imitation = self._imitating()
+        parameters = groups(self._network, options.decay)
+        if self._imitation:
+            parameters += groups(self._imitation, options.decay)
+        self._optimizer = torch.optim.AdamW(parameters, lr=options.rate)
         self._stop = False
 
     def run(self) -> bool:
@@ -92,6 +114,20 @@ class Trainer:
         journal.close()
         return done
 
+    def _imitating(self) -> Imitation | None:
+        """What compares the pupil's sight with the teacher's, if it is to be compared."""
+        if not self._teacher or not self._options.imitate:
+            return None
+        picture = torch.zeros(1, 3, 64, 64, device=self._device)
+        with torch.no_grad():
+            mine = self._average.network.watched(picture)[1]
+        imitation = Imitation(mine, self._teacher(picture).views)
+        if self._options.init:
+            kept = torch.load(self._options.init, map_location="cpu", weights_only=True).get("imitation")
+            if kept:
+                imitation.load_state_dict(kept)
+        return imitation.to(self._device)
+
     def _learn(self, batch: Batch) -> Loss:
         """One optimiser step."""
         options, network = self._options, self._network.train()
@@ -102,8 +138,10 @@ class Trainer:
         side = pictures.shape[-1]
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             lesson = self._teacher(pictures) if self._teacher else None
-            answer = network(pictures)
+            answer, views = network.watched(pictures)
+        unlike = self._imitation(views, lesson) if self._imitation else answer.new_zeros(())
         found = loss(answer, cells(side, side).to(self._device), truth, lesson, options.teacher_gain)
+        found = replace(found, total=found.total + options.imitate * unlike, unlike=unlike)
         self._optimizer.zero_grad(set_to_none=True)
         found.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), GRADIENT_MAX)
@@ -132,7 +170,9 @@ class Trainer:
         return max(best, verdict.mean)
 
     def _resume(self) -> Progress:
-        kept = checkpoint.restore(self._options.out, self._network, self._average, self._optimizer, self._device)
+        kept = checkpoint.restore(
+            self._options.out, self._network, self._average, self._optimizer, self._device, self._imitation
+        )
         if kept is None:
             return Progress(0, 0.0, self._settings())
         mine = {name: value for name, value in self._settings().items() if name not in FREE}
@@ -145,7 +185,7 @@ class Trainer:
 
     def _save(self, step: int, best: float) -> None:
         progress = Progress(step, best, self._settings())
-        checkpoint.save(self._options.out, self._network, self._average, self._optimizer, progress)
+        checkpoint.save(self._options.out, self._network, self._average, self._optimizer, progress, self._imitation)
 
     def _settings(self) -> dict[str, Any]:
         """The options as plain values, for log and checkpoint."""
@@ -173,6 +213,15 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise IndexFault("--device cuda: PyTorch sees no GPU here")
     return torch.device(name)
+
+
+def _teacher(path: Path, device: torch.device) -> Callable[[Tensor], Lesson]:
+    if device.type == "cpu":
+        # Not on a GPU machine, which need not have ONNX Runtime.
+        from models.train.teacher_cpu import CpuTeacher
+
+        return CpuTeacher(path, torch.get_num_threads())
+    return YoloxTeacher(path).to(device).eval()
 
 
 def _entries(options: argparse.Namespace) -> tuple[list[Entry], Path]:

@@ -38,6 +38,7 @@ class BrightBlock:
     """A detector: the bright part of a picture is a person. `fails`: how many looks it first leaves unanswered."""
 
     name = "scripted:bright-block"
+    warning = ""
     labels: tuple[str, ...] = ("person",)
 
     def __init__(self, fails: int = 0) -> None:

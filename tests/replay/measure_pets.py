@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import av
+import measure_scenes
 import numpy as np
-from mot import Labelled, average_precision, tracking
 from numpy.typing import NDArray
 
 from appliance import config
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
+from appliance.scenario.score import Labelled, average_precision, tracking
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, TrackedObject
 
@@ -35,12 +36,21 @@ PETS_FPS, PETS_FRAMES = 10, 795
 PETS_SIZE = np.array([768, 576, 768, 576], float)
 INTEL, INTEL_FPS, INTEL_FRAMES = "intel_one-by-one-person.mp4", 10, 1394
 FEMTO = "deimv2_hgnetv2_femto_coco_416.onnx"
-MODELS = {"deimv2-femto": FEMTO, "yolox-nano": "yolox_nano_416.onnx", "builtin:hog": "builtin:hog"}
+OWN = "vedette-nano"
+SMALL = "vedette-nano-int8"
+MODELS = {
+    OWN: OWN,
+    SMALL: SMALL,
+    "deimv2-femto": FEMTO,
+    "yolox-nano": "yolox_nano_416.onnx",
+    "builtin:hog": "builtin:hog",
+}
+TRACKED = (OWN, SMALL, "deimv2-femto")
 PERSON = 0
 
 
 def looker(data: Path, model: str, score_min: float) -> ObjectDetector:
-    path = model if model.startswith("builtin:") else str(data / "models" / model)
+    path = str(data / "models" / model) if model.endswith(".onnx") else model
     return detector.load(config.Detector(model=path, score_min=score_min))
 
 
@@ -73,9 +83,9 @@ def detection_figures(data: Path, model: str) -> float:
     return round(average_precision(found, boxes), 4)
 
 
-def tracking_figures(data: Path) -> dict[str, float]:
-    """MOTA, IDF1 and the rest on PETS09-S2L1 at 5 looks a second (every 2nd frame) with DEIMv2-Femto."""
-    eye, truth = looker(data, FEMTO, 0.1), pets_truth(data)
+def tracking_figures(data: Path, model: str) -> dict[str, float]:
+    """MOTA, IDF1 and the rest on PETS09-S2L1 at 5 looks a second (every 2nd frame)."""
+    eye, truth = looker(data, model, 0.1), pets_truth(data)
     tracker, found, wanted = Tracker(eye.labels), [], []
     for frame, seen in looks(data, PETS, 2, eye):
         found.append(_labelled(tracker.update(seen, frame / PETS_FPS)))
@@ -85,10 +95,10 @@ def tracking_figures(data: Path) -> dict[str, float]:
     return {"mota": round(result.mota, 4), "idf1": round(result.idf1, 4), **counts}
 
 
-def visit_figures(data: Path) -> dict[str, int]:
+def visit_figures(data: Path, model: str) -> dict[str, int]:
     """Six persons come one after the other: how many person tracks, and how many visits share a track or have none."""
     events = json.loads((data / "groundtruth" / "intel_events.json").read_text())[INTEL]
-    eye = looker(data, FEMTO, 0.1)
+    eye = looker(data, model, 0.1)
     tracker, seen_in = Tracker(eye.labels), dict[int, list[int]]()
     for frame, seen in looks(data, INTEL, 3, eye):
         for each in tracker.update(seen, frame / INTEL_FPS):
@@ -115,8 +125,24 @@ def measure(data: Path) -> dict[str, Any]:
         "pets09_s2l1_every_10th_frame_person_ap50": {
             name: detection_figures(data, model) for name, model in MODELS.items()
         },
-        "pets09_s2l1_5_looks_a_second_deimv2_femto": tracking_figures(data),
-        "intel_one_by_one_3.3_looks_a_second_deimv2_femto": visit_figures(data),
+        "pets09_s2l1_5_looks_a_second": {name: tracking_figures(data, MODELS[name]) for name in TRACKED},
+        "intel_one_by_one_3.3_looks_a_second": {name: visit_figures(data, MODELS[name]) for name in TRACKED},
+        **scenes(data),
+    }
+
+
+def scenes(data: Path) -> dict[str, Any]:
+    """What is measured beside PETS; tests/replay/measure_scenes.py says how."""
+    eyes = {name: looker(data, model, 0.02) for name, model in MODELS.items()}
+    networks = {name: eye for name, eye in eyes.items() if name != "builtin:hog"}
+    return {
+        "rendered_clips_person_ap50": {
+            name: {clip: measure_scenes.rendered_person_ap50(eye, clip) for clip in ("yard", "gate")}
+            for name, eye in eyes.items()
+        },
+        "traffic_stills_vehicle_ap50": {
+            name: measure_scenes.traffic_vehicle_ap50(eye, data) for name, eye in networks.items()
+        },
     }
 
 

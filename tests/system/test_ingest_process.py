@@ -219,6 +219,15 @@ def test_an_unknown_model_is_exit_2(site: dict[str, Any], tmp_path: Path) -> Non
     assert b"none.onnx" in done.stderr
 
 
+def test_a_last_resort_is_told_of_as_long_as_it_watches(site: dict[str, Any]) -> None:
+    running = Process({**site, "detector": {"model": "builtin:hog"}})
+    try:
+        until(lambda: len(running.of(IngestHealth)) > 2, 40)
+        assert all("a last resort" in health.warning for health in running.of(IngestHealth))
+    finally:
+        running.end()
+
+
 def test_what_is_told_is_told_in_time(process: Process) -> None:
     """A box is out of the process within a second of its frame (the bound is loose: HOG is slow on a busy machine)."""
     until(lambda: len(process.of(FrameBoxes)) > 2, 40)
@@ -230,5 +239,6 @@ def test_what_is_told_is_told_in_time(process: Process) -> None:
 def test_every_line_is_json_of_a_known_kind(process: Process) -> None:
     until(lambda: process.of(IngestHealth), 40)
     health = process.of(IngestHealth)[0]
+    assert "last resort" not in health.warning
     assert health.rss_bytes > 10_000_000
     assert json.loads(json.dumps(health.t)) == health.t

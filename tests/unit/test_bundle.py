@@ -54,6 +54,14 @@ def test_an_absent_file_comes_with_where_was_looked_and_the_command(place: Path)
     assert f"curl -fL --create-dirs -o {place}/yard.onnx https://example.org/yard.onnx" in message
 
 
+def test_what_comes_with_vedette_is_not_fetched(place: Path) -> None:
+    manifest = place / "models.toml"
+    manifest.write_text("\n".join(line for line in manifest.read_text().splitlines() if not line.startswith("url")))
+    (place / "yard.onnx").write_bytes(b"other weights")
+    with pytest.raises(ModelError, match=r"sha256 differs\); it comes with Vedette: install it again"):
+        bundle.find("yard", (place,))
+
+
 def test_a_changed_file_is_not_loaded(place: Path) -> None:
     (place / "yard.onnx").write_bytes(b"other weights")
     with pytest.raises(ModelError, match="sha256 differs"):
@@ -61,7 +69,7 @@ def test_a_changed_file_is_not_loaded(place: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(place: Path) -> None:
-    with pytest.raises(ModelError, match=r"no model `yrad`.*builtin:hog, yard"):
+    with pytest.raises(ModelError, match=r"no model `yrad`.*auto, builtin:hog, yard"):
         bundle.find("yrad", (place,))
 
 
@@ -88,5 +96,7 @@ def test_the_named_folder_comes_first(place: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_every_bundle_of_the_repository_is_complete() -> None:
-    with pytest.raises(ModelError, match="builtin:hog, deimv2-atto, deimv2-femto, yolox-nano"):
+    with pytest.raises(
+        ModelError, match="auto, builtin:hog, deimv2-atto, deimv2-femto, vedette-nano, vedette-nano-int8, yolox-nano"
+    ):
         bundle.find("nothing", (Path(__file__).parents[2] / "models",))

@@ -24,6 +24,7 @@ class Scripted:
     """A detector that answers what it was told, picture after picture."""
 
     name = "scripted"
+    warning = ""
     labels: tuple[str, ...] = ("person", "car")
 
     def __init__(self, answers: Sequence[Detections]) -> None:

