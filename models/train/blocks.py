@@ -97,12 +97,11 @@ class Split(nn.Module):
     mixed by a 1x1 (the ELAN of YOLOv7 and C2f of YOLOv8 in its cheapest form).
     """
 
-    def __init__(self, c_in: int, c_out: int, narrow: int, n: int = 1, *, depthwise: bool = False) -> None:
+    def __init__(self, c_in: int, c_out: int, narrow: int, n: int = 1) -> None:
         super().__init__()
         self.left = ConvUnit(c_in, narrow)
         self.right = ConvUnit(c_in, narrow)
-        brick = (lambda: Separable(narrow, narrow)) if depthwise else (lambda: ConvUnit(narrow, narrow, 3, rep=True))
-        self.chain = nn.ModuleList(brick() for _ in range(n))
+        self.chain = nn.ModuleList(ConvUnit(narrow, narrow, 3, rep=True) for _ in range(n))
         self.mix = ConvUnit((2 + n) * narrow, c_out)
 
     def forward(self, x: Tensor) -> Tensor:

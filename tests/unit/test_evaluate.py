@@ -88,7 +88,7 @@ def test_recall_is_told_by_height_at_the_threshold() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_our_arithmetic_is_that_of_pycocotools(seed: int) -> None:
-    pytest.importorskip("pycocotools", reason="pycocotools comes with the extra `train`")
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extras `dev` and `train`")
     from models.evaluation.score import figures
 
     judged = scattered(np.random.default_rng(seed), 40)
@@ -101,7 +101,7 @@ def test_our_arithmetic_is_that_of_pycocotools(seed: int) -> None:
 
 
 def test_a_coco_set_is_measured_and_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pycocotools", reason="pycocotools comes with the extra `train`")
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extras `dev` and `train`")
     cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 200, 3), np.uint8))
     labels = [
         {"id": 1, "image_id": 7, "category_id": 3, "bbox": [20, 10, 40, 80]},
@@ -145,7 +145,7 @@ def test_yolo_rows_may_be_boxes_or_polygons(tmp_path: Path) -> None:
 
 @pytest.mark.shared
 def test_the_teacher_scores_on_pets_what_is_known_of_it(shared_data: Path, tmp_path: Path) -> None:
-    pytest.importorskip("pycocotools", reason="pycocotools comes with the extra `train`")
+    pytest.importorskip("pycocotools", reason="pycocotools comes with the extras `dev` and `train`")
     clip = shared_data / "footage" / "pets09_s2l1_vtest_768x576.mp4"
     truth = shared_data / "groundtruth" / "pets09_s2l1" / "gt.txt"
     out = tmp_path / "figures.json"
