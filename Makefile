@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLIP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow test-train lint bench format clean browser
+.PHONY: help setup demo test test-slow test-train lint bench bench-ingest soak format clean browser
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -22,8 +22,8 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)")
 
-test: setup browser  ## run every test that CI runs
-	$(BIN)/python -m pytest
+test: setup browser  ## run every test that CI runs, files side by side on all cores
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: setup browser  ## run also what takes minutes
 	$(BIN)/python -m pytest -m 'slow or not slow'
@@ -47,6 +47,12 @@ format: setup    ## format the sources
 
 bench: setup     ## measure, and print the table that benchmarks/RESULTS.md quotes
 	$(BIN)/python -m benchmarks
+
+bench-ingest: setup  ## what ingest costs and finds beside the usual way (ARGS="--full --rounds 3" for all of it)
+	$(BIN)/python -m benchmarks.ingest $(or $(ARGS),--quick)
+
+soak: setup      ## two hours of `vedette run` with 8 cameras that misbehave (ARGS="--hours 0.1 --cameras 2")
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 clean:           ## remove what was built and the demo's data
 	rm -rf $(VENV) build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

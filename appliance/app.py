@@ -20,19 +20,27 @@ from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingPart, redact
 from appliance.escalate.outbox import Outbox
 from appliance.escalate.service import EscalationService
+from appliance.escalate.surroundings import Watch
+from appliance.ingest.remains import measure
 from appliance.parts import Part, Parts, periodic
 from appliance.store.alerts import Alerts
 from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.store.cameras import NOT_RUNNING, Cameras
 from appliance.store.database import Database
+from appliance.store.decisions import Decisions
+from appliance.store.health import HealthEvents
+from appliance.store.limits import Limits
 from appliance.store.meter import Meter
 from appliance.store.paths import DATABASE
 from appliance.store.retention import Retention
+from appliance.store.ring import Ring, prepare
 from appliance.store.segments import Segments
 from appliance.supervisor import IngestSupervisor
+from appliance.types import Relearn
 
 METER_S = 1.0
 RETENTION_S = 10.0
+RING_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +77,15 @@ class Appliance:
         self._root = root
         self._db = db
         self._clock = clock
-        self._shelves = Shelves(Alerts(db), Boxes(db), Cameras(db), Segments(db), Meter(db, secrets.token_hex(8)))
+        meter = Meter(db, secrets.token_hex(8))
+        self._shelves = Shelves(
+            Alerts(db), Boxes(db), Cameras(db), Segments(db), meter, Decisions(db), HealthEvents(db)
+        )
         self._recover()
-        self._core = Core(config, self._shelves, clock)
-        self._supervisor = IngestSupervisor(config, self._core.take, self._core.lost, clock)
         self._uplink = self._make_uplink(config.uplink) if config.uplink else None
+        watch = Watch(self._link_state if self._uplink else None, self._shelves.decisions, clock)
+        self._core = Core(config, self._shelves, clock, watch.read)
+        self._supervisor = IngestSupervisor(config, self._core.take, self._core.lost, clock)
         self._dashboard = self._make_dashboard() if config.dashboard.enabled else None
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
@@ -81,10 +93,15 @@ class Appliance:
         """In the order of starting; what makes alerts comes last, and so stops first."""
         wake = self._uplink.wake if self._uplink else None
         evidence = EvidenceMaker(self._db, self._root, self._config, self._clock, ready=wake)
-        retention = Retention(self._db, self._root, self._config.storage)
+        config = self._config
+        retention = Retention(self._db, self._root, config.storage, config.cameras)
+        before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
+        rings = Limits.of(config.storage, config.cameras).rings
+        ring = Ring(self._db, self._root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
         found = [
             periodic("meter", METER_S, self._flush_meter, self._clock),
             periodic("retention", RETENTION_S, retention.run_once, self._clock),
+            periodic("ring", RING_S, ring.run_once, self._clock),
             Part("evidence", evidence.run, evidence.stop),
         ]
         if self._uplink is not None:
@@ -101,10 +118,13 @@ class Appliance:
 
     def _recover(self) -> None:
         """After a kill: index against disk, alerts that a dead core left open, cameras as the file has them."""
-        self._shelves.segments.reconcile(self._root)
+        prepare(self._root, self._config.storage.preroll_dir)
+        self._shelves.segments.reconcile(self._root, measure=measure)
         ended = self._shelves.alerts.end_left_open()
         if ended:
             logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
+        if self._shelves.health is not None:
+            self._shelves.health.end_open(self._clock.now(), NOT_RUNNING)
         sources = {name: redact(camera.url) for name, camera in self._config.cameras.items() if camera.enabled}
         self._shelves.cameras.ensure(sources)
 
@@ -115,7 +135,14 @@ class Appliance:
         outbox = Outbox(self._db, self._config.escalation.expire_hours * 3600)
         shelves = self._shelves
         return EscalationService(
-            uplink, self._config.site.name, outbox, self._root, shelves.meter, shelves.alerts, self._clock
+            uplink,
+            self._config.site.name,
+            outbox,
+            self._root,
+            shelves.meter,
+            shelves.alerts,
+            self._clock,
+            image_free=self._config.image_free,
         )
 
     def _make_dashboard(self) -> DashboardServer:
@@ -127,6 +154,7 @@ class Appliance:
             meter=self._shelves.meter,
             link=self._link_state if self._uplink else None,
             health=self._health,
+            relearn=lambda camera, kind: self._supervisor.send(Relearn(camera=camera, kind=kind)),
         )
         return DashboardServer(app, self._config.dashboard.host, self._config.dashboard.port)
 

@@ -18,14 +18,20 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance import config
+from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector
-from appliance.errors import ModelError, SourceError, SourceRefused
+from appliance.errors import ModelError, SourceError, SourceRefused, StoreError
 from appliance.ingest.probe import probe
+from appliance.ingest.process import RING_FREE_MIN
+from appliance.store.limits import Limits
+from appliance.store.paths import DATABASE, PREROLL
+from appliance.store.storage import peek_storage
 
 Level = Literal["ok", "warning", "unreachable", "wrong"]
 PROBES_AT_ONCE = 8
 BROKER_TIMEOUT_S = 3.0
+DAYS_LEFT_MIN = 2.0  # less is worth a note
 _SIGN = {"ok": "[green]ok[/]", "warning": "[yellow]note[/]", "unreachable": "[red]fails[/]", "wrong": "[red]wrong[/]"}
 
 
@@ -59,6 +65,8 @@ def exit_code(findings: list[Finding]) -> int:
 
 def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
     yield _storage(site.storage.dir)
+    yield from _preroll(site)
+    yield from _forecast(site, SystemClock())
     yield from _detector(site)
     yield _dashboard(site)
     if contact:
@@ -70,13 +78,75 @@ def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
 
 
 def _storage(folder: Path) -> Finding:
-    existing = next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
+    existing = _existing(folder)
     if not existing.is_dir():
         return Finding("storage.dir", "wrong", f"{existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         return Finding("storage.dir", "wrong", f"{existing} cannot be written by this user")
     free_gb = shutil.disk_usage(existing).free / 1e9
     return Finding("storage.dir", "ok", f"{folder}, {free_gb:.1f} GB free")
+
+
+def _preroll(site: SiteConfig) -> Iterator[Finding]:
+    """Do the pre-roll rings fit where they are to lie, and does an alert's pre-roll fit into them?"""
+    rings = Limits.of(site.storage, site.cameras).rings
+    folder = site.storage.preroll_dir
+    if not rings:
+        if folder is not None:
+            yield Finding("storage.preroll_dir", "warning", "no camera has `record: pre_roll`: nothing will lie there")
+        return
+    need = sum(rings.values())
+    if folder is None:
+        text = f"{len(rings)} rings of {need / 1e6:.0f} MB together on the disk of storage.dir"
+        yield Finding("storage.preroll_dir", "ok", f"{text}; a folder in memory would spare an SD card")
+        return
+    existing = _existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("storage.preroll_dir", "wrong", f"{existing} is not a folder that this user may write")
+        return
+    now_there = sum(file.stat().st_size for file in (site.storage.dir / PREROLL).glob("*/*"))  # of a box that runs
+    free = shutil.disk_usage(existing).free + now_there
+    if free < need + RING_FREE_MIN:
+        text = f"{folder} has {free / 1e6:.0f} MB free and the rings need {need / 1e6:.0f}: lower quota.preroll_mb"
+        yield Finding("storage.preroll_dir", "wrong", text)
+    elif existing.stat().st_dev == _existing(site.storage.dir).stat().st_dev:
+        yield Finding("storage.preroll_dir", "warning", f"{folder} is on the disk of storage.dir: nothing is spared")
+    else:
+        yield Finding("storage.preroll_dir", "ok", f"{folder}, {need / 1e6:.0f} of {free / 1e6:.0f} MB for the rings")
+
+
+def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
+    """How long the recording goes on, as the box measured it; nothing is said before it has ever run."""
+    root = site.storage.dir.absolute()
+    if not (root / DATABASE).is_file():
+        yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")
+        return
+    try:
+        found = peek_storage(root, site, clock.now())
+    except StoreError as error:
+        yield Finding("storage", "warning", f"days left: not known ({error})")
+        return
+    taken = f"{sum(found.taken.values()) / 1e9:.1f} of {found.limits.size_bytes / 1e9:g} GB taken"
+    forecast = found.forecast
+    if forecast.outlook == "unknown":
+        yield Finding("storage", "ok", f"{taken}; days left: not yet known, it takes an hour of recorded video")
+    elif forecast.outlook == "fills" and forecast.days_left is not None:
+        text = f"{taken}; {forecast.days_left:.1f} days left until `{forecast.limit}` deletes recording before its time"
+        yield Finding("storage", "warning" if forecast.days_left < DAYS_LEFT_MIN else "ok", text)
+    else:
+        yield Finding("storage", "ok", f"{taken}; everything is kept as long as it should be")
+    for each in found.cameras:
+        keeps, rate = each.forecast.keeps_s, each.rate
+        if each.mode != "continuous" or keeps is None or rate is None:
+            continue
+        text = f"{rate * 86400 / 1e9:.1f} GB a day, will reach {keeps / 3600:.0f} h back"
+        short = keeps < each.limits.keep_s * 0.999
+        why = f" instead of the {each.limits.keep_s / 3600:g} h it should: {each.forecast.limit}" if short else ""
+        yield Finding(f"cameras.{each.camera}", "warning" if short else "ok", text + why)
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
 
 
 def _detector(site: SiteConfig) -> Iterator[Finding]:

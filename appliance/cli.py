@@ -15,11 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.errors import ConfigError, SourceError, UsageError, VedetteError
+from appliance.escalate import calibrate_arguments
+from appliance.export import arguments as export_arguments
 from appliance.replay import arguments as replay_arguments
+from appliance.replay import cassette_arguments
 from appliance.scenario import arguments as scenario_arguments
+from appliance.scenario import keep_arguments
+from appliance.scenario.curve import arguments as curve_arguments
+from appliance.scenario.tune import arguments as tune_arguments
 from appliance.telemetry import configure_logging
 
 if TYPE_CHECKING:
+    from appliance.config import SiteConfig
+    from appliance.replay.answers import Answers
+
     _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SUMMARY = {
@@ -27,6 +36,10 @@ _SUMMARY = {
     "run": "run the appliance",
     "replay": "send a recorded clip through the pipeline and print what it would have raised",
     "scenario": "prove on recorded footage what must and must not be reported",
+    "tune": "find the threshold that is best on recorded footage, and say why",
+    "cassette": "keep the cloud's answers in a file, for replays without a cloud",
+    "calibrate": "show what the router has learnt from reviews and verdicts, and the recall that it claims",
+    "export": "export reviewed alerts as data to train a detector on",
     "demo": "see the whole thing work on this machine, with footage that comes along",
 }
 
@@ -94,6 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     _run_parser(commands, common)
     _replay_parser(commands, common)
     _scenario_parser(commands, common)
+    tune = _add(commands, common, "tune", tune_arguments.TUNE)
+    tune_arguments.add_tune(tune)
+    tune.set_defaults(command=_tune)
+    _cassette_parser(commands, common)
+    calibrate = _add(commands, common, "calibrate", calibrate_arguments.CALIBRATE)
+    calibrate_arguments.add_calibrate(calibrate)
+    calibrate.set_defaults(command=_calibrate)
+    _export_parser(commands, common)
     _demo_parser(commands, common)
     return parser
 
@@ -140,15 +161,60 @@ def _replay_parser(commands: _Commands, common: argparse.ArgumentParser) -> None
 
 def _scenario_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
     scenario = _add(commands, common, "scenario", scenario_arguments.SCENARIO)
-    run = scenario.add_subparsers(metavar="run", required=True).add_parser(
-        "run",
-        parents=[common],
-        help="run scenario files, or all in a folder",
-        description=scenario_arguments.RUN,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    scenario_arguments.add_run(run)
-    run.set_defaults(command=_scenario_run)
+    verbs = scenario.add_subparsers(metavar="VERB", required=True)
+    for name, words, text, add, command in (
+        (
+            "run",
+            "run scenario files, or all in a folder",
+            scenario_arguments.RUN,
+            scenario_arguments.add_run,
+            _scenario_run,
+        ),
+        (
+            "curve",
+            "hold the router against choosing by motion, score or chance",
+            curve_arguments.CURVE,
+            curve_arguments.add_curve,
+            _scenario_curve,
+        ),
+        ("keep", "keep a reviewed alert as a scenario", keep_arguments.KEEP, keep_arguments.add_keep, _scenario_keep),
+        ("list", "list the kept ones", keep_arguments.LIST, keep_arguments.add_list, _scenario_list),
+        ("delete", "delete a kept one", keep_arguments.DELETE, keep_arguments.add_delete, _scenario_delete),
+    ):
+        verb = verbs.add_parser(
+            name,
+            parents=[common],
+            help=words,
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add(verb)
+        verb.set_defaults(command=command)
+
+
+def _cassette_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    cassette = _add(commands, common, "cassette", cassette_arguments.CASSETTE)
+    verbs = cassette.add_subparsers(metavar="VERB", required=True)
+    for name, words, text, add, command in (
+        (
+            "from-store",
+            "copy the verdicts this box really got",
+            cassette_arguments.FROM_STORE,
+            cassette_arguments.add_from_store,
+            _cassette_from_store,
+        ),
+        ("check", "read one and say what is on it", cassette_arguments.CHECK, cassette_arguments.add_check, _cassette),
+    ):
+        form = argparse.RawDescriptionHelpFormatter
+        verb = verbs.add_parser(name, parents=[common], help=words, description=text, formatter_class=form)
+        add(verb)
+        verb.set_defaults(command=command)
+
+
+def _export_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
+    parser = _add(commands, common, "export", export_arguments.EXPORT)
+    export_arguments.add_export(parser)
+    parser.set_defaults(command=_export)
 
 
 def _demo_parser(commands: _Commands, common: argparse.ArgumentParser) -> None:
@@ -182,13 +248,41 @@ def _run(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from appliance.replay.command import Wishes, replay_command
     from appliance.replay.programme import Asked
+    from appliance.weather.weather import Weather
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return replay_command(
         Asked(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
         options.config,
-        Wishes(options.model, options.speed, options.log, options.resume, options.json),
+        Wishes(
+            options.model,
+            options.speed,
+            options.log,
+            options.resume,
+            options.json,
+            cassette_arguments.wishes(options),
+            _stand_in,
+            Weather.read(options.weather, options.seed),
+        ),
     )
+
+
+def _stand_in(wish: cassette_arguments.StandInWish, site: SiteConfig) -> Answers:
+    from appliance.scenario.stand_in import stand_in
+
+    return stand_in(wish, site)
+
+
+def _cassette_from_store(options: argparse.Namespace) -> int:
+    from appliance.replay.cassette_command import from_store_command
+
+    return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.json)
+
+
+def _cassette(options: argparse.Namespace) -> int:
+    from appliance.replay.cassette_command import check_command
+
+    return check_command(options.cassette, as_json=options.json)
 
 
 def _replay_diff(options: argparse.Namespace) -> int:
@@ -199,6 +293,7 @@ def _replay_diff(options: argparse.Namespace) -> int:
 
 def _scenario_run(options: argparse.Namespace) -> int:
     from appliance.scenario.command import Reports, scenario_command
+    from appliance.scenario.matrix import weathers
     from appliance.scenario.run import Models
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -207,7 +302,69 @@ def _scenario_run(options: argparse.Namespace) -> int:
         options.pattern,
         Models(options.model),
         Reports(junit=options.junit, html=options.html, as_json=options.json),
+        weathers=weathers(options.weather, options.seed),
     )
+
+
+def _scenario_curve(options: argparse.Namespace) -> int:
+    from appliance.scenario.curve.command import Wishes, curve_command
+    from appliance.scenario.run import Models
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wishes = Wishes(seeds=options.seeds, stand_in_error=options.stand_in_error, html=options.html, as_json=options.json)
+    return curve_command(options.paths, options.pattern, Models(options.model), wishes)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from appliance.scenario.tune.command import Wishes, tune_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wishes = Wishes(sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json)
+    return tune_command(options.paths, options.pattern, wishes)
+
+
+def _scenario_keep(options: argparse.Namespace) -> int:
+    from appliance.keep.keeper import Wish
+    from appliance.scenario.keep_command import keep_command
+
+    wish = Wish(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
+    return keep_command(options.alert, options.config, wish, to=options.to, run=options.run, as_json=options.json)
+
+
+def _scenario_list(options: argparse.Namespace) -> int:
+    from appliance.scenario.keep_command import list_command
+
+    return list_command(options.config, to=options.to, as_json=options.json)
+
+
+def _scenario_delete(options: argparse.Namespace) -> int:
+    from appliance.scenario.keep_command import delete_command
+
+    return delete_command(options.name, options.config, to=options.to)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from appliance.escalate.calibrate_command import calibrate_command
+
+    return calibrate_command(options.config, options.recall, options.out, as_json=options.json)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from appliance.export.command import Asked, export_command
+
+    asked = Asked(
+        format=options.format,
+        to=options.to,
+        t_from=options.t_from,
+        t_to=options.t_to,
+        labels=options.labels,
+        cameras=options.cameras,
+        split=options.split,
+        per_alert=options.per_alert,
+        zip=options.zip,
+        as_json=options.json,
+    )
+    return export_command(asked, options.config)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
 
@@ -99,6 +100,35 @@ def iso_utc(t: float) -> str:
 def local_day(t: float) -> str:
     """The calendar day of `t` in the machine's own time zone, as `2026-01-31`."""
     return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The day and the month in which a time lies, for budgets: `day` is its name; seconds at which each begins and
+    ends."""
+
+    day: str
+    day_t: float
+    day_end_t: float
+    month_t: float
+    month_end_t: float
+
+
+def local_period(t: float) -> Period:
+    """Day and month of the calendar, in the machine's own time zone."""
+    here = datetime.fromtimestamp(t).astimezone()
+    midnight = datetime(here.year, here.month, here.day)  # noqa: DTZ001 (local, as the calendar on the wall is)
+    first = midnight.replace(day=1)
+    tomorrow = midnight + timedelta(days=1)
+    next_month = (first + timedelta(days=32)).replace(day=1)
+    ends = (midnight.timestamp(), tomorrow.timestamp(), first.timestamp(), next_month.timestamp())
+    return Period(local_day(t), *ends)
+
+
+def film_period(t: float) -> Period:
+    """Of footage, whose times are seconds since it began: days of 24 hours from then on, months of 30 of them."""
+    day, month = t // 86400, t // (30 * 86400)
+    return Period(f"day {day:.0f}", day * 86400, (day + 1) * 86400, month * 30 * 86400, (month + 1) * 30 * 86400)
 
 
 def local_weekday_minute(t: float) -> tuple[int, int]:

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
 from appliance.address import Address
 from appliance.model import Detector
-from appliance.types import Severity
+from appliance.types import EvidenceStep, HealthKind, Severity
 from appliance.yamlfile import Section
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -25,6 +25,29 @@ _SPAN = re.compile(r"^([01]\d|2[0-3]):([0-5]\d)-(([01]\d|2[0-3]):([0-5]\d)|24:00
 
 class Site(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "site"
+    image_free: bool = False
+
+
+Gigabytes = Annotated[float, Field(gt=0)]
+PrerollMb = Annotated[float, Field(ge=4, le=4096)]
+Recording = Literal["continuous", "pre_roll", False]
+
+
+class Quota(Section):
+    """What each class of recording may take, all cameras together; None: as much as the other limits leave."""
+
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb = 64.0  # of each camera
+
+
+class CameraQuota(Section):
+    """The same for one camera; None: the site's hours and pre-roll, and no limit of its own in bytes."""
+
+    continuous_hours: Annotated[float | None, Field(gt=0, le=24 * 3650)] = None
+    continuous_gb: Gigabytes | None = None
+    evidence_gb: Gigabytes | None = None
+    preroll_mb: PrerollMb | None = None
 
 
 class Storage(Section):
@@ -34,6 +57,8 @@ class Storage(Section):
     evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
     size_max_gb: Annotated[float, Field(gt=0)] = 50.0
     disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0
+    quota: Quota = Quota()
+    preroll_dir: Path | None = None
 
 
 class Schedule(Section):
@@ -87,20 +112,43 @@ class LineRule(RuleBase):
 Rule = Annotated[EnterRule | ExitRule | DwellRule | LineRule, Field(discriminator="kind")]
 
 
+Latency = Literal["lowest", "normal", "thrifty"]
+
+
 class Detect(Section):
+    """fps: looks a second while something moves; heartbeat_s: never longer without one; latency: see docs/decode.md."""
+
     fps: Annotated[float, Field(gt=0, le=60)] = 5.0
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    latency: Latency = "normal"
+
+
+class Health(Section):
+    """When a camera, or the box, is said to be ill. See docs/health.md."""
+
+    ignore: tuple[HealthKind, ...] = ()
+    stalled_s: Annotated[float, Field(ge=3, le=3600)] = 6.0
+    frozen_s: Annotated[float, Field(ge=2, le=3600)] = 7.0
+    black_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    covered_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    moved_s: Annotated[float, Field(ge=1, le=3600)] = 4.0
+    moved_share: Annotated[float, Field(ge=0.03, le=0.4)] = 0.05
+    unexamined_s: Annotated[float, Field(ge=2, le=3600)] = 5.0
+    detector_s: Annotated[float, Field(ge=2, le=3600)] = 8.0
 
 
 class Camera(Section):
     url: Annotated[str, Field(min_length=1, repr=False)]
     detect_url: Annotated[str | None, Field(repr=False)] = None
     enabled: bool = True
-    record: bool = True
+    record: Annotated[Recording, BeforeValidator(lambda said: "continuous" if said is True else said)] = "continuous"
+    quota: CameraQuota = CameraQuota()
+    image_free: bool = False
     connect_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     loop: bool = True
     detect: Detect = Detect()
+    health_ignore: tuple[HealthKind, ...] = ()
     zones: dict[str, tuple[SharePoint, ...]] = {}
     lines: dict[str, tuple[SharePoint, SharePoint]] = {}
     rules: tuple[Rule, ...] = ()
@@ -154,13 +202,62 @@ class Alerts(Section):
     post_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
 
 
+Amount = Annotated[float, Field(ge=0)]
+
+
+class Router(Section):
+    """Which alerts are worth a question. See docs/router.md."""
+
+    recall_min: Annotated[float, Field(ge=0.5, lt=1)] = 0.98
+    value_min: Amount = 0.0
+    audit_share: Share = 0.02
+    repeat_s: Seconds = 600.0
+    queue_age_max_s: Annotated[float, Field(gt=0)] = 600.0
+    load_max: Annotated[float, Field(gt=0)] | None = None
+    temperature_max_c: float | None = None
+
+
+class OffPeak(Schedule):
+    """When questions of these severities are sent; at other times they wait."""
+
+    severities: tuple[Severity, ...] = ("info", "warning")
+
+
+class Budget(Section):
+    """What asking may cost; None: as much as it takes. alert_reserve: the share that only severity `alert` may use."""
+
+    mb_day: Amount | None = None
+    mb_month: Amount | None = None
+    gpu_s_day: Amount | None = None
+    gpu_s_month: Amount | None = None
+    money_day: Amount | None = None
+    money_month: Amount | None = None
+    alert_reserve: Share = 0.2
+
+
+class Prices(Section):
+    """What asking costs, in the owner's own currency."""
+
+    uplink_gb: Amount = 0.0
+    gpu_hour: Amount = 0.0
+
+
 class Escalation(Section):
     enabled: bool = True
     severities: tuple[Severity, ...] = ("warning", "alert")
+    first: EvidenceStep = "crops"
+    crops: Annotated[int, Field(ge=1, le=3)] = 2
+    crop_bytes_max: Annotated[int, Field(ge=2048, le=128 * 1024)] = 12 * 1024
+    frame_bytes_max: Annotated[int, Field(ge=8 * 1024, le=4 * 1024 * 1024)] = 32 * 1024
+    clip_bytes_max: Annotated[int, Field(ge=64 * 1024, le=16 * 1024 * 1024)] = 2 * 1024 * 1024
     frames: Annotated[int, Field(ge=1, le=8)] = 4
     frame_side_max: Annotated[int, Field(ge=160, le=4096)] = 1280
     span_s: Annotated[float, Field(ge=0, le=30)] = 3.0
     expire_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 72.0
+    router: Router = Router()
+    off_peak: OffPeak | None = None
+    budget: Budget = Budget()
+    prices: Prices = Prices()
 
 
 class Dashboard(Section):
@@ -188,9 +285,15 @@ class SiteConfig(Section):
     detector: Detector = Detector()
     cameras: Annotated[dict[CameraName, Camera], Field(min_length=1)]
     alerts: Alerts = Alerts()
+    health: Health = Health()
     escalation: Escalation = Escalation()
     uplink: Address | None = None
     dashboard: Dashboard = Dashboard()
+
+    def image_free(self, camera: str) -> bool:
+        """No pixels of this camera may leave the site, by its own setting or the site's."""
+        known = self.cameras.get(camera)
+        return self.site.image_free or (known is not None and known.image_free)
 
 
 def load(path: Path) -> SiteConfig:

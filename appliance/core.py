@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from appliance import wire
-from appliance.clock import Clock, local_weekday_minute
-from appliance.config import Camera, SiteConfig
-from appliance.escalate import router
+from appliance.clock import Clock, local_period, local_weekday_minute
+from appliance.config import SiteConfig
+from appliance.escalate.router.case import Surroundings
+from appliance.escalate.router.outlook import Outlook
+from appliance.escalate.router.planner import Planner
+from appliance.escalate.router.rounds import Rounds
 from appliance.pipeline import Pipeline
+from appliance.rules.schedule import off_peak_in_s
 from appliance.store.alerts import Alerts
 from appliance.store.backlog import Backlog
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import Cameras
-from appliance.store.meter import Meter
+from appliance.store.decisions import Decisions
+from appliance.store.health import HealthEvents
+from appliance.store.meter import Decoding, Meter
 from appliance.store.segments import Segments
 from appliance.types import (
     AlertChange,
@@ -23,6 +29,7 @@ from appliance.types import (
     CameraState,
     FrameBoxes,
     Gap,
+    HealthEvent,
     IngestHealth,
     IngestMessage,
     SegmentRow,
@@ -39,14 +46,12 @@ logger = logging.getLogger(__name__)
 class _Desk:
     """What the core remembers of one camera."""
 
-    config: Camera
     pipeline: Pipeline
+    planner: Planner
     run: str = ""
-    model: str = ""
     last_t: float | None = None
     last_at: float = 0.0
     held: list[FrameBoxes] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +63,38 @@ class Shelves:
     cameras: Cameras
     segments: Segments
     meter: Meter
+    decisions: Decisions
+    health: HealthEvents | None = None
 
 
 class Core:
     """Feeds each camera's pipeline and commits what it decides.
 
-    Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline a camera, and at most
-    `BOXES_HELD_MAX` examined frames that are not yet written (flushed each second and with every event).
+    Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline and
+    planner a camera, and at most `BOXES_HELD_MAX` examined frames that are not yet written (flushed each second and
+    with every event).
     Invariant: an alert and its escalation are committed together, before the next message is taken; while the disk
     refuses they wait in the backlog, in order, and so does all else but boxes, which are dropped and counted.
     """
 
-    def __init__(self, config: SiteConfig, shelves: Shelves, clock: Clock) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: SiteConfig,
+        shelves: Shelves,
+        clock: Clock,
+        around: Callable[[], Surroundings] = Surroundings,
+    ) -> None:
+        """around: how link and box are doing, for the router."""
         self._shelves = shelves
         self._clock = clock
         self._backlog = Backlog(clock)
+        self._ill: dict[str, HealthEvent] = {}
+        outlook = Outlook.of(config, local_period, off_peak_in_s(config.escalation.off_peak, local_weekday_minute))
+        self._rounds = Rounds(shelves.decisions, outlook, clock, around) if config.uplink else None
         self._desks = {
-            name: _Desk(camera, Pipeline(name, camera, config.alerts, wall=local_weekday_minute))
+            name: _Desk(
+                Pipeline(name, camera, config.alerts, wall=local_weekday_minute), Planner(config, name, outlook)
+            )
             for name, camera in config.cameras.items()
             if camera.enabled
         }
@@ -89,6 +108,9 @@ class Core:
         """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
         if isinstance(message, IngestHealth):
             self._second_passed()
+            return
+        if isinstance(message, HealthEvent):
+            self._health(message)
             return
         desk = self._desks.get(message.camera)
         if desk is None:
@@ -112,6 +134,9 @@ class Core:
         """The ingest process died: end what was going on, and show every camera as lost."""
         self._end_all(reason)
         self._backlog.write(partial(self._shelves.cameras.lost, self._clock.now(), reason))
+        if self._shelves.health is not None:
+            self._backlog.write(partial(self._shelves.health.end_open, self._clock.now(), reason))
+        self._ill.clear()
 
     def close(self) -> None:
         """The appliance stops: write what is held and end open alerts."""
@@ -128,12 +153,14 @@ class Core:
     def _header(self, name: str, desk: _Desk, header: StreamHeader) -> None:
         self._flush(name, desk)
         self._commit(name, desk, desk.pipeline.feed(header))
-        desk.run, desk.model = header.run, header.model
+        desk.planner.begin(header)
+        desk.run = header.run
         self._backlog.write(partial(self._shelves.cameras.header, header))
 
     def _boxes(self, name: str, desk: _Desk, boxes: FrameBoxes) -> None:
         desk.last_t, desk.last_at = boxes.t, self._clock.monotonic()
         desk.held.append(boxes)
+        desk.planner.look(boxes)
         step = desk.pipeline.feed(boxes)
         if step.changes or len(desk.held) >= BOXES_HELD_MAX:
             self._flush(name, desk)
@@ -144,6 +171,8 @@ class Core:
         for name, desk in self._desks.items():
             self._flush(name, desk)
             self._commit(name, desk, desk.pipeline.tick(self._camera_now(desk)))
+        if self._rounds is not None and not self._backlog.waiting:
+            self._rounds.run_once(self._backlog.write)
 
     def _commit(self, name: str, desk: _Desk, step: Step) -> None:
         if step.suppressed:
@@ -155,25 +184,16 @@ class Core:
                 logger.info("alert on %s: %s (%s)", name, rules, labels)
 
     def _apply(self, desk: _Desk, change: AlertChange) -> None:
-        asked = self._question(desk, change)
-        escalation, priority = asked if asked else (None, "")
-        self._backlog.write(partial(self._shelves.alerts.apply, change, escalation=escalation, priority=priority))
-        if asked:
-            desk.asked.add(change.alert.id)
-        if change.kind == "ended":
-            desk.asked.discard(change.alert.id)
-
-    def _question(self, desk: _Desk, change: AlertChange) -> tuple[wire.Escalation, str] | None:
-        """What to ask the cloud about this change, and how urgently; an alert is asked about once."""
-        alert, event = change.alert, change.event
-        if event is None or alert.id in desk.asked:
-            return None
-        rule = next(rule for rule in desk.config.rules if rule.name == event.rule)
-        decision = router.decide(alert, rule, self._config.escalation, uplink=self._config.uplink is not None)
-        if not decision.ask:
-            return None
-        site, now = self._config.site.name, self._clock.now()
-        return router.build(alert, event, rule, site=site, model=desk.model, now=now), decision.priority
+        plan = desk.planner.plan(change, self._clock.now())
+        self._backlog.write(
+            partial(
+                self._shelves.alerts.apply,
+                change,
+                escalation=plan.escalation if plan else None,
+                priority=plan.route.priority if plan else "",
+                route=plan.route if plan else None,
+            )
+        )
 
     def _flush(self, name: str, desk: _Desk) -> None:
         if desk.held:
@@ -183,8 +203,27 @@ class Core:
     def _meter(self, message: CameraMeter) -> None:
         add = self._shelves.meter.add
         add(message.camera, "camera_bytes" if message.exact else "camera_bytes_estimated", message.received)
-        for kind in ("packets", "decoded", "examined", "unexamined", "reconnects"):
+        for kind in ("packets", "decoded", "skipped", "examined", "unexamined", "reconnects", "unrecorded"):
             add(message.camera, kind, getattr(message, kind))
+        if message.decoding is not None:
+            self._shelves.meter.note(message.camera, Decoding(message.decoding, message.decoding_reason))
+
+    def _health(self, event: HealthEvent) -> None:
+        """Written, counted when it is new, and logged at each turn."""
+        if self._shelves.health is not None:
+            self._backlog.write(partial(self._shelves.health.put, event), key=f"health {event.id}")
+        who = f"camera {event.camera}" if event.camera else "the box"
+        known, key = self._ill.get(event.id), event.id
+        if event.t_end is not None:
+            self._ill.pop(key, None)
+            logger.info("%s is well again: %s ended after %.0f s", who, event.kind, event.t_end - event.t_start)
+            return
+        self._ill[key] = event
+        if known is None:
+            self._shelves.meter.add(event.camera, f"health_{event.kind}", 1)
+            logger.warning("%s is ill (%s): %s", who, event.kind, event.reason)
+        if event.attempts > (known.attempts if known else 0):
+            logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
 
     def _camera_now(self, desk: _Desk) -> float:
         """The camera's own time now: a camera with a wrong clock must not end its alerts early or never."""

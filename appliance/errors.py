@@ -4,7 +4,8 @@ VedetteError
 ├── UsageError            exit 2, say the file, the key and the remedy
 │   ├── ConfigError       a site or worker file is wrong: refuse to start
 │   ├── ModelError        a model file is missing, not ONNX, or of an unknown layout: refuse to start
-│   └── MissingPart       a program or package is absent, or a port is taken: name the package that brings it
+│   ├── MissingPart       a program or package is absent, or a port is taken: name the package that brings it
+│   └── NotYet            what is asked for needs something first (a review, another name): say what
 ├── SourceError           a camera or clip: report once, back off, try again (a clip: stop with the reason)
 │   ├── SourceRefused     wrong password, not found, unsupported: back off slowly, a person must act
 │   └── SourceLost        end, cut, stall, garbage: back off and reconnect
@@ -55,6 +56,10 @@ class ModelError(UsageError):
 
 class MissingPart(UsageError):
     """A program, package or port that is needed is not there; the message says how to get it."""
+
+
+class NotYet(UsageError):
+    """As things stand it cannot be done; the message says what must be done first."""
 
 
 class SourceError(VedetteError):

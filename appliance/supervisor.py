@@ -17,8 +17,8 @@ from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.errors import UsageError, VedetteError
 from appliance.telemetry import Repeats
-from appliance.types import IngestHealth, IngestMessage
-from appliance.wire import WireError, decode_ingest
+from appliance.types import IngestHealth, IngestMessage, Relearn
+from appliance.wire import WireError, decode_ingest, encode_command
 
 LINE_BYTES_MAX = 1024 * 1024
 SILENCE_S_MAX = 20.0
@@ -72,6 +72,8 @@ class IngestSupervisor:
         self._clock = clock
         self._command = command
         self._stop = threading.Event()
+        self._speaking = threading.Lock()
+        self._spoken_to: subprocess.Popen[bytes] | None = None
         self._heard = False
         self._backoff = Backoff(0.5, 8.0)
         self._repeats = Repeats(logger, clock, every_s=1.0)
@@ -107,6 +109,19 @@ class IngestSupervisor:
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
 
+    def send(self, command: Relearn) -> bool:
+        """Hand the child a command; False: there is none now. Any thread."""
+        with self._speaking:
+            child = self._spoken_to
+            if child is None or child.stdin is None:
+                return False
+            try:
+                child.stdin.write(encode_command(command))
+                child.stdin.flush()
+            except (OSError, ValueError):  # it has just died, or is being ended
+                return False
+            return True
+
     def stop(self) -> None:
         """Ask the child to end; `run()` returns once it has."""
         self._stop.set()
@@ -126,8 +141,12 @@ class IngestSupervisor:
         self.status = IngestStatus(child.pid, self.status.starts + 1, self.status.refused_lines)
         try:
             self._hand_over_plan(child)
+            with self._speaking:
+                self._spoken_to = child
             yield child, reading
         finally:
+            with self._speaking:
+                self._spoken_to = None
             os.close(reading)
             _end(child)
             self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)

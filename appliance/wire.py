@@ -11,15 +11,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.errors import VedetteError
-from appliance.types import SCHEMA, Box, Decision, IngestMessage, LogLine, Severity
+from appliance.types import Alert, Box, Decision, IngestMessage, LogLine, Relearn, Severity
 
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
 MEDIA_PER_ESCALATION_MAX = 16
+STEPS_MAX = 3  # messages that one question may take: the first, and two more that the worker asked for
+WIRE_SCHEMA = 2  # of questions and verdicts; 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …
 MEDIA_BYTES_MAX = 32 * 1024 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+Need = Literal["crop", "frame", "clip"]
+"""Evidence that a worker may ask for."""
 
 
 class WireError(VedetteError):
@@ -27,6 +33,7 @@ class WireError(VedetteError):
 
 
 _ingest: TypeAdapter[IngestMessage] = TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")])
+_command: TypeAdapter[Relearn] = TypeAdapter(Relearn)
 _log: TypeAdapter[LogLine] = TypeAdapter(Annotated[LogLine, Field(discriminator="type")])
 
 
@@ -41,9 +48,22 @@ def decode_ingest(line: bytes) -> IngestMessage:
     return message
 
 
+def encode_command(command: Relearn) -> bytes:
+    """One JSON line to the ingest process, newline included."""
+    return _command.dump_json(command) + b"\n"
+
+
+def decode_command(line: bytes) -> Relearn:
+    """Read one line to the ingest process. Raises WireError."""
+    command: Relearn = _read(_command, line)
+    return command
+
+
 def encode_log(line: LogLine) -> bytes:
-    """One line of a replay log, newline included; equal values give equal bytes."""
-    return _log.dump_json(line) + b"\n"
+    """One line of a replay log, newline included; equal values give equal bytes. An alert that nobody judged says
+    nothing of a verdict."""
+    unsaid = {"verdict"} if isinstance(line, Alert) and line.verdict is None else None
+    return _log.dump_json(line, exclude=unsaid) + b"\n"
 
 
 def decode_log(line: bytes) -> LogLine:
@@ -86,7 +106,8 @@ class MediaRef(_Wire):
     """One picture or clip that travels beside an escalation, in chunks of `CHUNK_BYTES` bytes.
 
     id is the first 32 hex digits of sha256. t is the camera's time of the frame (a clip: of its first frame).
-    box is where the flagged object is in this very frame (None: not seen in it).
+    box is where the flagged object is in this very picture (None: not seen in it). region: the part of the camera's
+    picture that a crop shows (None: all of it).
     """
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -99,12 +120,17 @@ class MediaRef(_Wire):
     width: Annotated[int, Field(ge=1, le=16384)] = 1
     height: Annotated[int, Field(ge=1, le=16384)] = 1
     box: Box | None = None
+    region: Box | None = None
 
 
 class Escalation(_Wire):
-    """A question to the cloud, with its evidence. Idempotent by `id` on both sides."""
+    """A question to the cloud, with its evidence. Idempotent by `id` and `step` on both sides.
 
-    schema_version: int = SCHEMA
+    step counts the messages of this question from 0; each holds all evidence sent so far. can: what the site would
+    send next if it were asked to, the cheapest first. image_free: this site sends no pictures at all.
+    """
+
+    schema_version: int = WIRE_SCHEMA
     id: Name
     site: Name
     camera: str
@@ -120,6 +146,9 @@ class Escalation(_Wire):
     zone: str = ""
     model: str = ""
     media: Annotated[tuple[MediaRef, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX)] = ()
+    step: Annotated[int, Field(ge=0, lt=STEPS_MAX)] = 0
+    can: tuple[Need, ...] = ()
+    image_free: bool = False
 
 
 class FrameSupport(_Wire):
@@ -136,9 +165,11 @@ class Verdict(_Wire):
 
     seconds is the time the judge itself took; timings holds the worker's stages in seconds (queue, fetch,
     preprocess, model). `engine` says what judged: a re-detection never pretends to be a language model.
+    need: this is not the last word; the site is to send that and ask again (the decision is `unsure` then, which is
+    how a site that does not know of `need` takes it). step: the question's step that was judged; None: an older worker.
     """
 
-    schema_version: int = SCHEMA
+    schema_version: int = WIRE_SCHEMA
     escalation: Name
     site: Name
     alert: str
@@ -155,6 +186,8 @@ class Verdict(_Wire):
     timings: dict[str, float] = {}
     worker: str = ""
     judged_t: float
+    need: Need | None = None
+    step: Annotated[int, Field(ge=0, lt=STEPS_MAX)] | None = None
 
 
 STREAM_ESCALATION = "VEDETTE_ESCALATION"
@@ -181,3 +214,15 @@ def message_id(site: str, *parts: str | int) -> str:
     """A `Nats-Msg-Id`. JetStream looks for doubles in the whole stream, so it names the site: two sites may send the
     same picture, and none may make another's message look like a double."""
     return ".".join((site, *map(str, parts)))
+
+
+def question_message_id(site: str, escalation: str, step: int) -> str:
+    """Of a question's message: that of the first step is as it always was."""
+    return message_id(site, escalation, step) if step else message_id(site, escalation)
+
+
+def verdict_message_id(verdict: Verdict) -> str:
+    """A question has one last word, whoever says it, and one request for more a step."""
+    if verdict.need is not None:
+        return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)
+    return message_id(verdict.site, verdict.escalation, "verdict")

@@ -208,7 +208,8 @@ def _child(node: Any, part: str | int) -> Any:
 def _siblings(model: type[BaseModel], parent: _Key, data: Any) -> list[str]:
     """Names allowed in the section at `parent`."""
     candidates = _descend([model], parent, data)
-    return sorted({name for candidate in candidates for name in candidate.model_fields})
+    fields = [pair for candidate in candidates for pair in candidate.model_fields.items()]
+    return sorted({field.alias or name for name, field in fields})
 
 
 def _descend(models: list[type[BaseModel]], key: _Key, data: Any) -> list[type[BaseModel]]:

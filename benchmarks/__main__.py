@@ -18,14 +18,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance import config, wire, yamlfile
-from appliance.clock import ManualClock
+from appliance.clock import ManualClock, film_period
 from appliance.detect import detector
-from appliance.escalate import router
+from appliance.escalate.router.case import Case, expected_bytes
+from appliance.escalate.router.decide import decide
+from appliance.escalate.router.outlook import Outlook
+from appliance.escalate.router.planner import Planner
 from appliance.pipeline import Pipeline
 from appliance.replay.runner import replay
 from appliance.store.alerts import Alerts
 from appliance.store.database import Database
-from appliance.types import Alert, AlertChange, Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types import Alert, AlertChange, Event, FrameBoxes, RouteInputs, StreamHeader, TrackedObject
 
 ROOT = Path(__file__).parents[1]
 ROUNDS = 5
@@ -87,20 +90,34 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
     pipeline = Pipeline("yard", camera, site.alerts)
     pipeline.feed(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
     times = [call_ms(lambda n=n: pipeline.feed(crowd(n))) for n in range(3000)]
-    alert = Alert(camera="yard", id="a", rules=("enters",), severity="warning", t_start=0.0, t_end=None, tracks=(1,))
-    event = Event(camera="yard", rule="enters", kind="enter", track=1, label="person", t=0.0, zone="yard")
-    rule = camera.rules[0]
-
-    def route() -> None:
-        if router.decide(alert, rule, site.escalation, uplink=True).ask:
-            router.build(alert, event, rule, site="bench", now=0.0)
-
-    routed = [call_ms(route) for _ in range(3000)]
+    outlook = Outlook.of(site, film_period)
+    planner = Planner(site, "yard", outlook)
+    planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
+    looks = [call_ms(lambda n=n: planner.look(crowd(n))) for n in range(3000)]
+    planned = [call_ms(lambda n=n: planner.plan(opened(n), 0.0)) for n in range(3000)]
+    costs = tuple(outlook.purse.cost(each) for each in expected_bytes(site.escalation))
+    cases = [
+        Case(alert=f"a{n}", rule="enters", escalate=True, uplink=True, inputs=RouteInputs(chance=n / 3000), costs=costs)
+        for n in range(3000)
+    ]
+    routed = [call_ms(lambda case=case: decide(case, site.escalation)) for case in cases]
     return [
         Figure("rules + alert policy, one frame of 10 objects, median", statistics.median(times), "ms", None),
         Figure("rules + alert policy, one frame of 10 objects, p99", percentile(times, 0.99), "ms", None),
-        Figure("router decision and question, p99", percentile(routed, 0.99), "ms", 0.2),
+        Figure("router, one decision, p99", percentile(routed, 0.99), "ms", 0.2),
+        Figure("router, one alert with its inputs, question and route, median", statistics.median(planned), "ms", None),
+        Figure("router, one look at 10 objects, median", statistics.median(looks), "ms", None),
     ]
+
+
+def opened(n: int) -> AlertChange:
+    """An alert about one of the crowd."""
+    track = 1 + n % 10
+    alert = Alert(
+        camera="yard", id=f"a{n}", rules=("enters",), severity="warning", t_start=0.0, t_end=None, tracks=(track,)
+    )
+    event = Event(camera="yard", rule="enters", kind="enter", track=track, label="person", t=0.0, zone="yard")
+    return AlertChange("opened", alert, event)
 
 
 def commits() -> list[Figure]:

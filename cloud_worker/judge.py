@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from appliance.clock import Clock
 from appliance.types import Decision
-from appliance.wire import MEDIA_BYTES_MAX, Escalation, FrameSupport, Verdict
+from appliance.wire import MEDIA_BYTES_MAX, Escalation, FrameSupport, Need, Verdict
 from cloud_worker.media import MediaRefused, Picture, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What an engine is given: the question and its pictures, in order of time. `lost`: what is missing."""
+    """What an engine is given: the question and its evidence, in order of time. `lost`: what is missing."""
 
     escalation: Escalation
     pictures: tuple[Picture, ...]
@@ -30,7 +30,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took."""
+    """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took.
+
+    more: it is `unsure` because of what it was shown, so that more evidence may settle it.
+    """
 
     decision: Decision
     reason: str
@@ -39,10 +42,11 @@ class Opinion:
     tokens_in: int = 0
     tokens_out: int = 0
     preprocess_s: float = 0.0
+    more: bool = False
 
 
 class Engine(Protocol):
-    """Who judges. `name`, `model` and `prompt_version` stand in every verdict."""
+    """Who judges. `name`, `model` and `prompt_version` stand in every verdict. `uses`: the evidence it can look at."""
 
     @property
     def name(self) -> str: ...
@@ -52,6 +56,9 @@ class Engine(Protocol):
 
     @property
     def prompt_version(self) -> str: ...
+
+    @property
+    def uses(self) -> frozenset[Need]: ...
 
     async def judge(self, case: Case) -> Opinion:
         """Answer. An unusable answer is an `unsure` opinion; raises EngineError when asking again may help."""
@@ -65,7 +72,11 @@ class Engine(Protocol):
 
 
 class Judge:
-    """Owner of nothing but its engine; makes one verdict per call."""
+    """Owner of nothing but its engine; makes one verdict per call.
+
+    An `unsure` that more evidence may settle becomes a request for it, if the site offers something that the engine
+    can look at: the cheapest of that, which it has not seen.
+    """
 
     def __init__(self, engine: Engine, worker: str, clock: Clock) -> None:
         self._engine = engine
@@ -79,8 +90,8 @@ class Judge:
         lost: list[str] = []
         left = EVIDENCE_BYTES_MAX
         for ref in sorted(escalation.media, key=lambda ref: ref.t):
-            if ref.kind == "clip":
-                continue  # no engine of this version looks at clips, so none is fetched
+            if ref.kind == "clip" and ref.kind not in self._engine.uses:
+                continue  # it would be fetched for nothing
             try:
                 pictures.append(await fetch(js, escalation.site, ref, left))
                 left -= ref.bytes
@@ -93,7 +104,7 @@ class Judge:
         """Ask the engine and check its answer. Raises EngineError."""
         started = self._clock.monotonic()
         if not case.pictures:
-            opinion = Opinion(decision="unsure", reason=_nothing_to_see(case))
+            opinion = Opinion(decision="unsure", reason=_nothing_to_see(case), more=True)
         else:
             opinion = await self._ask(case)
         seconds = self._clock.monotonic() - started
@@ -113,7 +124,12 @@ class Judge:
         try:
             return await self._engine.judge(case)
         except MediaRefused as error:
-            return Opinion(decision="unsure", reason=f"The evidence could not be used: {error}.")
+            return Opinion(decision="unsure", reason=f"The evidence could not be used: {error}.", more=True)
+
+    def _need(self, escalation: Escalation, opinion: Opinion) -> Need | None:
+        if opinion.decision != "unsure" or not opinion.more:
+            return None
+        return next((kind for kind in escalation.can if kind in self._engine.uses), None)
 
     def _verdict(self, escalation: Escalation, opinion: Opinion, seconds: float, timings: dict[str, float]) -> Verdict:
         facts = {
@@ -129,12 +145,14 @@ class Judge:
             "tokens_out": opinion.tokens_out,
             "worker": self._worker,
             "judged_t": self._clock.now(),
+            "step": escalation.step,
         }
         answer = {
             "decision": opinion.decision,
             "reason": one_line(opinion.reason),
             "confidence": opinion.confidence,
             "support": opinion.support,
+            "need": self._need(escalation, opinion),
         }
         try:
             return Verdict.model_validate({**facts, **answer})
@@ -152,6 +170,8 @@ def one_line(text: str) -> str:
 
 
 def _nothing_to_see(case: Case) -> str:
+    if case.escalation.image_free:
+        return "This site sends no pictures, so there was nothing to look at."
     if case.lost:
         return f"None of the {len(case.lost)} pictures could be used: {case.lost[0]}."
     return "The question came without a picture, so there was nothing to look at."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from appliance.wire import Escalation, WireError, message_id
+from appliance.wire import STEPS_MAX, Escalation, WireError, question_message_id
 from cloud_worker.pull import Delivery
 
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
@@ -27,11 +27,13 @@ def salvage(delivery: Delivery) -> Escalation | None:
     site = delivery.subject.split(".")[1]
     try:
         found = json.loads(delivery.data)
-        name, alert = found["id"], found.get("alert", "")
+        name, alert, step = found["id"], found.get("alert", ""), found.get("step", 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     believed = isinstance(name, str) and _NAME.match(name) and found.get("site") == site
-    if not believed or delivery.headers.get("Nats-Msg-Id") != message_id(site, name):
+    if not believed or step not in range(STEPS_MAX):
+        return None
+    if delivery.headers.get("Nats-Msg-Id") != question_message_id(site, name, step):
         return None
     return Escalation(
         id=name,
@@ -44,4 +46,5 @@ def salvage(delivery: Delivery) -> Escalation | None:
         severity="info",
         t=0.0,
         created_t=0.0,
+        step=step,
     )

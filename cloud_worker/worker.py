@@ -25,7 +25,7 @@ from appliance.wire import (
     Escalation,
     Verdict,
     WireError,
-    message_id,
+    verdict_message_id,
     verdict_subject,
 )
 from cloud_worker import streams
@@ -35,6 +35,8 @@ from cloud_worker.pull import Delivery, Hand
 from cloud_worker.question import read, salvage
 
 ANSWERED_MAX = 4096
+Key = tuple[str, str, int]
+"""Site, escalation and step: what is judged once."""
 RETRY_S_MAX = 600.0
 FETCH_TRIES = 3
 PUBLISH_S_MAX = 5.0
@@ -44,9 +46,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What this worker did since it started."""
+    """What this worker did since it started. more: of those judged, how many asked for more evidence."""
 
     judged: int = 0
+    more: int = 0
     repeated: int = 0
     refused: int = 0
     retried: int = 0
@@ -69,8 +72,8 @@ class Worker:
         self._hand = Hand()
         self._places = asyncio.Semaphore(config.worker.concurrency)
         self._judging: dict[asyncio.Task[None], Delivery] = {}
-        self._at_work: set[tuple[str, str]] = set()
-        self._answered: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
+        self._at_work: set[Key] = set()
+        self._answered: OrderedDict[Key, Verdict] = OrderedDict()
         self._stop = asyncio.Event()
         self._said: set[str] = set()
         self._engine_repeats = Repeats(logger, clock)
@@ -140,7 +143,7 @@ class Worker:
         except WireError as error:
             await self._refuse(delivery, error)
             return
-        key = (escalation.site, escalation.id)
+        key = (escalation.site, escalation.id, escalation.step)
         if key in self._at_work:  # delivered twice: the first is still being judged here
             await delivery.again(self._config.ack_wait_s)
             return
@@ -159,7 +162,7 @@ class Worker:
             self._at_work.discard(key)
 
     async def _answer(self, delivery: Delivery, escalation: Escalation) -> None:
-        key = (escalation.site, escalation.id)
+        key = (escalation.site, escalation.id, escalation.step)
         verdict = self._answered.get(key)
         if verdict is not None:
             self.counts.repeated += 1
@@ -170,6 +173,7 @@ class Worker:
         else:
             verdict = await self._ask(delivery, escalation)
             self.counts.judged += 1
+            self.counts.more += verdict.need is not None
         self._remember(key, verdict)
         await self._publish(verdict)
         await delivery.ack()
@@ -204,7 +208,7 @@ class Worker:
     async def _publish(self, verdict: Verdict) -> None:
         """Store the verdict with the broker, waiting for a connection if there is none. Raises UplinkError."""
         client: Client = await self._link.client()
-        headers = {"Nats-Msg-Id": message_id(verdict.site, verdict.escalation, "verdict")}
+        headers = {"Nats-Msg-Id": verdict_message_id(verdict)}
         try:
             await self._link.while_up(
                 client.jetstream(timeout=PUBLISH_S_MAX).publish(
@@ -246,7 +250,7 @@ class Worker:
             self._say_once(str(error))
             await delivery.again(self._config.retry_s)
 
-    def _remember(self, key: tuple[str, str], verdict: Verdict) -> None:
+    def _remember(self, key: Key, verdict: Verdict) -> None:
         self._answered[key] = verdict
         while len(self._answered) > ANSWERED_MAX:
             self._answered.popitem(last=False)

@@ -26,7 +26,7 @@ from appliance.store.boxes import Boxes
 from appliance.store.cameras import Cameras
 from appliance.store.database import Database
 from appliance.store.evidence import Evidence
-from appliance.store.meter import Meter
+from appliance.store.meter import Decoding, Meter
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import EvidenceRow
 from appliance.store.segments import Segments
@@ -120,6 +120,8 @@ class Site:
             self.meter.add(camera, kind, sent)
         self.meter.add(camera, "examined", 40)
         self.meter.add(camera, "unexamined", 2)
+        self.meter.add(camera, "skipped", 700)
+        self.meter.note(camera, Decoding("idle"))
         self.meter.flush(local_day(self.clock.now()))
 
     def raise_alert(

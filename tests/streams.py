@@ -128,7 +128,7 @@ class CountingTracker:
         self._next = 1
         self.times: list[float] = []
 
-    def update(self, detections: Detections, t: float) -> tuple[TrackedObject, ...]:
+    def update(self, detections: Detections, t: float, planes: object = ()) -> tuple[TrackedObject, ...]:
         self.times.append(t)
         found = []
         for box, score, class_id in zip(detections.boxes, detections.scores, detections.class_ids, strict=True):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance.alerts.evidence_cover import Patience, Recording
-from appliance.alerts.evidence_frames import EscalationFrames
 from appliance.alerts.evidence_portrait import Portrait
+from appliance.alerts.evidence_question import QuestionEvidence
 from appliance.alerts.evidence_reel import Reel
 from appliance.clock import Clock
 from appliance.config import SiteConfig
@@ -47,7 +47,7 @@ class EvidenceMaker:
         self._evidence = Evidence(db)
         self._patience = Patience(clock)
         recording = Recording(db, root, config)
-        self._frames = EscalationFrames(db, root, config.escalation, recording, self._patience)
+        self._questions = QuestionEvidence(db, root, config, recording, self._patience)
         self._portrait = Portrait(self._evidence, root, recording, self._patience)
         self._reel = Reel(self._evidence, Boxes(db), root, config.alerts, recording, self._patience)
         self._ready = ready
@@ -79,12 +79,12 @@ class EvidenceMaker:
         """
         escalations = self._evidence.waiting_escalations(WAITING_MAX)
         alerts = self._evidence.waiting(WAITING_MAX)
-        wanted = {self._frames.key(each) for each in escalations}
+        wanted = {self._questions.key(each) for each in escalations}
         wanted |= {maker.key(each) for each in alerts for maker in (self._portrait, self._reel)}
         self._patience.keep(wanted)
         changed = 0
         for asked in escalations:
-            served = self._count(self._frames.serve(asked))
+            served = self._count(self._questions.serve(asked))
             if served and self._ready is not None:
                 self._ready()
             changed += served

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import av
@@ -73,15 +74,30 @@ def cut_stills(segments: Sequence[Recorded], times: Sequence[float]) -> list[Sti
 
 def jpeg(image: NDArray[np.uint8], *, side_max: int | None = None, quality: int = JPEG_QUALITY) -> bytes:
     """A BGR picture as JPEG, its longer side at most `side_max`; never made larger."""
-    height, width = image.shape[:2]
-    if side_max is not None and max(height, width) > side_max:
-        scale = side_max / max(height, width)
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        image = cast("NDArray[np.uint8]", cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+    if side_max is not None:
+        image = shrunk(image, side_max)
     done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
     if not done:
         raise EvidenceError("the picture could not be written as JPEG")
     return data.tobytes()
+
+
+def shrunk(image: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
+    """The picture with its longer side at most `side_max`; never made larger."""
+    height, width = image.shape[:2]
+    if max(height, width) <= side_max:
+        return image
+    scale = side_max / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return cast("NDArray[np.uint8]", cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+
+
+def load_still(path: Path, t: float) -> Still:
+    """A picture that was written before. Raises EvidenceError."""
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        raise EvidenceError(f"{path.name} cannot be read")
+    return Still(t, np.asarray(image, np.uint8))
 
 
 def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDArray[np.uint8]:

@@ -21,6 +21,13 @@ _DELIVERY_WORDS = {
     "expired": "No answer came in time, so the alert stands as the edge saw it.",
     "settled": "The question is settled.",
 }
+_STEP_WORDS = {
+    "": "more, which is being made",
+    "facts": "the facts",
+    "crop": "cut-outs",
+    "frame": "the whole picture",
+    "clip": "the clip",
+}
 _END_WORDS = {
     "quiet": "nothing more was seen",
     "length": "it grew too long; what follows is another alert",
@@ -79,9 +86,20 @@ def values(desk: Desk, detail: AlertDetail) -> dict[str, Any]:
         "support": verdict.support if verdict else (),
         "answer_s": detail.verdict.applied_t - asked.created_t if detail.verdict and asked else 0.0,
         "delivery": asked,
+        "steps": _steps(detail) if asked else (),
         "end_words": _END_WORDS,
         "waiting_words": _DELIVERY_WORDS[asked.state] if asked else "Not asked: this alert was settled on the edge.",
     }
+
+
+def _steps(detail: AlertDetail) -> list[tuple[str, int]]:
+    """The messages of the newest question: what each brought, in words, and its bytes."""
+    asked = detail.escalation
+    return [
+        (_STEP_WORDS[step.evidence], step.bytes_sent)
+        for step in detail.steps
+        if asked is not None and step.escalation == asked.id
+    ]
 
 
 def engine_words(verdict: Verdict) -> str:

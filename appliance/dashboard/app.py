@@ -12,21 +12,37 @@ from starlette.staticfiles import StaticFiles
 
 from appliance.clock import Clock
 from appliance.config import SiteConfig
-from appliance.dashboard import alerts, cameras, live, login, media, metrics, pages, problems, savings
+from appliance.dashboard import (
+    alerts,
+    cameras,
+    health_events,
+    live,
+    login,
+    media,
+    metrics,
+    pages,
+    problems,
+    savings,
+    scenarios,
+    storage,
+)
 from appliance.dashboard import health as health_room
 from appliance.dashboard.auth import Sessions, Throttle
 from appliance.dashboard.desk import Counts, Desk
 from appliance.dashboard.guard import Guard, Hosts
 from appliance.dashboard.pictures import Cut, Pictures, cut_from_recording
-from appliance.dashboard.ports import HealthProbe, LinkProbe
+from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder
 from appliance.dashboard.stream import Hub
 from appliance.dashboard.templating import Templates
+from appliance.keep.keeper import Keeper
 from appliance.store.alerts import Alerts
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import Cameras
 from appliance.store.database import Database
+from appliance.store.health import HealthEvents
 from appliance.store.meter import Meter
 from appliance.store.segments import Segments
+from appliance.store.storage import StorageBook
 
 STATIC = Path(__file__).parent / "static"
 
@@ -41,11 +57,12 @@ def create_app(
     link: LinkProbe | None = None,
     health: HealthProbe | None = None,
     cut: Cut = cut_from_recording,
+    relearn: RelearnOrder | None = None,
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `link` None: edge only; `meter` is the core's own."""
     token = config.dashboard.token
-    desk = _desk(db, meter, root, config, clock, (link, health), cut)
-    hub = Hub(db.rev, live.changes_of(desk.alerts, desk.cameras), clock)
+    desk = _desk(db, meter, root, config, clock, (link, health, relearn), cut)
+    hub = Hub(db.rev, live.changes_of(desk.alerts, desk.cameras, desk.health_events), clock)
     sessions = Sessions(token.get_secret_value(), clock) if token is not None else None
     throttle = Throttle(clock)
     app = FastAPI(
@@ -55,7 +72,8 @@ def create_app(
     app.state.desk, app.state.hub, app.state.sessions, app.state.throttle = desk, hub, sessions, throttle
     problems.install(app, desk.templates)
     app.add_middleware(Guard, hosts=Hosts.of(config.dashboard), sessions=sessions, throttle=throttle)
-    for room in (alerts, media, cameras, savings, live, health_room, metrics, login, pages):
+    resources = (alerts, media, cameras, health_events, savings, scenarios, storage)
+    for room in (*resources, live, health_room, metrics, login, pages):
         app.include_router(room.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
@@ -67,7 +85,7 @@ def _desk(
     root: Path,
     config: SiteConfig,
     clock: Clock,
-    probes: tuple[LinkProbe | None, HealthProbe | None],
+    probes: tuple[LinkProbe | None, HealthProbe | None, RelearnOrder | None],
     cut: Cut,
 ) -> Desk:
     alerts_room, segments, boxes = Alerts(db), Segments(db), Boxes(db)
@@ -81,11 +99,15 @@ def _desk(
         boxes=boxes,
         segments=segments,
         meter=meter,
+        health_events=HealthEvents(db),
         counts=Counts(db, alerts_room),
         pictures=Pictures(segments, boxes, root, clock, cut),
         templates=Templates(config.site.name, guarded=config.dashboard.token is not None),
+        keeper=Keeper(root, config, clock),
+        storage=StorageBook(db, root, config),
         link=probes[0],
         health=probes[1],
+        relearn=probes[2],
     )
 
 

@@ -36,6 +36,7 @@ def full_camera(desk: Desk, row: CameraRow) -> CameraFull:
     today = {each.kind: each.amount for each in desk.meter.totals("today") if each.camera == row.name}
     estimated = today.get("camera_bytes_estimated", 0)
     configured = desk.config.cameras.get(row.name)
+    decoding = desk.meter.decoding().get(row.name) if row.state == "live" else None
     return CameraFull(
         **CameraItem.of(row).model_dump(),
         zones=configured.zones if configured else {},
@@ -48,6 +49,10 @@ def full_camera(desk: Desk, row: CameraRow) -> CameraFull:
         examined_today=today.get("examined", 0),
         unexamined_today=today.get("unexamined", 0),
         reconnects_today=today.get("reconnects", 0),
+        decoding=decoding.state if decoding else None,
+        decoding_reason=decoding.reason if decoding else "",
+        decoded_today=today.get("decoded", 0),
+        skipped_today=today.get("skipped", 0),
         gaps=gap_items(desk.cameras.gaps(row.name)),
     )
 

@@ -11,14 +11,17 @@ from fastapi import Depends, Request
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard.pictures import Pictures
-from appliance.dashboard.ports import HealthProbe, LinkProbe
+from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder
 from appliance.dashboard.templating import Templates
+from appliance.keep.keeper import Keeper
 from appliance.store.alerts import AlertCounts, Alerts
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import Cameras
 from appliance.store.database import Database
+from appliance.store.health import HealthEvents
 from appliance.store.meter import Meter
 from appliance.store.segments import Segments
+from appliance.store.storage import StorageBook
 
 COUNT_REST = 20.0
 COUNT_AGE_S_MAX = 5.0
@@ -51,7 +54,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """The store's rooms, the storage folder, and the probes into the core. Shared by all requests; read-only."""
+    """The store's rooms, the storage folder, the kept scenarios, the probes into the core. Shared by all requests."""
 
     db: Database
     root: Path
@@ -62,11 +65,15 @@ class Desk:
     boxes: Boxes
     segments: Segments
     meter: Meter
+    health_events: HealthEvents
     counts: Counts
     pictures: Pictures
     templates: Templates
+    keeper: Keeper
+    storage: StorageBook
     link: LinkProbe | None
     health: HealthProbe | None
+    relearn: RelearnOrder | None = None
 
 
 def desk_of(request: Request) -> Desk:

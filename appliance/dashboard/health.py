@@ -30,6 +30,9 @@ def reasons(desk: Desk) -> list[str]:
     for row in desk.cameras.all():
         if row.state in {"lost", "stalled"}:
             found.append(f"camera {row.name} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+    for event in desk.health_events.open():
+        if event.kind != "stalled":  # said by the camera's state
+            found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
     if desk.link is not None and not (link := desk.link()).up:
         found.append("the cloud link is down" + (f": {link.error}" if link.error else "") + "; what was flagged waits")
     return found

@@ -1,4 +1,4 @@
-"""`/api/v1/stream`: changed alerts and cameras as server-sent events."""
+"""`/api/v1/stream`: changed alerts, cameras and health events as server-sent events."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
 
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.shapes import API, AlertItem, CameraItem
+from appliance.dashboard.shapes import API, AlertItem, CameraItem, HealthItem
 from appliance.dashboard.stream import Change, Hub, TooManyViewers
 from appliance.store.alerts import Alerts
 from appliance.store.cameras import Cameras
+from appliance.store.health import HealthEvents
 
 router = APIRouter(prefix=API, tags=["stream"])
 
 
-def changes_of(alerts: Alerts, cameras: Cameras) -> Callable[[int, int], list[Change]]:
+def changes_of(
+    alerts: Alerts, cameras: Cameras, health: HealthEvents | None = None
+) -> Callable[[int, int], list[Change]]:
     """A reader of everything that changed after a change number, in the order of the changes."""
 
     def read(rev: int, limit: int) -> list[Change]:
         rows = alerts.changed_since(rev, limit)
-        # Later changes of cameras wait until the alerts before them were told: numbers only go up.
-        end = rows[-1].rev if len(rows) >= limit else float("inf")
-        found = [Change("alert", row.rev, AlertItem.of(row).model_dump_json()) for row in rows]
+        ill = health.changed_since(rev, limit) if health is not None else []
+        # Later changes of others wait until those before them were told: numbers only go up.
+        end = min((full[-1].rev for full in (rows, ill) if len(full) >= limit), default=float("inf"))
+        found = [Change("health", row.rev, HealthItem.of(row).model_dump_json()) for row in ill if row.rev <= end]
+        found += [Change("alert", row.rev, AlertItem.of(row).model_dump_json()) for row in rows if row.rev <= end]
         found += [
             Change("camera", row.rev, CameraItem.of(row).model_dump_json())
             for row in cameras.all()
@@ -41,7 +46,7 @@ async def stream(
     last_event_id: Annotated[str, Header()] = "",
     since: Annotated[int | None, Query(ge=0)] = None,
 ) -> StreamingResponse:
-    """Events `alert` and `camera`, each with the changed row as JSON and its change number as id.
+    """Events `alert`, `camera` and `health`, each with the changed row as JSON and its change number as id.
 
     `Last-Event-ID` (or `since`) resumes after that number without loss; without either, it begins now.
     """

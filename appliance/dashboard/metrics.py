@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from appliance.dashboard.desk import AtDesk, Desk
 from appliance.savings import ledger
 from appliance.store.database import Database
-from appliance.types import CameraStateName
+from appliance.types import HEALTH_KINDS, CameraStateName, DecodeState
 
 router = APIRouter(tags=["health"])
 
@@ -21,8 +21,10 @@ _RECEIVED = {ledger.CAMERA_EXACT: "exact", ledger.CAMERA_ESTIMATED: "estimated"}
 _COUNTERS = {
     "packets": ("vedette_camera_packets_total", "Video packets received."),
     "decoded": ("vedette_frames_decoded_total", "Frames decoded."),
+    "skipped": ("vedette_packets_skipped_total", "Video packets that were not decoded: nothing spoke for it."),
     "examined": ("vedette_frames_examined_total", "Frames that the detector looked at."),
     "unexamined": ("vedette_frames_unexamined_total", "Frames due for a look that did not get one."),
+    "unrecorded": ("vedette_packets_unrecorded_total", "Video packets that could not be kept: the disk was full."),
     "reconnects": ("vedette_camera_reconnects_total", "Times that a camera was connected to again."),
     ledger.UPLINK: ("vedette_uplink_bytes_total", "Bytes sent up; without a camera: for no camera in particular."),
 }
@@ -61,6 +63,7 @@ def metrics(desk: AtDesk, request: Request) -> PlainTextResponse:
     _cameras(out, desk)
     _meters(out, desk)
     _alerts(out, desk)
+    _storage(out, desk)
     _process(out, desk, request.app.state.hub.viewers)
     return PlainTextResponse(out.text(), media_type="text/plain; version=0.0.4")
 
@@ -69,6 +72,15 @@ def _cameras(out: Exposition, desk: Desk) -> None:
     rows, states = desk.cameras.all(), get_args(CameraStateName)
     samples = [({"camera": row.name, "state": state}, float(row.state == state)) for row in rows for state in states]
     out.add("vedette_camera_state", "gauge", "1 for the state that the camera is in.", samples)
+    now, kinds = desk.meter.decoding(), get_args(DecodeState)
+    decoding = [
+        ({"camera": name, "decoding": kind}, float(now[name].state == kind)) for name in sorted(now) for kind in kinds
+    ]
+    out.add("vedette_camera_decoding", "gauge", "1 for what of its pictures is decoded.", decoding)
+    ill = {(row.camera, row.kind) for row in desk.health_events.open()}
+    places = [*(row.name for row in rows), ""]
+    lasting = [({"camera": name, "kind": kind}, float((name, kind) in ill)) for name in places for kind in HEALTH_KINDS]
+    out.add("vedette_health_open", "gauge", "1 while it is so; without a camera: of the box.", lasting)
 
 
 def _meters(out: Exposition, desk: Desk) -> None:
@@ -76,6 +88,12 @@ def _meters(out: Exposition, desk: Desk) -> None:
     for kind, (name, text) in _COUNTERS.items():
         samples = [({"camera": each.camera}, float(each.amount)) for each in totals if each.kind == kind]
         out.add(name, "counter", text, samples)
+    ill = [
+        ({"camera": each.camera, "kind": each.kind.removeprefix("health_")}, float(each.amount))
+        for each in totals
+        if each.kind.startswith("health_")
+    ]
+    out.add("vedette_health_events_total", "counter", "Times that something was not as it should be.", ill)
     received = [
         ({"camera": each.camera, "counted": counted}, float(each.amount))
         for each in totals
@@ -101,6 +119,28 @@ def _alerts(out: Exposition, desk: Desk) -> None:
     out.add("vedette_outbox", "gauge", "Questions to the cloud that are not settled, by state.", waiting)
 
 
+def _storage(out: Exposition, desk: Desk) -> None:
+    found = desk.storage.now()
+    taken = [
+        ({"camera": each.camera, "class": what}, float(amount))
+        for each in found.cameras
+        for what, amount in each.taken.items()
+    ]
+    out.add("vedette_storage_bytes", "gauge", "Bytes stored by camera and class.", taken)
+    free: list[Sample] = [({}, float(found.disk_free))]
+    out.add("vedette_storage_disk_free_bytes", "gauge", "Bytes that are free on the disk of storage.dir.", free)
+    if (left := found.forecast.days_left) is not None:
+        text = "Days until a limit deletes recording before its time; absent: not known, or never."
+        out.add("vedette_storage_days_left", "gauge", text, [({}, left)])
+    for name, text, sums in (
+        ("vedette_storage_deleted_files_total", "Files deleted, by class and reason.", found.deleted_files),
+        ("vedette_storage_deleted_bytes_total", "Bytes deleted, by class and reason.", found.deleted_bytes),
+    ):
+        out.add(
+            name, "counter", text, [({"class": key[0], "reason": key[1]}, float(n)) for key, n in sorted(sums.items())]
+        )
+
+
 def _process(out: Exposition, desk: Desk, viewers: int) -> None:
     if desk.link is not None:
         out.add("vedette_link_up", "gauge", "1 while the uplink is connected.", [({}, float(desk.link().up))])
@@ -119,6 +159,7 @@ def outbox(db: Database) -> dict[str, int]:
     """How many questions are in each unsettled state."""
     with db.read() as connection:
         rows = connection.execute(
-            "SELECT state, count(*) AS n FROM escalation WHERE state IN ('waiting', 'ready', 'sent') GROUP BY state"
+            """SELECT state, count(*) AS n FROM escalation
+               WHERE state IN ('waiting', 'deferred', 'ready', 'sent') GROUP BY state"""
         )
-        return dict.fromkeys(("waiting", "ready", "sent"), 0) | {row["state"]: row["n"] for row in rows}
+        return dict.fromkeys(("waiting", "deferred", "ready", "sent"), 0) | {row["state"]: row["n"] for row in rows}

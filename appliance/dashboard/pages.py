@@ -9,11 +9,13 @@ from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, Response
 
 from appliance.config import LineRule, Rule
-from appliance.dashboard import alert_page, savings
+from appliance.dashboard import alert_page, savings, scenarios, storage
 from appliance.dashboard.alerts import PAGE_LENGTH, Before, Filter, Filtered, detail_of, page_of
 from appliance.dashboard.cameras import camera_of, full_camera
 from appliance.dashboard.desk import AtDesk, Desk
-from appliance.dashboard.shapes import AlertItem, CameraItem
+from appliance.dashboard.health_events import health_page
+from appliance.dashboard.shapes import HEALTH_TITLES, AlertItem, CameraItem, HealthItem
+from appliance.dashboard.timeline import Show, takes_health, timeline_of
 from appliance.store.meter import Since
 
 RECENT = 6
@@ -22,20 +24,21 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/")
-def alerts_page(desk: AtDesk, wanted: Filtered, before: Before = "") -> HTMLResponse:
+def alerts_page(desk: AtDesk, wanted: Filtered, before: Before = "", show: Show = "") -> HTMLResponse:
     """The list of alerts, newest first, and the box at a glance."""
     rev = desk.db.rev()  # before anything is read: what changes meanwhile comes over the stream
-    items, older = page_of(desk, wanted, before, PAGE_LENGTH)
+    items, older = timeline_of(desk, wanted, show, before, PAGE_LENGTH)
     return desk.templates.page(
         "alerts.html",
         here="/",
         rev=rev,
-        alerts=items,
+        items=items,
         older=None if older is None else f"/?{urlencode(older)}",
         newest=not before,
         filters=_filters(desk),
-        chosen=wanted.chosen,
-        filtered=bool(wanted.query),
+        chosen={**wanted.chosen, "show": show},
+        filtered=bool(wanted.query or show),
+        ill=_ill(desk),
         counts=desk.counts.now(),
         cameras=[CameraItem.of(row) for row in desk.cameras.all()],
         rules=sum(len(camera.rules) for camera in desk.config.cameras.values()),
@@ -55,11 +58,22 @@ def one_card(desk: AtDesk, wanted: Filtered, alert_id: str) -> Response:
     return desk.templates.page("card.html", alert=AlertItem.of(row))
 
 
+@router.get("/fragments/health/{event}")
+def one_health_line(desk: AtDesk, wanted: Filtered, event: str, show: Show = "") -> Response:
+    """One health event of the list, as the list would show it; 204 when the filter leaves it out."""
+    row = desk.health_events.get(event)
+    if row is None or not takes_health(wanted, show, row):
+        return Response(status_code=204)
+    return desk.templates.page("health.html", event=HealthItem.of(row))
+
+
 @router.get("/alerts/{alert_id}")
 def alert_page_of(desk: AtDesk, alert_id: str) -> HTMLResponse:
     """One alert: evidence, track life, verdict, review."""
     rev = desk.db.rev()
-    return desk.templates.page("alert.html", rev=rev, **alert_page.values(desk, detail_of(desk, alert_id)))
+    detail = detail_of(desk, alert_id)
+    keep = scenarios.panel(desk, detail)
+    return desk.templates.page("alert.html", rev=rev, keep=keep, **alert_page.values(desk, detail))
 
 
 @router.get("/cameras")
@@ -69,7 +83,9 @@ def cameras_page(desk: AtDesk) -> HTMLResponse:
     cameras = [CameraItem.of(row) for row in desk.cameras.all()]
     live = sum(camera.state == "live" for camera in cameras)
     summary = f"{live} of {len(cameras)} live"
-    return desk.templates.page("cameras.html", here="/cameras", rev=rev, cameras=cameras, summary=summary)
+    return desk.templates.page(
+        "cameras.html", here="/cameras", rev=rev, cameras=cameras, summary=summary, ill=_ill(desk)
+    )
 
 
 @router.get("/cameras/{name}")
@@ -80,9 +96,12 @@ def camera_page(desk: AtDesk, name: str) -> HTMLResponse:
     configured = desk.config.cameras.get(name)
     rules = [{"name": rule.name, "words": _rule_words(rule)} for rule in (configured.rules if configured else ())]
     items, _ = page_of(desk, Filter(camera=name), "", RECENT)
+    health, _ = health_page(desk, name, None, "", RECENT)
+    lasting = [HealthItem.of(row) for row in desk.health_events.open() if row.camera in {name, ""}]
     return desk.templates.page(
-        "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items
-    )
+        "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
+        lasting=lasting, health=[event for event in health if event.t_end is not None],
+    )  # fmt: skip
 
 
 @router.get("/savings")
@@ -101,9 +120,36 @@ def savings_page(desk: AtDesk, since: Annotated[Since, Query()] = "today") -> HT
     )
 
 
+@router.get("/scenarios")
+def scenarios_page(desk: AtDesk) -> HTMLResponse:
+    """What was kept of alerts, to prove changes on."""
+    rev = desk.db.rev()
+    return desk.templates.page("scenarios.html", here="/scenarios", rev=rev, kept=scenarios.listed(desk))
+
+
+@router.get("/storage")
+def storage_page(desk: AtDesk) -> HTMLResponse:
+    """What the recording takes, how long that lasts, and what was deleted."""
+    rev = desk.db.rev()
+    found = storage.report(desk)
+    return desk.templates.page(
+        "storage.html",
+        here="/storage",
+        rev=rev,
+        storage=found,
+        class_words=storage.CLASS_WORDS,
+        reason_words=storage.REASON_WORDS,
+        mode_words=storage.MODE_WORDS,
+        days=storage.days,
+        outlook=storage.sentence(found.forecast),
+        lasts={each.camera: storage.lasts(each) for each in found.cameras},
+    )
+
+
 def _filters(desk: Desk) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Name, word for any, and (value, text) of each choice."""
     return [
+        ("show", "Alerts and health", [("alerts", "Alerts only"), ("health", "Health only")]),
         ("camera", "All cameras", [(name, name) for name in sorted(desk.config.cameras)]),
         ("severity", "Any severity", [("alert", "Alert"), ("warning", "Warning"), ("info", "Info")]),
         (
@@ -117,6 +163,14 @@ def _filters(desk: Desk) -> list[tuple[str, str, list[tuple[str, str]]]]:
             [("confirmed", "Confirmed"), ("rejected", "Rejected"), ("unsure", "Unsure"), ("none", "No verdict")],
         ),
     ]
+
+
+def _ill(desk: Desk) -> dict[str, list[str]]:
+    """What is wrong now, in words, by camera."""
+    found: dict[str, list[str]] = {}
+    for row in desk.health_events.open():
+        found.setdefault(row.camera, []).append(HEALTH_TITLES[row.kind])
+    return found
 
 
 def _link_words(desk: Desk) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.types import HealthKind
+
 
 class LinkState(Protocol):
     """The uplink now (`appliance.broker.LinkState` is one). `error`: why it is down, one sentence without secrets."""
@@ -36,3 +38,5 @@ class HealthState:
 
 LinkProbe = Callable[[], LinkState]
 HealthProbe = Callable[[], HealthState]
+RelearnOrder = Callable[[str, HealthKind], object]
+"""(camera, kind): a person says that what the camera shows is right as it is."""

@@ -21,12 +21,15 @@ _TITLES = {
     403: "Not allowed",
     404: "Not found",
     405: "Method not allowed",
+    409: "Not yet",
+    410: "Gone",
     415: "Wrong content type",
     416: "Range not satisfiable",
     422: "Not understood",
     429: "Too many tries",
     500: "Something went wrong",
     503: "Not available now",
+    507: "No room",
 }
 
 

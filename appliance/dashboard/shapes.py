@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
 from appliance.store.cameras import CameraRow
-from appliance.store.rows import AlertDetail, AlertRow, Delivery, EscalationRow, EvidenceRow, EvidenceState
-from appliance.types import Box, CameraStateName, Decision, EventKind, Gap, Review, Severity, TrackedObject
-from appliance.wire import Verdict
+from appliance.store.health import HealthRow
+from appliance.store.rows import (
+    AlertDetail,
+    AlertRow,
+    Delivery,
+    EscalationRow,
+    EvidenceRow,
+    EvidenceState,
+    StepEvidence,
+    StepRow,
+)
+from appliance.types import (
+    Box,
+    CameraStateName,
+    Decision,
+    DecodeState,
+    EventKind,
+    Gap,
+    HealthKind,
+    Review,
+    Severity,
+    TrackedObject,
+)
+from appliance.wire import Need, Verdict
 
 API = "/api/v1"
 
@@ -68,6 +91,62 @@ def _title(row: AlertRow) -> str:
     return labels[:1].upper() + labels[1:] + (f" and {len(row.labels) - 2} more" if len(row.labels) > 2 else "")
 
 
+HEALTH_TITLES: dict[HealthKind, str] = {
+    "stalled": "No picture comes",
+    "frozen": "Frozen picture",
+    "black": "Black picture",
+    "covered": "Covered or out of focus",
+    "moved": "Camera moved",
+    "clock": "Clock jumped",
+    "detector": "Detector stuck",
+    "unexamined": "Not examined",
+}
+LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
+
+
+class HealthItem(Shape):
+    """Something was not as it should be; `camera` "" for the box, `t_end` null while it lasts.
+
+    told_t: when it was noticed. recovery: what was tried last, attempts: how often; times: how often it came back.
+    seen_t: when a person said that it was seen. learnable: seen means that what is seen now is right.
+    """
+
+    id: str
+    camera: str
+    kind: HealthKind
+    title: str
+    t_start: float
+    t_end: float | None
+    told_t: float
+    reason: str
+    recovery: str
+    attempts: int
+    times: int
+    ended_by: str
+    seen_t: float | None
+    learnable: bool
+    rev: int
+    url: str
+    camera_page: str | None
+
+    @classmethod
+    def of(cls, row: HealthRow) -> HealthItem:
+        return cls(
+            id=row.id, camera=row.camera, kind=row.kind, title=HEALTH_TITLES[row.kind], t_start=row.t_start,
+            t_end=row.t_end, told_t=row.told_t, reason=row.reason, recovery=row.recovery, attempts=row.attempts,
+            times=row.times, ended_by=row.ended_by, seen_t=row.seen_t, learnable=row.kind in LEARNABLE, rev=row.rev,
+            url=f"{API}/health/events/{quote(row.id, safe='')}",
+            camera_page=f"/cameras/{quote(row.camera, safe='')}" if row.camera else None,
+        )  # fmt: skip
+
+
+class HealthPage(Shape):
+    """`next` is the query of the page with older events; null: there are none."""
+
+    events: list[HealthItem]
+    next: str | None
+
+
 class AlertPage(Shape):
     """`next` is the query of the page with older alerts; null: there are none."""
 
@@ -121,8 +200,27 @@ class EvidenceItem(Shape):
 EVIDENCE_NAMES = {"still": "still.jpg", "clip": "clip.mp4", "boxes": "boxes.json"}
 
 
+class StepItem(Shape):
+    """One message of the question: the evidence it brought ("" while it is made), and what it put on the uplink.
+
+    `need`: what the cloud then asked to see, because of `reason`; null: nothing more.
+    """
+
+    n: int
+    evidence: StepEvidence | Literal[""]
+    bytes: int
+    need: Need | None
+    reason: str
+
+    @classmethod
+    def of(cls, row: StepRow) -> StepItem:
+        answer = row.answer
+        need, reason = (answer.need, answer.reason) if answer else (None, "")
+        return cls(n=row.n, evidence=row.evidence, bytes=row.bytes_sent, need=need, reason=reason)
+
+
 class DeliveryItem(Shape):
-    """How far the question to the cloud got. `bytes` counts payload and headers, retries included."""
+    """How far the question to the cloud got. `bytes` counts payload and headers, retries included, of all `steps`."""
 
     escalation: str
     state: Delivery
@@ -133,12 +231,14 @@ class DeliveryItem(Shape):
     attempts: int
     bytes: int
     error: str
+    steps: tuple[StepItem, ...] = ()
 
     @classmethod
-    def of(cls, row: EscalationRow) -> DeliveryItem:
+    def of(cls, row: EscalationRow, steps: Sequence[StepRow]) -> DeliveryItem:
         return cls(
             escalation=row.id, state=row.state, priority=row.priority, created_t=row.created_t, sent_t=row.sent_t,
             settled_t=row.settled_t, attempts=row.attempts, bytes=row.bytes_sent, error=row.error,
+            steps=tuple(StepItem.of(step) for step in steps if step.escalation == row.id),
         )  # fmt: skip
 
 
@@ -158,7 +258,7 @@ class AlertFull(Shape):
             alert=AlertItem.of(detail.alert),
             events=[EventItem.model_validate(event) for event in detail.events],
             evidence=[EvidenceItem.of(row) for row in detail.evidence],
-            delivery=DeliveryItem.of(asked) if asked else None,
+            delivery=DeliveryItem.of(asked, detail.steps) if asked else None,
             verdict=answer.body if answer else None,
         )
 
@@ -206,7 +306,11 @@ class GapItem(Shape):
 
 
 class CameraFull(CameraItem):
-    """One camera with its numbers: fps of the newest recording, looks a second over the last seconds, today's sums."""
+    """One camera with its numbers: fps of the newest recording, looks a second over the last seconds, today's sums.
+
+    decoding: all of its pictures (`everything`, by order or because the stream allows nothing else), all while
+    something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
+    """
 
     codec: str = ""
     fps: float | None = None
@@ -216,6 +320,10 @@ class CameraFull(CameraItem):
     examined_today: int = 0
     unexamined_today: int = 0
     reconnects_today: int = 0
+    decoding: DecodeState | None = None
+    decoding_reason: str = ""
+    decoded_today: int = 0
+    skipped_today: int = 0
     zones: dict[str, tuple[tuple[float, float], ...]] = {}
     lines: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {}
     gaps: list[GapItem] = []

@@ -12,6 +12,7 @@ from appliance.store.audit import Audit, AuditKind, AuditRow
 from appliance.store.changes import touch
 from appliance.store.database import Database
 from appliance.store.rows import EscalationRow, MediaRow, read_escalation, read_media
+from appliance.store.steps import give_up
 
 AGEING_S = 600.0  # a question that waited this long goes before a younger one of the next higher priority
 PENALTY_S = 60.0  # each failed attempt lets others of that age go first, so that one bad question blocks nobody
@@ -27,6 +28,7 @@ class OutboxCounts:
     """How many escalations are in each state, and when the oldest that is not sent was made (None: all are)."""
 
     waiting: int = 0
+    deferred: int = 0
     ready: int = 0
     sent: int = 0
     settled: int = 0
@@ -79,7 +81,7 @@ class Outbox:
             connection.execute(
                 "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?", (chunks_acked, row.id, media.n)
             )
-            connection.execute("UPDATE escalation SET bytes_sent = bytes_sent + ? WHERE id = ?", (bytes_sent, row.id))
+            _count(connection, row, bytes_sent)
             if complete:
                 self._left(connection, row, media.ref.kind, media.ref.bytes, media.ref.sha256, "")
 
@@ -95,14 +97,27 @@ class Outbox:
                 (body.model_copy(update={"media": rest}).to_json().decode(), reason, row.id),
             )
 
+    def withhold(self, row: EscalationRow) -> None:
+        """This camera sends no pictures (any more): the question goes, or stands, without those it was given.
+
+        Raises StoreError.
+        """
+        with self._db.transaction() as connection:
+            for media in self.media_of(row.id):
+                self._half_left(connection, row, media, "withheld")
+            connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
+            body = self._body(connection, row.id).model_copy(update={"media": (), "can": (), "image_free": True})
+            connection.execute("UPDATE escalation SET body = ? WHERE id = ?", (body.to_json().decode(), row.id))
+
     def sent(self, row: EscalationRow, t: float, bytes_sent: int) -> None:
         """The broker has stored the question. Raises StoreError."""
         with self._db.transaction() as connection:
             changed = connection.execute(
-                """UPDATE escalation SET state = 'sent', sent_t = ?, attempts = attempts + 1, error = '',
-                   bytes_sent = bytes_sent + ? WHERE id = ? AND state IN ('ready', 'sent')""",
-                (t, bytes_sent, row.id),
+                """UPDATE escalation SET state = 'sent', sent_t = ?, attempts = attempts + 1, error = ''
+                   WHERE id = ? AND step = ? AND state IN ('ready', 'sent')""",
+                (t, row.id, row.step),
             )
+            _count(connection, row, bytes_sent)
             facts = row.body.to_json()
             again = "sent again, as no verdict came; " if row.state == "sent" else ""
             self._left(connection, row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), again)
@@ -112,7 +127,9 @@ class Outbox:
     def reopen(self, row: EscalationRow, lost: Sequence[MediaRow]) -> None:
         """A sent question whose pictures `lost` the broker no longer has: send them and it again. Raises StoreError."""
         with self._db.transaction() as connection:
-            connection.execute("UPDATE escalation SET state = 'ready' WHERE id = ? AND state = 'sent'", (row.id,))
+            connection.execute(
+                "UPDATE escalation SET state = 'ready' WHERE id = ? AND step = ? AND state = 'sent'", (row.id, row.step)
+            )
             for media in lost:
                 connection.execute(
                     "UPDATE media SET chunks_acked = 0 WHERE escalation = ? AND n = ?", (row.id, media.n)
@@ -122,10 +139,11 @@ class Outbox:
         """An attempt failed; `bytes_sent` may have left all the same. Raises StoreError."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
-                """UPDATE escalation SET attempts = attempts + 1, bytes_sent = bytes_sent + :bytes,
-                   error = iif(state IN ('ready', 'sent'), :error, error) WHERE id = :id""",
-                {"error": error, "bytes": bytes_sent, "id": row.id},
+                """UPDATE escalation SET attempts = attempts + 1, error = iif(state IN ('ready', 'sent'), ?, error)
+                   WHERE id = ? AND step = ?""",
+                (error, row.id, row.step),
             )
+            _count(connection, row, bytes_sent)
 
     def clock_stepped(self, step_s: float) -> None:
         """Move the open questions with the wall clock: they are no older than before it was set. Raises StoreError."""
@@ -163,6 +181,8 @@ class Outbox:
         return OutboxCounts(**states, oldest_t=oldest)
 
     def _expire(self, row: EscalationRow) -> None:
+        if row.step and self._end_with_what_was_said(row):
+            return
         hours = self._expire_s / 3600
         why = "no verdict came" if row.state == "sent" else f"could not be sent ({row.error or 'no connection'})"
         with self._db.transaction() as connection:
@@ -174,6 +194,17 @@ class Outbox:
                 for media in self.media_of(row.id):
                     self._half_left(connection, row, media, "given up")
                 touch(self._db, connection, row.alert)
+
+    def _end_with_what_was_said(self, row: EscalationRow) -> bool:
+        """The cloud saw the first evidence and was unsure; that stands when what it asked for could not be sent."""
+        why = f"no answer to that came within {self._expire_s / 3600:g} h"
+        if row.state != "sent":
+            why = f"that could not be sent within {self._expire_s / 3600:g} h ({row.error or 'no connection'})"
+        with self._db.transaction() as connection:
+            ended = give_up(self._db, connection, row, why, self._db.clock.now())
+            for media in self.media_of(row.id) if ended else ():
+                self._half_left(connection, row, media, "given up")
+        return ended
 
     def _half_left(self, connection: sqlite3.Connection, row: EscalationRow, media: MediaRow, note: str) -> None:
         """A picture of which some chunks left has left in part, and the audit says so."""
@@ -202,3 +233,13 @@ class Outbox:
         row = connection.execute("SELECT body FROM escalation WHERE id = ?", (escalation,)).fetchone()
         body: wire.Escalation = wire.Escalation.from_json(row["body"].encode())
         return body
+
+
+def _count(connection: sqlite3.Connection, row: EscalationRow, bytes_sent: int) -> None:
+    """Bytes that left for the step that `row` was read at."""
+    connection.execute("UPDATE escalation SET bytes_sent = bytes_sent + ? WHERE id = ?", (bytes_sent, row.id))
+    connection.execute(
+        """INSERT INTO step (escalation, n, bytes_sent) VALUES (?, ?, ?)
+           ON CONFLICT DO UPDATE SET bytes_sent = bytes_sent + excluded.bytes_sent""",
+        (row.id, row.step, bytes_sent),
+    )

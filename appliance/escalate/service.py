@@ -34,9 +34,10 @@ class EscalationService:
         clock: Clock,
         *,
         changed: Callable[[], None] = lambda: None,
+        image_free: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._link = Link(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
-        self._uplink = Uplink(self._link, outbox, root, meter, clock)
+        self._uplink = Uplink(self._link, outbox, root, meter, clock, image_free)
         self._verdicts = Verdicts(self._link, site, alerts, clock, changed)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()

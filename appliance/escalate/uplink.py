@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from appliance.wire import (
     STREAM_MEDIA,
     escalation_subject,
     media_subject,
-    message_id,
+    question_message_id,
 )
 
 # A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
@@ -54,13 +54,25 @@ class Uplink:
     """Owner of the sending side: one task, one message at a time, the most urgent first.
 
     Between two chunks it looks again what is the most urgent, so that an alarm does not wait for another's clip.
+    Pictures of a camera that is `image_free` (made before the site file said so) are withheld here, at the one place
+    from which pictures leave.
     Invariant: the outbox is told of what the broker acknowledged, after that and before anything else is sent; a cut
     costs one chunk sent twice at most. All bytes put on the link are counted, also those of failed attempts.
     While the database cannot be written nothing is sent, for it could not be noted.
     """
 
-    def __init__(self, link: Link, outbox: Outbox, root: Path, meter: Meter, clock: Clock) -> None:
+    def __init__(
+        self,
+        link: Link,
+        outbox: Outbox,
+        root: Path,
+        meter: Meter,
+        clock: Clock,
+        image_free: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """image_free: whether no pixels of a camera may leave the site."""
         self._link = link
+        self._image_free = image_free
         self._outbox = outbox
         self._root = root
         self._meter = meter
@@ -118,6 +130,8 @@ class Uplink:
 
     async def _step(self, row: EscalationRow) -> int:
         """The next chunk of one question, or, when all are there, the question itself (1)."""
+        if self._withheld(row):
+            return 0
         if await self._begun_elsewhere(row):
             return 0
         for media in self._outbox.media_of(row.id):
@@ -125,6 +139,14 @@ class Uplink:
                 await self._send_chunk(row, media)
                 return 0
         return await self._ask(row)
+
+    def _withheld(self, row: EscalationRow) -> bool:
+        """Whether the question had pictures that must not leave, and has none now."""
+        if not row.body.media or not self._image_free(row.camera):
+            return False
+        logger.info("escalation %s goes without its pictures: this site sends none", row.id)
+        self._outbox.withhold(row)
+        return True
 
     async def _begun_elsewhere(self, row: EscalationRow) -> bool:
         """Whether chunks went over an earlier connection and the broker has lost them since: they go again."""
@@ -162,6 +184,10 @@ class Uplink:
 
     async def _ask_again(self, row: EscalationRow) -> int:
         """Send an unanswered question again, and before it the pictures that the broker no longer has."""
+        if self._withheld(row):
+            self._outbox.reopen(row, ())
+            self._more.set()
+            return 0
         lost = await self._lost(row, self._outbox.media_of(row.id))
         if lost:
             self._outbox.reopen(row, lost)
@@ -173,7 +199,7 @@ class Uplink:
         message = Message(
             escalation_subject(row.site, row.priority),
             row.body.to_json(),
-            {"Nats-Msg-Id": message_id(row.site, row.id)},
+            {"Nats-Msg-Id": question_message_id(row.site, row.id, row.step)},
             "facts",
         )
         if not await self._send(row, message, STREAM_ESCALATION):

@@ -18,6 +18,7 @@ from appliance.backoff import Backoff
 from appliance.broker import Link
 from appliance.clock import Clock
 from appliance.errors import StoreUnavailable, UplinkError
+from appliance.store.steps import Answered
 from appliance.telemetry import Repeats
 from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
 
@@ -31,16 +32,18 @@ logger = logging.getLogger(__name__)
 class Settles(Protocol):
     """Who applies verdicts; see appliance.store.alerts."""
 
-    def settle(self, verdict: Verdict, t: float) -> bool:
-        """Apply once; False when it was applied before or was never asked for. Raises StoreError."""
+    def answer(self, verdict: Verdict, t: float) -> Answered:
+        """Apply once; `known` when it was applied before or was never asked for. Raises StoreError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictCounts:
-    """Verdicts since the start: applied, seen before (or never asked for), and refused as not understood."""
+    """Verdicts since the start: applied, requests for more evidence, seen before (or never asked for), and refused as
+    not understood."""
 
     applied: int = 0
+    more: int = 0
     known: int = 0
     refused: int = 0
 
@@ -127,14 +130,15 @@ class Verdicts:
             await self._say(message.term())
             return
         try:
-            applied = self._alerts.settle(verdict, self._clock.now())
+            outcome = self._alerts.answer(verdict, self._clock.now())
         except StoreUnavailable:
             await self._say(message.nak(delay=AGAIN_S))
             raise
-        self._count(applied=int(applied), known=int(not applied))
+        self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
         await self._say(message.ack())
-        if applied:
-            logger.info("verdict on alert %s: %s", verdict.alert, verdict.decision)
+        if outcome != "known":
+            said = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
+            logger.info("verdict on alert %s: %s", verdict.alert, said)
             self._changed()
 
     async def _say(self, acknowledgement: object) -> None:
@@ -144,6 +148,6 @@ class Verdicts:
         except (nats.errors.Error, OSError) as error:
             raise UplinkError(f"a verdict could not be acknowledged: {type(error).__name__}") from None
 
-    def _count(self, applied: int = 0, known: int = 0, refused: int = 0) -> None:
+    def _count(self, applied: int = 0, more: int = 0, known: int = 0, refused: int = 0) -> None:
         now = self.counts
-        self.counts = VerdictCounts(now.applied + applied, now.known + known, now.refused + refused)
+        self.counts = VerdictCounts(now.applied + applied, now.more + more, now.known + known, now.refused + refused)

@@ -27,8 +27,10 @@ from appliance.ingest.channel import Channel
 from appliance.ingest.process import DetectorHangs, Ingest
 from appliance.telemetry import configure_logging
 from appliance.track.tracker import Tracker
+from appliance.wire import WireError, decode_command
 
 CONFIG_BYTES_MAX = 8 * 1024 * 1024
+COMMAND_BYTES_MAX = 64 * 1024
 _PR_SET_PDEATHSIG = 1
 
 logger = logging.getLogger(__name__)
@@ -85,9 +87,15 @@ def _read_site() -> SiteConfig:
 
 
 def _watch_stdin(ingest: Ingest) -> None:
+    """What the core has to say, a JSON line each; the end of it is the end of us."""
     with contextlib.suppress(OSError, ValueError):
-        while sys.stdin.buffer.read(4096):
-            pass
+        while line := sys.stdin.buffer.readline(COMMAND_BYTES_MAX):
+            try:
+                command = decode_command(line)
+            except WireError as error:
+                logger.warning("a command of the core was not understood: %s", error)
+            else:
+                ingest.relearn(command.camera, command.kind)
     ingest.stop()
 
 

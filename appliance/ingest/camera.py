@@ -9,12 +9,13 @@ from appliance import config
 from appliance.clock import Clock
 from appliance.ingest.feed import Feed, FeedCounts, Sink
 from appliance.ingest.file import FileSource
+from appliance.ingest.health.vigil import Signs, Vigil
 from appliance.ingest.recorder import Place, Recorder
 from appliance.ingest.rtsp import RtspSource
 from appliance.ingest.source import Source
 from appliance.ingest.tcpmeter import SocketFinder
 from appliance.ingest.watch import Watch, WatchCounts
-from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, IngestMessage
+from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
 
 Emit = Callable[[IngestMessage], None]
 MAIN = "main"
@@ -39,11 +40,15 @@ class Camera:
         finder: SocketFinder,
         clock: Clock,
         emit: Emit,
+        *,
+        vigil: Vigil | None = None,
     ) -> None:
         self._name = name
         self._finder = finder
         self._clock = clock
         self._emit = emit
+        self._vigil = vigil
+        self._tries = self._breaks = 0
         self._lock = threading.Lock()
         self._states: dict[str, tuple[CameraStateName, str]] = {}
         self._told: tuple[CameraStateName, str] | None = None
@@ -56,6 +61,11 @@ class Camera:
         ]
         self._told_feeds = {role: feed.counts() for role, feed in self._feeds.items()}
         self._told_watch = watch.counts()
+        self._told_unrecorded = 0
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def warning(self) -> str:
@@ -79,18 +89,22 @@ class Camera:
                 thread.join(max(0.0, deadline - self._clock.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def tick(self) -> None:
-        """Notice silence, and tell what happened since the last call."""
+    def tick(self, *, blind: bool = False) -> None:
+        """Notice silence, and tell what happened since the last call. blind: the detector is stuck."""
         for feed in self._feeds.values():
             feed.notice_silence()
         feeds = {role: feed.counts() for role, feed in self._feeds.items()}
         watch = self._watch.counts()
-        self._emit(self._meter(feeds, watch))
-        self._told_feeds, self._told_watch = feeds, watch
+        unrecorded = self._recorder.lost if self._recorder is not None else 0
+        self._emit(self._meter(feeds, watch, unrecorded))
+        self._told_feeds, self._told_watch, self._told_unrecorded = feeds, watch, unrecorded
+        self._keep_vigil(feeds, watch, blind)
 
     def state(self, feed: str, state: CameraStateName, reason: str) -> None:
         """A feed changed its state (see `feed.Listener`)."""
         with self._lock:
+            self._tries += state == "lost"
+            self._breaks += state != "live"
             self._states[feed] = (state, reason)
             worst = max(self._states.values(), key=lambda pair: _WORST.index(pair[0]))
             if worst == self._told:
@@ -102,6 +116,24 @@ class Camera:
         """A gap began or ended (see `feed.Listener`). Gaps are of the main stream: that is what is recorded."""
         if feed == self._feed_name(MAIN):
             self._emit(Gap(camera=self._name, t_start=t_start, t_end=t_end, reason=reason))
+
+    def relearn(self, kind: HealthKind) -> None:
+        """A person says that what the camera shows is right as it is. Any thread."""
+        self._watch.relearn(kind)
+
+    def _keep_vigil(self, feeds: dict[str, FeedCounts], watch: WatchCounts, blind: bool) -> None:
+        if self._vigil is None:
+            return
+        with self._lock:
+            state, reason = self._told or ("connecting", "")
+            tries, breaks = self._tries, self._breaks
+        packets = tuple(counts.packets for counts in feeds.values())
+        signs = Signs(packets, watch.decoded, watch.examined, state, reason, tries, breaks)
+        remedy = self._vigil.tick(signs, blind=blind)
+        if remedy == "look":
+            self._watch.insist()
+        elif remedy == "connect":
+            self._watch.connect_anew("nothing that came could be made into a picture")
 
     def _make_feeds(self, plan: config.Camera) -> dict[str, Feed]:
         record: tuple[Sink, ...] = (self._recorder,) if self._recorder is not None else ()
@@ -136,7 +168,7 @@ class Camera:
     def _feed_name(self, role: str) -> str:
         return f"camera {self._name}" if role == MAIN else f"camera {self._name} ({role} stream)"
 
-    def _meter(self, feeds: dict[str, FeedCounts], watch: WatchCounts) -> CameraMeter:
+    def _meter(self, feeds: dict[str, FeedCounts], watch: WatchCounts, unrecorded: int) -> CameraMeter:
         told = self._told_feeds
         return CameraMeter(
             camera=self._name,
@@ -148,4 +180,8 @@ class Camera:
             examined=watch.examined - self._told_watch.examined,
             unexamined=watch.unexamined - self._told_watch.unexamined,
             reconnects=sum(now.reconnects - told[role].reconnects for role, now in feeds.items()),
+            unrecorded=unrecorded - self._told_unrecorded,
+            skipped=watch.skipped - self._told_watch.skipped,
+            decoding=watch.decoding,
+            decoding_reason=watch.decoding_reason,
         )

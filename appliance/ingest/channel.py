@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from appliance.types import CameraMeter, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
+from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, IngestMessage, SegmentRow
 from appliance.wire import encode_ingest
 
 BOXES_MAX = 2000
@@ -144,6 +144,8 @@ def _key(message: IngestMessage) -> tuple[str, str] | None:
         return "meter", message.camera
     if isinstance(message, IngestHealth):
         return "health", ""
+    if isinstance(message, HealthEvent):
+        return "health_event", message.id
     return None
 
 
@@ -157,6 +159,8 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         examined=a.examined + b.examined,
         unexamined=a.unexamined + b.unexamined,
         reconnects=a.reconnects + b.reconnects,
+        unrecorded=a.unrecorded + b.unrecorded,
+        skipped=a.skipped + b.skipped,
     )
 
 

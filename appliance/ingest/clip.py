@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
@@ -11,12 +11,14 @@ from appliance.ingest.decode import Decoder, Frame
 from appliance.ingest.file import FileSource
 from appliance.ingest.picture import upright_size
 from appliance.ingest.source import StreamInfo
+from appliance.ingest.thrift.thrift import Thrift
 
 
 class Clip:
     """One file, read once from its beginning; `t` of a frame is seconds since the first one.
 
-    Use as a context manager. After `frames()` is exhausted, `decoded`, `damaged` and `jumps` say how it went.
+    Use as a context manager. After `frames()` is exhausted, `decoded`, `skipped`, `damaged` and `jumps` say how it
+    went, and `t` where it ended. before_t: of the latest packet before the one whose picture was shown last.
     """
 
     def __init__(self, url: str, name: str = "clip") -> None:
@@ -24,6 +26,9 @@ class Clip:
         self._source = FileSource(name, url)
         self._decoder: Decoder | None = None
         self._info: StreamInfo | None = None
+        self._counted: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.t = 0.0
+        self.before_t = float("-inf")
 
     def __enter__(self) -> Clip:
         """Raises SourceError with one sentence when it is not a video."""
@@ -43,7 +48,13 @@ class Clip:
 
     @property
     def decoded(self) -> int:
-        return self._decoder.decoded if self._decoder else 0
+        """Pictures; one that was decoded twice counts once."""
+        return (self._decoder.decoded if self._decoder else 0) - self._counted()[1]
+
+    @property
+    def skipped(self) -> int:
+        """Packets that `thrift` saw no reason to decode."""
+        return self._counted()[0]
 
     @property
     def damaged(self) -> int:
@@ -55,20 +66,45 @@ class Clip:
         """Places where the file's time stamps made no sense and time was anchored anew."""
         return self._source.jumps
 
-    def frames(self) -> Iterator[Frame]:
-        """Every picture that can be decoded, in order. Raises SourceError when there was none at all."""
+    def frames(self, thrift: Thrift | None = None, base_s: float = 0.0, *, goes_on: bool = False) -> Iterator[Frame]:
+        """Every picture that can be decoded, in order, or those that `thrift` picks, which must have been dealt with
+        before the next one is asked for.
+
+        base_s: what the caller adds to their times. goes_on: the clip is the next part of the one that `thrift` had
+        before. Raises SourceError when there was no picture at all.
+        """
         assert self._decoder is not None, "use `with Clip(...) as clip`"
         begin: float | None = None
-        for frame in self._decoded(self._decoder):
-            begin = frame.t if begin is None else begin
-            yield frame if begin == 0 else replace(frame, t=round(frame.t - begin, 6))
+        if thrift is not None:
+            self._follow(thrift, self._decoder, base_s, goes_on=goes_on)
+        for frame in self._decoded(self._decoder, thrift, base_s):
+            if begin is None:
+                begin = frame.t
+                if thrift is not None:
+                    thrift.ahead_s = base_s - begin
+            self.t = frame.t if begin == 0 else round(frame.t - begin, 6)
+            yield frame if begin == 0 else replace(frame, t=self.t)
         if self._decoder.decoded == 0:
             raise SourceError(f"{self._name}: {self.info.label} is a video, but no picture in it can be decoded")
 
-    def _decoded(self, decoder: Decoder) -> Iterator[Frame]:
+    def _decoded(self, decoder: Decoder, thrift: Thrift | None, base_s: float) -> Iterator[Frame]:
+        if thrift is None:
+            for packet in self._source.packets():
+                yield from decoder.decode(packet)
+            yield from decoder.flush()
+            return
         for packet in self._source.packets():
-            yield from decoder.decode(packet)
-        yield from decoder.flush()
+            yield from thrift.take(packet)
+            self.before_t = max(self.before_t, round(packet.t + thrift.ahead_s - base_s, 6))
+        yield from thrift.end()
+        if thrift.state == "idle":  # time has passed, and nobody has looked
+            self.t = max(self.t, self.before_t)
+
+    def _follow(self, thrift: Thrift, decoder: Decoder, base_s: float, *, goes_on: bool) -> None:
+        before = thrift.counts()
+        self._counted = lambda: (thrift.skipped - before.skipped, thrift.again - before.again)
+        thrift.begin(decoder, self.info, goes_on=goes_on)
+        thrift.ahead_s = base_s
 
 
 def picture_size(frame: Frame) -> tuple[int, int]:

@@ -15,11 +15,17 @@ DAMAGED_IN_A_ROW_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One decoded picture. index: 0-based in the run; t: camera time in seconds, rising strictly."""
+    """One decoded picture. index: 0-based in the run; t: camera time in seconds, rising strictly.
+
+    late: decoded after the fact, with others, since something turned out to matter. next_s: as far as is known, no
+    other picture will be decoded for so long.
+    """
 
     index: int
     t: float
     picture: av.VideoFrame
+    late: bool = False
+    next_s: float = 0.0
 
 
 class Decoder:
@@ -32,10 +38,12 @@ class Decoder:
     def __init__(self, name: str, info: StreamInfo) -> None:
         self.decoded = 0
         self.damaged = 0
+        self.intact = True
         self._name = name
         self._context = info.stream.codec_context
         self._frame_s = info.frame_s
         self._row = 0
+        self._index = 0
         self._last_t: float | None = None
 
     def decode(self, packet: VideoPacket) -> list[Frame]:
@@ -45,6 +53,24 @@ class Decoder:
     def flush(self) -> list[Frame]:
         """The pictures still held back for their order, at the end of a clip."""
         return self._pictures(None)
+
+    def restart(self, index: int) -> None:
+        """Forget the pictures so far: what comes next is a key frame, and its picture has the number `index`."""
+        self._context.flush_buffers()
+        self._index, self._last_t, self.intact = index, None, True
+
+    def alone(self, packet: VideoPacket) -> Frame | None:
+        """The picture of a key frame, after `restart`; None: it is damaged.
+
+        A decoder that holds pictures back for their order must be drained, and then cannot go on from here (`intact`).
+        """
+        damaged = self.damaged
+        frames = self.decode(packet)
+        if not frames and self.damaged == damaged:
+            frames = self.flush()
+            self._context.flush_buffers()
+            self.intact = False
+        return frames[0] if frames else None
 
     def _pictures(self, packet: av.Packet[av.VideoStream] | None) -> list[Frame]:
         try:
@@ -65,7 +91,8 @@ class Decoder:
             raise SourceLost(f"{self._name}: {DAMAGED_IN_A_ROW_MAX} packets in a row could not be decoded")
 
     def _frame(self, picture: av.VideoFrame) -> Frame:
-        frame = Frame(self.decoded, self._time(picture), picture)
+        frame = Frame(self._index, self._time(picture), picture)
+        self._index += 1
         self.decoded += 1
         self._last_t = frame.t
         return frame

@@ -6,7 +6,7 @@ answers, in order. Live ingest and replay share it; that is what makes a replay 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from appliance.ingest.picture import Pictures, upright_size
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
 QUIET_AFTER_S = 2.0
+LATE_SHARE = 0.1  # of heartbeat_s: a key frame that comes that much later is waited for
 _EARLY_S = 0.002
 
 
@@ -54,9 +55,18 @@ class Detector(Protocol):
 class Tracker(Protocol):
     """Follows objects through the frames of one camera run."""
 
-    def update(self, detections: Detections, t: float) -> tuple[TrackedObject, ...]:
-        """The objects of this frame. Called only for frames that were looked at; `t` rises."""
+    def update(
+        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]]
+    ) -> tuple[TrackedObject, ...]:
+        """The objects of this frame. Called only for frames that were looked at; `t` rises.
+
+        planes: the picture, brightness and perhaps two colour planes, upright (see `Pictures.planes`).
+        """
         ...
+
+
+Lens = Callable[[int, float, av.VideoFrame], av.VideoFrame]
+"""(frame, t, picture) to the picture that is examined instead: how a replay makes weather."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +85,31 @@ class Examiner:
     State: gate, tracker, when the last look and the last movement were, the sequence number. Live, `due` is called by
     the camera's thread, `picture` and `result` by the detector's; each touches only its own part of the state, and
     `result` is never called twice at once.
+
+    lens: put before gate and detector; asked only for frames that are in step. settle: brings in the results of all
+    looks so far. A replay that asks the detector ahead passes it; it is called only where a decision hangs on them.
+    seen: shown the gate's small plane of every frame that is in step (see `health.sentry.Sentry.look`).
     """
 
-    def __init__(self, camera: str, detector: Detector, tracker: Tracker, plan: config.Detect) -> None:
+    def __init__(
+        self,
+        camera: str,
+        detector: Detector,
+        tracker: Tracker,
+        plan: config.Detect,
+        *,
+        lens: Lens | None = None,
+        settle: Callable[[], None] | None = None,
+        seen: Callable[[float, NDArray[np.uint8]], None] | None = None,
+    ) -> None:
         self._camera = camera
         self._detector = detector
         self._tracker = tracker
         self._every_s = min(1 / plan.fps, plan.heartbeat_s)
         self._heartbeat_s = plan.heartbeat_s
+        self._lens = lens
+        self._settle = settle
+        self._seen = seen
         self._gate = Gate()
         self._for_gate = Pictures()
         self._for_detector = Pictures()
@@ -102,21 +129,50 @@ class Examiner:
         except DetectorError:
             return self.result(look, None)
 
-    def due(self, frame: int, t: float, picture: av.VideoFrame) -> Look | None:
+    def due(self, frame: int, t: float, picture: av.VideoFrame, *, next_s: float = 0.0) -> Look | None:
         """A look to be taken, or None: too early, or nothing moves, nothing is followed and the heartbeat is not due.
 
-        Call it for each decoded frame in order.
+        Call it for each decoded frame in order. next_s: no other may come for so long; a heartbeat that would fall due
+        before that, by more than LATE_SHARE, is due now.
         """
         if not self._in_step(t):
             return None
-        priority = self._gate.measure(self._for_gate.luma(picture))
+        if self._lens is not None:
+            picture = self._lens(frame, t, picture)
+        plane = self._for_gate.luma(picture)
+        if self._seen is not None:
+            self._seen(t, plane)
+        priority = self._gate.measure(plane)
         if priority > 0:
             self._moved_t = t
-        busy = t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S
-        if not busy and t - self._look_t < self._heartbeat_s - _EARLY_S:
+        if self._settle is not None and not self._wanted(t):
+            self._settle()  # results can only add to the reasons for a look
+        if not self._wanted(t) and not self.overdue(t + next_s - LATE_SHARE * self._heartbeat_s):
             return None
         self._look_t = t
         return Look(frame, t, picture, priority)
+
+    def moved(self, t: float) -> bool:
+        """The gate saw something move at `t`, or a moment before. Called by the camera's thread."""
+        return t - self._moved_t <= QUIET_AFTER_S
+
+    def busy(self, t: float) -> bool:
+        """Something moves or is followed, or did a moment ago. Called by the camera's thread."""
+        if self._settle is not None and not self.moved(t):
+            self._settle()
+        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S
+
+    def overdue(self, t: float) -> bool:
+        """The heartbeat is due at `t`. Called by the camera's thread."""
+        return t - self._look_t >= self._heartbeat_s - _EARLY_S
+
+    def changed(self, picture: av.VideoFrame) -> bool:
+        """Whether the gate would see movement in this picture; it learns nothing. Called by the camera's thread."""
+        return self._gate.peek(self._for_gate.luma(picture)) > 0
+
+    def insist(self) -> None:
+        """Make the next frame due, whatever rhythm and gate say of it."""
+        self._next_t, self._look_t = None, float("-inf")
 
     def picture(self, look: Look) -> NDArray[np.uint8]:
         """The picture of a look as the detector wants it: uint8 BGR (height, width, 3), upright."""
@@ -126,7 +182,8 @@ class Examiner:
         """What is known of the frame. None: the detector did not answer, so nothing is said about it."""
         objects: tuple[TrackedObject, ...] = ()
         if detections is not None:
-            objects = tuple(map(_rounded, self._tracker.update(detections, look.t)))
+            planes = self._for_detector.planes(look.picture)
+            objects = tuple(map(_rounded, self._tracker.update(detections, look.t, planes)))
             if objects:
                 self._seen_t = look.t
         self._seq += 1
@@ -138,6 +195,9 @@ class Examiner:
             looked=detections is not None,
             objects=objects,
         )
+
+    def _wanted(self, t: float) -> bool:
+        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S or self.overdue(t)
 
     def _in_step(self, t: float) -> bool:
         """At most `fps` frames a second, evenly, by camera time; a late frame does not bring two after it."""

@@ -33,10 +33,7 @@ class Gate:
             self._background = plane
             self._noise = np.zeros((plane.shape[0] // BLOCK, plane.shape[1] // BLOCK), np.float32)
             return 1.0
-        change = plane - self._background
-        change -= np.median(change[::3, ::4])
-        change = np.abs(change)
-        blocks = change.reshape(plane.shape[0] // BLOCK, BLOCK, plane.shape[1] // BLOCK, BLOCK).mean(axis=(1, 3))
+        blocks = _change(plane, self._background)
         moved = blocks > FLOOR + NOISE_FACTOR * self._noise
         self._background += BACKGROUND_SHARE * (plane - self._background)
         # Learned only from blocks at rest, so that a person walking by does not blind the place they walked through;
@@ -44,3 +41,18 @@ class Gate:
         pace = np.where(moved, NOISE_SHARE / 5, NOISE_SHARE).astype(np.float32)
         self._noise += pace * (np.minimum(blocks, NOISE_MAX) - self._noise)
         return float(moved.sum()) / moved.size if int(moved.sum()) >= MOVING_BLOCKS else 0.0
+
+    def peek(self, luma: NDArray[np.uint8]) -> float:
+        """What `measure` would say, without learning anything."""
+        if self._background is None or self._noise is None:
+            return 1.0
+        moved = _change(luma.astype(np.float32), self._background) > FLOOR + NOISE_FACTOR * self._noise
+        return float(moved.sum()) / moved.size if int(moved.sum()) >= MOVING_BLOCKS else 0.0
+
+
+def _change(plane: NDArray[np.float32], background: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Mean change of each block, without what the whole picture has in common."""
+    change = plane - background
+    change -= np.median(change[::3, ::4])
+    rows, columns = plane.shape[0] // BLOCK, plane.shape[1] // BLOCK
+    return np.asarray(np.abs(change).reshape(rows, BLOCK, columns, BLOCK).mean(axis=(1, 3)), np.float32)

@@ -9,6 +9,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 GATE_SIZE = (160, 90)
+PLANES_WIDTH_MAX = 640
 _PLANAR_8_BIT = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "nv12", "gray"})
 
 
@@ -39,15 +40,35 @@ class Pictures:
         # PyAV's rows may be padded, and detectors insist on plain ones.
         return np.ascontiguousarray(np.rot90(picture, turns))
 
+    def planes(self, frame: av.VideoFrame) -> tuple[NDArray[np.uint8], ...]:
+        """Upright brightness (H, W) and, where the camera has colours, two colour planes (h, w), uint8.
+
+        As they were decoded, without a copy, and good as long as the frame. Other formats are converted, no wider than
+        PLANES_WIDTH_MAX.
+        """
+        turns = quarter_turns(frame)
+        if frame.format.name not in _PLANAR_8_BIT:
+            width = min(PLANES_WIDTH_MAX, max(2, frame.width // 2 * 2))
+            height = max(2, frame.height * width // frame.width // 2 * 2)
+            frame = self._reformatter.reformat(frame, width, height, "yuv420p", interpolation=Interpolation.AREA)
+        if frame.format.name == "nv12":
+            pairs = _bytes(frame.planes[1], 2 * frame.planes[1].width)
+            found = [_bytes(frame.planes[0], frame.width), pairs[:, 0::2], pairs[:, 1::2]]
+        else:
+            found = [_bytes(plane, plane.width) for plane in frame.planes]
+        return tuple(np.rot90(each, turns) for each in found)
+
     def luma(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         """uint8 (90, 160): brightness only, not rotated, for measuring change."""
         if frame.format.name in _PLANAR_8_BIT:
-            plane = frame.planes[0]
-            rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[
-                : frame.height, : frame.width
-            ]
+            rows = _bytes(frame.planes[0], frame.width)
             # In two steps: averaging by a ratio that is no whole number costs five times as much.
             twice = cv2.resize(rows, (2 * GATE_SIZE[0], 2 * GATE_SIZE[1]), interpolation=cv2.INTER_LINEAR)
             return np.asarray(cv2.resize(twice, GATE_SIZE, interpolation=cv2.INTER_AREA), np.uint8)
         small = self._reformatter.reformat(frame, *GATE_SIZE, "gray8", interpolation=Interpolation.AREA)
         return np.asarray(small.to_ndarray(), np.uint8)
+
+
+def _bytes(plane: av.video.plane.VideoPlane, width: int) -> NDArray[np.uint8]:
+    """(height, width) of a plane, without the padding of its rows."""
+    return np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)[: plane.height, :width]

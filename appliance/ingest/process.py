@@ -13,20 +13,24 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from appliance import config
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.ingest.camera import Camera
 from appliance.ingest.channel import Channel, ChannelClosed
 from appliance.ingest.examine import Detector, Tracker
+from appliance.ingest.health.sentry import Sentry
+from appliance.ingest.health.vigil import BoxVigil, Vigil
 from appliance.ingest.looks import Looks
 from appliance.ingest.recorder import Place
 from appliance.ingest.tcpmeter import SocketFinder
 from appliance.ingest.watch import Watch
-from appliance.types import IngestHealth, IngestMessage
+from appliance.types import HealthKind, IngestHealth, IngestMessage
 
 TICK_S = 1.0
 STOP_S_MAX = 6.0
 DETECTOR_S_MAX = 30.0
+RING_FREE_MIN = 8_000_000  # of a folder in memory: others may lie there, too
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +62,15 @@ class Ingest:
         for name, plan in site.cameras.items():
             if not plan.enabled:
                 continue
-            watch = Watch(name, detector, new_tracker, plan.detect, clock, self._emit)
-            place = _place(site, name) if plan.record else None
+            sentry = Sentry(name, site.health, plan.health_ignore, self._emit, mend=not plan.is_file)
+            vigil = Vigil(name, site.health, plan.health_ignore, self._emit, clock, heartbeat_s=plan.detect.heartbeat_s)
+            watch = Watch(name, detector, new_tracker, plan.detect, clock, self._emit, sentry)
+            place = _place(site, name, plan) if plan.record else None
             watches.append(watch)
-            self._cameras.append(Camera(name, plan, place, watch, finder, clock, self._emit))
+            self._cameras.append(Camera(name, plan, place, watch, finder, clock, self._emit, vigil=vigil))
         self._detector = detector
         self._looks = Looks(detector, watches, clock)
+        self._box = BoxVigil(site.health, self._emit, clock)
 
     def run(self) -> None:
         """Until `stop()`. Raises DetectorHangs when the detector does not come back."""
@@ -83,9 +90,16 @@ class Ingest:
         """May be called from any thread, and from a signal handler."""
         self._stop.set()
 
+    def relearn(self, camera: str, kind: HealthKind) -> None:
+        """A person has seen a health event and says that the picture is right as it is. Any thread."""
+        for each in self._cameras:
+            if each.name == camera:
+                each.relearn(kind)
+
     def _tick(self) -> None:
+        self._box.tick(self._looks.busy_s(), self._looks.warning)
         for camera in self._cameras:
-            camera.tick()
+            camera.tick(blind=self._box.is_blind)
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
@@ -96,6 +110,7 @@ class Ingest:
             )
         )
         if self._looks.busy_s() > DETECTOR_S_MAX:
+            self._box.restarting()
             raise DetectorHangs(f"the detector has not answered for {DETECTOR_S_MAX:.0f} s")
 
     def _warnings(self) -> list[str]:
@@ -126,12 +141,16 @@ class Ingest:
             self._stop.set()
 
 
-def _place(site: SiteConfig, camera: str) -> Place:
+def _place(site: SiteConfig, camera: str, plan: config.Camera) -> Place:
+    storage = site.storage
+    ring = plan.record == "pre_roll"
+    elsewhere = ring and storage.preroll_dir is not None
     return Place(
-        root=Path(site.storage.dir),
+        root=Path(storage.dir),
         camera=camera,
-        segment_s=site.storage.segment_s,
-        free_min_bytes=round(site.storage.disk_free_min_mb * 1_000_000),
+        segment_s=storage.segment_s,
+        free_min_bytes=RING_FREE_MIN if elsewhere else round(storage.disk_free_min_mb * 1_000_000),
+        ring_bytes=round((plan.quota.preroll_mb or storage.quota.preroll_mb) * 1_000_000) if ring else None,
     )
 
 

@@ -5,10 +5,12 @@ Segments begin at key frames, so a camera whose key frames are far apart makes s
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,35 +20,41 @@ from appliance.clock import Clock
 from appliance.ingest.segment import Segment, SegmentFile, SegmentHead, suffix_for
 from appliance.ingest.source import StreamInfo, VideoPacket
 from appliance.telemetry import Repeats
-from appliance.types import SegmentRow
+from appliance.types import Gap, SegmentKind, SegmentRow
 
 RETRY_S = 5.0
+RING_FULL = 2  # times its bytes: the core, which lets it go round, does not come or must not
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a camera's segments go. root: the storage folder; camera: a safe name; segment_s: their usual length."""
+    """Where a camera's segments go. root: the storage folder; camera: a safe name; segment_s: their usual length.
+
+    ring_bytes: of a pre-roll ring, whose segments the core deletes and moves; None: a continuous recording.
+    """
 
     root: Path
     camera: str
     segment_s: float
     free_min_bytes: int
+    ring_bytes: int | None = None
 
 
 class Recorder:
     """Writes one camera's segments and tells of each that begins, grows or ends (with 0 frames: it came to nothing).
 
-    State: at most one open segment; whether the disk refuses. Owner: the camera's reading thread. Invariant: every
-    packet between the first key frame and the end is on disk within about a second or counted in `lost`.
+    State: at most one open segment; whether the disk refuses, and since when. Owner: the camera's reading thread.
+    Invariant: every packet between the first key frame and the end is on disk within about a second or counted in
+    `lost`, and a pause is told as a gap, with its reason, when it begins, at each try, and when it ends.
     """
 
     def __init__(
         self,
         place: Place,
         clock: Clock,
-        emit: Callable[[SegmentRow], None],
+        emit: Callable[[SegmentRow | Gap], None],
         *,
         open_file: Callable[[Path], SegmentFile] | None = None,
     ) -> None:
@@ -63,6 +71,8 @@ class Recorder:
         self._segment: Segment | None = None
         self._cut = False
         self._retry_at = 0.0
+        self._kept_t: float | None = None
+        self._pause: Gap | None = None
 
     def begin(self, info: StreamInfo, run: str) -> None:
         """A new connection: the next key frame begins a new segment."""
@@ -83,7 +93,7 @@ class Recorder:
         try:
             self._take(packet, self._info)
         except (OSError, av.error.FFmpegError, ValueError) as error:
-            self._refused(error)
+            self._refused(error, packet.t)
 
     def end(self) -> None:
         """Close what is open: the source ended or was lost."""
@@ -95,8 +105,12 @@ class Recorder:
         except (OSError, av.error.FFmpegError) as error:
             segment.rescue()
             self.lost += segment.frames - segment.frames_safe
-            self._refused(error)
-        self._emit(segment.row(complete=True))
+            self._tell(segment, complete=True)
+            self._refused(error, self._kept_t or segment.t_start)
+            return
+        self._tell(segment, complete=True)
+        if segment.frames:
+            self._recovered(segment.t_start)  # a segment as short as a fragment is on disk only now
 
     def _take(self, packet: VideoPacket, info: StreamInfo) -> None:
         if packet.jump or (self._segment is not None and packet.keyframe and self._is_long(packet)):
@@ -106,10 +120,10 @@ class Recorder:
                 self.lost += self._retry_at > 0
                 return
             self._segment = self._new_segment(packet, info)
-            self._emit(self._segment.row(complete=False))
+            self._tell(self._segment, complete=False)
         if self._segment.write(packet):
-            self._emit(self._segment.row(complete=False))
-            self._recovered()
+            self._tell(self._segment, complete=False)
+            self._recovered(self._segment.t_start)
 
     def _is_long(self, packet: VideoPacket) -> bool:
         assert self._segment is not None
@@ -120,17 +134,31 @@ class Recorder:
         begin = datetime.fromtimestamp(packet.t, tz=timezone.utc)
         stamp = begin.strftime("%H%M%S.%f")[:-3]
         name = f"{begin:%Y%m%dT}{stamp}Z-{self._run}{suffix_for(info.codec)}"
-        relative = f"segments/{self._place.camera}/{begin:%Y-%m-%d}/{name}"
-        path = self._place.root / relative
+        ring = self._place.ring_bytes is not None
+        folder = f"preroll/{self._place.camera}" if ring else f"segments/{self._place.camera}/{begin:%Y-%m-%d}"
+        path = self._place.root / folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        stats = os.statvfs(path.parent)
-        if stats.f_bavail * stats.f_frsize < self._place.free_min_bytes:
-            raise OSError(28, "the disk has less free space than storage.disk_free_min_mb")
-        head = SegmentHead(self._place.camera, relative, packet.t, info.codec, self._size)
+        self._check_room(path.parent)
+        kind: SegmentKind = "pre_roll" if ring else "continuous"
+        head = SegmentHead(self._place.camera, f"{folder}/{name}", packet.t, info.codec, self._size, kind)
         return Segment(self._open_file(path), path.suffix, head, info, packet)
 
-    def _refused(self, error: Exception) -> None:
-        """The disk (or the muxer) said no: give up this segment, keep what is readable, try again in a while."""
+    def _check_room(self, folder: Path) -> None:
+        """Raises OSError (ENOSPC) before the disk does: what is left is for the database and for evidence."""
+        ring_bytes = self._place.ring_bytes
+        stats = os.statvfs(folder)
+        if stats.f_bavail * stats.f_frsize < self._place.free_min_bytes:
+            what = "the disk has" if ring_bytes is None else "the place of the pre-roll rings has"
+            key = "storage.disk_free_min_mb" if ring_bytes is None else f"{self._place.free_min_bytes / 1e6:g} MB"
+            raise OSError(errno.ENOSPC, f"{what} less free space than {key}")
+        if ring_bytes is not None and _bytes_in(folder) > RING_FULL * ring_bytes:
+            raise OSError(errno.ENOSPC, "the pre-roll ring is full of what alerts need and the disk does not take")
+
+    def _refused(self, error: Exception, t: float) -> None:
+        """The disk (or the muxer) said no: give up this segment, keep what is readable, try again in a while.
+
+        t: the time of the packet that was refused.
+        """
         segment, self._segment = self._segment, None
         self.lost += 1 + (segment.frames - segment.frames_safe if segment is not None else 0)
         self._retry_at = self._clock.monotonic() + RETRY_S
@@ -138,9 +166,24 @@ class Recorder:
         self._warn(f"recording is paused: {why[0].lower()}{why[1:]}")
         if segment is not None:
             segment.rescue()
-            self._emit(segment.row(complete=True))
+            self._tell(segment, complete=True)
+        if self._pause is None:
+            begin = min(t, self._kept_t) if self._kept_t is not None and segment is not None else t
+            reason = self.warning.removeprefix(f"camera {self._place.camera}: ")
+            self._pause = Gap(camera=self._place.camera, t_start=begin, t_end=None, reason=reason)
+        self._emit(self._pause)  # again at each try: a camera that comes back live ends what gap there is
 
-    def _recovered(self) -> None:
+    def _tell(self, segment: Segment, *, complete: bool) -> None:
+        row = segment.row(complete=complete)
+        if row.frames:
+            self._kept_t = row.t_end
+        self._emit(row)
+
+    def _recovered(self, t: float) -> None:
+        """A fragment is on disk, of a segment that began at `t`."""
+        if self._pause is not None:
+            pause, self._pause = self._pause, None
+            self._emit(replace(pause, t_end=max(pause.t_start, t)))
         if self._retry_at:
             self._retry_at = 0.0
             logger.info("camera %s: recording again after losing %d packets", self._place.camera, self.lost)
@@ -149,3 +192,13 @@ class Recorder:
     def _warn(self, text: str) -> None:
         self.warning = f"camera {self._place.camera}: {text}"
         self._repeats.report(self.warning)
+
+
+def _bytes_in(folder: Path) -> int:
+    """A ring has some dozens of files."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # the core deletes meanwhile
+                total += entry.stat(follow_symlinks=False).st_size
+    return total

@@ -17,7 +17,7 @@ import av
 
 from appliance.ingest.source import StreamInfo, VideoPacket
 from appliance.ingest.timeline import SECOND
-from appliance.types import SegmentRow
+from appliance.types import SegmentKind, SegmentRow
 
 FRAGMENT_S = 1.0
 _TIME_BASE = Fraction(1, 90_000)
@@ -48,6 +48,7 @@ class SegmentHead:
     t_start: float
     codec: str
     size: tuple[int, int]
+    kind: SegmentKind = "continuous"
 
 
 class Segment:
@@ -110,6 +111,7 @@ class Segment:
             codec=head.codec,
             size=head.size,
             complete=complete,
+            kind=head.kind,
         )
 
     def _rising(self, dts: int) -> int:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
+import av
+
 from appliance import config
 from appliance.clock import Clock
+from appliance.errors import SourceLost
 from appliance.ingest.decode import Decoder, Frame
 from appliance.ingest.examine import Detector, Examiner, Look, Tracker
+from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.latest import Latest
 from appliance.ingest.picture import upright_size
 from appliance.ingest.source import StreamInfo, VideoPacket
-from appliance.types import Detections, FrameBoxes, StreamHeader
+from appliance.ingest.thrift.thrift import LATE_MAX, Thrift
+from appliance.types import DecodeState, Detections, FrameBoxes, HealthKind, StreamHeader
 
 AGAIN_S_MAX = 60.0
 RunBegan = Callable[[str, tuple[int, int]], None]
@@ -30,19 +36,25 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class WatchCounts:
-    """Since the start: frames decoded, packets damaged, looks answered, looks that were due and got no answer."""
+    """Since the start: frames decoded, packets damaged, looks answered, looks that were due and got no answer; packets
+    that were not decoded. decoding: what is decoded now, and why."""
 
     decoded: int
     damaged: int
     examined: int
     unexamined: int
+    skipped: int = 0
+    decoding: DecodeState = "everything"
+    decoding_reason: str = ""
 
 
 class Watch:
     """A sink that decodes. One camera's thread feeds it; the detector's thread takes requests and answers them.
 
-    State: the decoder, the examiner of the present run, one waiting request. Invariants: a header precedes the boxes
-    of its run, and no boxes of an older run follow it; over all runs `t` rises, unless a clock was set far back.
+    State: the decoder and what of the stream it is given (`Thrift`), the examiner of the present run, one waiting
+    request, and before it those of frames that were decoded late, LATE_MAX + 1 at most; they give way to no newer ones.
+    Invariants: a header precedes the boxes of its run, and no boxes of an older run follow it; over all runs `t` rises,
+    unless a clock was set far back.
     """
 
     def __init__(
@@ -53,6 +65,7 @@ class Watch:
         plan: config.Detect,
         clock: Clock,
         emit: Callable[[StreamHeader | FrameBoxes], None],
+        sentry: Sentry | None = None,
     ) -> None:
         self._camera = camera
         self._detector = detector
@@ -60,9 +73,15 @@ class Watch:
         self._plan = plan
         self._clock = clock
         self._emit = emit
+        self._sentry = sentry
+        self._anew = ""
+        self._insisted = False
         self._lock = threading.Lock()
         self._slot: Latest[Request] = Latest()
+        self._late: deque[tuple[Request, float]] = deque()
+        self._late_dropped = 0
         self._decoder: Decoder | None = None
+        self._thrift = Thrift(plan.latency, plan.fps, plan.heartbeat_s, self)
         self._examiner: Examiner | None = None
         self._label = ""
         self._run = ""
@@ -81,28 +100,53 @@ class Watch:
 
     def begin(self, info: StreamInfo, run: str) -> None:
         self._decoder = Decoder(f"camera {self._camera}", info)
+        self._thrift.begin(self._decoder, info)
         self._label, self._run, self._size = info.label, run, (0, 0)
 
     def take(self, packet: VideoPacket) -> None:
-        """Raises SourceLost when nothing can be decoded any more."""
+        """Raises SourceLost when nothing can be decoded any more, or a new connection may mend what is wrong."""
         assert self._decoder is not None, "begin() first"
-        for frame in self._decoder.decode(packet):
+        if self._sentry is not None:
+            self._sentry.packet(packet.t, packet.jump)
+        for frame in self._thrift.take(packet):
             self._consider(frame)
+        if self._anew:
+            reason, self._anew = self._anew, ""
+            raise SourceLost(f"camera {self._camera}: {reason}; connecting again")
+
+    def connect_anew(self, reason: str) -> None:
+        """End the connection with the next packet. Any thread."""
+        self._anew = reason
+
+    def insist(self) -> None:
+        """Have the next frame examined whatever gate and rhythm say. Any thread."""
+        self._insisted = True
+
+    def relearn(self, kind: HealthKind) -> None:
+        """See `Sentry.relearn`. Any thread."""
+        if self._sentry is not None:
+            self._sentry.relearn(kind)
 
     def end(self) -> None:
         decoder, self._decoder = self._decoder, None
         if decoder is None:
             return
-        for frame in decoder.flush():
+        for frame in self._thrift.end():
             self._consider(frame)
         self._past_decoded += decoder.decoded
         self._past_damaged += decoder.damaged
 
     def waiting(self) -> tuple[Request, float] | None:
         """The look that waits and since when (monotonic seconds)."""
+        with self._lock:
+            if self._late:
+                return self._late[0]
         return self._slot.peek()
 
     def next_request(self) -> Request | None:
+        with self._lock:
+            if self._late:
+                return self._late.popleft()[0]
         return self._slot.take()
 
     def answer(self, request: Request, detections: Detections | None) -> None:
@@ -118,13 +162,30 @@ class Watch:
                 self._examined += 1
 
     def counts(self) -> WatchCounts:
-        decoder = self._decoder
+        decoder, thrift = self._decoder, self._thrift
         return WatchCounts(
             decoded=self._past_decoded + (decoder.decoded if decoder else 0),
             damaged=self._past_damaged + (decoder.damaged if decoder else 0),
             examined=self._examined,
-            unexamined=self._unanswered + self._slot.dropped(),
+            unexamined=self._unanswered + self._slot.dropped() + self._late_dropped,
+            skipped=thrift.skipped,
+            decoding=thrift.state,
+            decoding_reason=thrift.why,
         )
+
+    def busy(self, t: float) -> bool:
+        """See `thrift.attention.Attention`, as are the next three."""
+        return self._examiner is None or self._insisted or self._examiner.busy(t)
+
+    def moved(self, t: float) -> bool:
+        return self._examiner is None or self._examiner.moved(t)
+
+    def overdue(self, t: float) -> bool:
+        return self._examiner is None or self._insisted or self._examiner.overdue(t)
+
+    def changed(self, picture: av.VideoFrame) -> bool:
+        same = upright_size(picture) == self._size  # else a new run begins, and there everything is movement
+        return same and self._examiner is not None and self._examiner.changed(picture)
 
     def _consider(self, frame: Frame) -> None:
         size = upright_size(frame.picture)
@@ -136,10 +197,25 @@ class Watch:
         self._last_t = frame.t
         examiner = self._examiner
         assert examiner is not None
-        look = examiner.due(frame.index, frame.t, frame.picture)
+        if self._insisted:
+            self._insisted = False
+            examiner.insist()
+        look = examiner.due(frame.index, frame.t, frame.picture, next_s=frame.next_s)
+        if self._sentry is not None:
+            self._anew = self._anew or self._sentry.reconnect_due(frame.t)
         if look is not None:
-            self._slot.put(Request(examiner, look), self._clock.monotonic())
+            self._put(Request(examiner, look), late=frame.late)
             self.wake()
+
+    def _put(self, request: Request, *, late: bool) -> None:
+        if not late:
+            self._slot.put(request, self._clock.monotonic())
+            return
+        with self._lock:
+            if len(self._late) <= LATE_MAX:
+                self._late.append((request, self._clock.monotonic()))
+            else:
+                self._late_dropped += 1
 
     def _begin_run(self, size: tuple[int, int]) -> None:
         """The first picture of a connection, or a picture of another size: earlier track ids mean nothing now."""
@@ -148,8 +224,14 @@ class Watch:
         self._size = size
         self._slot.clear()
         with self._lock:
+            self._late_dropped += len(self._late)
+            self._late.clear()
             self._examiner = Examiner(
-                self._camera, self._detector, self._new_tracker(self._detector.labels), self._plan
+                self._camera,
+                self._detector,
+                self._new_tracker(self._detector.labels),
+                self._plan,
+                seen=self._sentry.look if self._sentry is not None else None,
             )
             self._emit(
                 StreamHeader(camera=self._camera, clip=self._label, model=self._detector.name, size=size, run=self._run)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from appliance.replay.cassette_arguments import add_verdicts
+from appliance.weather.arguments import add_weather
+
 REPLAY = """\
 Send recorded footage through the same pipeline as a live camera and print the events, the alerts and what the cloud
 would have been asked. The same footage, file and model give the same log, byte for byte, at any speed.
@@ -22,9 +25,18 @@ Does another model, zone or threshold do better? Replay twice and let the differ
   vedette replay door.mp4 --config site-new.yaml --log after.jsonl
   vedette replay diff before.jsonl after.jsonl
 
+Would it still work in the rain, at night, with frames lost? The same seed makes the same weather:
+  vedette replay door.mp4 --config site.yaml --with rain,night,drop:5% --seed 3
+  vedette replay --with help
+
 A replay that was killed goes on where it was when the same command is given again with --resume.
 
-Exit code 0: replayed. 1: some footage cannot be read to its end. 2: wrong use or configuration.
+The whole loop, without a cloud: record what it says to the questions once, play it back ever after:
+  vedette replay door.mp4 --config site.yaml --record-verdicts door.cassette.jsonl --cloud nats://127.0.0.1:4222
+  vedette replay door.mp4 --config site.yaml --verdicts door.cassette.jsonl
+
+Exit code 0: replayed. 1: some footage cannot be read to its end, or a question has no answer on the cassette. 2: wrong
+use or configuration.
 """
 DIFF = """\
 Explain what differs between two replay logs of the same footage: the settings, the first moment, tracks (matched by
@@ -60,6 +72,8 @@ def add_replay(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the --log that a killed replay left")
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of text")
+    add_weather(parser, "weather and faults made of the footage: rain,night,drop:5%%; `--with help` explains them")
+    add_verdicts(parser)
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:

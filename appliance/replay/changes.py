@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 
+from appliance.replay.answers import AnsweredBy
 from appliance.replay.header import CameraSettings, LogHeader, Replayed
 
 
@@ -29,9 +30,20 @@ def setting_changes(before: LogHeader, after: LogHeader) -> tuple[str, ...]:
         found.append(f"site.name {one.site} → {other.site}")
     if one.scheduled != other.scheduled:
         found.append("schedules are " + ("kept" if other.scheduled else "ignored") + " in the second")
+    if one.verdicts != other.verdicts:
+        found.append(f"verdicts by {_by(one.verdicts)} → {_by(other.verdicts)}")
+    if (one.weather, one.seed) != (other.weather, other.seed):
+        found.append(f"weather {one.weather_words or 'clear'} → {other.weather_words or 'clear'}")
     for name in [*one.cameras, *(each for each in other.cameras if each not in one.cameras)]:
         found += _camera(name, one.cameras.get(name), other.cameras.get(name))
     return tuple(found)
+
+
+def _by(answered: AnsweredBy | None) -> str:
+    if answered is None:
+        return "nobody"
+    digest = f" ({answered.digest}, {answered.match})" if answered.digest else ""
+    return f"{answered}{digest}"
 
 
 def _footage(before: tuple[Replayed, ...], after: tuple[Replayed, ...]) -> Iterator[str]:

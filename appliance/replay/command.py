@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -19,23 +19,35 @@ from appliance.detect import detector
 from appliance.errors import SourceError, UsageError
 from appliance.ingest.examine import Detector
 from appliance.replay import report
+from appliance.replay.cassette_arguments import VerdictWishes
+from appliance.replay.cassette_command import Answering, MakeStandIn, answering, asking
 from appliance.replay.logfile import LogFile, opened
 from appliance.replay.programme import Asked, Item, items
 from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, Show, play
+from appliance.replay.runner import Manner, Show, hands_for, play, under
+from appliance.weather.weather import CLEAR, Weather
 
-_Told = Callable[[float, float | None], None]
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """told: seconds done, and the footage's length if it is known; None: nobody looks. say: what is waited for."""
+
+    told: Callable[[float, float | None], None] | None = None
+    say: Callable[[str], None] = lambda sentence: None
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How the command is to go about it; see `arguments.add_replay`."""
+    """How the command is to go about it; see `arguments.add_replay`. stand_in: who can make one of a scenario."""
 
     model: str | None = None
     speed: float | None = None
     log: Path | None = None
     resume: bool = False
     as_json: bool = False
+    verdicts: VerdictWishes = field(default_factory=VerdictWishes)
+    stand_in: MakeStandIn | None = None
+    weather: Weather = CLEAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +60,25 @@ class _Done:
 
     @property
     def well(self) -> bool:
-        return self.error is None and all(result.error is None for result in self.results)
+        return self.error is None and all(each.error is None and not each.unanswered for each in self.results)
 
 
 def replay_command(asked: Asked, site_file: Path, wishes: Wishes) -> int:
-    """Replay and print what it raised. Returns 0, or 1 when some footage could not be read to its end."""
-    site = config.load(site_file)
+    """Replay and print what it raised. Returns 0, or 1 when some footage could not be read to its end, or a question
+    was not answered by whoever was to answer."""
+    site = asking(config.load(site_file), wishes.verdicts)
     if wishes.model is not None:
         site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": wishes.model})})
     if wishes.resume and wishes.log is None:
         raise UsageError("--resume goes on with a log: say which with --log")
     todo = items(asked, site, site_file)
     logs = _logs(todo, wishes.log)
-    loaded = detector.load(site.detector)
-    if len(todo) == 1:
-        done = [_run(todo[0], logs[0], site, loaded, wishes)]
-    else:
-        done = [_try(item, log, site, loaded, wishes) for item, log in zip(todo, logs, strict=True)]
+    with answering(site, wishes.verdicts, wishes.stand_in) as answers:
+        stage = _Stage(site, detector.load(site.detector), wishes, answers)
+        if len(todo) == 1:
+            done = [_run(todo[0], logs[0], stage)]
+        else:
+            done = [_try(item, log, stage) for item, log in zip(todo, logs, strict=True)]
     _print(done, as_json=wishes.as_json)
     return 0 if all(each.well for each in done) else 1
 
@@ -88,32 +102,46 @@ def _logs(todo: Sequence[Item], log: Path | None) -> list[Path | None]:
     return [log / name for name in names]
 
 
-def _try(item: Item, log: Path | None, site: SiteConfig, loaded: Detector, wishes: Wishes) -> _Done:
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What all runs of a command have in common."""
+
+    site: SiteConfig
+    detector: Detector
+    wishes: Wishes
+    answering: Answering
+
+
+def _try(item: Item, log: Path | None, stage: _Stage) -> _Done:
     """One clip of many that cannot be read is told of at the end, and does not keep the others from being replayed."""
     try:
-        return _run(item, log, site, loaded, wishes)
+        return _run(item, log, stage)
     except SourceError as error:
         return _Done(item.name, error=str(error))
 
 
-def _run(item: Item, log: Path | None, site: SiteConfig, loaded: Detector, wishes: Wishes) -> _Done:
-    show = item.show(site, loaded)
+def _run(item: Item, log: Path | None, stage: _Stage) -> _Done:
+    show = under(item.show(stage.site, stage.detector), stage.wishes.weather)
+    show = replace(show, answers=stage.answering.answers)
     if log is None:
-        return _Done(item.name, _play(show, None, item.name, wishes))
+        return _Done(item.name, _play(show, None, item.name, stage))
     try:
-        with opened(log, show.opening(), resume=wishes.resume) as file:
+        with opened(log, show.opening(), resume=stage.wishes.resume) as file:
             if file.finished is not None:
                 return _Done(item.name, file.finished)
-            results = _play(show, file, item.name, wishes)
+            results = _play(show, file, item.name, stage)
             file.complete()
             return _Done(item.name, results)
     except OSError as error:
         raise UsageError(f"{log}: the log cannot be written: {error.strerror}") from None
 
 
-def _play(show: Show, file: LogFile | None, name: str, wishes: Wishes) -> tuple[ReplayResult, ...]:
-    with _progress(name, quiet=wishes.as_json) as told:
-        manner = Manner(SystemClock(), wishes.speed, told, file.looks if file else None)
+def _play(show: Show, file: LogFile | None, name: str, stage: _Stage) -> tuple[ReplayResult, ...]:
+    with _progress(name, quiet=stage.wishes.as_json) as bar:
+        stage.answering.say = bar.say
+        manner = Manner(
+            SystemClock(), stage.wishes.speed, bar.told, file.looks if file else None, hands_for(stage.site)
+        )
         return play(show, file.sink if file else None, manner)
 
 
@@ -140,12 +168,19 @@ def _json(done: Sequence[_Done]) -> object:
 
 
 @contextlib.contextmanager
-def _progress(name: str, *, quiet: bool) -> Iterator[_Told | None]:
-    """A bar on a terminal, nothing elsewhere. The callback takes seconds done and the footage's length if known."""
+def _progress(name: str, *, quiet: bool) -> Iterator[_Bar]:
+    """A bar on a terminal, nothing elsewhere."""
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield _Bar()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"replaying {name}", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def told(done: float, total: float | None) -> None:
+            bar.update(task, completed=done, total=total)
+
+        def say(sentence: str) -> None:
+            bar.update(task, description=f"replaying {name}{': ' if sentence else ''}{sentence}")
+
+        yield _Bar(told, say)

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from appliance.replay import pairing
 from appliance.replay.changes import setting_changes
-from appliance.replay.difference import AlertChange, Difference, EventChange, Totals, TrackChange
+from appliance.replay.difference import AlertChange, Difference, EventChange, Totals, TrackChange, VerdictChange
 from appliance.replay.reader import RecordedLog
+from appliance.replay.result import sent_bytes
 from appliance.replay.tracks import match, tracks_of
-from appliance.types import Alert, Event, FrameBoxes, Gap, LogEnd, LogLine, Route, StreamHeader
+from appliance.types import Alert, Event, FrameBoxes, Gap, HealthEvent, LogEnd, LogLine, LogVerdict, Route, StreamHeader
 
 Kind = TypeVar("Kind", bound=LogLine)
 
@@ -22,6 +23,8 @@ def compare(before: RecordedLog, after: RecordedLog) -> Difference:
     tracks: list[TrackChange] = []
     events: list[EventChange] = []
     alerts: list[AlertChange] = []
+    verdicts: list[VerdictChange] = []
+    judged = all(log.header.settings.verdicts is not None for log in (before, after))
     counts = [0, 0]
     for camera in cameras:
         one, other = before.of(camera), after.of(camera)
@@ -31,6 +34,8 @@ def compare(before: RecordedLog, after: RecordedLog) -> Difference:
         tracks += pairing.tracks(matched)
         events += pairing.events(_only(one, Event), _only(other, Event), matched)
         alerts += pairing.alerts(_only(one, Alert), _only(other, Alert))
+        if judged:
+            verdicts += pairing.verdicts(_only(one, Alert), _only(other, Alert))
     first = _first(before.lines, after.lines)
     routes = tuple(_routes(before, after))
     totals = _totals(before, counts[0]), _totals(after, counts[1])
@@ -38,7 +43,7 @@ def compare(before: RecordedLog, after: RecordedLog) -> Difference:
     return Difference(
         before=before.name,
         after=after.name,
-        same=first is None and not (tracks or events or alerts),
+        same=first is None and not (tracks or events or alerts or verdicts),
         settings=setting_changes(before.header, after.header),
         notes=tuple(_notes(before, after)),
         first_t=None if first is None else _time(first),
@@ -49,6 +54,7 @@ def compare(before: RecordedLog, after: RecordedLog) -> Difference:
         events=tuple(sorted(events, key=lambda each: each.t)),
         alerts=tuple(sorted(alerts, key=lambda each: each.t)),
         routes=routes,
+        verdicts=tuple(sorted(verdicts, key=lambda each: each.t)),
         total_before=totals[0],
         total_after=totals[1],
     )
@@ -85,11 +91,16 @@ def _content(line: LogLine) -> object:
         case Event():
             return line.camera, line.rule, line.kind, line.label, line.t, line.zone, line.line, line.severity
         case Alert():
-            return line.camera, line.rules, line.severity, line.t_start, line.t_end, line.labels, line.end_reason
+            span = line.t_start, line.t_end, line.end_reason
+            return line.camera, line.rules, line.severity, span, line.labels, line.verdict
         case Route():
             return line.camera, line.t, line.ask, line.priority, line.reason, line.question, line.bytes
+        case LogVerdict():
+            return line.camera, line.t, line.decision, line.reason, line.engine, line.model, line.step
         case Gap():
             return line.camera, line.t_start, line.t_end
+        case HealthEvent():
+            return line.camera, line.kind, line.t_start, line.t_end
         case _:
             return line.type, line.camera
 
@@ -110,6 +121,7 @@ def _looks(before: RecordedLog, after: RecordedLog) -> tuple[int, int]:
 
 
 def _notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
+    yield from _verdict_notes(before, after)
     for log in (before, after):
         if not log.complete:
             yield f"{log.name} breaks off: its replay was not finished (give the same command again with --resume)"
@@ -120,6 +132,20 @@ def _notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
         yield f"the footage is not the same: {bytes_[0]} and {bytes_[1]} bytes"
 
 
+def _verdict_notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
+    """Who answered, where that is not the cloud itself, and which log nobody answered."""
+    by = [log.header.settings.verdicts for log in (before, after)]
+    if (by[0] is None) != (by[1] is None):
+        yield f"only {(before if by[1] is None else after).name} has verdicts"
+    for log, answered_by in zip((before, after), by, strict=True):
+        if answered_by is not None and answered_by.source == "stand-in":
+            yield f"the verdicts of {log.name} are by {answered_by}: they measure nothing"
+    for log in (before, after):
+        missing = sum(result.unanswered for result in log.results()) if log.complete else 0
+        if missing:
+            yield f"{missing} of the questions of {log.name} have no answer"
+
+
 def _totals(log: RecordedLog, tracks: int) -> Totals:
     routes = _only(log.lines, Route)
     return Totals(
@@ -128,7 +154,7 @@ def _totals(log: RecordedLog, tracks: int) -> Totals:
         events=len(_only(log.lines, Event)),
         alerts=len(_only(log.lines, Alert)),
         questions=sum(route.ask for route in routes),
-        sent_bytes=sum(route.bytes for route in routes),
+        sent_bytes=sent_bytes(routes, _only(log.lines, LogVerdict)),
     )
 
 

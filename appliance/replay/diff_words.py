@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from appliance.replay.difference import AlertChange, Difference, EventChange, TrackChange
+from appliance.replay.difference import AlertChange, Difference, EventChange, TrackChange, VerdictChange
 from appliance.replay.pairing import later
 from appliance.replay.report import clock_time, size
 
@@ -25,6 +25,7 @@ def words(found: Difference) -> Iterator[str]:
         yield f"boxes: {found.looks_changed} of the {found.looks_shared} looks in both logs found something else"
     groups = (
         [(each.camera, alert_words(each)) for each in found.alerts],
+        [(each.camera, verdict_words(each)) for each in found.verdicts],
         [(each.camera, event_words(each)) for each in found.events],
         [(each.camera, track_words(each)) for each in found.tracks],
     )
@@ -48,6 +49,8 @@ def headline(found: Difference) -> str:
     if sent:
         more = "more" if sent > 0 else "less"
         parts.append(f"{size(abs(sent))} {more} to send ({size(a.sent_bytes)} → {size(b.sent_bytes)})")
+    if found.verdicts:
+        parts.append(f"{len(found.verdicts)} verdict{'s' if len(found.verdicts) > 1 else ''} changed")
     return ", ".join(parts) or "as many alerts, events and tracks, but not the same"
 
 
@@ -56,6 +59,14 @@ def alert_words(change: AlertChange) -> str:
     if change.change == "changed":
         return f"{name}: {', '.join(change.what)}"
     return f"{name} is {change.change}"
+
+
+def verdict_words(change: VerdictChange) -> str:
+    name = f"alert {', '.join(change.rules)} at {clock_time(change.t)}"
+    if change.before is None or change.after is None:
+        there, which = (change.after, "second") if change.before is None else (change.before, "first")
+        return f"{name} has a verdict in the {which} log only ({there})"
+    return f"the verdict on {name} changed from {change.before} to {change.after}"
 
 
 def event_words(change: EventChange) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.types import Point
+from appliance.types import Decision, Point
 
 Change = Literal["missing", "new", "changed"]
 
@@ -54,6 +54,17 @@ class AlertChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictChange:
+    """What the cloud said of an alert that is in both logs; None: nothing."""
+
+    camera: str
+    rules: tuple[str, ...]
+    t: float
+    before: Decision | None
+    after: Decision | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     """Counts of one log."""
 
@@ -85,3 +96,4 @@ class Difference:
     routes: tuple[str, ...]
     total_before: Totals
     total_after: Totals
+    verdicts: tuple[VerdictChange, ...] = ()

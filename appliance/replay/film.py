@@ -13,6 +13,7 @@ import av
 from appliance.errors import SourceError
 from appliance.ingest.clip import Clip
 from appliance.ingest.decode import Frame
+from appliance.ingest.thrift.thrift import Thrift
 from appliance.types import Gap
 
 # The last frame may be shown for a while, and edit lists hide some: this much less than announced is not a cut.
@@ -48,6 +49,16 @@ class Film(Protocol):
     def decoded(self) -> int: ...
 
     @property
+    def skipped(self) -> int:
+        """Packets that were not decoded, since nothing spoke for it."""
+        ...
+
+    @property
+    def t(self) -> float:
+        """Seconds of the last picture so far, decoded or not."""
+        ...
+
+    @property
     def damaged(self) -> int:
         """Packets that could not be decoded and were skipped."""
         ...
@@ -67,8 +78,12 @@ class Film(Protocol):
         """Why it could not be played to its end."""
         ...
 
-    def play(self) -> Iterator[Scene]:
-        """Raises SourceError when it is not a video, or no picture of it can be decoded."""
+    def play(self, thrift: Thrift | None = None) -> Iterator[Scene]:
+        """thrift: picks what is decoded; None: everything. What it picks may hang on what was made of the scene before,
+        so ask for the next one only then.
+
+        Raises SourceError when it is not a video, or no picture of it can be decoded.
+        """
         ...
 
 
@@ -79,7 +94,6 @@ class ClipFilm:
         self._path = path
         self._clip = Clip(str(path), f"replay as {camera}")
         self._length_s: float | None = None
-        self._t = 0.0
         self._error: str | None = None
 
     @property
@@ -93,6 +107,14 @@ class ClipFilm:
     @property
     def decoded(self) -> int:
         return self._clip.decoded
+
+    @property
+    def skipped(self) -> int:
+        return self._clip.skipped
+
+    @property
+    def t(self) -> float:
+        return self._clip.t
 
     @property
     def damaged(self) -> int:
@@ -110,13 +132,11 @@ class ClipFilm:
     def error(self) -> str | None:
         return self._error
 
-    def play(self) -> Iterator[Scene]:
+    def play(self, thrift: Thrift | None = None) -> Iterator[Scene]:
         with self._clip as clip:
             self._length_s = _length_s(clip)
             try:
-                for frame in clip.frames():
-                    self._t = frame.t
-                    yield frame
+                yield from clip.frames(thrift)
             except SourceError as error:
                 if clip.decoded == 0:
                     raise
@@ -127,7 +147,7 @@ class ClipFilm:
 
     def _cut_short(self) -> str | None:
         """A file that was cut off simply ends; only its own announcement tells."""
-        t, length_s = round(self._t, 3), self._length_s
+        t, length_s = round(self._clip.t, 3), self._length_s
         if length_s is None or length_s - t <= max(_SHORT_S, _SHORT_SHARE * length_s):
             return None
         return f"{self.name} breaks off after {t:.1f} s of the {length_s:.1f} s that it announces"

@@ -12,11 +12,15 @@ from pydantic import TypeAdapter
 
 from appliance.config import Alerts, Camera, Detect, Escalation, Rule, SharePoint, SiteConfig
 from appliance.ingest.examine import Detector
+from appliance.replay.answers import AnsweredBy
 from appliance.types import StreamHeader
+from appliance.weather.weather import CLEAR, Weather, said
 from appliance.yamlfile import Section
 
 LOG = "vedette.replay"
-VERSION = 2  # 1 had no name, no settings, no router decisions and no end line
+VERSION = 3  # 1 had no name, no settings, no router decisions and no end line; 3 has verdicts
+_OF_WEATHER = {"weather", "seed"}
+_WITHOUT_VERDICTS = 2  # what a log says that holds none: an older Vedette reads it as ever
 
 
 class Replayed(Section):
@@ -54,7 +58,8 @@ class CameraSettings(Section):
 
 class Settings(Section):
     """All of the site file that a replay depends on. uplink: whether the site has one; scheduled: rules were armed by
-    the time of day (a recording), not always (a clip)."""
+    the time of day (a recording), not always (a clip). verdicts: who answered; None, and not written: nobody was to.
+    weather: what was made of the footage, and the seed of the chance in that; empty, and not written: nothing."""
 
     site: str
     detector: DetectorSettings
@@ -63,6 +68,14 @@ class Settings(Section):
     escalation: Escalation
     uplink: bool
     scheduled: bool = False
+    verdicts: AnsweredBy | None = None
+    weather: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def weather_words(self) -> str:
+        """For people; "" when nothing was made of the footage."""
+        return said(self.weather, self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +108,20 @@ def opening(replayed: Sequence[Replayed], settings: Settings) -> LogHeader:
         vedette=vedette_version(),
         replayed=tuple(replayed),
         settings=settings,
+        version=_WITHOUT_VERDICTS if settings.verdicts is None else VERSION,
     )
-    return replace(blank, digest=hashlib.sha256(_header.dump_json(blank)).hexdigest()[:16])
+    return replace(blank, digest=hashlib.sha256(_dumped(blank)).hexdigest()[:16])
 
 
-def settings_of(config: SiteConfig, cameras: Sequence[str], detector: Detector, *, scheduled: bool = False) -> Settings:
+def settings_of(
+    config: SiteConfig,
+    cameras: Sequence[str],
+    detector: Detector,
+    *,
+    scheduled: bool = False,
+    verdicts: AnsweredBy | None = None,
+    weather: Weather = CLEAR,
+) -> Settings:
     """What of the site file the replay of these cameras depends on."""
     watched: Mapping[str, Camera] = {name: config.cameras[name] for name in cameras}
     return Settings(
@@ -121,12 +143,21 @@ def settings_of(config: SiteConfig, cameras: Sequence[str], detector: Detector, 
         escalation=config.escalation,
         uplink=config.uplink is not None,
         scheduled=scheduled,
+        verdicts=verdicts,
+        weather=weather.words,
+        seed=weather.seed,
     )
 
 
 def encode_header(header: LogHeader) -> bytes:
     """One JSON line, newline included."""
-    return _header.dump_json(header) + b"\n"
+    return _dumped(header) + b"\n"
+
+
+def _dumped(header: LogHeader) -> bytes:
+    settings = header.settings
+    unsaid = ({"verdicts"} if settings.verdicts is None else set()) | (set() if settings.weather else _OF_WEATHER)
+    return _header.dump_json(header, exclude={"settings": unsaid})
 
 
 def decode_header(data: dict[str, Any]) -> LogHeader:

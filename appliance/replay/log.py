@@ -12,7 +12,7 @@ from appliance.config import Camera
 from appliance.errors import SourceError
 from appliance.model import Detector
 from appliance.replay.header import LogHeader, encode_header
-from appliance.types import AlertChange, FrameBoxes, Gap, LogEnd, Route, Step, StreamHeader
+from appliance.types import AlertChange, FrameBoxes, Gap, HealthEvent, LogEnd, LogVerdict, Route, Step, StreamHeader
 from appliance.wire import encode_log
 
 _SAMPLE_BYTES = 1024 * 1024
@@ -51,6 +51,10 @@ class ReplayLog:
     def gap(self, gap: Gap) -> None:
         self._write(encode_log(gap))
 
+    def health(self, event: HealthEvent) -> None:
+        """At the look at which it was noticed, changed or was over."""
+        self._write(encode_log(event))
+
     def step(self, step: Step, routes: Iterable[Route] = ()) -> None:
         """Events in any case, alerts once they are over."""
         for event in step.events:
@@ -59,6 +63,10 @@ class ReplayLog:
             self._write(encode_log(route))
         for change in step.changes:
             self._ended(change)
+
+    def verdict(self, verdict: LogVerdict) -> None:
+        """Before the boxes of the first look at which it has come."""
+        self._write(encode_log(verdict))
 
     def end(self, end: LogEnd) -> None:
         self._write(encode_log(end))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from appliance.replay.difference import AlertChange, Change, EventChange, TrackChange
+from appliance.replay.difference import AlertChange, Change, EventChange, TrackChange, VerdictChange
 from appliance.replay.tracks import Matched, Track, key
 from appliance.types import Alert, Event
 
@@ -91,15 +91,7 @@ def _event(change: Change, event: Event, moved_s: float = 0.0) -> EventChange:
 
 def alerts(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertChange]:
     """Of one camera: paired by time, if they have a rule in common."""
-
-    def price(one: Alert, other: Alert) -> float | None:
-        apart_s = abs(one.t_start - other.t_start)
-        overlapping = one.t_start <= _end(other) and other.t_start <= _end(one)
-        if not set(one.rules) & set(other.rules) or not (overlapping or apart_s <= ALERT_S_MAX):
-            return None
-        return apart_s
-
-    pairs, gone, new = _paired(before, after, price)
+    pairs, gone, new = _paired(before, after, _alert_price)
     for one, other in pairs:
         what = tuple(_alert_words(one, other))
         if what:
@@ -108,6 +100,24 @@ def alerts(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertCha
         yield AlertChange(camera=alert.camera, change="missing", rules=alert.rules, t=alert.t_start)
     for alert in new:
         yield AlertChange(camera=alert.camera, change="new", rules=alert.rules, t=alert.t_start)
+
+
+def verdicts(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[VerdictChange]:
+    """Alerts of one camera, paired the same way, of which the cloud said something else."""
+    pairs, _, _ = _paired(before, after, _alert_price)
+    for one, other in pairs:
+        if one.verdict != other.verdict:
+            yield VerdictChange(
+                camera=one.camera, rules=one.rules, t=one.t_start, before=one.verdict, after=other.verdict
+            )
+
+
+def _alert_price(one: Alert, other: Alert) -> float | None:
+    apart_s = abs(one.t_start - other.t_start)
+    overlapping = one.t_start <= _end(other) and other.t_start <= _end(one)
+    if not set(one.rules) & set(other.rules) or not (overlapping or apart_s <= ALERT_S_MAX):
+        return None
+    return apart_s
 
 
 def _alert_words(one: Alert, other: Alert) -> Iterator[str]:

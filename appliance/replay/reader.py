@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from appliance.errors import UsageError
 from appliance.replay.header import LOG, VERSION, LogHeader, decode_header
-from appliance.replay.result import ReplayResult
-from appliance.types import Alert, Event, FrameBoxes, Gap, LogEnd, LogLine, Route, StreamHeader
+from appliance.replay.result import ReplayResult, sent_bytes, unanswered
+from appliance.types import Alert, Event, FrameBoxes, Gap, HealthEvent, LogEnd, LogLine, LogVerdict, Route, StreamHeader
 from appliance.wire import WireError, decode_log
 
 LINE_BYTES_MAX = 4 * 1024 * 1024
@@ -52,6 +52,8 @@ class RecordedLog:
         headers = [line for line in lines if isinstance(line, StreamHeader)]
         events = tuple(line for line in lines if isinstance(line, Event))
         routes = tuple(line for line in lines if isinstance(line, Route))
+        verdicts = tuple(line for line in lines if isinstance(line, LogVerdict))
+        answered_by = self.header.settings.verdicts
         return ReplayResult(
             clip=headers[0].clip,
             camera=camera,
@@ -59,6 +61,7 @@ class RecordedLog:
             run=end.run,
             size=headers[-1].size,
             frames=end.frames,
+            skipped=end.skipped,
             examined=end.examined,
             unlooked=end.unlooked,
             boxes=sum(len(line.objects) for line in lines if isinstance(line, FrameBoxes)),
@@ -74,8 +77,13 @@ class RecordedLog:
             error=end.error,
             routes=routes,
             gaps=tuple(line for line in lines if isinstance(line, Gap)),
-            sent_bytes=sum(route.bytes for route in routes),
+            health=tuple({line.id: line for line in lines if isinstance(line, HealthEvent)}.values()),
+            sent_bytes=sent_bytes(routes, verdicts),
             footage_bytes=end.footage_bytes,
+            answered_by=str(answered_by) if answered_by else "",
+            verdicts=verdicts,
+            unanswered=unanswered(routes, verdicts) if answered_by else 0,
+            weather=self.header.settings.weather_words,
         )
 
 

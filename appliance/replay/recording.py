@@ -9,6 +9,7 @@ from pathlib import Path
 
 from appliance.errors import SourceError, StoreError
 from appliance.ingest.clip import Clip
+from appliance.ingest.thrift.thrift import Thrift
 from appliance.replay.film import NewRun, Scene
 from appliance.store.paths import SEGMENTS, inside
 from appliance.types import Gap, SegmentRow
@@ -41,7 +42,8 @@ class RecordingFilm:
         self._span = span
         self._rows = rows
         self._gaps = gaps
-        self._decoded = self._damaged = self._jumps = 0
+        self._decoded = self._skipped = self._damaged = self._jumps = 0
+        self._next_index = 0
         self._t = 0.0
         self._frame_s = 0.0
         self._unread: list[str] = []
@@ -57,6 +59,14 @@ class RecordingFilm:
     @property
     def decoded(self) -> int:
         return self._decoded
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped
+
+    @property
+    def t(self) -> float:
+        return self._t
 
     @property
     def damaged(self) -> int:
@@ -81,48 +91,55 @@ class RecordingFilm:
         """The segments and how much of each counts; one that is still being written counts to where it is whole."""
         return [(self._root / row.path, row.bytes) for row in self._rows]
 
-    def play(self) -> Iterator[Scene]:
+    def play(self, thrift: Thrift | None = None) -> Iterator[Scene]:
         run = ""
         for row in self._rows:
             begun = _run_of(row)
-            if run and begun != run:
+            goes_on = run == begun
+            if run and not goes_on:
                 yield NewRun()
             run = begun
             try:
-                yield from self._segment(row)
+                yield from self._segment(row, thrift, goes_on=goes_on)
             except (SourceError, StoreError) as error:
                 logger.warning("%s", error)
                 self._unread.append(str(error))
         if self._decoded == 0:
             raise SourceError(f"the recording of {self._camera} holds no picture of the time asked for")
-        yield from self._hole(self._span.t1 - self._span.t0)
+        yield from self._hole(self._span.t1 - self._span.t0, self._t)
 
-    def _segment(self, row: SegmentRow) -> Iterator[Scene]:
+    def _segment(self, row: SegmentRow, thrift: Thrift | None, *, goes_on: bool) -> Iterator[Scene]:
         start = row.t_start - self._span.t0
         end = min(row.t_end, self._span.t1 + _EDGE_S) - self._span.t0
         with Clip(str(inside(self._root, row.path, SEGMENTS)), self._camera) as clip:
             self._frame_s = clip.info.frame_s
-            for frame in clip.frames():
+            behind: int | None = None
+            for frame in clip.frames(thrift, start, goes_on=goes_on):
                 t = round(start + frame.t, 6)
                 if t > end:
                     break
                 if t < 0 or (self._decoded and t <= self._t):  # before --from, or told by an earlier segment
                     continue
-                yield from self._hole(t)
-                yield replace(frame, index=self._decoded, t=t)
+                yield from self._hole(t, max(self._t, round(start + clip.before_t, 6)))
+                behind = self._next_index - frame.index if behind is None else behind
+                self._next_index = frame.index + behind + 1
+                yield replace(frame, index=frame.index + behind, t=t)
                 self._decoded += 1
                 self._t = t
+            else:
+                self._t = max(self._t, min(end, round(start + clip.t, 6)))  # to where nothing was decoded, either
+            self._skipped += clip.skipped
             self._damaged += clip.damaged
             self._jumps += clip.jumps
 
-    def _hole(self, t: float) -> Iterator[Gap]:
-        """A gap between the last frame and `t`, if there is one."""
-        if t - self._t < GAP_S_MIN + _FRAMES_MISSING_MIN * self._frame_s:
+    def _hole(self, t: float, last_t: float) -> Iterator[Gap]:
+        """A gap between the last packet and `t`, if there is one."""
+        if t - last_t < GAP_S_MIN + _FRAMES_MISSING_MIN * self._frame_s:
             return
-        begin, end = self._t + self._span.t0, t + self._span.t0
+        begin, end = last_t + self._span.t0, t + self._span.t0
         noted = [gap.reason for gap in self._gaps if gap.t_start < end and (gap.t_end is None or gap.t_end > begin)]
         reason = noted[0] if noted else "nothing is recorded"
-        yield Gap(camera=self._camera, t_start=round(self._t, 3), t_end=round(t, 3), reason=reason)
+        yield Gap(camera=self._camera, t_start=round(last_t, 3), t_end=round(t, 3), reason=reason)
 
 
 def _run_of(row: SegmentRow) -> str:

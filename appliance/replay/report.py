@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from appliance.replay.cassette_words import missing_words, verdict_words
 from appliance.replay.result import ReplayResult
-from appliance.types import Alert, BestView, Event, Gap
+from appliance.types import BestView, Event, Gap, HealthEvent
 
 _COLOURS = {"alert": "red", "warning": "yellow", "info": "cyan"}
 _ROWS_MAX = 200
@@ -29,7 +30,7 @@ def print_text(result: ReplayResult, console: Console) -> None:
     if result.events:
         console.print(_events(result.events))
     if result.alerts:
-        console.print(_alerts(result.alerts))
+        console.print(_alerts(result))
     for line in _summary(result):
         console.print(line)
 
@@ -86,10 +87,13 @@ def _events(events: tuple[Event, ...]) -> Table:
     return table
 
 
-def _alerts(alerts: tuple[Alert, ...]) -> Table:
-    table = Table(title=_title("Alerts", len(alerts)), title_justify="left")
-    for name in ("from", "to", "severity", "rules", "objects", "best seen", "ended"):
-        table.add_column(name, justify="right" if name in ("from", "to") else "left")
+def _alerts(result: ReplayResult) -> Table:
+    alerts, judged = result.alerts, bool(result.answered_by)
+    by = escape(f", verdicts by {result.answered_by}") if judged else ""
+    table = Table(title=_title("Alerts", len(alerts)) + by, title_justify="left")
+    for name in ("from", "to", "severity", "rules", "objects", "best seen", "ended", *(["verdict"] if judged else [])):
+        width = len("confirmed") if name == "verdict" else None
+        table.add_column(name, justify="right" if name in ("from", "to") else "left", min_width=width)
     for alert in alerts[:_ROWS_MAX]:
         table.add_row(
             clock_time(alert.t_start),
@@ -99,6 +103,7 @@ def _alerts(alerts: tuple[Alert, ...]) -> Table:
             escape(f"{', '.join(alert.labels)} ({len(alert.tracks)})"),
             _best(alert.best),
             escape(alert.end_reason),
+            *([alert.verdict or "-"] if judged else []),
         )
     return table
 
@@ -117,12 +122,16 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 def _summary(result: ReplayResult) -> list[str]:
     speed = f", {result.footage_s / result.wall_s:.1f} times real time" if result.wall_s > 0 else ""
+    made = f", under {result.weather}" if result.weather else ""
+    passed = f" ({result.skipped} not decoded)" if result.skipped else ""
     held = f", {len(result.suppressed)} of the events held back by a cooldown" if result.suppressed else ""
     lines = [
-        escape(f"{result.clip} as camera {result.camera}, {result.size[0]}x{result.size[1]}, model {result.model}"),
-        f"{_count(result.frames, 'frame')}, {result.examined} examined, {_count(result.boxes, 'box', 'boxes')}, "
-        f"{_count(result.tracks, 'track')}, {_count(len(result.events), 'event')}, "
-        f"{_count(len(result.alerts), 'alert')}{held}",
+        escape(
+            f"{result.clip} as camera {result.camera}, {result.size[0]}x{result.size[1]}, model {result.model}{made}"
+        ),
+        f"{_count(result.frames, 'frame')}{passed}, {result.examined} examined, "
+        f"{_count(result.boxes, 'box', 'boxes')}, {_count(result.tracks, 'track')}, "
+        f"{_count(len(result.events), 'event')}, {_count(len(result.alerts), 'alert')}{held}",
         f"{clock_time(result.footage_s)} of footage in {result.wall_s:.1f} s ({result.cpu_s:.1f} CPU s{speed})",
     ]
     lines += _asked(result)
@@ -131,6 +140,7 @@ def _summary(result: ReplayResult) -> list[str]:
     if result.behind_s > 1:
         lines.append(f"[yellow]this machine could not keep up: {result.behind_s:.1f} s behind at its worst[/]")
     lines += [_gap(gap) for gap in result.gaps[:_ROWS_MAX]]
+    lines += [_ill(event) for event in result.health[:_ROWS_MAX]]
     if result.unlooked:
         lines.append(f"[yellow]the detector did not answer for {result.unlooked} of the examined frames[/]")
     if result.decode_errors:
@@ -157,7 +167,14 @@ def _asked(result: ReplayResult) -> list[str]:
         )
     if reasons:
         lines.append(escape(f"not asked: {'; '.join(reasons)}"))
-    return lines
+    lines += map(escape, verdict_words(result))
+    missing = missing_words(result)
+    return [*lines, *([f"[yellow]{escape(missing)}[/]"] if missing else [])]
+
+
+def _ill(event: HealthEvent) -> str:
+    end = "the end" if event.t_end is None else clock_time(event.t_end)
+    return f"[yellow]{event.kind} {clock_time(event.t_start)} to {end}: {escape(event.reason)}[/]"
 
 
 def _gap(gap: Gap) -> str:

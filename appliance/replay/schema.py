@@ -7,9 +7,11 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from appliance.replay.header import LogHeader
-from appliance.types import Alert, Event, FrameBoxes, Gap, LogEnd, Route, StreamHeader
+from appliance.types import Alert, Event, FrameBoxes, Gap, HealthEvent, LogEnd, LogVerdict, Route, StreamHeader
 
-_Line = Annotated[FrameBoxes | Event | Route | Alert | Gap | LogEnd, Field(discriminator="type")]
+_Line = Annotated[
+    FrameBoxes | Event | Route | Alert | LogVerdict | Gap | HealthEvent | LogEnd, Field(discriminator="type")
+]
 _line: TypeAdapter[Any] = TypeAdapter(LogHeader | StreamHeader | _Line)
 
 
@@ -21,7 +23,8 @@ def log_schema() -> dict[str, Any]:
             part["required"] = ["type", *(name for name in part.get("required", ()) if name != "type")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A line of a Vedette replay log, version 2",
-        "description": "One JSON object a line; the first line is a LogHeader. See docs/replay.md.",
+        "title": "A line of a Vedette replay log, version 3",
+        "description": "One JSON object a line; the first line is a LogHeader. Version 2 has no verdicts, and is still "
+        "what a log without them says. See docs/replay.md.",
         **schema,
     }

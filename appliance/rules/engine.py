@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from appliance.config import Camera, DwellRule, LineRule, Rule
 from appliance.rules.dwell import LOSS_S
-from appliance.rules.geometry import at_picture_edge, foot
+from appliance.rules.geometry import at_picture_edge, foot, touching
 from appliance.rules.line import Line, Walk
 from appliance.rules.record import Record
 from appliance.rules.schedule import Hours, Wall
-from appliance.rules.settle import MARGIN
+from appliance.rules.settle import COMPANY_SETTLE_S, MARGIN, ROW_S, SETTLE_S
 from appliance.rules.watch import Watch, watch_for
 from appliance.rules.zone import Membership, Zone
-from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
 FORGET_S = 60.0
 TRACKS_MAX = 512
@@ -93,9 +93,11 @@ class RulesEngine:
         now = self._steady(frame.t)
         armed = self._armed(frame.t)
         events: list[Event] = []
+        around = self._around(frame, now)
         for found in frame.objects:
             record = self._sight(found, now)
-            self._move(record, now)
+            company = any(track != found.track and touching(found.box, box) for track, box in around)
+            self._move(record, now, COMPANY_SETTLE_S if company else SETTLE_S)
             events += self._fire(record, armed, now, frame.t)
         for record in self._missing({found.track for found in frame.objects}, now):
             events += self._fire(record, armed, now, frame.t)
@@ -124,11 +126,23 @@ class RulesEngine:
             record = Record(found, now)
         elif now - record.seen > self._gap_max_s:
             record.walks.clear()
+        elif record.missing_since is not None and now - record.seen > ROW_S:
+            record.break_streaks()
         self._records[found.track] = record
         record.sight(found, now)
         return record
 
-    def _move(self, record: Record, now: float) -> None:
+    def _around(self, frame: FrameBoxes, now: float) -> list[tuple[int, Box]]:
+        """Every track that is seen in this look, or may be hidden by one that is, and where."""
+        seen = {found.track: found.box for found in frame.objects}
+        hidden = [
+            (track, record.last.box)
+            for track, record in self._records.items()
+            if track not in seen and now - record.seen <= LOSS_S
+        ]
+        return [*seen.items(), *hidden]
+
+    def _move(self, record: Record, now: float, settle_s: float) -> None:
         box = record.last.box
         here, margin = foot(box), MARGIN * (box[3] - box[1])
         record.passages.clear()
@@ -137,14 +151,14 @@ class RulesEngine:
             member = record.members.get(zone.name)
             if member is None:
                 member = record.members[zone.name] = Membership()
-            passage = zone.look(member, here, now, margin, self._aspect)
+            passage = zone.look(member, here, now, margin, self._aspect, settle_s)
             if passage:
                 record.passages[zone.name] = passage
         for line in self._lines:
             walk = record.walks.get(line.name)
             if walk is None:
                 walk = record.walks[line.name] = Walk()
-            direction = line.look(walk, here, now, margin, self._aspect)
+            direction = line.look(walk, here, now, margin, self._aspect, settle_s)
             if direction:
                 record.crossings[line.name] = direction
 

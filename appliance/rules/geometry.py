@@ -28,6 +28,11 @@ def at_picture_edge(box: Box) -> bool:
     return min(box[0], box[1]) <= _PICTURE_EDGE or max(box[2], box[3]) >= 1 - _PICTURE_EDGE
 
 
+def touching(a: Box, b: Box) -> bool:
+    """Whether two boxes have a point in common."""
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
+
+
 def lean(point: Point, a: Point, b: Point) -> float:
     """Twice the signed area of a, b, point: negative left of the line a→b, positive right of it, 0 on it."""
     return (b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0])

@@ -7,7 +7,7 @@ from math import hypot
 from typing import Literal
 
 from appliance.rules.geometry import LEFT, RIGHT, crossing, lean
-from appliance.rules.settle import Streak
+from appliance.rules.settle import SETTLE_S, Streak
 from appliance.types import Point
 
 Direction = Literal["left_to_right", "right_to_left"]
@@ -42,7 +42,9 @@ class Line:
         self._a = a
         self._b = b
 
-    def look(self, walk: Walk, foot: Point, t: float, margin: float, aspect: float) -> Direction | None:
+    def look(
+        self, walk: Walk, foot: Point, t: float, margin: float, aspect: float, settle_s: float = SETTLE_S
+    ) -> Direction | None:
         """Take one sighting into account. margin: in picture heights; aspect: picture width / height."""
         leaning = lean(foot, self._a, self._b)
         changed = walk.foot is not None and (leaning >= 0) != (walk.lean >= 0)
@@ -55,7 +57,7 @@ class Line:
         if here in (0, walk.side):
             walk.streak.clear()
             return None
-        if walk.streak.add(t) is None:
+        if walk.streak.add(t, settle_s) is None:
             return None
         crossed, walk.side, walk.through = walk.through, here, False
         walk.streak.clear()

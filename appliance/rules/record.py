@@ -57,5 +57,11 @@ class Record:
         self.lost = True
         self.walks.clear()
         self.stays.clear()
+        self.break_streaks()
+
+    def break_streaks(self) -> None:
+        """Missed between two looks: they do not follow each other."""
         for member in self.members.values():
             member.streak.clear()
+        for walk in self.walks.values():
+            walk.streak.clear()

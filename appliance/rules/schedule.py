@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.config import DAYS, Schedule
+from appliance.config import DAYS, OffPeak, Schedule
 
 MINUTES_A_DAY = 24 * 60
 Wall = Callable[[float], tuple[int, int]]
@@ -30,6 +30,22 @@ class Hours:
             (today and start <= minute < end) or (yesterday and minute < end - MINUTES_A_DAY)
             for start, end in self._spans
         )
+
+    def opens_in(self, weekday: int, minute: int) -> int:
+        """Minutes until it is armed: 0 when it is now; at most a week."""
+        for ahead in range(8 * MINUTES_A_DAY):
+            days, at = divmod(minute + ahead, MINUTES_A_DAY)
+            if self.armed((weekday + days) % 7, at):
+                return ahead
+        return 8 * MINUTES_A_DAY
+
+
+def off_peak_in_s(hours: OffPeak | None, wall: Wall | None) -> Callable[[float], float] | None:
+    """Seconds from a time until the off-peak hours, 0 inside them; None where there are none, or no time of day."""
+    if hours is None or wall is None:
+        return None
+    spans, tell = Hours(hours), wall
+    return lambda t: spans.opens_in(*tell(t)) * 60.0
 
 
 def _span(text: str) -> tuple[int, int]:

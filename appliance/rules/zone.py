@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from appliance.rules.geometry import Polygon
-from appliance.rules.settle import Streak
+from appliance.rules.settle import SETTLE_S, Streak
 from appliance.types import Point
 
 Passage = Literal["entered", "left"]
@@ -34,12 +34,14 @@ class Zone:
         self.name = name
         self._polygon = Polygon(points)
 
-    def look(self, member: Membership, foot: Point, t: float, margin: float, aspect: float) -> Passage | None:
+    def look(
+        self, member: Membership, foot: Point, t: float, margin: float, aspect: float, settle_s: float = SETTLE_S
+    ) -> Passage | None:
         """Take one sighting into account. margin: in picture heights; aspect: picture width / height."""
         if self._agrees(member, foot, margin, aspect):
             member.streak.clear()
             return None
-        since = member.streak.add(t)
+        since = member.streak.add(t, settle_s)
         if since is None:
             return None
         member.inside, member.since = not member.inside, since

@@ -22,13 +22,15 @@ from appliance.scenario import html, plan
 from appliance.scenario import run as scenario_run
 from appliance.scenario.faults import said
 from appliance.scenario.junit import junit
+from appliance.scenario.matrix import in_each_weather
 from appliance.scenario.measures import EventFigures, event_figures
 from appliance.scenario.moments import Stills, stills
 from appliance.scenario.plan import Plan
 from appliance.scenario.run import Models
 from appliance.scenario.verdict import Verdict, lines
+from appliance.weather.weather import Weather
 
-_COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
+_COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "known failing": "yellow"}
 _verdict: TypeAdapter[Verdict] = TypeAdapter(Verdict)
 _figures: TypeAdapter[EventFigures] = TypeAdapter(EventFigures)
 
@@ -43,18 +45,26 @@ class Reports:
 
 
 def scenario_command(
-    paths: Sequence[Path], pattern: str, models: Models, reports: Reports, clock: Clock | None = None
+    paths: Sequence[Path],
+    pattern: str,
+    models: Models,
+    reports: Reports,
+    clock: Clock | None = None,
+    weathers: Sequence[Weather] = (),
 ) -> int:
-    """Run every scenario at `paths`. Returns 0 when none failed, else 1. Raises UsageError before anything is run."""
+    """Run every scenario at `paths`. Returns 0 when none failed, else 1. Raises UsageError before anything is run.
+
+    weathers: run each in these, instead of those that it names itself.
+    """
     clock = clock or SystemClock()
-    plans = _loaded(plan.find(paths, pattern))
+    plans = [each for one in load_all(plan.find(paths, pattern)) for each in in_each_weather(one, weathers)]
     for path in (reports.junit, reports.html):
-        _writable(path)
+        writable(path)
     # The pictures of each scenario are cut as soon as it is judged: its clip is still in the disk's cache.
     verdicts: list[Verdict] = []
     pictures: list[Stills] = []
     for number, each in enumerate(plans, start=1):
-        with _waiting(f"{number}/{len(plans)} {each.name}", quiet=reports.as_json):
+        with waiting(f"{number}/{len(plans)} {each.name}", quiet=reports.as_json):
             verdicts.append(scenario_run.run(each, models, clock=clock))
             pictures.append(stills(verdicts[-1], pictures) if reports.html else {})
     _write(verdicts, pictures, reports, clock.now())
@@ -65,7 +75,7 @@ def scenario_command(
     return 1 if any(verdict.status == "failed" for verdict in verdicts) else 0
 
 
-def _loaded(files: Sequence[Path]) -> list[Plan]:
+def load_all(files: Sequence[Path]) -> list[Plan]:
     """All files are read first, so that a slip in the last one is not told after an hour."""
     plans, problems, sources = [], [], []
     for file in files:
@@ -81,12 +91,13 @@ def _loaded(files: Sequence[Path]) -> list[Plan]:
     return plans
 
 
-def _writable(path: Path | None) -> None:
+def writable(path: Path | None) -> None:
+    """Raises UsageError before anything is run, where it can be known."""
     if path is not None and not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}")
 
 
-def _waiting(what: str, *, quiet: bool) -> Any:
+def waiting(what: str, *, quiet: bool) -> Any:
     """A sign of life on a terminal, nothing elsewhere."""
     return nullcontext() if quiet or not sys.stderr.isatty() else Console(stderr=True).status(escape(what))
 
@@ -98,10 +109,15 @@ def _write(verdicts: Sequence[Verdict], pictures: Sequence[Stills], reports: Rep
     if reports.html:
         outputs.append((reports.html, html.page(verdicts, pictures, total(verdicts), now).encode()))
     for path, data in outputs:
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            raise UsageError(f"{path}: the report cannot be written: {error.strerror}") from None
+        write_report(path, data)
+
+
+def write_report(path: Path, data: bytes) -> None:
+    """Raises UsageError."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"{path}: the report cannot be written: {error.strerror}") from None
 
 
 def total(verdicts: Sequence[Verdict]) -> EventFigures:
@@ -182,4 +198,5 @@ def sums(verdicts: Sequence[Verdict]) -> list[str]:
         per_hour = whole.alerts_per_hour or 0.0
         told.append(f"{whole.alerts} alerts in {clock_time(whole.footage_s)} of footage ({per_hour:.1f} an hour)")
     models = sorted({verdict.model for verdict in verdicts if verdict.model})
-    return [*told, *([f"model {', '.join(models)}"] if models else [])]
+    judges = sorted({verdict.judged_by for verdict in verdicts if verdict.judged_by})
+    return [*told, *([f"model {', '.join(models)}"] if models else []), *(f"verdicts by {judge}" for judge in judges)]

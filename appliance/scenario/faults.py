@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from appliance.replay.cassette_words import missing_words
 from appliance.replay.report import clock_time
 from appliance.replay.result import ReplayResult
 from appliance.scenario.expect import FalseAlarm, Miss
@@ -62,6 +63,15 @@ def footage_faults(result: ReplayResult) -> list[Fault]:
         title = f"the detector did not answer for {result.unlooked} of {result.examined} looks at {result.clip}"
         found.append(Fault(kind="footage", title=title, camera=result.camera))
     return found
+
+
+def answer_faults(results: Sequence[ReplayResult], *, fails: bool) -> list[Fault]:
+    """Questions that have no answer: nobody said anything is not nobody objected."""
+    return [
+        Fault(kind="footage", title=missing_words(result), camera=result.camera, source="verdicts", fails=fails)
+        for result in results
+        if result.unanswered
+    ]
 
 
 def limit_faults(at_most: AtMost, watched: Sequence[Watched], bytes_: int) -> list[Fault]:

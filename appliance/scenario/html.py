@@ -90,8 +90,12 @@ def page(verdicts: Sequence[Verdict], stills: Sequence[Stills], total: EventFigu
     return environment.get_template("report.html").render(
         shown=shown,
         total=total,
-        counts={status: sum(v.status == status for v in verdicts) for status in ("passed", "failed", "skipped")},
+        counts={
+            status: sum(v.status == status for v in verdicts)
+            for status in ("passed", "failed", "skipped", "known failing")
+        },
         models=sorted({verdict.model for verdict in verdicts if verdict.model}),
+        judges=sorted({verdict.judged_by for verdict in verdicts if verdict.judged_by}),
         unjudged=sum(len(verdict.judgement.unjudged) for verdict in verdicts),
         written=iso_utc(now)[:16].replace("T", " ") + " UTC",
         hits_max=_HITS_MAX,

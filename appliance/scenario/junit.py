@@ -16,7 +16,7 @@ _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def junit(verdicts: Sequence[Verdict], now: float) -> bytes:
     """One suite, one case a scenario. A scenario that failed has one `failure` with all its words. now: UTC seconds."""
     failed = sum(verdict.status == "failed" for verdict in verdicts)
-    skipped = sum(verdict.status == "skipped" for verdict in verdicts)
+    skipped = sum(verdict.status in ("skipped", "known failing") for verdict in verdicts)
     counts = {
         "name": "vedette scenarios",
         "tests": str(len(verdicts)),
@@ -46,8 +46,17 @@ def _case(suite: ElementTree.Element, verdict: Verdict) -> None:
             "file": _clean(verdict.file.as_posix()),
         },
     )
+    if verdict.judged_by:
+        properties = ElementTree.SubElement(case, "properties")
+        ElementTree.SubElement(properties, "property", {"name": "verdicts_by", "value": _clean(verdict.judged_by)})
     if verdict.status == "skipped":
         ElementTree.SubElement(case, "skipped", {"message": _clean(verdict.reason)})
+    elif verdict.status == "known failing":
+        # As pytest writes an expected failure: JUnit itself knows none.
+        message = _clean(f"known failing: {verdict.reason}")
+        ElementTree.SubElement(case, "skipped", {"type": "pytest.xfail", "message": message}).text = _clean(
+            verdict.words
+        )
     elif verdict.status == "failed":
         first, more = verdict.failures[0].title, len(verdict.failures) - 1
         message = f"{first} (and {more} more)" if more else first

@@ -9,9 +9,14 @@ from pathlib import Path
 
 from appliance.alerts.evidence_still import jpeg
 from appliance.errors import SourceError
-from appliance.ingest.clip import Clip, picture_size
+from appliance.ingest.clip import picture_size
+from appliance.ingest.decode import Frame
 from appliance.ingest.picture import Pictures
+from appliance.replay.faulty import weathered
+from appliance.replay.film import ClipFilm
 from appliance.scenario.verdict import Moment, Verdict
+from appliance.weather.lens import lens_of
+from appliance.weather.weather import Weather
 
 SIDE_MAX = 960
 QUALITY = 80
@@ -48,7 +53,8 @@ def stills(verdict: Verdict, before: Sequence[Stills] = ()) -> Stills:
     for part in verdict.watched:
         frames = wanted.get(part.camera)
         if frames:
-            found.update({(part.camera, frame): still for frame, still in _cut(part.clip, frames)})
+            shown = _Shown(part.clip, part.camera, Weather.read(verdict.weather, verdict.seed))
+            found.update({(part.camera, frame): still for frame, still in _cut(shown, frames)})
     return found
 
 
@@ -56,22 +62,27 @@ def _moments(verdict: Verdict) -> Sequence[Moment]:
     return [moment for fault in verdict.faults for moment in fault.moments]
 
 
-def _cut(clip: Path, frames: set[int]) -> Iterable[tuple[int, Still]]:
-    pictures, last = Pictures(), max(frames)
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A clip as the detector saw it."""
+
+    clip: Path
+    camera: str
+    weather: Weather
+
+
+def _cut(shown: _Shown, frames: set[int]) -> Iterable[tuple[int, Still]]:
+    pictures, lens, last = Pictures(), lens_of(shown.weather), max(frames)
     found = []
     try:
-        with Clip(str(clip), "report") as film:
-            for frame in film.frames():
-                if frame.index in frames:
-                    size = picture_size(frame)
-                    found.append(
-                        (
-                            frame.index,
-                            Still(jpeg(pictures.bgr(frame.picture, size), side_max=SIDE_MAX, quality=QUALITY), size),
-                        )
-                    )
-                if frame.index >= last:
-                    break
+        for frame in weathered(ClipFilm(shown.clip, shown.camera), shown.camera, shown.weather).play():
+            if isinstance(frame, Frame) and frame.index in frames:
+                size = picture_size(frame)
+                seen = lens(frame.index, round(frame.t, 3), frame.picture) if lens else frame.picture
+                still = Still(jpeg(pictures.bgr(seen, size), side_max=SIDE_MAX, quality=QUALITY), size)
+                found.append((frame.index, still))
+            if isinstance(frame, Frame) and frame.index >= last:
+                break
     except SourceError as error:
         logger.warning("no pictures for the report: %s", error)
     return found

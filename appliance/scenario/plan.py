@@ -12,7 +12,9 @@ from appliance.address import Address
 from appliance.config import Camera, LineRule, SiteConfig
 from appliance.errors import ConfigError, UsageError
 from appliance.model import Detector
+from appliance.scenario import source
 from appliance.scenario.sections import SUFFIX, Described, Expected, Scenario
+from appliance.weather.weather import CLEAR, Weather
 
 _Lines = Mapping[tuple[str | int, ...], int]
 FILES_MAX = 10_000
@@ -40,6 +42,7 @@ class Plan:
     truth: Path | None
     absent: tuple[Path, ...]
     lines: _Lines
+    weather: Weather = CLEAR
 
     def place(self, section: str, index: int) -> str:
         """`expect 2 (line 31)`: how a person finds an entry in the file."""
@@ -68,7 +71,9 @@ def find(paths: Iterable[Path], pattern: str = "") -> list[Path]:
 
 def _below(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(file for file in path.rglob(f"*{SUFFIX}") if file.is_file())
+        found = (file for file in path.rglob(f"*{SUFFIX}") if file.is_file())
+        # As pytest does: a hidden folder is nobody's scenario (one that is being kept, or was being deleted).
+        return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if path.is_file():
         return [path]
     raise UsageError(f"{path}: no such file or folder")
@@ -85,7 +90,10 @@ def stem(file: Path) -> str:
 
 
 def load(file: Path) -> Plan:
-    """Read and check one scenario. Raises ConfigError with every fault, each with its line and remedy."""
+    """Read and check one scenario. Raises ConfigError with every fault, each with its line and remedy.
+
+    It is planned in the first weather that it names; `matrix.in_each_weather` gives all.
+    """
     scenario = yamlfile.load(file, Scenario)
     lines = yamlfile.line_numbers(file)
     faults = _Faults(file, lines)
@@ -101,6 +109,10 @@ def load(file: Path) -> Plan:
             f"{', '.join(map(str, absent))} is not there; paths count from the scenario's folder "
             "(if the footage is not on every machine, write `if_absent: skip`)",
         )
+    try:
+        source.check(scenario.verdicts, folder)
+    except UsageError as error:
+        faults.add(("verdicts",), str(error))
     truth = _truth(scenario, folder, faults) if not absent else None
     faults.report()
     return Plan(
@@ -112,6 +124,7 @@ def load(file: Path) -> Plan:
         truth=truth,
         absent=absent,
         lines=lines,
+        weather=scenario.weathers[0],
     )
 
 
@@ -151,9 +164,15 @@ def _site(scenario: Scenario, folder: Path, faults: _Faults) -> SiteConfig:
         changes["alerts"] = scenario.alerts
     if scenario.detector is not None:
         changes["detector"] = _nearby(scenario.detector, folder)
-    if scenario.at_most.bytes is not None and site.uplink is None:
+    if (scenario.at_most.bytes is not None or scenario.verdicts is not None) and site.uplink is None:
         changes["uplink"] = _SOME_UPLINK
     return site.model_copy(update=changes)
+
+
+def with_uplink(site: SiteConfig) -> SiteConfig:
+    """The site as if it asked the cloud: for what that would cost. A replay never connects to it."""
+    asking = site.escalation.model_copy(update={"enabled": True})
+    return site.model_copy(update={"uplink": site.uplink or _SOME_UPLINK, "escalation": asking})
 
 
 def _nearby(detector: Detector, folder: Path) -> Detector:

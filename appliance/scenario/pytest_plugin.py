@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from appliance.scenario.moments import Stills
     from appliance.scenario.run import Models
     from appliance.scenario.verdict import Verdict
+    from appliance.weather.weather import Weather
 
 _SUFFIX = ".scenario.yaml"
 
@@ -27,6 +28,7 @@ class _Session:
     models: Models | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     stills: list[Stills] = field(default_factory=list)
+    weathers: tuple[Weather, ...] = ()
 
 
 _session = pytest.StashKey[_Session]()
@@ -35,11 +37,28 @@ _session = pytest.StashKey[_Session]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("vedette", "Vedette scenarios (*.scenario.yaml)")
     group.addoption("--vedette-model", metavar="M", help="use this model instead of what scenarios and sites name")
+    group.addoption(
+        "--vedette-with",
+        action="append",
+        default=[],
+        metavar="W",
+        help="run scenarios in this weather (rain,night,drop:5%%) instead of their own; repeatable",
+    )
+    group.addoption("--vedette-seed", type=int, default=0, metavar="N", help="of the chance in --vedette-with")
     group.addoption("--vedette-html", metavar="FILE", help="write a report with pictures of the scenarios here")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_session] = _Session()
+    if config.getoption("--vedette-with"):
+        from appliance.errors import UsageError
+        from appliance.scenario.matrix import weathers
+
+        try:
+            found = weathers(config.getoption("--vedette-with"), config.getoption("--vedette-seed"))
+        except UsageError as error:
+            raise pytest.UsageError(f"--vedette-with: {error}") from None
+        config.stash[_session].weathers = found
     target = config.getoption("--vedette-html")
     if target and not Path(target).absolute().parent.is_dir():
         raise pytest.UsageError(f"--vedette-html: there is no folder {Path(target).parent}")
@@ -78,10 +97,22 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 class ScenarioFile(pytest.File):
-    """One file: one test."""
+    """One file: one test, or one for each weather. A file that is wrong is one test, which fails with its faults."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        yield ScenarioItem.from_parent(self, name=self.path.name.removesuffix(_SUFFIX))
+        from appliance.errors import VedetteError
+        from appliance.scenario import plan
+        from appliance.scenario.matrix import title
+
+        name, asked = self.path.name.removesuffix(_SUFFIX), self.config.stash[_session].weathers
+        try:
+            weathers = asked or plan.load(self.path).scenario.weathers
+        except VedetteError:
+            weathers = ()
+        if not weathers:
+            yield ScenarioItem.from_parent(self, name=name)
+        for weather in weathers:
+            yield ScenarioItem.from_parent(self, name=title(name, weather), weather=weather)
 
 
 class ScenarioFailed(Exception):
@@ -89,25 +120,35 @@ class ScenarioFailed(Exception):
 
 
 class ScenarioItem(pytest.Item):
-    """Runs one scenario. A file that is wrong fails as a test does, with each fault and its line."""
+    """Runs one scenario, in one weather. A file that is wrong fails as a test does, with each fault and its line."""
+
+    def __init__(self, *, weather: Weather | None = None, **rest: Any) -> None:
+        super().__init__(**rest)
+        self._weather = weather
 
     def runtest(self) -> None:
         from appliance.errors import VedetteError
         from appliance.scenario import plan
         from appliance.scenario import run as scenario_run
+        from appliance.scenario.matrix import in_each_weather
         from appliance.scenario.moments import stills
 
         done = self.config.stash[_session]
         if done.models is None:
             done.models = scenario_run.Models(self.config.getoption("--vedette-model"))
         try:
-            verdict = scenario_run.run(plan.load(self.path), done.models)
+            planned = plan.load(self.path)
+            if self._weather is not None:
+                (planned,) = in_each_weather(planned, [self._weather])
+            verdict = scenario_run.run(planned, done.models)
         except VedetteError as error:
             raise ScenarioFailed(_words(error)) from None
         done.stills.append(stills(verdict, done.stills) if self.config.getoption("--vedette-html") else {})
         done.verdicts.append(verdict)
         if verdict.status == "skipped":
             pytest.skip(verdict.reason)
+        if verdict.status == "known failing":  # strict: one that passes has failed
+            pytest.xfail(verdict.reason)
         if verdict.status == "failed":
             raise ScenarioFailed(verdict.words)
 

@@ -9,9 +9,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from appliance.config import Alerts, Camera, CameraName, Share
+from appliance.errors import UsageError
 from appliance.model import Detector
+from appliance.weather.arguments import SEED_MAX
+from appliance.weather.spec import conditions
+from appliance.weather.weather import CLEAR, Weather
 from appliance.yamlfile import Section
 
+WEATHERS_MAX = 50
 SUFFIX = ".scenario.yaml"
 _CLOCK = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
 
@@ -144,6 +149,30 @@ class Truth(Section):
         return self
 
 
+Sets = tuple[tuple[str, ...], ...]
+
+
+def _sets(value: Any) -> Any:
+    """`rain,night` or `[rain, night]` is one weather; `[[], [rain, night]]` are two, the first of them clear."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("write a list, as in [rain, night], or a list of such lists")
+    sets = [[each] if isinstance(each, str) else each for each in value] if _nested(value) else [value]
+    for each in sets:
+        if not isinstance(each, list | tuple) or not all(isinstance(item, str) for item in each):
+            raise ValueError("each weather is a text, as in rain, fog:40m or ir@20s")
+        try:
+            conditions(each)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return tuple(tuple(each) for each in sets)
+
+
+def _nested(value: list[Any] | tuple[Any, ...]) -> bool:
+    return any(isinstance(each, list | tuple) for each in value)
+
+
 class Scenario(Section):
     """The whole file."""
 
@@ -152,6 +181,7 @@ class Scenario(Section):
     clip: Path | None = None
     clips: dict[CameraName, Path] = {}
     if_absent: Literal["fail", "skip"] = "fail"
+    known_failing: Annotated[str, Field(max_length=500)] = ""
     site: Path | None = None
     camera: str | None = None
     cameras: dict[CameraName, Filmed] = {}
@@ -161,8 +191,18 @@ class Scenario(Section):
     never: tuple[Never, ...] = ()
     others: Literal["allowed", "never"] = "allowed"
     at_most: AtMost = AtMost()
+    verdicts: Annotated[str | None, Field(min_length=1, max_length=1000)] = None
+    verdicts_match: Literal["exact", "nearest"] = "exact"
+    after_verdicts: bool = False
     truth: Truth | None = None
     require: Require = Require()
+    made_of: Annotated[Sets, BeforeValidator(_sets), Field(alias="with", max_length=WEATHERS_MAX)] = ()
+    seed: Annotated[int, Field(ge=0, le=SEED_MAX)] = 0
+
+    @property
+    def weathers(self) -> tuple[Weather, ...]:
+        """What is made of the footage, one run for each; clear weather where nothing is said."""
+        return tuple(Weather.read(each, self.seed) for each in self.made_of) or (CLEAR,)
 
     @model_validator(mode="after")
     def _whole(self) -> Scenario:
@@ -170,4 +210,6 @@ class Scenario(Section):
             raise ValueError("name the footage: `clip:` for one camera, or `clips:` with one clip per camera")
         if (self.site is None) == (not self.cameras):
             raise ValueError("say who watches: `site:` (a site file), or `cameras:` with zones and rules in this file")
+        if self.verdicts is None and (self.after_verdicts or self.verdicts_match != "exact"):
+            raise ValueError("after_verdicts and verdicts_match need `verdicts:` with a cassette or a stand-in")
         return self

@@ -9,9 +9,10 @@ from typing import Literal
 from appliance.scenario.expect import NOTHING_JUDGED, Judgement
 from appliance.scenario.measures import EventFigures
 from appliance.types import Alert, Box, Point, TrackedObject
+from appliance.weather.weather import said
 
-Status = Literal["passed", "failed", "skipped"]
-FaultKind = Literal["miss", "false alarm", "limit", "figure", "footage"]
+Status = Literal["passed", "failed", "skipped", "known failing"]
+FaultKind = Literal["miss", "false alarm", "limit", "figure", "footage", "mark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,11 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One scenario's outcome. reason: why it was skipped."""
+    """One scenario's outcome. reason: why it was skipped, or is known to fail.
+
+    judged_by: who answered its questions to the cloud, in words. weather: what was made of the footage, as
+    `Weather.read` takes it.
+    """
 
     name: str
     file: Path
@@ -94,6 +99,14 @@ class Verdict:
     bytes: int = 0
     watched: tuple[Watched, ...] = ()
     wall_s: float = 0.0
+    judged_by: str = ""
+    weather: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def weather_words(self) -> str:
+        """What was made of the footage, for people; "" when nothing was."""
+        return said(self.weather, self.seed)
 
     @property
     def failures(self) -> tuple[Fault, ...]:

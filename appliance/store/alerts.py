@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import wire
-from appliance.store.changes import touch, write_alert, write_escalation, write_event
+from appliance.store import steps
+from appliance.store.changes import touch, write_alert, write_decision, write_escalation, write_event
 from appliance.store.database import Database
 from appliance.store.rows import (
     ALERT_COLUMNS,
@@ -22,9 +23,11 @@ from appliance.store.rows import (
     read_escalation,
     read_event,
     read_evidence,
+    read_step,
     read_verdict,
 )
-from appliance.types import AlertChange, Event, Review, Severity
+from appliance.store.steps import Answered
+from appliance.types import AlertChange, Event, Review, Route, Severity
 
 __all__ = ["AlertCounts", "AlertDetail", "AlertRow", "Alerts", "Cursor", "EscalationRow", "EvidenceRow", "VerdictRow"]
 
@@ -78,9 +81,11 @@ class Alerts:
         escalation: wire.Escalation | None,
         priority: str,
         suppressed: Sequence[Event] = (),
+        route: Route | None = None,
     ) -> AlertRow:
         """Write one decision of the alert policy, all of it or nothing; return the alert as it now stands.
 
+        route: what the router decided about it, and so whether the question waits; None: it was not asked.
         Applying the same change again (a restart) changes nothing. An ended alert stays ended. Raises StoreError.
         """
         alert = change.alert
@@ -91,7 +96,9 @@ class Alerts:
             for event in suppressed:
                 write_event(connection, event, alert.run, None)
             if escalation is not None:
-                changed |= write_escalation(connection, escalation, priority)
+                changed |= write_escalation(connection, escalation, priority, route)
+            if route is not None:
+                write_decision(connection, route, self._db.clock.now())
             if changed:
                 touch(self._db, connection, alert.id)
             return _select_alert(connection, alert.id)
@@ -110,26 +117,31 @@ class Alerts:
         A late verdict on an expired escalation still counts: the question was asked and paid for.
         """
         with self._db.transaction() as connection:
-            asked = connection.execute(
-                "SELECT alert, site FROM escalation WHERE id = ?", (verdict.escalation,)
-            ).fetchone()
-            if asked is None or asked["alert"] != verdict.alert or asked["site"] != verdict.site:
-                self.orphans += 1
-                logger.warning("refused a verdict on escalation %s: it was not asked here", verdict.escalation)
+            step = self._step(connection, verdict)
+            if step is None:
                 return False
-            applied = connection.execute(
-                "INSERT OR IGNORE INTO verdict VALUES (?, ?, ?, ?, ?)",
-                (verdict.escalation, verdict.alert, verdict.decision, verdict.to_json().decode(), t),
-            )
-            if applied.rowcount == 0:
-                return False
-            connection.execute("UPDATE alert SET verdict = ? WHERE id = ?", (verdict.decision, verdict.alert))
-            connection.execute(
-                "UPDATE escalation SET state = 'settled', settled_t = ?, error = '' WHERE id = ?",
-                (t, verdict.escalation),
-            )
-            touch(self._db, connection, verdict.alert)
-            return True
+            return steps.close(self._db, connection, verdict, step if verdict.step is None else verdict.step, t)
+
+    def answer(self, verdict: wire.Verdict, t: float) -> Answered:
+        """Take what a worker said: its last word, once, or that it must see more, once a step. Raises StoreError."""
+        if verdict.need is None:
+            return "settled" if self.settle(verdict, t) else "known"
+        with self._db.transaction() as connection:
+            if self._step(connection, verdict) is None:
+                return "known"
+            return steps.go_on(self._db, connection, verdict, t)
+
+    def _step(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> int | None:
+        """The step at which the question stands; None: it was not asked here."""
+        asked = connection.execute(
+            "SELECT alert, site, step FROM escalation WHERE id = ?", (verdict.escalation,)
+        ).fetchone()
+        if asked is None or asked["alert"] != verdict.alert or asked["site"] != verdict.site:
+            self.orphans += 1
+            logger.warning("refused a verdict on escalation %s: it was not asked here", verdict.escalation)
+            return None
+        step: int = asked["step"]
+        return step
 
     def review(self, alert_id: str, review: Review | None, t: float) -> bool:
         """Note what a person said (None takes it back); False when there is no such alert."""
@@ -183,12 +195,18 @@ class Alerts:
             evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
             asked = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
             answers = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
+            told = connection.execute(
+                """SELECT step.* FROM step JOIN escalation ON escalation.id = step.escalation WHERE alert = ?
+                   ORDER BY created_t, escalation, n""",
+                one,
+            )
             return AlertDetail(
                 alert=read_alert(row),
                 events=tuple(map(read_event, events)),
                 evidence=tuple(map(read_evidence, evidence)),
                 escalations=tuple(map(read_escalation, asked)),
                 verdicts=tuple(map(read_verdict, answers)),
+                steps=tuple(map(read_step, told)),
             )
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
@@ -216,7 +234,8 @@ class Alerts:
                 """SELECT count(*) AS total, total(t_end IS NULL) AS open, total(review IS NULL) AS to_review,
                    total(verdict IS 'confirmed') AS confirmed, total(verdict IS 'rejected') AS rejected,
                    total(verdict IS 'unsure') AS unsure,
-                   (SELECT count(*) FROM escalation WHERE state IN ('waiting', 'ready', 'sent')) AS undelivered
+                   (SELECT count(*) FROM escalation
+                    WHERE state IN ('waiting', 'deferred', 'ready', 'sent')) AS undelivered
                    FROM alert"""
             ).fetchone()
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)

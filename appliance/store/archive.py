@@ -1,15 +1,27 @@
-"""The recording of a box as somebody reads it who is not the appliance: a replay, a report."""
+"""What a box has stored, as somebody reads it who is not the appliance: a replay, a report, an export."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.store.boxes import span
 from appliance.store.database import peek
 from appliance.store.paths import DATABASE
+from appliance.store.rows import ALERT_COLUMNS, AlertDetail, AlertRow, read_alert, read_event, read_evidence
 from appliance.store.segments import covering
-from appliance.types import Gap, SegmentRow
+from appliance.types import Event, FrameBoxes, Gap, Review, SegmentRow
 
 _WINDOW_S = 600.0  # `covering` compares all rows of a window with each other
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEvent:
+    """An event, the alert it belongs to (None: a cooldown held it back), and what a person said of that alert."""
+
+    event: Event
+    alert: str | None
+    review: Review | None
 
 
 class Archive:
@@ -50,3 +62,42 @@ class Archive:
                 (camera,),
             ).fetchone()
         return None if row["begin"] is None else (row["begin"], row["end"])
+
+    def alert(self, alert_id: str) -> AlertDetail | None:
+        """An alert with its events and evidence; of what went to the cloud nothing. Raises StoreError."""
+        with peek(self._path) as connection:
+            row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
+            if row is None:
+                return None
+            events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
+            evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", (alert_id,))
+            return AlertDetail(
+                alert=read_alert(row),
+                events=tuple(map(read_event, events)),
+                evidence=tuple(map(read_evidence, evidence)),
+            )
+
+    def alerts(self, after: tuple[str, float, str] | None, limit: int) -> list[AlertRow]:
+        """A page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id)."""
+        with peek(self._path) as connection:
+            rows = connection.execute(
+                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE (camera, t_start, id) > (?, ?, ?)
+                    ORDER BY camera, t_start, id LIMIT ?""",
+                (*(after or ("", float("-inf"), "")), limit),
+            )
+            return [read_alert(row) for row in rows]
+
+    def events(self, camera: str, t0: float, t1: float) -> list[ToldEvent]:
+        """Every event of t0..t1, oldest first, those that a cooldown held back included. Raises StoreError."""
+        window = (camera, t0, t1)
+        within = "FROM event WHERE camera = ? AND t BETWEEN ? AND ?"
+        with peek(self._path) as connection:
+            said = connection.execute(f"SELECT id, review FROM alert WHERE id IN (SELECT alert {within})", window)
+            reviews: dict[str, Review | None] = {row["id"]: row["review"] for row in said}
+            rows = connection.execute(f"SELECT * {within} ORDER BY t, id", window)
+            return [ToldEvent(read_event(row), row["alert"], reviews.get(row["alert"])) for row in rows]
+
+    def looks(self, camera: str, t0: float, t1: float, run: str) -> list[FrameBoxes]:
+        """What was seen from t0 to t1 in one run of the camera, oldest first. Raises StoreError."""
+        with peek(self._path) as connection:
+            return span(connection, camera, t0, t1, run=run or None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 
 from appliance.store.database import Database
@@ -33,13 +34,8 @@ class Boxes:
         self, camera: str, t0: float, t1: float, limit: int = SPAN_ROWS_MAX, *, run: str | None = None
     ) -> list[FrameBoxes]:
         """The examined frames with t0 <= t <= t1, oldest first, of one run or (None) of all."""
-        only = "" if run is None else "AND run = ?"
-        values = (camera, t0, t1, *(() if run is None else (run,)), max(1, min(limit, SPAN_ROWS_MAX)))
         with self._db.read() as connection:
-            rows = connection.execute(
-                f"SELECT * FROM boxes WHERE camera = ? AND t BETWEEN ? AND ? {only} ORDER BY t, seq LIMIT ?", values
-            )
-            return [read_boxes(row) for row in rows]
+            return span(connection, camera, t0, t1, limit, run=run)
 
     def latest(self, camera: str) -> FrameBoxes | None:
         """The newest examined frame of the camera's present run (a clock that was set back leaves others ahead)."""
@@ -51,3 +47,21 @@ class Boxes:
                 {"camera": camera, "t": self._db.clock.now() + AHEAD_S_MAX},
             ).fetchone()
         return None if row is None else read_boxes(row)
+
+
+def span(
+    connection: sqlite3.Connection,
+    camera: str,
+    t0: float,
+    t1: float,
+    limit: int = SPAN_ROWS_MAX,
+    *,
+    run: str | None = None,
+) -> list[FrameBoxes]:
+    """See `Boxes.span`; for whoever has the file open in another way."""
+    only = "" if run is None else "AND run = ?"
+    values = (camera, t0, t1, *(() if run is None else (run,)), max(1, min(limit, SPAN_ROWS_MAX)))
+    rows = connection.execute(
+        f"SELECT * FROM boxes WHERE camera = ? AND t BETWEEN ? AND ? {only} ORDER BY t, seq LIMIT ?", values
+    )
+    return [read_boxes(row) for row in rows]

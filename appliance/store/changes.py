@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from appliance import wire
 from appliance.store.database import Database
 from appliance.store.rows import best_json, to_json
-from appliance.types import Alert, AlertChange, Event
+from appliance.types import Alert, AlertChange, Event, Route
 
 
 def touch(db: Database, connection: sqlite3.Connection, alert_id: str) -> int:
@@ -80,18 +80,54 @@ def write_event(connection: sqlite3.Connection, event: Event, run: str, alert_id
     return written.rowcount > 0
 
 
-def write_escalation(connection: sqlite3.Connection, escalation: wire.Escalation, priority: str) -> bool:
+def write_escalation(
+    connection: sqlite3.Connection, escalation: wire.Escalation, priority: str, route: Route | None = None
+) -> bool:
+    """Insert the question. One that waits for a better moment is let go when it is asked again and need not wait."""
+    wait = route.wait if route is not None and route.when == "later" else ""
     written = connection.execute(
-        """INSERT OR IGNORE INTO escalation (id, alert, site, camera, priority, state, body, created_t)
-           VALUES (?, ?, ?, ?, ?, 'waiting', ?, ?)""",
-        (
-            escalation.id,
-            escalation.alert,
-            escalation.site,
-            escalation.camera,
-            priority,
-            escalation.to_json().decode(),
-            escalation.created_t,
-        ),
+        """INSERT INTO escalation (id, alert, site, camera, priority, state, body, created_t, evidence, wait, until_t)
+           VALUES (:id, :alert, :site, :camera, :priority, 'waiting', :body, :created_t, :evidence, :wait, :until_t)
+           ON CONFLICT (id) DO UPDATE SET priority = excluded.priority, wait = '', until_t = NULL,
+               state = iif(state = 'deferred', 'ready', state) WHERE wait <> '' AND excluded.wait = ''""",
+        {
+            "id": escalation.id,
+            "alert": escalation.alert,
+            "site": escalation.site,
+            "camera": escalation.camera,
+            "priority": priority,
+            "body": escalation.to_json().decode(),
+            "created_t": escalation.created_t,
+            "evidence": "" if route is None else route.evidence,
+            "wait": wait,
+            "until_t": route.until_t if route is not None and wait else None,
+        },
     )
     return written.rowcount > 0
+
+
+def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:
+    """What the router decided; the same decision about the same event is one row."""
+    connection.execute(
+        """INSERT OR IGNORE INTO decision (alert, event, camera, t, made_t, moment, evidence, priority, reason, wait,
+               until_t, value, bytes, gpu_s, money, inputs)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            route.alert,
+            route.event,
+            route.camera,
+            route.t,
+            made_t,
+            route.when,
+            route.evidence,
+            route.priority,
+            route.reason,
+            route.wait,
+            route.until_t,
+            route.value,
+            route.bytes,
+            route.gpu_s,
+            route.money,
+            to_json(asdict(route.inputs)),
+        ),
+    )

@@ -14,12 +14,14 @@ from appliance.store.rows import (
     EscalationRow,
     EvidenceRow,
     MediaRow,
+    StepEvidence,
     read_alert,
     read_escalation,
     read_evidence,
     read_media,
     to_json,
 )
+from appliance.store.steps import give_up
 
 
 class Evidence:
@@ -62,21 +64,32 @@ class Evidence:
             touch(self._db, connection, rows[0].alert)
 
     def make_ready(
-        self, escalation: wire.Escalation, media: Sequence[MediaRow], frames: Sequence[EvidenceRow] = ()
+        self,
+        escalation: wire.Escalation,
+        media: Sequence[MediaRow],
+        frames: Sequence[EvidenceRow] = (),
+        evidence: StepEvidence | None = None,
     ) -> bool:
-        """Let an escalation go with the media it has; False when it was no longer waiting. Raises StoreError.
+        """Let a step of an escalation go with the media that are new in it; False when it was no longer waiting.
 
         The frames become evidence of the alert, the media rows and the final body are written, and the state turns
-        `ready`, all in one transaction.
+        `ready` (`deferred` if the router put it off), all in one transaction. evidence: what the step is called; as
+        its media are, if not given. Raises StoreError.
         """
-        body = escalation.model_copy(update={"media": tuple(each.ref for each in media)})
+        body = escalation.model_copy(update={"media": (*escalation.media, *(each.ref for each in media))})
         with self._db.transaction() as connection:
             changed = connection.execute(
-                "UPDATE escalation SET state = 'ready', body = ? WHERE id = ? AND state = 'waiting'",
-                (body.to_json().decode(), escalation.id),
+                """UPDATE escalation SET state = iif(wait = '', 'ready', 'deferred'), body = ?
+                   WHERE id = ? AND state = 'waiting' AND step = ?""",
+                (body.to_json().decode(), escalation.id, escalation.step),
             )
             if changed.rowcount == 0:
                 return False
+            connection.execute(
+                """INSERT INTO step (escalation, n, evidence) VALUES (?, ?, ?)
+                   ON CONFLICT DO UPDATE SET evidence = excluded.evidence""",
+                (escalation.id, escalation.step, evidence or (media[-1].ref.kind if media else "facts")),
+            )
             for each in media:
                 connection.execute(
                     "INSERT OR REPLACE INTO media (escalation, n, id, path, ref, chunks) VALUES (?, ?, ?, ?, ?, ?)",
@@ -86,6 +99,11 @@ class Evidence:
                 _put(connection, row)
             touch(self._db, connection, escalation.alert)
             return True
+
+    def give_up(self, asked: EscalationRow, why: str) -> bool:
+        """What the cloud asked to see cannot be had: its `unsure` stands, and says `why`. Raises StoreError."""
+        with self._db.transaction() as connection:
+            return give_up(self._db, connection, asked, why, self._db.clock.now())
 
     def media(self, escalation_id: str) -> list[MediaRow]:
         """What an escalation carries, in order."""

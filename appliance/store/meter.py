@@ -9,6 +9,7 @@ from typing import Literal
 
 from appliance.clock import local_day
 from appliance.store.database import Database
+from appliance.types import DecodeState
 
 Since = Literal["start", "today", "all"]
 
@@ -22,8 +23,16 @@ class MeterTotal:
     amount: int
 
 
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What of a camera's pictures is decoded now, and why, where there is a reason."""
+
+    state: DecodeState
+    reason: str = ""
+
+
 class Meter:
-    """Amounts not yet written, and the meter table.
+    """Amounts not yet written, and the meter table; what each camera decodes now, which is never written.
 
     Owner: the core; any thread adds. Invariant: an amount is in memory or in the table, never in both or neither; a
     kill loses at most what came since the last `flush` (the core calls it every second).
@@ -34,6 +43,16 @@ class Meter:
         self._run = run
         self._lock = threading.Lock()
         self._pending: Counter[tuple[str, str]] = Counter()
+        self._decoding: dict[str, Decoding] = {}
+
+    def note(self, camera: str, decoding: Decoding) -> None:
+        with self._lock:
+            self._decoding[camera] = decoding
+
+    def decoding(self) -> dict[str, Decoding]:
+        """By camera, as it was last told."""
+        with self._lock:
+            return dict(self._decoding)
 
     def add(self, camera: str, kind: str, amount: int) -> None:
         """Count `amount` more."""

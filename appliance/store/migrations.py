@@ -9,7 +9,14 @@ from pathlib import Path
 from appliance.errors import StoreError
 
 # Step n (counted from 1) brings a file from version n-1 to n. A step that was released is never edited: add one.
-STEPS: tuple[str, ...] = (Path(__file__).with_name("schema.sql").read_text(encoding="utf-8"),)
+_FOLDER = Path(__file__).parent
+STEPS: tuple[str, ...] = (
+    (_FOLDER / "schema.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_2_steps.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_3_decision.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_4_storage.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_5_health.sql").read_text(encoding="utf-8"),
+)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

@@ -10,7 +10,9 @@ from appliance.errors import StoreError
 
 DATABASE = "vedette.db"
 SEGMENTS = "segments"  # segments/<camera>/...: written by ingest, deleted by retention
+PREROLL = "preroll"  # preroll/<camera>/...: the rings; may be a link to a folder in memory (see store/ring.py)
 EVIDENCE = "evidence"  # evidence/<alert>/...: written by the evidence maker
+SCENARIOS = "scenarios"  # scenarios/<name>/...: kept by a person, deleted by a person only
 _PLAIN = re.compile(r"^[A-Za-z0-9_-]{1,80}$")
 
 
@@ -18,8 +20,11 @@ def inside(root: Path, relative: str, folder: str = "") -> Path:
     """The file that `relative` names under `root`/`folder`.
 
     Raises StoreError for anything that leads out of it (absolute, `..`, a link), so that no row of the database and
-    no request can make the program read or delete a file elsewhere.
+    no request can make the program read or delete a file elsewhere. Of segments, those of the pre-roll rings lie in a
+    folder of their own, of which alone the link is followed.
     """
+    if folder == SEGMENTS and relative.startswith(f"{PREROLL}/"):
+        folder = PREROLL
     base = (root / folder).resolve()
     try:
         found = (root / relative).resolve()

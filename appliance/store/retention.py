@@ -1,35 +1,33 @@
-"""Deletes what is too old or too much, oldest first, and never what an alert still needs."""
+"""Deletes what is too old or too much, by the declared policy, and never what an alert still needs.
+
+The policy (docs/storage.md): the oldest of the continuous recording first; then the oldest evidence that a person has
+reviewed and of which nothing is to be sent; then nothing, and the recorder pauses. What was deleted is in the ledger.
+"""
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.clock import StepWatch
-from appliance.config import Storage
-from appliance.errors import StoreError
+from appliance.config import Camera, Storage
 from appliance.store.database import Database
-from appliance.store.paths import SEGMENTS, inside
+from appliance.store.decisions import thin_decisions
+from appliance.store.deletions import Deletions, Reason
+from appliance.store.held import HELD
+from appliance.store.limits import Limits
+from appliance.store.pruning import Pruner
 from appliance.store.segments import Segments
-from appliance.store.thinning import thin_boxes, thin_evidence, thin_notes
+from appliance.store.thinning import shed_evidence, thin_boxes, thin_evidence, thin_notes
+from appliance.store.usage import Usage, usage_of
 from appliance.telemetry import Repeats
 
 HEADROOM = 1.2  # the recorder stops at disk_free_min_mb, so there is to be more
 SWEEP_EVERY_S = 3600.0
-ROLL_S_MAX = 65.0  # pre-roll, post-roll and escalation span are at most 60 s
-BATCH = 500
-BATCHES_A_RUN = 20
-WRITING_S_MAX = 600.0
 CLOCK_SETTLE_S = 600.0
-
-# What the alerts that are not finished still need of the recording.
-HELD = f"""WITH held AS (
-    SELECT camera, t_start - {ROLL_S_MAX} AS t0, coalesce(t_end, 9e15) + {ROLL_S_MAX} AS t1 FROM alert
-    WHERE t_end IS NULL OR id IN (SELECT alert FROM evidence WHERE state = 'waiting')
-    OR id IN (SELECT alert FROM escalation WHERE state = 'waiting'))"""
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +45,8 @@ class RetentionReport:
     short_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Old:
-    path: str
-    bytes: int
-
-
 class Retention:
-    """Keeps the storage folder within its limits: age, size, free space.
+    """Keeps the storage folder within its limits: age, quotas, size, free space.
 
     Owner: one thread that calls `run_once()` now and then. State: when it last looked, so that a clock that was
     stepped does not pass for age. Invariant: it deletes only below segments/ and evidence/; alerts, verdicts and
@@ -66,49 +58,47 @@ class Retention:
         db: Database,
         root: Path,
         storage: Storage,
+        cameras: Mapping[str, Camera] | None = None,
         *,
         free_bytes: Callable[[Path], int] = lambda root: shutil.disk_usage(root).free,
     ) -> None:
         self._db = db
         self._root = root
-        self._storage = storage
+        self._limits = Limits.of(storage, cameras or {})
+        self._ring_in_memory = storage.preroll_dir is not None
+        self._keep_boxes_s = storage.keep_hours * 3600
         self._free_bytes = free_bytes
         self._clock = db.clock
         self._steps = StepWatch(self._clock)
         self._distrust_until = float("-inf")
         self._swept_at = self._clock.monotonic()
         self._repeats = Repeats(logger, self._clock, every_s=600.0)
+        self._deletions = Deletions(db)
+        self._pruner = Pruner(db, root, self._deletions)
+        self._evidence: list[int] = []
         self.last = RetentionReport()
 
     def run_once(self) -> RetentionReport:
-        """Delete what is beyond the limits, at most BATCHES_A_RUN batches. Raises StoreError."""
-        deleted, refused = self._delete_old() if self._clock_is_trusted() else ([], 0)
-        for _ in range(BATCHES_A_RUN):
-            excess = self._excess()
-            more, bad = self._delete(self._candidates(float("inf")), excess) if excess > 0 else ([], 0)
-            deleted, refused = deleted + more, refused + bad
-            if not more:
-                break
-        days_s = self._storage.evidence_days * 86400
-        evidence = thin_evidence(self._db, self._root, days_s) if self._trusted else []
-        if self._trusted:
-            thin_notes(self._db, days_s)
+        """Delete what is beyond the limits, at most `BATCHES_A_RUN` batches of segments. Raises StoreError."""
+        self._pruner.begin()
+        self._evidence = []
+        trusted = self._clock_is_trusted()
+        if trusted:
+            self._by_age()
+        self._by_quota()
+        self._for_room()
         self.last = RetentionReport(
-            segments=len(deleted),
-            segment_bytes=sum(each.bytes for each in deleted),
-            evidence_files=len(evidence),
-            evidence_bytes=sum(evidence),
-            boxes=thin_boxes(self._db, self._storage.keep_hours * 3600, HELD) if self._trusted else 0,
-            refused=refused,
-            short_bytes=int(max(0, self._excess())),
+            segments=self._pruner.files,
+            segment_bytes=self._pruner.bytes,
+            evidence_files=len(self._evidence),
+            evidence_bytes=sum(self._evidence),
+            boxes=thin_boxes(self._db, self._keep_boxes_s, HELD) if trusted else 0,
+            refused=self._pruner.refused,
+            short_bytes=int(max(0, self._over_size(), self._lacking())),
         )
         self._sweep()
         self._say()
         return self.last
-
-    @property
-    def _trusted(self) -> bool:
-        return self._clock.monotonic() >= self._distrust_until
 
     def _clock_is_trusted(self) -> bool:
         """False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk at once."""
@@ -116,64 +106,57 @@ class Retention:
         if step_s:
             logger.warning("the clock was stepped by %+.0f s: nothing is deleted for its age", step_s)
             self._distrust_until = self._clock.monotonic() + CLOCK_SETTLE_S
-        return self._trusted
+        return self._clock.monotonic() >= self._distrust_until
 
-    def _delete_old(self) -> tuple[list[_Old], int]:
-        deleted: list[_Old] = []
-        refused = 0
-        before_t = self._clock.now() - self._storage.keep_hours * 3600
-        for _ in range(BATCHES_A_RUN):
-            more, bad = self._delete(self._candidates(before_t), float("inf"))
-            deleted, refused = deleted + more, refused + bad
-            if not more:
-                break
-        return deleted, refused
+    def _by_age(self) -> None:
+        now = self._clock.now()
+        for camera in self._usage().cameras("continuous"):
+            self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
+        self._evidence += thin_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
+        thin_notes(self._db, self._limits.evidence_s)
+        thin_decisions(self._db, self._limits.evidence_s)
+        self._deletions.forget_old()
 
-    def _excess(self) -> float:
-        """Bytes by which the limits are exceeded; the larger of the two."""
+    def _by_quota(self) -> None:
+        usage, limits = self._usage(), self._limits
+        for camera, own in limits.cameras.items():
+            if own.continuous_bytes is not None:
+                over = usage.bytes("continuous", camera) - own.continuous_bytes
+                self._pruner.prune("camera_quota", enough=over, camera=camera)
+            if own.evidence_bytes is not None:
+                self._shed(usage.bytes("evidence", camera) - own.evidence_bytes, "camera_quota", camera)
+        usage = self._usage()
+        if limits.continuous_bytes is not None:
+            self._pruner.prune("quota", enough=usage.bytes("continuous") - limits.continuous_bytes)
+        if limits.evidence_bytes is not None:
+            self._shed(usage.bytes("evidence") - limits.evidence_bytes, "quota")
+
+    def _for_room(self) -> None:
+        self._make_room("size", self._over_size())
+        self._make_room("disk", self._lacking())
+
+    def _make_room(self, reason: Reason, excess: float) -> None:
+        """Of evidence only what no recording could make up for; not asked again in between, for a disk may be late to
+        tell of what was freed."""
+        freed = self._pruner.prune(reason, enough=excess)
+        if not self._pruner.tired:
+            self._shed(excess - freed, reason)
+
+    def _shed(self, enough: float, reason: Reason, camera: str | None = None) -> None:
+        if enough > 0:
+            self._evidence += shed_evidence(self._db, self._root, self._deletions, enough, reason, camera)
+
+    def _usage(self) -> Usage:
         with self._db.read() as connection:
-            used: float = connection.execute(
-                "SELECT (SELECT total(bytes) FROM segment) + (SELECT total(bytes) FROM evidence)"
-            ).fetchone()[0]
-        lacking = self._storage.disk_free_min_mb * 1e6 * HEADROOM - self._free_bytes(self._root)
-        return max(used - self._storage.size_max_gb * 1e9, lacking)
+            return usage_of(connection)
 
-    def _candidates(self, before_t: float) -> list[_Old]:
-        """The oldest segments that ended before `before_t`, that are not being written and that no alert needs."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""{HELD} SELECT path, bytes FROM segment WHERE t_end < ? AND (complete = 1 OR t_end < ?)
-                    AND NOT EXISTS (SELECT 1 FROM held WHERE held.camera = segment.camera
-                                    AND segment.t_end > held.t0 AND segment.t_start < held.t1)
-                    ORDER BY t_end LIMIT {BATCH}""",
-                (min(before_t, 9e15), self._clock.now() - WRITING_S_MAX),
-            )
-            return [_Old(row["path"], row["bytes"]) for row in rows]
+    def _over_size(self) -> float:
+        usage = self._usage()
+        ring = 0 if self._ring_in_memory else usage.bytes("pre_roll")
+        return usage.bytes() + ring - self._limits.size_bytes
 
-    def _delete(self, candidates: list[_Old], enough: float) -> tuple[list[_Old], int]:
-        """Delete candidates until `enough` bytes are freed: files first, so that a kill leaves rows, not orphans."""
-        deleted: list[_Old] = []
-        dropped: list[str] = []
-        refused = 0
-        freed = 0
-        for each in candidates:
-            if freed >= enough:
-                break
-            try:
-                inside(self._root, each.path, SEGMENTS).unlink(missing_ok=True)
-                deleted.append(each)
-                freed += each.bytes
-            except StoreError as error:
-                logger.warning("a segment row was dropped, its file left alone: %s", error)
-                refused += 1
-            except OSError as error:
-                logger.warning("a segment cannot be deleted: %s", error)
-                refused += 1
-                continue
-            dropped.append(each.path)
-        with self._db.transaction(durable=False) as connection:
-            connection.executemany("DELETE FROM segment WHERE path = ?", [(path,) for path in dropped])
-        return deleted, refused
+    def _lacking(self) -> float:
+        return self._limits.free_bytes_min * HEADROOM - self._free_bytes(self._root)
 
     def _sweep(self) -> None:
         if self._clock.monotonic() - self._swept_at >= SWEEP_EVERY_S:
@@ -186,5 +169,5 @@ class Retention:
         if self.last.short_bytes:
             self._repeats.report(
                 f"{self.last.short_bytes // 1_000_000} MB more should be free, but what is left is needed by alerts, "
-                "being written, or not ours"
+                "not reviewed, being written, or not ours"
             )

@@ -14,6 +14,7 @@ from appliance.types import (
     Box,
     Decision,
     Event,
+    EvidenceStep,
     FrameBoxes,
     Review,
     SegmentRow,
@@ -23,7 +24,8 @@ from appliance.types import (
 
 EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
 EvidenceState = Literal["waiting", "ready", "missing"]
-Delivery = Literal["waiting", "ready", "sent", "settled", "expired"]
+StepEvidence = Literal["facts", "crop", "frame", "clip"]
+Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,13 @@ class EvidenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationRow:
-    """One question to the cloud and how far it got. `body.media` is empty until the state is ready."""
+    """One question to the cloud and how far it got. `body.media` is empty until the state is ready.
+
+    step: which of its messages is being made, sent or answered; need: what the cloud asked to see in it ("" in the
+    first). attempts are those of this step, bytes_sent those of all. evidence: the step it begins with, as the router
+    decided ("" in a row of before: as the site file says). wait: what a question waits for that the router put off (see
+    store/decisions.py), not before until_t; once its evidence is there its state is `deferred`.
+    """
 
     id: str
     alert: str
@@ -98,17 +106,37 @@ class EscalationRow:
     attempts: int
     bytes_sent: int
     error: str
+    step: int = 0
+    need: wire.Need | Literal[""] = ""
+    evidence: EvidenceStep | Literal[""] = ""
+    wait: str = ""
+    until_t: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One message of a question. evidence: the most telling kind it brought ("" while it is being made).
+
+    answer: the verdict that asked for more after it; None: none did, or it was the last.
+    """
+
+    escalation: str
+    n: int
+    evidence: StepEvidence | Literal[""] = ""
+    bytes_sent: int = 0
+    answer: wire.Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
-    """The cloud's answer, as it was applied."""
+    """The cloud's answer, as it was applied. step: which of the question's messages settled it."""
 
     escalation: str
     alert: str
     decision: Decision
     body: wire.Verdict
     applied_t: float
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +152,14 @@ class MediaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDetail:
-    """Everything the store knows of one alert: events, evidence, escalations and verdicts, oldest first."""
+    """Everything the store knows of one alert: events, evidence, escalations, verdicts and steps, oldest first."""
 
     alert: AlertRow
     events: tuple[Event, ...] = ()
     evidence: tuple[EvidenceRow, ...] = ()
     escalations: tuple[EscalationRow, ...] = ()
     verdicts: tuple[VerdictRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
 
     @property
     def escalation(self) -> EscalationRow | None:
@@ -197,6 +226,11 @@ def read_escalation(row: sqlite3.Row) -> EscalationRow:
 
 def read_verdict(row: sqlite3.Row) -> VerdictRow:
     return VerdictRow(**{**dict(row), "body": wire.Verdict.from_json(row["body"].encode())})
+
+
+def read_step(row: sqlite3.Row) -> StepRow:
+    answer = None if row["answer"] is None else wire.Verdict.from_json(row["answer"].encode())
+    return StepRow(**{**dict(row), "answer": answer})
 
 
 def read_media(row: sqlite3.Row) -> MediaRow:

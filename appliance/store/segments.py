@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.errors import StoreError
 from appliance.store.database import Database
-from appliance.store.paths import SEGMENTS, inside
+from appliance.store.reconcile import ORPHAN_AGE_S, Measure, Reconciled, reconcile, sweep
 from appliance.store.rows import read_segment
 from appliance.types import SegmentRow
 
 SEGMENT_S_MAX = 600.0  # segment_s is at most 60, and a segment ends at the first key frame after that
-ORPHAN_AGE_S = 3600.0
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
-    """What the comparison of index and disk found, and what was done."""
-
-    rows_dropped: int = 0
-    rows_closed: int = 0
-    orphans_kept: int = 0
-    orphans_removed: int = 0
-    orphan_bytes_removed: int = 0
 
 
 class Segments:
@@ -53,12 +34,13 @@ class Segments:
             segment.codec,
             *segment.size,
             segment.complete,
+            segment.kind,
         )
         with self._db.transaction(durable=False) as connection:
             if segment.complete and not segment.frames:
                 connection.execute("DELETE FROM segment WHERE path = ?", (segment.path,))
                 return
-            connection.execute("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            connection.execute("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def covering(self, camera: str, t0: float, t1: float) -> list[SegmentRow]:
         """The segments that hold any frame of t0..t1, oldest first, the one being written included.
@@ -81,52 +63,15 @@ class Segments:
             ).fetchone()
         return None if row is None else read_segment(row)
 
-    def reconcile(self, root: Path, *, orphan_age_s: float = ORPHAN_AGE_S) -> Reconciled:
-        """Compare index and disk, for the start (before ingest runs).
-
-        Rows without a file are dropped; segments that a kill left open are marked complete; files without a row are
-        counted, and removed once they are `orphan_age_s` old (nothing can find them any more).
-        """
-        dropped = closed = 0
-        with self._db.transaction() as connection:
-            for row in connection.execute("SELECT path, complete FROM segment").fetchall():
-                size = _size(root, row["path"])
-                if size is None:
-                    connection.execute("DELETE FROM segment WHERE path = ?", (row["path"],))
-                    dropped += 1
-                elif not row["complete"]:
-                    connection.execute("UPDATE segment SET complete = 1, bytes = ? WHERE path = ?", (size, row["path"]))
-                    closed += 1
-        swept = self.sweep_orphans(root, orphan_age_s=orphan_age_s)
-        found = Reconciled(
-            rows_dropped=dropped,
-            rows_closed=closed,
-            orphans_kept=swept.orphans_kept,
-            orphans_removed=swept.orphans_removed,
-            orphan_bytes_removed=swept.orphan_bytes_removed,
-        )
-        if found != Reconciled():
-            logger.info("compared the recording with its index: %s", found)
-        return found
+    def reconcile(
+        self, root: Path, *, measure: Measure | None = None, orphan_age_s: float = ORPHAN_AGE_S
+    ) -> Reconciled:
+        """Compare index and disk, for the start (before ingest runs); see `store/reconcile.py`. Raises StoreError."""
+        return reconcile(self._db, root, measure=measure, orphan_age_s=orphan_age_s)
 
     def sweep_orphans(self, root: Path, *, orphan_age_s: float = ORPHAN_AGE_S) -> Reconciled:
-        """Remove recorded files that no row knows and that are older than `orphan_age_s`."""
-        kept = removed = freed = 0
-        now = self._db.clock.now()
-        with self._db.read() as connection:
-            known = {row["path"] for row in connection.execute("SELECT path FROM segment")}
-        for file in _files(root / SEGMENTS):
-            if file.relative_to(root).as_posix() in known:
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                stat = file.stat()
-                if now - stat.st_mtime < orphan_age_s:
-                    kept += 1
-                    continue
-                file.unlink()
-                removed += 1
-                freed += stat.st_size
-        return Reconciled(orphans_kept=kept, orphans_removed=removed, orphan_bytes_removed=freed)
+        """Remove files that no row names once they are older than `orphan_age_s`: nothing can find them any more."""
+        return sweep(self._db, root, orphan_age_s)
 
 
 def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> list[SegmentRow]:
@@ -145,16 +90,3 @@ def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) 
 
 def _overlap_s(a: SegmentRow, b: SegmentRow) -> float:
     return max(0.0, min(a.t_end, b.t_end) - max(a.t_start, b.t_start))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for entry in sorted(folder.glob("**/*")):
-        if entry.is_file() and not entry.is_symlink():
-            yield entry
-
-
-def _size(root: Path, relative: str) -> int | None:
-    try:
-        return inside(root, relative, SEGMENTS).stat().st_size
-    except (FileNotFoundError, NotADirectoryError, StoreError):
-        return None

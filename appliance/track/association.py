@@ -22,6 +22,17 @@ def overlap(a: Floats, b: Floats) -> Floats:
     return np.asarray(shared / np.maximum(area_a[:, None] + area_b[None] - shared, 1e-12))
 
 
+def cover(a: Floats, b: Floats) -> Floats:
+    """Share of the smaller of two boxes that lies in the other, of boxes (N, 4) and (M, 4), (N, M)."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    sides = np.clip(high - low, 0.0, None)
+    area_a = (a[:, 2] - a[:, 0]) * (a[:, 3] - a[:, 1])
+    area_b = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
+    smaller = np.maximum(np.minimum(area_a[:, None], area_b[None]), 1e-12)
+    return np.asarray(sides[..., 0] * sides[..., 1] / smaller)
+
+
 def distance(tracks: Floats, spread: Floats, found: Floats) -> Floats:
     """Distance of the centres of boxes (N, 4) and (M, 4) in object sizes, (N, M).
 

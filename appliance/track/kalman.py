@@ -11,7 +11,8 @@ Floats = NDArray[np.float64]
 ASPECT = 0.65
 MEASURED_STD = 0.08
 SPEED_STD = np.array([1.5, 1.5, 0.3, 0.3])
-ACCELERATION = np.array([0.25, 0.25, 0.02, 0.02])
+# Who stands may walk, and who walks may stand, within about two seconds; sizes change slowly.
+ACCELERATION = np.array([0.5, 0.5, 0.02, 0.02])
 
 
 class KalmanBank:
@@ -58,11 +59,15 @@ class KalmanBank:
         self._ps = self._ps + dt * self._ss + noise * dt * dt / 2
         self._ss = self._ss + noise * dt
 
-    def correct(self, rows: NDArray[np.intp], boxes: NDArray[np.floating]) -> None:
-        """Take in the measured `boxes` (len(rows), 4) xyxy for the filters `rows`."""
+    def correct(self, rows: NDArray[np.intp], boxes: NDArray[np.floating], doubt: Floats | None = None) -> None:
+        """Take in the measured `boxes` (len(rows), 4) xyxy for the filters `rows`.
+
+        doubt: (len(rows),) how many times the usual variance each box has; None: 1 for all.
+        """
         measured = to_centre(boxes)
         pp, ps = self._pp[rows], self._ps[rows]
-        spread = pp + (_scale(measured) * MEASURED_STD) ** 2
+        usual = (_scale(measured) * MEASURED_STD) ** 2
+        spread = pp + (usual if doubt is None else usual * doubt[:, None])
         gain_p, gain_s = pp / spread, ps / spread
         missed = measured - self.position[rows]
         self.position[rows] += gain_p * missed

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.clock import Clock
 from appliance.errors import EngineError, EngineUnavailable, redact
-from appliance.wire import FrameSupport
+from appliance.wire import FrameSupport, Need
+from cloud_worker.clips import frames_of
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.judge import Case, Opinion
 from cloud_worker.media import MediaRefused, Picture
-from cloud_worker.pictures import decode, jpeg, shrink
+from cloud_worker.pictures import Pixels, decode, jpeg, shrink
 from cloud_worker.prompt import PROMPT_VERSION, SYSTEM, Answer, facts, response_format
 
 ANSWER_BYTES_MAX = 256 * 1024
@@ -58,10 +59,11 @@ class Completion(_Lenient):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture as the model gets it."""
+    """A picture as the model gets it. t: its own time, which in a clip is not that of the clip."""
 
     picture: Picture
     jpeg: bytes
+    t: float
 
 
 class OpenAi:
@@ -69,6 +71,7 @@ class OpenAi:
 
     name = "openai"
     prompt_version = PROMPT_VERSION
+    uses: frozenset[Need] = frozenset({"crop", "frame", "clip"})
 
     def __init__(self, settings: OpenAiEngine, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._settings = settings
@@ -92,7 +95,7 @@ class OpenAi:
         shown, lost = await asyncio.to_thread(self._prepare, case.pictures)
         preprocess_s = self._clock.monotonic() - started
         if not shown:
-            return Opinion(decision="unsure", reason=f"No picture could be shown to the model: {lost[0]}.")
+            return Opinion(decision="unsure", reason=f"No picture could be shown to the model: {lost[0]}.", more=True)
         status, body = await self._post(self._request(case, shown))
         return self._opinion(status, body, shown, preprocess_s)
 
@@ -117,16 +120,26 @@ class OpenAi:
         """Decode, sample and shrink, so that what a question costs does not depend on the camera."""
         shown: list[Shown] = []
         lost: list[str] = []
-        for picture in sample(pictures, self._settings.images_max):
+        stills, clips = choose(pictures, self._settings.images_max)
+        for picture in [*stills, *clips]:
             try:
-                shown.append(Shown(picture, jpeg(shrink(decode(picture), self._settings.image_side_max))))
+                shown += [Shown(picture, self._jpeg(pixels), t) for t, pixels in self._unpacked(picture, len(stills))]
             except MediaRefused as error:
                 lost.append(str(error))
-        return shown, lost
+        return sorted(shown, key=lambda each: each.t), lost
+
+    def _unpacked(self, picture: Picture, stills: int) -> list[tuple[float, Pixels]]:
+        if picture.ref.kind == "clip":
+            return frames_of(picture, self._settings.images_max - stills)
+        return [(picture.ref.t, decode(picture))]
+
+    def _jpeg(self, pixels: Pixels) -> bytes:
+        return jpeg(shrink(pixels, self._settings.image_side_max))
 
     def _request(self, case: Case, shown: list[Shown]) -> bytes:
         content = [_image(each.jpeg) for each in shown]
-        return self._body([*content, {"type": "text", "text": facts(case.escalation, len(shown))}])
+        views = [(each.t, each.picture.ref) for each in shown]
+        return self._body([*content, {"type": "text", "text": facts(case.escalation, views)}])
 
     def _body(self, content: list[dict[str, Any]]) -> bytes:
         request = {
@@ -195,14 +208,29 @@ class OpenAi:
             reason=answer.reason,
             confidence=answer.confidence,
             support=tuple(
-                FrameSupport(media=each.picture.ref.id, t=each.picture.ref.t, supports=said[n])
+                FrameSupport(media=each.picture.ref.id, t=each.t, supports=said[n])
                 for n, each in enumerate(shown, 1)
                 if n in said
             ),
             tokens_in=tokens_in,
             tokens_out=tokens_out,
             preprocess_s=preprocess_s,
+            more=answer.decision == "unsure",
         )
+
+
+def choose(pictures: Sequence[Picture], count: int) -> tuple[list[Picture], list[Picture]]:
+    """Which stills to show, and which clip (at most one) fills the rest of the `count` pictures.
+
+    What was asked for last tells most: of a clip comes all but one picture, and whole pictures go before cut-outs.
+    """
+    clips = [each for each in pictures if each.ref.kind == "clip"][-1:]
+    whole = [each for each in pictures if each.ref.kind == "frame"]
+    parts = [each for each in pictures if each.ref.kind == "crop"]
+    room = count if not clips else min(1, count - 1)
+    stills = sample(whole, room) if room else []
+    stills += sample(parts, room - len(stills)) if room > len(stills) else []
+    return stills, clips
 
 
 def sample(pictures: Sequence[Picture], count: int) -> list[Picture]:

@@ -16,7 +16,7 @@ import numpy as np
 from appliance.clock import Clock
 from appliance.errors import DetectorError, EngineError
 from appliance.types import Box, Decision, Detections
-from appliance.wire import FrameSupport, MediaRef
+from appliance.wire import FrameSupport, MediaRef, Need
 from cloud_worker.judge import Case, Opinion
 from cloud_worker.media import MediaRefused, Picture
 from cloud_worker.pictures import Pixels, decode
@@ -60,6 +60,7 @@ class Redetect:
 
     name = "redetect"
     prompt_version = ""
+    uses: frozenset[Need] = frozenset({"crop", "frame"})
 
     def __init__(self, detector: Detector, score_min: float, clock: Clock) -> None:
         self._detector = detector
@@ -111,6 +112,9 @@ class Redetect:
         if box is None:  # the camera's detector missed it here too: whatever is seen may be something else
             best = max(_scores(self._look([pixels])[0], class_id, None), default=0.0)
             return Vote(picture.ref, "unsure", best)
+        if picture.ref.kind == "crop":  # the site has cut it out as closely as `enlarged` would
+            best = max(_scores(self._look([pixels])[0], class_id, box), default=0.0)
+            return Vote(picture.ref, self._answer(best), best)
         crop, crop_box = enlarged(pixels, box)
         frame, close = self._look([pixels, crop])
         best = max([*_scores(frame, class_id, box), *_scores(close, class_id, crop_box)], default=0.0)
@@ -135,7 +139,9 @@ class Redetect:
             for vote in votes
         )
         reason = f"A second look by {self.model} {said}.{lost}"
-        return Opinion(decision=decision, reason=reason, support=support, preprocess_s=preprocess_s)
+        return Opinion(
+            decision=decision, reason=reason, support=support, preprocess_s=preprocess_s, more=decision == "unsure"
+        )
 
 
 def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:

@@ -31,6 +31,7 @@ def test_follows_persons_as_well_as_recorded(name: str, shared_data: Path) -> No
     # Another processor rounds scores differently; one score on the other side of a threshold may cost a switch.
     assert found["mota"] == pytest.approx(recorded["mota"], abs=0.015)
     assert found["idf1"] == pytest.approx(recorded["idf1"], abs=0.05)
+    assert found["hota"] == pytest.approx(recorded["hota"], abs=0.03)
     assert found["switches"] <= recorded["switches"] + 5
     assert found["boxes"] == recorded["boxes"]
 

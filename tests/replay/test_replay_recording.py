@@ -97,7 +97,7 @@ def test_the_segments_of_a_visit_are_one_film(box: Box, clip: Path, tmp_path: Pa
     (result,), log = run(box, tmp_path / "x.jsonl", NOON)
     assert [(event.rule, event.t) for event in result.events] == [
         *(("intruder", 2.8), ("in", 2.8), ("loiterer", 4.8)),
-        *(("leaver", 9.2), ("out", 9.2)),
+        *(("leaver", 9.4), ("out", 9.4)),
     ]
     assert (result.frames, result.gaps, result.error, result.clip) == (140, (), None, "recording of gate")
     assert [line.frame for line in log.lines if isinstance(line, FrameBoxes)] == list(range(0, 140, 2))
@@ -127,7 +127,12 @@ def test_only_the_time_that_was_asked_for(box: Box, clip: Path, tmp_path: Path) 
     box.record(clip, T0, "r1")
     (result,), _ = run(box, tmp_path / "x.jsonl", "2026-11-20T11:00:07Z", "2026-11-20T11:00:10Z")
     assert (result.frames, result.footage_s) == (31, 3.0)
-    assert [(event.rule, event.t) for event in result.events] == [("intruder", 0.4), ("leaver", 2.2), ("out", 2.2)]
+    assert [(event.rule, event.t) for event in result.events] == [
+        ("intruder", 0.4),
+        ("loiterer", 2.2),
+        ("leaver", 2.4),
+        ("out", 2.4),
+    ]
 
 
 def test_a_gap_is_told_with_its_reason_and_what_was_open_is_over(box: Box, clip: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,19 @@ from appliance import wire
 from appliance.address import Address
 from appliance.alerts.evidence import EvidenceMaker
 from appliance.clock import ManualClock
-from appliance.config import SiteConfig
+from appliance.config import Budget, OffPeak, SiteConfig
 from appliance.core import Core, Shelves
 from appliance.escalate.media import chunk_message
 from appliance.escalate.outbox import Outbox
-from appliance.replay.runner import replay
+from appliance.replay.pictures import Album, Pictures
+from appliance.replay.runner import Manner, Show, clip_reel, play, replay
 from appliance.store.alerts import Alerts
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import Cameras
+from appliance.store.decisions import Decisions
 from appliance.store.meter import Meter
 from appliance.store.segments import Segments
-from appliance.types import FrameBoxes, Route, StreamHeader
+from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 
 
 def coming(t: float) -> float | None:
@@ -54,15 +56,19 @@ def routes(clip: Path, config: SiteConfig) -> tuple[Route, ...]:
     return replay(clip, config, "gate", BrightBlock(), io.BytesIO(), clock=ManualClock()).routes
 
 
-def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("first", ["facts", "crops", "frames"])
+def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path, monkeypatch: Any, first: str) -> None:
     """The same recording: replayed, and its boxes handed to the core with the evidence maker behind it."""
     box = Box(tmp_path / "data")
     box.record(clip, T0, "r1")
     config = linked(box.config())
+    config = config.model_copy(update={"escalation": config.escalation.model_copy(update={"first": first})})
     monkeypatch.setattr(box, "config", lambda: config)
     (result,), log = run(box, tmp_path / "x.jsonl", NOON)
     (route,) = result.routes
-    shelves = Shelves(Alerts(box.db), Boxes(box.db), Cameras(box.db), Segments(box.db), Meter(box.db, "r"))
+    shelves = Shelves(
+        Alerts(box.db), Boxes(box.db), Cameras(box.db), Segments(box.db), Meter(box.db, "r"), Decisions(box.db)
+    )
     core = Core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
     for line in log.lines:
@@ -78,12 +84,61 @@ def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path,
         for each in media
         for n, part in enumerate([(box.root / each.path).read_bytes()])
     )
+    with box.db.read() as connection:
+        (made,) = connection.execute("SELECT * FROM decision").fetchall()
     box.db.close()
+    assert (route.when, route.reason, route.evidence, route.value, route.gpu_s, route.wait) == tuple(
+        made[name] for name in ("moment", "reason", "evidence", "value", "gpu_s", "wait")
+    )
+    assert asdict(route.inputs) == json.loads(made["inputs"])
+    assert route.inputs.looks > 2
+    assert route.inputs.moved > 0
     assert (route.ask, route.priority, route.question) == (True, row.priority, row.body.question)
     assert (route.pictures, route.pictures_guessed) == (len(media), 0)
     assert route.picture_bytes == sent
     assert route.message_bytes == pytest.approx(len(row.body.to_json()), abs=250)
     assert route.bytes == route.message_bytes + route.picture_bytes == result.sent_bytes
+
+
+def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The cloud needs to see the whole picture: a replay cuts it then and there, the live box later, and alike."""
+    box = Box(tmp_path / "data")
+    box.record(clip, T0, "r1")
+    config = linked(box.config())
+    monkeypatch.setattr(box, "config", lambda: config)
+    later: list[Pictures] = []
+    cut = Album.pictures
+
+    def and_more(album: Album, alert: Alert, event: Event, *first: Any, **more: Any) -> Pictures:
+        later.append(cut(album, alert, event, need="frame", step=1))
+        return cut(album, alert, event, *first, **more)
+
+    monkeypatch.setattr(Album, "pictures", and_more)
+    _, log = run(box, tmp_path / "x.jsonl", NOON)
+    shelves = Shelves(
+        Alerts(box.db), Boxes(box.db), Cameras(box.db), Segments(box.db), Meter(box.db, "r"), Decisions(box.db)
+    )
+    core = Core(config, shelves, ManualClock(T0))
+    core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
+    for line in log.lines:
+        if isinstance(line, FrameBoxes):
+            core.take(replace(line, t=line.t + T0))
+    core.close()
+    maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
+    maker.run_once()
+    outbox = Outbox(box.db, 1e9)
+    (row,) = outbox.next_ready(10)
+    verdict = wire.Verdict(
+        escalation=row.id, site=row.site, alert=row.alert, decision="unsure", reason="Too small.", engine="e",
+        model="m", seconds=0, judged_t=0, need="frame", step=0,
+    )  # fmt: skip
+    assert shelves.alerts.answer(verdict, T0) == "more"
+    maker.run_once()
+    frame = outbox.media_of(row.id)[-1]
+    box.db.close()
+    (ref,) = later[0].refs
+    assert (ref.sha256, ref.box, ref.kind) == (frame.ref.sha256, frame.ref.box, "frame")
+    assert later[0].bytes == chunk_message(row.site, frame.ref, 0, (box.root / frame.path).read_bytes()).size
 
 
 def test_an_alert_is_asked_about_once_and_at_the_first_event_that_may(clip: Path) -> None:
@@ -107,7 +162,9 @@ def test_more_looks_than_are_kept_in_memory_make_a_guess_that_says_so(tmp_path: 
     """Somebody strolls there for 9 s at 10 looks a second: of the 90 pictures the first 26 are no longer there."""
     stands = film(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
     config = linked(site(detect={"fps": 10}, rules=[{"name": "l", "kind": "dwell", "zone": "yard", "seconds": 9}]))
-    wide = config.model_copy(update={"escalation": config.escalation.model_copy(update={"span_s": 30.0, "frames": 8})})
+    whole = config.escalation.model_copy(update={"first": "frames"})
+    config = config.model_copy(update={"escalation": whole})
+    wide = config.model_copy(update={"escalation": whole.model_copy(update={"span_s": 30.0, "frames": 8})})
     (usual,) = routes(stands, config)
     (long,) = routes(stands, wide)
     assert (usual.pictures, usual.pictures_guessed) == (4, 0)
@@ -121,3 +178,30 @@ def test_the_log_tells_it_after_its_event_and_before_the_alert_ends(clip: Path) 
     kinds = [json.loads(line)["type"] for line in log.getvalue().splitlines()]
     assert kinds.index("event") < kinds.index("route") < kinds.index("alert") < kinds.index("end")
     assert all(wire.decode_log(line) for line in log.getvalue().splitlines())
+
+
+def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
+    """What two cameras see at once: the budget of the site pays for the question of one, with facts for the other."""
+    one = linked(site())
+    settings = one.escalation.model_copy(update={"budget": Budget(mb_day=0.0235, alert_reserve=0.0)})
+    gate = one.cameras["gate"]
+    both = one.model_copy(update={"escalation": settings, "cameras": {"gate": gate, "yard": gate}})
+    reels = tuple(clip_reel(clip, both, camera, BrightBlock()) for camera in ("gate", "yard"))
+    results = play(Show(reels, both, BrightBlock()), io.BytesIO(), Manner(ManualClock()))
+    first, second = (result.routes[0] for result in results)
+    assert (first.when, first.evidence) == ("now", "crops")
+    assert (second.when, second.evidence) == ("now", "facts")
+    assert second.pictures == 0
+
+
+def test_what_is_put_off_says_what_it_waits_for_and_still_counts_its_bytes(clip: Path) -> None:
+    """A recording has a time of day; in a clip nobody knows it, and nothing waits for off-peak hours."""
+    config = linked(site(), severity="warning")
+    config = config.model_copy(
+        update={"escalation": config.escalation.model_copy(update={"off_peak": OffPeak(hours=("22:00-06:00",))})}
+    )
+    (route,) = replay(clip, config, "gate", BrightBlock(), clock=ManualClock(), wall=lambda t: (4, 12 * 60)).routes
+    assert (route.when, route.ask, route.wait) == ("later", True, "off-peak")
+    assert route.until_t == pytest.approx(10 * 3600, abs=10)
+    assert route.bytes > 1000
+    assert routes(clip, config)[0].when == "now"

@@ -42,8 +42,8 @@ def test_a_visit_is_replayed_event_by_event(clip: Path) -> None:
         ("intruder", 2.8),
         ("in", 2.8),
         ("loiterer", 4.8),
-        ("leaver", 9.2),
-        ("out", 9.2),
+        ("leaver", 9.4),
+        ("out", 9.4),
     ]
     (alert,) = result.alerts
     assert (alert.t_start, alert.t_end, alert.severity, alert.end_reason) == (2.8, 11.0, "alert", "end of clip")

@@ -116,10 +116,10 @@ def test_a_tracker_that_loses_everyone_fails_and_is_suspected(folder: Path, monk
     whole = Tracker.update
     count = iter(range(1, 10_000))
 
-    def forgetful(self: Tracker, found: Detections, t: float) -> Any:
+    def forgetful(self: Tracker, found: Detections, t: float, planes: Any) -> Any:
         from dataclasses import replace
 
-        return tuple(replace(each, track=next(count)) for each in whole(self, found, t))
+        return tuple(replace(each, track=next(count)) for each in whole(self, found, t, planes))
 
     monkeypatch.setattr(Tracker, "update", forgetful)
     verdict = run(folder)
@@ -230,7 +230,7 @@ def test_true_boxes_give_figures_and_what_must_be_reported(folder: Path) -> None
 
 
 def test_what_a_cooldown_held_back_was_not_reported(tmp_path: Path) -> None:
-    film(tmp_path / "visit.mp4", 10, lambda t: 0.7 if 1 <= t < 3 or t >= 7 else None)
+    film(tmp_path / "visit.mp4", 11, lambda t: 0.7 if 1 <= t < 3 or t >= 9 else None)
     data = copy.deepcopy(VISIT)
     data |= {"expect": [{"rule": "intruder", "count": {"min": 2}}], "others": "allowed", "alerts": {"merge_s": 1}}
     assert verdict_of(write(tmp_path, data), lambda _: BrightBlock()).judgement.places == (True, True)

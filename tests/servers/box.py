@@ -36,6 +36,11 @@ class Box:
         return (self.folder / "box.log").read_text() if (self.folder / "box.log").exists() else ""
 
     @property
+    def url(self) -> str:
+        """Of the dashboard of this life, without the last slash."""
+        return self._url
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

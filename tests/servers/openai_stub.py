@@ -35,6 +35,7 @@ def answer(**changes: Any) -> str:
 # name -> (content, finish_reason): what a model may write, and how vLLM ends it.
 CONTENTS: dict[str, tuple[str | None, str]] = {
     "good": (answer(), "stop"),
+    "unsure": (answer(decision="unsure", confidence=0.5, pictures=[{"picture": 1, "supports": "unsure"}]), "stop"),
     "rejected": (answer(decision="rejected", pictures=[{"picture": 1, "supports": "no"}]), "stop"),
     "whitespace": ('{"pictures"' + "\t" * 900, "length"),
     "truncated": (answer()[:60], "length"),
@@ -100,7 +101,13 @@ class OpenAiStub:
             return _error(400, f"At most {IMAGES_MAX} image(s) may be provided in one prompt.", "BadRequestError")
         self._inspect(body, images)
         self.requests.append(body)
-        return await self._answer(self.mode)
+        return await self._answer(self._mode_of(body))
+
+    def _mode_of(self, body: dict[str, Any]) -> str:
+        """`needs frame`: unsure until a whole picture is among those shown; `needs clip` likewise."""
+        if not self.mode.startswith("needs "):
+            return self.mode
+        return "good" if self.mode.removeprefix("needs ") in kinds_shown(body) else "unsure"
 
     async def _answer(self, mode: str) -> Response:
         if mode in CONTENTS:
@@ -169,6 +176,12 @@ def completion(content: str | None, finish_reason: str, **message: Any) -> dict[
         "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice],
         "usage": usage, "prompt_logprobs": None, "kv_transfer_params": None,
     }  # fmt: skip
+
+
+def kinds_shown(request: dict[str, Any]) -> list[str]:
+    """What each picture of a request was said to be, in order."""
+    text = request["messages"][1]["content"][-1]["text"]
+    return [each["kind"] for each in json.loads(text.split("\n", 1)[1])["pictures"]]
 
 
 def _error(status: int, message: str, kind: str, headers: dict[str, str] | None = None) -> JSONResponse:

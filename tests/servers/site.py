@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from appliance import config, wire
 from appliance.address import Address
 from appliance.clock import SystemClock
-from appliance.escalate import router
 from appliance.escalate.outbox import Outbox
+from appliance.escalate.router.question import build
 from appliance.escalate.service import EscalationService
 from appliance.store.alerts import AlertDetail, Alerts
 from appliance.store.database import Database
@@ -106,7 +106,7 @@ class Site:
             tracks=(n,), labels=(label,), score=0.8, run="r1",
         )  # fmt: skip
         event = Event(camera="gate", rule="intruder", kind="enter", track=n, label=label, t=now, score=0.8, zone="yard")
-        question = router.build(alert, event, RULE, site=self.name, now=now, model="m")
+        question = build(alert, event, RULE, site=self.name, now=now, model="m")
         self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=wire.PRIORITY_OF[severity])
         if ready:
             self.make_ready(question, pictures if pictures is not None else (picture(n),), box)

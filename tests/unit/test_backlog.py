@@ -18,6 +18,7 @@ from appliance.store.backlog import RETRY_S, Backlog
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import Cameras
 from appliance.store.database import Database
+from appliance.store.decisions import Decisions
 from appliance.store.meter import Meter
 from appliance.store.segments import Segments
 from appliance.types import FrameBoxes, IngestHealth, StreamHeader, TrackedObject
@@ -119,7 +120,9 @@ class Watched:
         self.clock = clock
         self.db = Database(folder / "vedette.db", clock)
         self.alerts = Alerts(self.db)
-        shelves = Shelves(self.alerts, Boxes(self.db), Cameras(self.db), Segments(self.db), Meter(self.db, "r"))
+        shelves = Shelves(
+            self.alerts, Boxes(self.db), Cameras(self.db), Segments(self.db), Meter(self.db, "r"), Decisions(self.db)
+        )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
         self.core = Core(CONFIG, shelves, clock)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(320, 240), run=secrets.token_hex(4)))

@@ -105,7 +105,7 @@ def test_one_alert_has_events_delivery_verdict_and_links_to_its_evidence(site: S
     assert [event["rule"] for event in found["events"]] == ["intruder"]
     assert found["delivery"] | {"created_t": 0, "settled_t": 0} == {
         "escalation": "e-a", "state": "settled", "priority": "high", "created_t": 0, "sent_t": None, "settled_t": 0,
-        "attempts": 0, "bytes": 0, "error": "",
+        "attempts": 0, "bytes": 0, "error": "", "steps": [],
     }  # fmt: skip
     assert found["verdict"]["decision"] == "confirmed"
     assert found["verdict"]["engine"] == "redetect"
@@ -200,6 +200,7 @@ def test_a_camera_tells_its_state_reason_gaps_and_numbers_but_no_password(site: 
     assert found["gaps"] == [{"t_start": T0 + 10, "t_end": T0 + 42, "reason": "connection closed by the camera"}]
     assert found["fps"] == pytest.approx(10)
     assert (found["received_today"], found["received_exact"], found["unexamined_today"]) == (9_000_000, True, 2)
+    assert (found["skipped_today"], found["decoding"]) == (700, None), "a camera that is not live decodes nothing"
     assert found["source"] == "rtsp://viewer:***@192.168.1.20/main"
     assert client.get("/api/v1/cameras/nobody").status_code == 404
     page = client.get("/cameras/gate").text
@@ -333,6 +334,9 @@ def test_metrics_are_prometheus_text(site: Site, client: TestClient) -> None:
         'vedette_camera_bytes_total{camera="gate",counted="exact"} 1000000',
         'vedette_uplink_bytes_total{camera="gate"} 5000',
         'vedette_frames_unexamined_total{camera="gate"} 2',
+        'vedette_packets_skipped_total{camera="gate"} 700',
+        'vedette_camera_decoding{camera="gate",decoding="idle"} 1',
+        'vedette_camera_decoding{camera="gate",decoding="everything"} 0',
         'vedette_outbox{state="waiting"} 1',
         "vedette_alerts 1",
         "vedette_link_up 1",

@@ -12,11 +12,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from shelf import question
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
+from appliance.escalate.outbox import Outbox
 from appliance.store import migrations
 from appliance.store.database import Database
+from appliance.store.decisions import Decisions
 
 
 def count_up_and_fail(db: Database) -> None:
@@ -43,8 +46,30 @@ def opened(path: Path) -> Database:
 def test_a_new_file_gets_the_schema_and_its_version(path: Path) -> None:
     db = opened(path)
     with db.read() as connection:
-        assert migrations.version_of(connection) == len(migrations.STEPS) == 1
+        assert migrations.version_of(connection) == len(migrations.STEPS)
         assert connection.execute("SELECT count(*) FROM alert").fetchone()[0] == 0
+    db.close()
+
+
+def test_the_questions_of_an_older_file_go_on(path: Path) -> None:
+    """A box of schema 1 with an open question is brought to the present one: it waits for nothing."""
+    path.parent.mkdir()
+    raw = sqlite3.connect(path, isolation_level=None)
+    migrations.migrate(raw, migrations.STEPS[:1])
+    raw.execute(
+        "INSERT INTO alert VALUES ('a','gate','r','alert','[]','[]','[]',0.5,1.0,NULL,'',NULL,NULL,NULL,NULL,1.0,1)"
+    )
+    body = question("q", of="a").to_json().decode()
+    raw.execute(
+        "INSERT INTO escalation (id, alert, site, camera, priority, state, body, created_t) VALUES (?,?,?,?,?,?,?,?)",
+        ("q", "a", "depot", "gate", "high", "ready", body, 1.0),
+    )
+    raw.close()
+    db = opened(path)
+    (row,) = Outbox(db, 1e9).next_ready(10)
+    assert (row.id, row.step, row.evidence, row.wait, row.until_t) == ("q", 0, "", "", None)
+    assert Decisions(db).deferred(10) == []
+    assert Decisions(db).outcomes() == []
     db.close()
 
 
@@ -63,7 +88,7 @@ def test_refuses_a_newer_schema_and_says_so(path: Path) -> None:
     raw = sqlite3.connect(path)
     raw.execute("PRAGMA user_version = 9")
     raw.close()
-    with pytest.raises(StoreError, match=r"schema 9 and this program knows 1.*newer"):
+    with pytest.raises(StoreError, match=rf"schema 9 and this program knows {len(migrations.STEPS)}.*newer"):
         opened(path)
 
 

@@ -22,7 +22,7 @@ from appliance import wire
 from appliance.alerts import evidence_clip
 from appliance.alerts.evidence import EvidenceMaker
 from appliance.alerts.evidence_clip import cut_clip
-from appliance.alerts.evidence_frames import choose_moments
+from appliance.alerts.evidence_moments import choose_moments
 from appliance.alerts.evidence_packets import Recorded
 from appliance.alerts.evidence_still import crop, cut_still, cut_stills, jpeg
 from appliance.clock import ManualClock, SystemClock
@@ -224,7 +224,7 @@ class TestMoments:
 class Site:
     """A store, a storage folder and an evidence maker; the recording is put in by the test."""
 
-    def __init__(self, root: Path, **camera: object) -> None:
+    def __init__(self, root: Path, escalation: dict[str, object] | None = None, **camera: object) -> None:
         self.root = root
         self.clock = ManualClock(T0 + 3)
         self.db = Database(root / "vedette.db", self.clock)
@@ -232,7 +232,7 @@ class Site:
             {
                 "cameras": {"yard": {"url": "file:clip.mp4", **camera}},
                 "alerts": {"pre_roll_s": 2, "post_roll_s": 2},
-                "escalation": {"frames": 3, "frame_side_max": 160, "span_s": 2},
+                "escalation": {"frames": 3, "frame_side_max": 160, "span_s": 2, **(escalation or {"first": "frames"})},
             }
         )
         Cameras(self.db).ensure({"yard": "file:clip.mp4"})

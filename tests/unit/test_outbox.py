@@ -10,9 +10,9 @@ import pytest
 from appliance import config, wire
 from appliance.clock import ManualClock
 from appliance.errors import EvidenceError
-from appliance.escalate import router
 from appliance.escalate.media import chunk_message, read_chunk
 from appliance.escalate.outbox import AGAIN_FIRST_S, AGEING_S, Outbox
+from appliance.escalate.router.question import build
 from appliance.store.alerts import Alerts
 from appliance.store.database import Database
 from appliance.store.evidence import Evidence
@@ -43,7 +43,7 @@ class Desk:
             camera="gate", id=name, rules=("intruder",), severity=severity, t_start=now, t_end=None, tracks=(1,)
         )
         event = Event(camera="gate", rule="intruder", kind="enter", track=1, label="person", t=now, zone="yard")
-        question = router.build(alert, event, RULE, site="s", now=now)
+        question = build(alert, event, RULE, site="s", now=now)
         self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=wire.PRIORITY_OF[severity])
         if ready:
             media = [

@@ -21,7 +21,7 @@ from appliance.ingest.file import FileSource
 from appliance.ingest.recorder import Place, Recorder
 from appliance.ingest.segment import SegmentFile
 from appliance.ingest.source import VideoPacket
-from appliance.types import SegmentRow
+from appliance.types import Gap, SegmentRow
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,6 +186,45 @@ def test_a_full_disk_pauses_the_recording_keeps_what_is_readable_and_resumes(tmp
     assert broken.frames + recorder.lost + last.frames == 300
 
 
+@pytest.mark.parametrize("segment_s", [60, 1])
+def test_a_pause_is_told_as_a_gap_from_the_last_kept_frame_to_the_next(tmp_path: Path, segment_s: float) -> None:
+    clock, heard, disk = ManualClock(), Heard(), FullDisk(30_000)
+    source = FileSource("gate", str(clip(tmp_path / "c.mp4", 300)), clock)
+    recorder = Recorder(Place(tmp_path, "gate", segment_s, 0), clock, heard, open_file=disk.open)
+    recorder.begin(source.open(), "run1")
+    packets = source.packets()
+    while not recorder.warning:
+        recorder.take(next(packets))
+    for packet in itertools.islice(packets, 120):
+        recorder.take(packet)
+    disk.room = 10**9
+    for packet in packets:
+        recorder.take(packet)
+    recorder.end()
+    told = heard.of(Gap)
+    kept = [row for row in heard.of(SegmentRow) if row.complete and row.frames]
+    assert {gap.t_start for gap in told} == {max(row.t_end for row in kept if row.t_start < told[0].t_start)}
+    assert {gap.reason for gap in told} == {"recording is paused: no space left on device"}
+    assert [gap.t_end for gap in told[:-1]] == [None] * (len(told) - 1)
+    assert len(told) >= 3, "told again at each try"
+    assert told[-1].t_end == min(row.t_start for row in kept if row.t_start > told[0].t_start)
+    assert recorder.warning == ""
+
+
+def test_a_ring_that_nobody_clears_stops_at_twice_its_size(tmp_path: Path) -> None:
+    clock, heard = ManualClock(), Heard()
+    source = FileSource("gate", str(clip(tmp_path / "c.mp4", 300)), clock)
+    recorder = Recorder(Place(tmp_path, "gate", 2, 0, ring_bytes=20_000), clock, heard)
+    recorder.begin(source.open(), "run1")
+    for packet in source.packets():
+        recorder.take(packet)
+        taken = sum(file.stat().st_size for file in (tmp_path / "preroll/gate").glob("*"))
+        assert taken < 2 * 20_000 + 15_000, "and the segment in which it noticed"
+    assert "the pre-roll ring is full" in recorder.warning
+    assert {row.kind for row in heard.of(SegmentRow)} == {"pre_roll"}
+    assert not (tmp_path / "segments").exists()
+
+
 def test_too_little_free_space_is_a_full_disk_before_it_is_one(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 10)), clock)
@@ -194,7 +233,9 @@ def test_too_little_free_space_is_a_full_disk_before_it_is_one(tmp_path: Path) -
     for packet in source.packets():
         recorder.take(packet)
     assert "disk_free_min_mb" in recorder.warning
-    assert heard.messages == []
+    (gap,) = heard.messages
+    assert (gap.t_start, gap.t_end) == (1_700_000_000.0, None)
+    assert gap.reason == "recording is paused: the disk has less free space than storage.disk_free_min_mb"
 
 
 def test_what_mp4_cannot_hold_goes_into_matroska(tmp_path: Path) -> None:

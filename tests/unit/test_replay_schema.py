@@ -28,7 +28,17 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 KNOWN = {
     *("$ref", "anyOf", "oneOf", "const", "enum", "type", "properties", "required", "additionalProperties"),
-    *("items", "prefixItems", "minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "maxLength"),
+    *(
+        "items",
+        "prefixItems",
+        "minItems",
+        "maxItems",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "maxLength",
+    ),
     *("pattern", "title", "description", "default", "discriminator", "$defs", "$schema", "format"),
 }
 
@@ -58,7 +68,8 @@ def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "
             yield f"{at}: {value!r} is too long or of another form"
     elif isinstance(value, int | float) and not isinstance(value, bool):
         low, high = schema.get("minimum", value), schema.get("maximum", value)
-        if not low <= value <= high or value <= schema.get("exclusiveMinimum", value - 1):
+        inside = schema.get("exclusiveMinimum", value - 1) < value < schema.get("exclusiveMaximum", value + 1)
+        if not low <= value <= high or not inside:
             yield f"{at}: {value} is out of range"
 
 
@@ -135,7 +146,7 @@ def test_an_old_log_is_refused_with_the_way_to_a_new_one(tmp_path: Path) -> None
         ("", "is empty"),
         ("not json\n", "its first line is no header"),
         ('{"type":"boxes"}\n', "its first line is no header"),
-        ('{"type":"header","log":"vedette.replay","version":3,"vedette":"9.0"}\n', r"version 3 \(Vedette 9.0\)"),
+        ('{"type":"header","log":"vedette.replay","version":4,"vedette":"9.0"}\n', r"version 4 \(Vedette 9.0\)"),
         ('{"type":"header","log":"vedette.replay","version":2}\n', "first line cannot be understood: camera"),
     ],
 )

@@ -136,7 +136,8 @@ def test_a_row_that_points_elsewhere_is_dropped_and_the_file_left_alone(site: Si
     victim = tmp_path / "vedette.db"
     with site.db.transaction() as connection:
         for path in ("vedette.db", "segments/../vedette.db", str(victim)):
-            connection.execute("INSERT INTO segment VALUES (?, 'yard', 1, 2, 3, 4, 'h264', 1, 1, 1)", (path,))
+            values = "(?, 'yard', 1, 2, 3, 4, 'h264', 1, 1, 1, 'continuous')"
+            connection.execute(f"INSERT INTO segment VALUES {values}", (path,))
     report = site.retention().run_once()
     assert (report.segments, report.refused) == (0, 3)
     assert victim.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,6 +96,38 @@ class TestScore:
         too_late = [look(5.0 + 0.2 * index, person((0.6, 0.5), score=0.9)) for index in range(9)]
         assert fired(engine(DOORMAN).feed, [*looks(unsure, score=0.3), *sure_in_time]) == [("doorman", 1.2)]
         assert fired(engine(DOORMAN).feed, [*looks(unsure, score=0.3), *too_late]) == []
+
+
+class TestCompany:
+    def test_beside_another_a_change_is_believed_later(self) -> None:
+        beside = person((0.63, 0.6), track=2)
+        frames = [look(index * 0.2, person(foot), beside) for index, foot in enumerate([OUT, OUT, IN, IN, IN])]
+        alone = looks([OUT, OUT, IN, IN, IN])
+        assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.8)]
+        assert told(engine(INTRUDER), alone) == [(1, 0.6)]
+
+    def test_a_box_that_two_share_for_two_looks_enters_nowhere(self) -> None:
+        other = person((0.21, 0.6), track=2)
+        one, both = person(OUT), replace(person(OUT), box=(0.2, 0.3, 0.64, 0.6))
+        frames = [look(0.2 * index, each, other) for index, each in enumerate([one, one, both, both, one, one])]
+        assert told(engine(INTRUDER), frames) == []
+        assert told(engine(INTRUDER), [look(frame.t, frame.objects[0]) for frame in frames]) == [(1, 0.6)]
+
+    def test_who_may_stand_hidden_behind_one_is_company_too(self) -> None:
+        frames = [look(0.0, person(OUT), person((0.61, 0.6), track=2))]
+        frames += [look(0.2 * index, person(IN)) for index in range(1, 5)]
+        assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.6)]
+
+    def test_looks_with_a_long_miss_between_them_are_not_in_a_row(self) -> None:
+        seen_twice = looks([OUT, IN, None, None, None, None, IN, OUT, OUT])
+        assert told(engine(INTRUDER), seen_twice) == []
+        one_missed = looks([OUT, IN, None, IN, IN])
+        assert told(engine(INTRUDER), one_missed) == [(1, 0.6)]
+
+
+def told(made: RulesEngine, frames: list[FrameBoxes]) -> list[tuple[int, float]]:
+    """(track, time) of each event."""
+    return [(event.track, event.t) for frame in frames for event in made.feed(frame)]
 
 
 class TestSchedule:

@@ -64,15 +64,26 @@ def test_low_scores_continue_a_track_but_begin_none() -> None:
     for step in range(10):
         assert tracker.update(look(person(0.5, score=0.3)), step * 0.2) == ()
     tracker = settled(person(0.5))
-    (kept,) = tracker.update(look(person(0.505, score=0.15)), 0.2)
-    assert (kept.track, kept.score) == (1, 0.15)
+    (kept,) = tracker.update(look(person(0.505, score=0.25)), 0.2)
+    assert (kept.track, kept.score) == (1, 0.25)
+    assert tracker.update(look(person(0.505, score=0.15)), 0.4) == ()
 
 
 def test_only_what_was_seen_in_this_look_is_told_with_its_own_score_and_box() -> None:
     tracker = settled(person(0.2), person(0.8))
-    (only,) = tracker.update(look((0.2004, 0.5, 0.61237, "person")), 0.2)
-    assert only == TrackedObject(track=1, label="person", score=0.612, box=(0.1854, 0.44, 0.2154, 0.56))
+    (only,) = tracker.update(look((0.2004, 0.5, 1.0, "person")), 0.2)
+    assert only == TrackedObject(track=1, label="person", score=1.0, box=(0.1854, 0.44, 0.2154, 0.56))
     assert tracker.update(Detections.empty(), 0.4) == ()
+
+
+def test_a_doubtful_box_is_told_nearer_to_where_the_object_was_expected() -> None:
+    told = []
+    for score in (1.0, 0.75, 0.45):
+        (only,) = settled(person(0.2)).update(look(person(0.21, score=score)), 0.2)
+        told.append(only.box[0])
+    assert told == sorted(told, reverse=True)
+    assert told[0] == pytest.approx(0.195)
+    assert 0.186 < told[2] < 0.193
 
 
 def test_boxes_are_clipped_to_the_picture() -> None:
@@ -156,6 +167,30 @@ def test_one_vehicle_told_twice_under_two_names_is_one_track() -> None:
     for step in range(5):
         told = tracker.update(look((0.5, 0.5, 0.8, "car"), (0.501, 0.5, 0.6, "truck")), step * 0.2)
     assert numbers(told) == [1]
+
+
+def test_half_a_person_beside_the_whole_one_is_nobody_else() -> None:
+    tracker = settled(person(0.5))
+    whole = [0.485, 0.44, 0.515, 0.56]
+    for step, other in enumerate(([0.485, 0.44, 0.515, 0.50], [0.48, 0.43, 0.53, 0.56], [0.486, 0.49, 0.514, 0.56])):
+        boxes = np.array([whole, other], np.float32)
+        seen = Detections(boxes, np.array([0.9, 0.8], np.float32), np.zeros(2, np.int32))
+        assert numbers(tracker.update(seen, 0.2 + 0.2 * step)) == [1]
+
+
+def test_two_side_by_side_are_two() -> None:
+    tracker = Tracker(LABELS)
+    for step in range(3):
+        told = tracker.update(look(person(0.5), person(0.515)), step * 0.2)
+    assert numbers(told) == [1, 2]
+
+
+def test_who_walked_out_of_the_picture_is_not_who_comes_in_there() -> None:
+    tracker = settled(person(0.01))
+    for step in range(1, 7):
+        tracker.update(Detections.empty(), step * 0.2)
+    tracker.update(look(person(0.01)), 1.4)
+    assert numbers(tracker.update(look(person(0.01)), 1.6)) == [2]
 
 
 def test_a_clock_that_stands_still_or_goes_back_loses_nobody() -> None:

@@ -1,6 +1,7 @@
 // One alert: the clip with its boxes in time, the tracks' life, the review.
 import { again, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
 import { begin, box } from "/static/draw.js";
+import { offerKeep } from "/static/keep.js";
 
 const HOLD_S = 0.3; // a box stands this long beyond its look when the next look lacks it
 const BRIDGE_S = 2.5; // a box moves between two looks no further apart than this,
@@ -163,6 +164,8 @@ async function review(value) {
 const refresh = coalesced(async () => {
   const fresh = await again();
   swap(fresh, "#review, #verdict, #about, .head");
+  const keep = document.getElementById("keep"); // stays as it is while a person types
+  if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
   const scene = document.getElementById("scene");
   if (fresh.getElementById("scene").dataset.state !== scene.dataset.state) {
     swap(fresh, "#scene");
@@ -195,5 +198,6 @@ keys({
   k: () => go("newer"),
 });
 for (const event of ["resize", "fullscreenchange"]) addEventListener(event, () => redraw(), true);
+offerKeep(page.dataset.id, refresh);
 follow({ alert: (alert) => alert.id === page.dataset.id && refresh() });
 play();

@@ -1,5 +1,6 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
 import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
+import "/static/health.js";
 import { dayOf } from "/static/time.js";
 
 const CARDS_MAX = 400; // a tab left open for weeks stays small; older ones are behind "Older alerts"
@@ -9,6 +10,7 @@ const live = "live" in list.dataset;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const waiting = new Map();
 const cards = () => [...list.querySelectorAll(".card")];
+const items = () => [...list.querySelectorAll(".card, .ill")];
 const cardOf = (id) => document.getElementById(`a-${id}`);
 const newerThan = (a, b) => Number(a.dataset.t) - Number(b.dataset.t) || (a.dataset.id > b.dataset.id ? 1 : -1);
 
@@ -29,26 +31,26 @@ function markDays() {
   }
 }
 
-async function fetchCard(id) {
-  const answer = await fetch(`/fragments/alerts/${encodeURIComponent(id)}${location.search}`);
+async function fetchCard(id, what = "alerts") {
+  const answer = await fetch(`/fragments/${what}/${encodeURIComponent(id)}${location.search}`);
   if (answer.status === 204) return null;
   if (!answer.ok) throw new Error(`The appliance answered ${answer.status}.`);
   const holder = document.createElement("template");
   holder.innerHTML = await answer.text();
   prepare(holder.content);
-  return holder.content.querySelector(".card");
+  return holder.content.querySelector(".card, .ill");
 }
 
 function place(card) {
   document.getElementById("empty").hidden = true;
-  const below = cards().find((other) => newerThan(card, other) > 0);
+  const below = items().find((other) => newerThan(card, other) > 0);
   if (below) below.before(card);
   else list.append(card);
 }
 
 // The cards below glide to their new places instead of jumping there.
 function glide(move) {
-  const old = new Map(cards().filter((card) => card.getBoundingClientRect().top < innerHeight).map((card) => [card, card.offsetTop]));
+  const old = new Map(items().filter((card) => card.getBoundingClientRect().top < innerHeight).map((card) => [card, card.offsetTop]));
   move();
   if (still.matches) return;
   for (const [card, top] of old) {
@@ -63,7 +65,7 @@ function arrive(card) {
     place(card);
     markDays();
   });
-  if (scrollY < 200) for (const old of cards().slice(CARDS_MAX)) old.remove();
+  if (scrollY < 200) for (const old of items().slice(CARDS_MAX)) old.remove();
 }
 
 async function changed(alert) {
@@ -79,11 +81,27 @@ async function changed(alert) {
   }
   if (!live) return;
   const card = await fetchCard(alert.id);
-  const last = cards().at(-1);
+  const last = items().at(-1);
   if (!card || cardOf(alert.id) || (last && document.getElementById("older") && newerThan(card, last) < 0)) return;
   say(`New alert: ${alert.title}, ${alert.camera}`);
   if (scrollY > 160) hold(card);
   else arrive(card);
+}
+
+// A health event comes quietly: it takes its place in the list, or changes where it stands.
+async function changedHealth(event) {
+  const old = document.getElementById(`h-${event.id}`);
+  if (old ? Number(old.dataset.rev) >= event.rev : !live) return;
+  const line = await fetchCard(event.id, "health");
+  if (!line) return;
+  if (old) {
+    old.replaceWith(line);
+    return;
+  }
+  const last = items().at(-1);
+  if (last && document.getElementById("older") && newerThan(line, last) < 0) return;
+  say(`${event.title}, ${event.camera || "the box"}`);
+  arrive(line);
 }
 
 // Someone is reading further down: never move the page under their eyes.
@@ -102,9 +120,9 @@ function release() {
 const jobs = new Map();
 const work = coalesced(async () => {
   while (jobs.size) {
-    const [id, alert] = jobs.entries().next().value;
+    const [id, changedRow] = jobs.entries().next().value;
     jobs.delete(id);
-    await changed(alert);
+    await ("learnable" in changedRow ? changedHealth(changedRow) : changed(changedRow));
   }
 });
 
@@ -120,7 +138,7 @@ async function older() {
   link.dataset.busy = "yes";
   try {
     const page = await again(link.href);
-    for (const card of page.querySelectorAll(".card")) if (!cardOf(card.dataset.id)) list.append(card);
+    for (const item of page.querySelectorAll(".card, .ill")) if (!document.getElementById(item.id)) list.append(item);
     markDays();
     const next = page.getElementById("older");
     if (next) link.href = next.href;
@@ -188,6 +206,11 @@ setInterval(refreshSide, 30000); // hidden too: the count in the tab's title is 
 follow({
   alert: (alert) => {
     jobs.set(alert.id, alert);
+    work();
+    refreshSide();
+  },
+  health: (event) => {
+    jobs.set(event.id, event);
     work();
     refreshSide();
   },

@@ -1,5 +1,6 @@
 // Live pictures: fetched while they are on screen, with the boxes of that very frame drawn over.
 import { again, coalesced, follow, swap } from "/static/page.js";
+import "/static/health.js";
 import { begin, box, picture, places } from "/static/draw.js";
 import { clockOf } from "/static/time.js";
 
@@ -81,4 +82,4 @@ document.addEventListener("change", redraw);
 
 const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 1000);
 setInterval(() => document.hidden || refresh(), 15000);
-follow({ camera: refresh, alert: refresh });
+follow({ camera: refresh, alert: refresh, health: refresh });

@@ -3,9 +3,9 @@ import { dress } from "/static/time.js";
 
 const CLOSER_MAX = 2;
 
-export async function post(url, body) {
+export async function post(url, body, method = "POST") {
   const answer = await fetch(url, {
-    method: "POST",
+    method,
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
   });

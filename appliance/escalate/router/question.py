@@ -1,12 +1,11 @@
-"""Decides which alerts the cloud is asked about, how urgently, and in which words. Pure."""
+"""The question that the cloud is asked about an alert, in words."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 from appliance import wire
-from appliance.config import Escalation, LineRule, Rule
+from appliance.config import LineRule, Rule
 from appliance.types import Alert, Event
 
 QUESTION_CHARS_MAX = 2000
@@ -16,29 +15,6 @@ _CLAIM = {
     "dwell": "staying in the zone",
     "line": "crossing the line",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether to ask, how urgently (one of wire.PRIORITIES; empty when not asking), and why, for a person."""
-
-    ask: bool
-    priority: str
-    reason: str
-
-
-def decide(alert: Alert, rule: Rule, settings: Escalation, uplink: bool) -> Decision:
-    """Ask the cloud about `alert`, which `rule` raised? `uplink`: the site file has one (whether it is up or not)."""
-    if not uplink:
-        return _no("this site has no uplink")
-    if not settings.enabled:
-        return _no("escalation is switched off")
-    if not rule.escalate:
-        return _no(f"the rule {rule.name} is not to be escalated")
-    if alert.severity not in settings.severities:
-        return _no(f"alerts of severity {alert.severity} are not escalated")
-    priority = wire.PRIORITY_OF[alert.severity]
-    return Decision(True, priority, f"severity {alert.severity} is asked about with {priority} priority")
 
 
 def build(alert: Alert, event: Event, rule: Rule, *, site: str, now: float, model: str = "") -> wire.Escalation:
@@ -74,7 +50,3 @@ def _default_question(event: Event, rule: Rule) -> str:
     if isinstance(rule, LineRule) and rule.direction != "both":
         claim += f" ({rule.direction.replace('_', ' ')})"
     return f"Is there really {article} {event.label} {claim}?"
-
-
-def _no(reason: str) -> Decision:
-    return Decision(False, "", reason)

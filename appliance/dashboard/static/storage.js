@@ -1,0 +1,6 @@
+// Keeps the numbers fresh while somebody looks.
+import { again, coalesced, follow, swap } from "/static/page.js";
+
+const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 1000);
+setInterval(() => document.hidden || refresh(), 10000);
+follow({});

@@ -1,0 +1,46 @@
+"""What the router knows beyond one camera."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from appliance.clock import Period
+from appliance.config import Escalation, SiteConfig
+from appliance.escalate.calibration import UNTAUGHT, Calibration
+from appliance.escalate.router.case import Cost, Surroundings, expected_bytes
+from appliance.escalate.router.purse import Purse
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What was learnt, what may be spent, how link and box are doing, how far off-peak hours are.
+
+    One for all cameras of a site. Owner: the core, which renews it, or a replay, in which surroundings are unknown; one
+    thread. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there are none. bytes_:
+    expected of a question that begins with each evidence step.
+    """
+
+    settings: Escalation
+    purse: Purse
+    off_peak_in_s: Callable[[float], float] | None = None
+    calibration: Calibration = UNTAUGHT
+    around: Surroundings = field(default_factory=Surroundings)
+    bytes_: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        config: SiteConfig,
+        period: Callable[[float], Period],
+        off_peak_in_s: Callable[[float], float] | None = None,
+    ) -> Outlook:
+        """With nothing learnt and nothing spent."""
+        settings = config.escalation
+        purse = Purse(settings.budget, settings.prices, period)
+        return cls(settings, purse, off_peak_in_s, bytes_=expected_bytes(settings))
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """Of a question that begins with each evidence step."""
+        return tuple(self.purse.cost(each) for each in self.bytes_)

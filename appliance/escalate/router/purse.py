@@ -1,0 +1,95 @@
+"""What may still be spent on questions today and this month."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from appliance.clock import Period
+from appliance.config import Budget, Prices
+from appliance.escalate.router.case import JUDGE_S, Cost, Limit
+from appliance.store.decisions import Spent
+
+_GB, _MB, _HOUR_S = 1e9, 1e6, 3600.0
+
+
+class Purse:
+    """The budgets of a site and what is gone of them. Owner: the core, or a replay; one thread.
+
+    State: what was spent in the day and month of the last look at it. period: which those are (see clock.py).
+    """
+
+    def __init__(self, budget: Budget, prices: Prices, period: Callable[[float], Period]) -> None:
+        self._budget = budget
+        self._prices = prices
+        self._period_of = period
+        self._period: Period | None = None
+        self._spent = Spent()
+        self.gpu_s = JUDGE_S
+        """Seconds of the judge that one question is expected to take."""
+
+    @property
+    def is_limited(self) -> bool:
+        amounts = self._budget.model_dump(exclude={"alert_reserve"}).values()
+        return any(amount is not None for amount in amounts)
+
+    def cost(self, bytes_: int) -> Cost:
+        """Of a question of so many bytes."""
+        money = bytes_ / _GB * self._prices.uplink_gb + self.gpu_s / _HOUR_S * self._prices.gpu_hour
+        return Cost(bytes_, self.gpu_s, money)
+
+    def spend(self, cost: Cost, now: float) -> None:
+        """A question is asked."""
+        self._roll(now)
+        had = self._spent
+        self._spent = Spent(
+            bytes_day=had.bytes_day + cost.bytes,
+            bytes_month=had.bytes_month + cost.bytes,
+            gpu_s_day=had.gpu_s_day + cost.gpu_s,
+            gpu_s_month=had.gpu_s_month + cost.gpu_s,
+        )
+
+    def known(self, spent: Spent, now: float) -> None:
+        """What was spent, as the store has it, in place of what was reckoned."""
+        self._roll(now)
+        self._spent = spent
+
+    def period(self, now: float) -> Period:
+        """The day and month that budgets go by."""
+        return self._period_of(now)
+
+    def limits(self, now: float) -> tuple[Limit, ...]:
+        """The budgets that the site file sets, as they stand."""
+        if not self.is_limited:
+            return ()
+        at, budget, spent = self._roll(now), self._budget, self._spent
+        day = self._money(spent.bytes_day, spent.gpu_s_day)
+        month = self._money(spent.bytes_month, spent.gpu_s_month)
+        rows = (
+            ("mb_day", "bytes", budget.mb_day, _MB, spent.bytes_day, at.day_end_t),
+            ("mb_month", "bytes", budget.mb_month, _MB, spent.bytes_month, at.month_end_t),
+            ("gpu_s_day", "gpu_s", budget.gpu_s_day, 1.0, spent.gpu_s_day, at.day_end_t),
+            ("gpu_s_month", "gpu_s", budget.gpu_s_month, 1.0, spent.gpu_s_month, at.month_end_t),
+            ("money_day", "money", budget.money_day, 1.0, day, at.day_end_t),
+            ("money_month", "money", budget.money_month, 1.0, month, at.month_end_t),
+        )
+        return tuple(
+            Limit(name, what, amount * unit, gone, renew_t)
+            for name, what, amount, unit, gone, renew_t in rows
+            if amount is not None
+        )
+
+    def _money(self, bytes_: float, gpu_s: float) -> float:
+        return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
+
+    def _roll(self, now: float) -> Period:
+        """A new day, or a new month, begins with nothing spent."""
+        if self._period is not None and self._period.day_t <= now < self._period.day_end_t:
+            return self._period
+        at, before = self._period_of(now), self._period
+        if before is not None and at.month_t != before.month_t:
+            self._spent = Spent()
+        elif before is not None:
+            self._spent = replace(self._spent, bytes_day=0.0, gpu_s_day=0.0)
+        self._period = at
+        return at

@@ -1,0 +1,125 @@
+"""What the router does now and then: learn, count what was spent, let go what has waited for its moment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from appliance.clock import Clock
+from appliance.config import Escalation
+from appliance.errors import StoreUnavailable
+from appliance.escalate.calibration_fit import fit
+from appliance.escalate.learn import outcomes_of
+from appliance.escalate.router.case import Surroundings, Wait
+from appliance.escalate.router.decide import must_wait
+from appliance.escalate.router.outlook import Outlook
+from appliance.store.decisions import Decisions
+from appliance.store.rows import EscalationRow
+from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs
+
+LEARN_EVERY_S = 3600.0
+COUNT_EVERY_S = 10.0
+LET_GO_A_ROUND = 32
+
+Write = Callable[[Callable[[], object]], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Rounds:
+    """Owner: the core, which calls `run_once` about once a second, in the thread in which its planners decide.
+
+    Invariant: a question that was put off is let go once, when nothing is left that it must wait for, or given up
+    when it is as old as any question may become. `around` says how link and box are doing.
+    """
+
+    def __init__(
+        self, decisions: Decisions, outlook: Outlook, clock: Clock, around: Callable[[], Surroundings] = Surroundings
+    ) -> None:
+        self._decisions = decisions
+        self._outlook = outlook
+        self._clock = clock
+        self._around = around
+        self._learn_at = self._count_at = float("-inf")
+
+    def run_once(self, write: Write) -> None:
+        """`write` does a job that the store may refuse for a while. Raises StoreError."""
+        try:
+            self._outlook.around = self._around()
+            now = self._clock.monotonic()
+            if now >= self._learn_at:
+                self._learn_at = now + LEARN_EVERY_S
+                self._learn()
+            if now >= self._count_at:
+                self._count_at = now + COUNT_EVERY_S
+                self._count()
+            for asked in self._decisions.deferred(LET_GO_A_ROUND):
+                self._look_at(asked, write)
+        except StoreUnavailable as error:
+            logger.info("the router looks again later: %s", error)
+
+    def _learn(self) -> None:
+        recall = self._outlook.settings.router.recall_min
+        outcomes = outcomes_of(self._decisions.outcomes())
+        self._outlook.calibration = fit(outcomes, recall)
+        if outcomes:
+            real = sum(each.real for each in outcomes)
+            logger.info("the router learnt from %d alerts, %d of them real", len(outcomes), real)
+
+    def _count(self) -> None:
+        purse, now = self._outlook.purse, self._clock.now()
+        if purse.is_limited:
+            at = purse.period(now)
+            purse.gpu_s = self._decisions.gpu_s_mean() or purse.gpu_s
+            purse.known(self._decisions.spent(at.day, at.day_t, at.month_t), now)
+
+    def _look_at(self, asked: EscalationRow, write: Write) -> None:
+        now, settings = self._clock.now(), self._outlook.settings
+        if now - asked.created_t > settings.expire_hours * 3600:
+            why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[asked.wait]}"
+            write(lambda: self._decisions.expire(asked, why))
+            return
+        wait = self._wait(asked, settings, now)
+        if wait is None:
+            self._outlook.purse.spend(self._outlook.costs[_step(asked, settings)], now)
+            write(lambda: self._decisions.release(asked))
+            logger.info("escalation %s has waited for %s and is let go", asked.id, _WAITED[asked.wait])
+        elif (wait.why, wait.until_t) != (asked.wait, asked.until_t):
+            until_t = wait.until_t
+            if wait.why != asked.wait or until_t is None or abs(until_t - (asked.until_t or 0)) > 60:
+                write(lambda: self._decisions.postpone(asked, wait.why, until_t))
+
+    def _wait(self, asked: EscalationRow, settings: Escalation, now: float) -> Wait | None:
+        """What a question of the store still waits for: the rules of `decide`, with what is known now.
+
+        One that waited for the queue waits until it is half as long, lest the queue be filled by what waited for it.
+        """
+        outlook, urgent = self._outlook, asked.body.severity == "alert" and asked.priority != "low"
+        around = outlook.around
+        queue = around.queue_age_s
+        if queue is not None and asked.wait == "queue":
+            queue *= 2
+        hours = settings.off_peak
+        known = hours is not None and asked.body.severity in hours.severities and outlook.off_peak_in_s is not None
+        inputs = RouteInputs(
+            severity=asked.body.severity,
+            queue_age_s=queue,
+            load=around.load,
+            temperature_c=around.temperature_c,
+            off_peak_in_s=outlook.off_peak_in_s(now) if known and outlook.off_peak_in_s else None,
+        )
+        cost = outlook.costs[_step(asked, settings)]
+        return must_wait(inputs, cost, outlook.purse.limits(now), settings, now, urgent)
+
+
+_WAITED = {
+    "budget": "the budget to be renewed",
+    "box": "the box to be less loaded",
+    "queue": "the queue to be shorter",
+    "off-peak": "the off-peak hours",
+}
+
+
+def _step(asked: EscalationRow, settings: Escalation) -> int:
+    first: EvidenceStep = asked.evidence or settings.first
+    return EVIDENCE_STEPS.index(first)

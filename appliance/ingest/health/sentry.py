@@ -1,0 +1,174 @@
+"""Watches the watcher: whether what a camera shows can be what is in front of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from appliance import config
+from appliance.ingest.health.case import Case, Tell
+from appliance.ingest.health.plain import Plane, Stillness, is_black
+from appliance.ingest.health.view import Edges, Shift, View, edges_of
+from appliance.types import HealthKind
+
+EDGES_EVERY_S = 1.0
+SHIFT_EVERY_S = 2.0
+RETRY_S = 60.0
+RETRY_S_MAX = 600.0
+COVERED_SHARE = 0.85
+UNCOVERED_SHARE = 0.6
+DOUBT_SHARE = 0.5
+DOUBT_S_MAX = 60.0
+AGREE_SHARE = 0.01
+PEAK_MIN = 0.25
+UNLIKE_MAX = 0.15
+_EARLY_S = 0.05
+
+BLACK = "the picture is black: no light, a dead sensor, or a cover on the lens"
+FROZEN = "pictures come, but not even the noise in them changes: the camera shows an old picture"
+CLOCK = "the camera's clock jumped"
+COVERED = "the edges of the scene are gone: the lens is covered, painted over or out of focus"
+
+
+class Sentry:
+    """Black, frozen, covered, moved, and a clock that jumps: one camera's cases, told as `HealthEvent`s.
+
+    State: the learnt view, the last changed picture, the cases; it outlives runs, since a frozen picture is still
+    frozen after a new connection. Owner: whoever feeds pictures, in order; `relearn` may be called by any thread.
+    No clock: what is told depends only on times and planes. mend: whether a new connection may help (a camera: yes, a
+    file: no); `reconnect_due` then says when one is to be made.
+    """
+
+    def __init__(
+        self, camera: str, plan: config.Health, off: Collection[HealthKind], tell: Tell, *, mend: bool
+    ) -> None:
+        self._off = frozenset(plan.ignore) | frozenset(off)
+        self._far = plan.moved_share
+        self._black = Case(camera, "black", tell, hold_s=plan.black_s)
+        self._frozen = Case(camera, "frozen", tell, hold_s=plan.frozen_s)
+        self._covered = Case(camera, "covered", tell, hold_s=plan.covered_s)
+        self._moved = Case(camera, "moved", tell, hold_s=plan.moved_s)
+        self._clock = Case(camera, "clock", tell, hold_s=0.0)
+        self._frozen_s = plan.frozen_s
+        self._mend = mend
+        self._stillness = Stillness()
+        self._view = View()
+        self._lock = threading.Lock()
+        self._relearn: set[HealthKind] = set()
+        self._edges_t = self._shift_t = float("-inf")
+        self._doubt_t: float | None = None
+        self._last: Shift | None = None
+        self._retry_t = float("-inf")
+        self._retry_s = RETRY_S
+
+    def look(self, t: float, plane: Plane) -> None:
+        """Take in one picture. plane: uint8 (90, 160), brightness, as the gate gets it."""
+        self._dismiss(t)
+        black = is_black(plane)
+        if "black" not in self._off:
+            self._black.read(t, black, BLACK)
+        if "frozen" not in self._off:
+            self._still(t, plane, black)
+        if black or self._frozen.is_open or {"covered", "moved"} <= self._off:
+            return
+        if not 0 <= t - self._edges_t < EDGES_EVERY_S - _EARLY_S:
+            self._edges(t, edges_of(plane), plane)
+
+    def packet(self, t: float, jump: bool) -> None:
+        """One packet of a live stream; jump: its clock jumped before it."""
+        if (jump or self._clock.is_open) and "clock" not in self._off:
+            self._clock.read(t, jump, CLOCK)
+            if jump:
+                self._clock.tried(t, "its times were anchored anew")
+
+    def relearn(self, kind: HealthKind) -> None:
+        """A person has seen it and says that it is right as it is now."""
+        with self._lock:
+            self._relearn.add(kind)
+
+    def reconnect_due(self, t: float) -> str:
+        """Why the camera is to be connected to anew now, or ''. A reason is given once; ever more rarely."""
+        if not self._mend or not self._frozen.is_open or t < self._retry_t <= t + RETRY_S_MAX:
+            return ""
+        self._retry_t, self._retry_s = t + self._retry_s, min(2 * self._retry_s, RETRY_S_MAX)
+        self._frozen.tried(t, "connecting to the camera again")
+        return "the picture stands still"
+
+    def _still(self, t: float, plane: Plane, black: bool) -> None:
+        since = self._stillness.since(t, plane)
+        if black or self._covered.is_suspected:  # one cause, one event: in the dark, some cameras make no noise
+            self._frozen.read(t, None)
+        elif since == t:
+            self._frozen.read(t, False)
+            self._retry_s = RETRY_S
+        else:
+            self._frozen.read(t, True if t - since >= self._frozen_s / 2 else None, FROZEN, began=since)
+
+    def _edges(self, t: float, edges: Edges, plane: Plane) -> None:
+        passed_s = min(max(t - self._edges_t, 0.0), 5.0)
+        self._edges_t = t
+        lost = self._view.lost(edges)
+        if "covered" not in self._off:
+            self._covered.read(t, None if lost is None else _covered(lost), COVERED)
+        doubtful = lost is not None and lost > DOUBT_SHARE
+        if "moved" not in self._off and not 0 <= t - self._shift_t < SHIFT_EVERY_S - _EARLY_S:
+            self._displaced(t, edges, doubtful, plane)
+        if self._may_learn(t, doubtful or self._moved.is_suspected or self._covered.is_suspected):
+            self._view.learn(edges, passed_s)
+
+    def _displaced(self, t: float, edges: Edges, doubtful: bool, plane: Plane) -> None:
+        """One measurement of where the view is. One that does not agree with the one before says nothing: it shakes,
+        it turns, or something large went by."""
+        last, last_t = self._last, self._shift_t
+        now = self._last = None if doubtful else self._view.shift(edges)
+        self._shift_t = t
+        if now is None:
+            self._moved.read(t, None)
+        elif now.peak >= PEAK_MIN and now.far < self._far / 2:
+            self._moved.read(t, False)
+        elif now.peak >= PEAK_MIN and now.far >= self._far:
+            agrees = last is not None and abs(now.x - last.x) < AGREE_SHARE and abs(now.y - last.y) < AGREE_SHARE
+            self._moved.read(t, True if agrees else None, _by(now), began=last_t)
+        else:
+            elsewhere = now.likeness < UNLIKE_MAX and now.peak < PEAK_MIN and _is_lit(plane)
+            self._moved.read(t, True if elsewhere else None, "the camera looks at another place than it used to")
+
+    def _may_learn(self, t: float, doubtful: bool) -> bool:
+        """What is doubtful is not learnt for a while, lest it becomes the usual; what lasts (a lorry) is at last."""
+        if not doubtful:
+            self._doubt_t = None
+            return True
+        self._doubt_t = t if self._doubt_t is None or t < self._doubt_t else self._doubt_t
+        return t - self._doubt_t > DOUBT_S_MAX and not (self._moved.is_open or self._covered.is_open)
+
+    def _dismiss(self, t: float) -> None:
+        if not self._relearn:
+            return
+        with self._lock:
+            kinds, self._relearn = self._relearn, set()
+        for case in (self._black, self._covered, self._moved):
+            if case.kind in kinds:
+                case.dismiss(t)
+        if kinds & {"covered", "moved"}:
+            self._view.forget()
+            self._doubt_t = self._last = None
+
+
+def _covered(lost: float) -> bool | None:
+    return True if lost >= COVERED_SHARE else False if lost <= UNCOVERED_SHARE else None
+
+
+def _is_lit(plane: Plane) -> bool:
+    """Bright and varied enough that its edges are not mere noise."""
+    return float(plane.mean()) >= 35 and float(plane.std()) >= 12
+
+
+def _by(shift: Shift) -> str:
+    parts = [
+        f"{abs(amount):.0%} of the picture's {size} to the {way[0] if amount > 0 else way[1]}"
+        if size == "width"
+        else f"{abs(amount):.0%} of its height {way[0] if amount > 0 else way[1]}"
+        for amount, size, way in ((shift.x, "width", ("right", "left")), (shift.y, "height", ("down", "up")))
+        if abs(amount) >= AGREE_SHARE
+    ]
+    return f"what the camera sees has moved by {' and '.join(parts)}: its zones no longer fit"

@@ -1,0 +1,1 @@
+"""Decodes only what can matter: see docs/decode.md."""

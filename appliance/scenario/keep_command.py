@@ -1,0 +1,102 @@
+"""`vedette scenario keep`, `list` and `delete`: what was kept of alerts, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from appliance import config
+from appliance.clock import Clock, SystemClock, iso_utc
+from appliance.errors import UsageError
+from appliance.keep.keeper import Keeper, Wish
+from appliance.keep.shelf import Shelved
+from appliance.replay.report import clock_time
+from appliance.scenario.command import Reports, scenario_command
+from appliance.scenario.run import Models
+
+_WORDS = {"right": "right", "false": "false alarm"}
+
+
+def keep_command(
+    alert: str, site_file: Path, wish: Wish, *, to: Path | None, run: bool, as_json: bool, clock: Clock | None = None
+) -> int:
+    """Keep one alert. Returns 0, or what running it at once gives."""
+    kept = _keeper(site_file, to, clock).keep(alert, wish)
+    if as_json:
+        print(json.dumps(_as_json(kept)))
+    else:
+        _print_kept(kept, Console(highlight=False, soft_wrap=True))
+    return scenario_command([kept.folder], "", Models(), Reports(as_json=as_json)) if run else 0
+
+
+def list_command(site_file: Path, *, to: Path | None, as_json: bool) -> int:
+    """List what is kept. Returns 0."""
+    shelf = _keeper(site_file, to).shelf
+    shelf.sweep()
+    found = shelf.all()
+    if as_json:
+        print(json.dumps({"folder": str(shelf.folder), "scenarios": [_as_json(each) for each in found]}))
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    if not found:
+        console.print(f"No scenario is kept in {escape(str(shelf.folder))}.")
+        return 0
+    table = Table("scenario", "camera", "when (UTC)", "truth", "length", "MB", "note")
+    for each in found:
+        table.add_row(*(escape(cell) for cell in _row(each)))
+    console.print(table)
+    console.print(f"{sum(each.bytes for each in found) / 1e6:.1f} MB in {escape(str(shelf.folder))}")
+    return 0
+
+
+def delete_command(name: str, site_file: Path, *, to: Path | None) -> int:
+    """Delete one. Raises UsageError when there is none of that name."""
+    shelf = _keeper(site_file, to).shelf
+    if not shelf.delete(name):
+        raise UsageError(f"there is no scenario `{name}` in {shelf.folder}")
+    Console(highlight=False, soft_wrap=True).print(f"deleted {escape(str(shelf.folder / name))}")
+    return 0
+
+
+def _keeper(site_file: Path, to: Path | None, clock: Clock | None = None) -> Keeper:
+    site = config.load(site_file)
+    return Keeper(site.storage.dir, site, clock or SystemClock(), to)
+
+
+def _row(each: Shelved) -> tuple[str, ...]:
+    kept = each.kept
+    megabytes = f"{each.bytes / 1e6:.1f}"
+    if kept is None:
+        return (each.name, "", "", "", "", megabytes, "not kept by Vedette")
+    when = iso_utc(kept.t_start)[:19].replace("T", " ")
+    return (
+        each.name,
+        kept.camera,
+        when,
+        _WORDS[kept.truth],
+        clock_time(kept.t_end - kept.t_start),
+        megabytes,
+        kept.note,
+    )
+
+
+def _print_kept(shelved: Shelved, console: Console) -> None:
+    kept = shelved.kept
+    assert kept is not None, "it was just written"
+    console.print(f"kept alert {escape(kept.alert)} as {escape(str(shelved.folder))} ({shelved.bytes / 1e6:.1f} MB)")
+    told = f"{kept.expect} to be reported, {kept.never} never"
+    rest = ", and nothing else" if kept.complete else "; what else comes is not judged (--complete)"
+    console.print(f"  {_WORDS[kept.truth]}: {told}{rest}")
+    if kept.lacks:
+        console.print(f"  the clip lacks something: {escape(kept.lacks)}")
+    console.print("  It shows people: personal data, kept until you delete it.")
+    console.print(f"  vedette scenario run {escape(str(shelved.folder))}")
+
+
+def _as_json(shelved: Shelved) -> dict[str, object]:
+    kept = None if shelved.kept is None else shelved.kept.model_dump(mode="json")
+    return {"name": shelved.name, "folder": str(shelved.folder), "bytes": shelved.bytes, "kept": kept}

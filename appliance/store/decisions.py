@@ -1,0 +1,202 @@
+"""The router's memory: what it decided, what became of it, what was spent, and which questions wait."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from appliance.store.changes import touch
+from appliance.store.database import Database, peek
+from appliance.store.rows import EscalationRow, read_escalation
+from appliance.types import RouteInputs
+
+OUTCOMES_MAX = 5000
+ROWS_MAX = 50_000
+_BATCH = 5000
+
+# The last decision of each alert of which somebody knows whether it was real. A review outranks a verdict; `unsure`
+# says nothing. Of a camera and label the newest count, so that a site that changed is learnt anew.
+_OUTCOMES = """SELECT decision.inputs, decision.moment, alert.camera, alert.id,
+        CASE alert.review WHEN 'reviewed' THEN 1 WHEN 'false_alarm' THEN 0
+             ELSE alert.verdict = 'confirmed' END AS real, alert.review IS NOT NULL AS reviewed
+    FROM decision JOIN alert ON alert.id = decision.alert
+    WHERE decision.id IN (SELECT max(id) FROM decision GROUP BY alert)
+      AND (alert.review IS NOT NULL OR alert.verdict IN ('confirmed', 'rejected'))
+    ORDER BY decision.id DESC LIMIT ?"""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRow:
+    """An alert of which it is known whether it was real, and what the router knew when it decided about it."""
+
+    alert: str
+    camera: str
+    inputs: RouteInputs
+    real: bool
+    reviewed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What asking has cost since the day and the month began, questions that are still to be sent included."""
+
+    bytes_day: float = 0.0
+    bytes_month: float = 0.0
+    gpu_s_day: float = 0.0
+    gpu_s_month: float = 0.0
+
+
+class Decisions:
+    """The decision table, and the escalations that wait for a better moment. Owner: the core; any thread may read."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def outcomes(self) -> list[OutcomeRow]:
+        """What is known to have been right or wrong, the newest first, at most OUTCOMES_MAX. Raises StoreError."""
+        with self._db.read() as connection:
+            return _read_outcomes(connection)
+
+    def spent(self, day: str, day_t: float, month_t: float) -> Spent:
+        """What the uplink and the judge took since the times `day_t` and `month_t`; `day` names the former.
+
+        Bytes are those on the uplink as the meter has them, and what is still to be sent counts as it was expected
+        to. GPU seconds are the judge's own. Raises StoreError.
+        """
+        with self._db.read() as connection:
+            sent = _one(
+                connection,
+                """SELECT total(iif(day = ?, amount, 0)) AS day, total(amount) AS month
+                   FROM meter WHERE kind = 'uplink_bytes' AND day LIKE ?""",
+                (day, day[:8] + "%"),
+            )
+            judged = _one(
+                connection,
+                """SELECT total(iif(applied_t >= ?, seconds, 0)) AS day, total(seconds) AS month
+                   FROM (SELECT applied_t, json_extract(body, '$.seconds') AS seconds FROM verdict
+                         UNION ALL SELECT json_extract(answer, '$.judged_t'), json_extract(answer, '$.seconds')
+                         FROM step WHERE answer IS NOT NULL)
+                   WHERE applied_t >= ?""",
+                (day_t, min(day_t, month_t)),
+            )
+            due = _one(
+                connection,
+                """SELECT total(iif(escalation.state = 'sent', 0, max(0, decision.bytes - bytes_sent))) AS bytes,
+                          total(decision.gpu_s) AS gpu_s
+                   FROM escalation JOIN decision ON decision.id =
+                       (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')
+                   WHERE escalation.state IN ('waiting', 'ready', 'sent') AND escalation.wait = ''""",
+                (),
+            )
+        return Spent(
+            bytes_day=sent["day"] + due["bytes"],
+            bytes_month=sent["month"] + due["bytes"],
+            gpu_s_day=judged["day"] + due["gpu_s"],
+            gpu_s_month=judged["month"] + due["gpu_s"],
+        )
+
+    def gpu_s_mean(self, last: int = 200) -> float | None:
+        """Seconds that the judge took for one of the `last` verdicts; None: there is none. Raises StoreError."""
+        with self._db.read() as connection:
+            row = _one(
+                connection,
+                """SELECT avg(seconds) AS mean FROM
+                   (SELECT json_extract(body, '$.seconds') AS seconds FROM verdict ORDER BY rowid DESC LIMIT ?)""",
+                (last,),
+            )
+        mean: float | None = row["mean"]
+        return mean
+
+    def queue_age_s(self, now: float) -> float:
+        """For how long the oldest question that may be sent has waited; 0 when none does. Raises StoreError."""
+        with self._db.read() as connection:
+            row = _one(
+                connection,
+                "SELECT min(created_t) AS t FROM escalation WHERE state IN ('waiting', 'ready') AND wait = ''",
+                (),
+            )
+        return 0.0 if row["t"] is None else max(0.0, now - row["t"])
+
+    def deferred(self, limit: int) -> list[EscalationRow]:
+        """The questions that wait for a better moment, the most urgent and oldest first. Raises StoreError."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT * FROM escalation WHERE wait <> '' AND state IN ('waiting', 'deferred')
+                   ORDER BY CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END, created_t, id LIMIT ?""",
+                (limit,),
+            )
+            return [read_escalation(row) for row in rows]
+
+    def release(self, asked: EscalationRow) -> None:
+        """Its moment has come: it goes as soon as its evidence is there. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                """UPDATE escalation SET wait = '', until_t = NULL, state = iif(state = 'deferred', 'ready', state)
+                   WHERE id = ? AND wait <> ''""",
+                (asked.id,),
+            )
+            touch(self._db, connection, asked.alert)
+
+    def postpone(self, asked: EscalationRow, wait: str, until_t: float | None) -> None:
+        """What it waits for has changed. Raises StoreError."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute(
+                "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''", (wait, until_t, asked.id)
+            )
+
+    def expire(self, asked: EscalationRow, error: str) -> None:
+        """Its moment did not come in time: given up, visibly. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                """UPDATE escalation SET state = 'expired', wait = '', error = ?
+                   WHERE id = ? AND wait <> '' AND state IN ('waiting', 'deferred')""",
+                (error, asked.id),
+            )
+            touch(self._db, connection, asked.alert)
+
+
+def outcomes_in(path: Path) -> list[OutcomeRow]:
+    """The outcomes in a database that a running appliance may own. Raises StoreError."""
+    with peek(path) as connection:
+        return _read_outcomes(connection)
+
+
+def thin_decisions(db: Database, older_s: float) -> None:
+    """Delete decisions that taught nothing and are older than `older_s`, and the oldest beyond ROWS_MAX.
+
+    Bounded to one batch a run. Raises StoreError.
+    """
+    with db.transaction(durable=False) as connection:
+        connection.execute(
+            """DELETE FROM decision WHERE id IN (SELECT decision.id FROM decision JOIN alert ON alert.id = alert
+               WHERE made_t < ? AND alert.review IS NULL AND alert.verdict IS NULL LIMIT ?)""",
+            (db.clock.now() - older_s, _BATCH),
+        )
+        connection.execute(
+            """DELETE FROM decision WHERE id IN (SELECT id FROM decision ORDER BY id LIMIT
+               min(?, max(0, (SELECT count(*) FROM decision) - ?)))""",
+            (_BATCH, ROWS_MAX),
+        )
+
+
+def _read_outcomes(connection: sqlite3.Connection) -> list[OutcomeRow]:
+    return [
+        OutcomeRow(
+            row["id"], row["camera"], _inputs(json.loads(row["inputs"])), bool(row["real"]), bool(row["reviewed"])
+        )
+        for row in connection.execute(_OUTCOMES, (OUTCOMES_MAX,))
+    ]
+
+
+def _inputs(said: Mapping[str, Any]) -> RouteInputs:
+    """Of a row that an older or newer Vedette wrote: what it does not know keeps its default."""
+    return RouteInputs(**{name: said[name] for name in RouteInputs.__slots__ if name in said})
+
+
+def _one(connection: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> sqlite3.Row:
+    row: sqlite3.Row = connection.execute(statement, values).fetchone()
+    return row

@@ -1,0 +1,212 @@
+"""The recording's index against the disk: what a kill or a power cut left between them is put right.
+
+Folder by folder, so that a million segments take the memory of one day of one camera.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from appliance.store.database import Database
+from appliance.store.paths import PREROLL, SEGMENTS
+from appliance.store.usage import count_again
+
+ORPHAN_AGE_S = 3600.0
+ADOPTED_MAX = 20_000  # some milliseconds each, before anything is watched
+_NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/recorder.py
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What of a segment can be read: seconds from its first frame to the end of its last, and how many frames."""
+
+    seconds: float
+    frames: int
+    codec: str
+    size: tuple[int, int]
+
+
+Measure = Callable[[Path], Measured | None]
+"""Read a file's packets; None: there is no frame in it."""
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What the comparison of index and disk found, and what was done.
+
+    rows_dropped: their file was gone or held nothing; rows_closed: left open, or shorter than they said, and measured;
+    adopted: files without a row that got one; adopted_s: how much video that is.
+    """
+
+    rows_dropped: int = 0
+    rows_closed: int = 0
+    adopted: int = 0
+    adopted_s: float = 0.0
+    orphans_kept: int = 0
+    orphans_removed: int = 0
+    orphan_bytes_removed: int = 0
+
+
+def reconcile(db: Database, root: Path, *, measure: Measure | None, orphan_age_s: float = ORPHAN_AGE_S) -> Reconciled:
+    """Make index and disk agree, and the running sums with them. Raises StoreError.
+
+    Rows without a file are dropped. Segments that were left open, or whose file is shorter than its row says, are
+    measured and closed. Files without a row are adopted if they are the recorder's and can be read; the others are
+    counted, and removed once they are `orphan_age_s` old. Without `measure` nothing is read: sizes count.
+    """
+    found = Reconciled()
+    with db.read() as connection:
+        folders = sorted({*_row_folders(connection), *_disk_folders(root)})
+    for folder in folders:
+        _Folder(db, root, folder, found, measure, orphan_age_s).compare()
+    with db.transaction() as connection:
+        count_again(connection)
+    if found != Reconciled():
+        said = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
+        logger.info("compared the recording with its index: %s", said)
+    return found
+
+
+def sweep(db: Database, root: Path, orphan_age_s: float) -> Reconciled:
+    """Remove files that no row names once they are older than `orphan_age_s`, while recording goes on."""
+    found = Reconciled()
+    for folder in _disk_folders(root):
+        _Folder(db, root, folder, found, None, orphan_age_s).sweep()
+    return found
+
+
+class _Folder:
+    """One folder with segments. Holds its listing and its rows only while it is compared."""
+
+    def __init__(
+        self, db: Database, root: Path, folder: str, found: Reconciled, measure: Measure | None, orphan_age_s: float
+    ) -> None:
+        self._db = db
+        self._root = root
+        self._folder = folder
+        self._found = found
+        self._measure = measure
+        self._orphan_age_s = orphan_age_s
+        ours = folder.split("/", 1)[0] in (SEGMENTS, PREROLL) and ".." not in folder.split("/")
+        self._files = _listing(root / folder) if ours else {}
+
+    def compare(self) -> None:
+        rows = self._rows()
+        with self._db.transaction() as connection:
+            for row in rows:
+                size = self._files.pop(row["path"].rpartition("/")[2], (None, 0.0))[0]
+                if size is None:
+                    self._drop(connection, row)
+                elif not row["complete"] or size != row["bytes"]:
+                    self._close(connection, row, size)
+            for name in sorted(self._files):
+                if not self._adopt(connection, name):
+                    self._orphan(name)
+
+    def sweep(self) -> None:
+        known = {row["path"].rpartition("/")[2] for row in self._rows()}
+        for name in sorted(self._files.keys() - known):
+            self._orphan(name)
+
+    def _rows(self) -> list[sqlite3.Row]:
+        begin = f"{self._folder}/" if self._folder else ""
+        end = f"{self._folder}0" if self._folder else "/"  # the character after "/"
+        with self._db.read() as connection:
+            rows = connection.execute(
+                "SELECT path, complete, bytes, t_start FROM segment WHERE path >= ? AND path < ?", (begin, end)
+            )
+            return [row for row in rows if "/" not in row["path"][len(begin) :]]
+
+    def _drop(self, connection: sqlite3.Connection, row: sqlite3.Row) -> None:
+        connection.execute("DELETE FROM segment WHERE path = ?", (row["path"],))
+        self._found.rows_dropped += 1
+
+    def _close(self, connection: sqlite3.Connection, row: sqlite3.Row, size: int) -> None:
+        """A segment that was being written, or whose end is missing: what can be read of it counts."""
+        values: dict[str, object] = {"path": row["path"], "bytes": size}
+        change = ""
+        if self._measure is not None:
+            measured = self._measure(self._root / row["path"])
+            if measured is None:
+                self._drop(connection, row)
+                self._remove(row["path"].rpartition("/")[2], size)
+                return
+            change = ", t_end = :t_end, frames = :frames"
+            values |= {"t_end": row["t_start"] + measured.seconds, "frames": measured.frames}
+        connection.execute(f"UPDATE segment SET complete = 1, bytes = :bytes{change} WHERE path = :path", values)
+        self._found.rows_closed += 1
+
+    def _adopt(self, connection: sqlite3.Connection, name: str) -> bool:
+        """Give a file without a row one; a power cut takes the newest rows, which are flushed seldom, but not the
+        files, which are flushed each."""
+        stamp = _NAME.match(name)
+        if self._measure is None or stamp is None or self._found.adopted >= ADOPTED_MAX:
+            return False
+        measured = self._measure(self._root / self._folder / name)
+        parts = self._folder.split("/")
+        if measured is None or len(parts) < 2:
+            return False
+        began = datetime.strptime(stamp[1], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc).timestamp()
+        kind = "pre_roll" if parts[0] == PREROLL else "continuous"
+        connection.execute(
+            "INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
+            (f"{self._folder}/{name}", parts[1], began, began + measured.seconds, self._files[name][0],
+             measured.frames, measured.codec, *measured.size, kind),
+        )  # fmt: skip
+        self._found.adopted += 1
+        self._found.adopted_s += measured.seconds
+        return True
+
+    def _orphan(self, name: str) -> None:
+        size, changed_t = self._files[name]
+        if self._db.clock.now() - changed_t < self._orphan_age_s:
+            self._found.orphans_kept += 1
+        else:
+            self._remove(name, size)
+
+    def _remove(self, name: str, size: int) -> None:
+        try:
+            (self._root / self._folder / name).unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("a file without a row cannot be removed: %s", error)
+            return
+        self._found.orphans_removed += 1
+        self._found.orphan_bytes_removed += size
+
+
+def _row_folders(connection: sqlite3.Connection) -> Iterator[str]:
+    """The folders that rows name, by hopping along the index of paths."""
+    last, following = "", "SELECT min(path) FROM segment WHERE path > ?"
+    while (found := connection.execute(following, (last,)).fetchone()[0]) is not None:
+        folder = found.rpartition("/")[0]
+        yield folder
+        last = f"{folder}0" if folder else found  # "0" is the character after "/"
+
+
+def _disk_folders(root: Path) -> Iterator[str]:
+    for top in (SEGMENTS, PREROLL):
+        for folder, _, files in os.walk(root / top):
+            if files:
+                yield Path(folder).relative_to(root).as_posix()
+
+
+def _listing(folder: Path) -> dict[str, tuple[int, float]]:
+    """Size and time of change of each plain file."""
+    try:
+        with os.scandir(folder) as entries:
+            plain = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+            stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in plain]
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {name: (stat.st_size, stat.st_mtime) for name, stat in stats}

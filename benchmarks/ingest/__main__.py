@@ -1,0 +1,148 @@
+"""What Vedette's ingest costs and finds, beside the usual ways, with the same network on the same cameras.
+
+    python -m benchmarks.ingest --quick              # 720p, one stream; quiet, mixed, busy; 2 cameras; all at once
+    python -m benchmarks.ingest --rounds 3           # the same, one contender after the other
+    python -m benchmarks.ingest --full --rounds 3 --json out.json
+    python -m benchmarks.ingest --scenes quiet --lines 1080 --streams 2 --cameras 16 --rounds 3
+    python -m benchmarks.ingest --model yolo11n-320.onnx --latency thrifty
+
+CPU seconds a camera-minute (all processes), peak memory, frames examined, recall of labelled objects, time to the
+first box. Every contender watches the same frames (RTSP over TCP, served by a process that is not counted), one after
+the other in each round, or all at the same time with --together. CPU is counted by the kernel between two moments, so
+other load on the machine changes it little, and ratios of one run hardly. `detector` is the detector's part: scaling,
+network and tracking. Figures are medians of rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.ingest import report
+from benchmarks.ingest.contender import ROOT, Way, everything, ultralytics, vedette
+from benchmarks.ingest.footage import SCENES, SIZES
+from benchmarks.ingest.slot import Measured, Setting, SlotFailed, Terms, measure, prepare
+
+OURS, FLOOR, OTHERS = "vedette", "(a) everything", "(b) ultralytics"
+FULL = [
+    *(Setting(scene, lines, 1, cameras) for scene in SCENES for lines in (720, 1080) for cameras in (1, 4)),
+    *(Setting(scene, 720, 1, 1, gop_s=4) for scene in SCENES),
+    *(Setting(scene, lines, 2, cameras) for scene in SCENES for lines in (720, 1080) for cameras in (1, 8)),
+    Setting("quiet", 720, 2, 16),
+    Setting("quiet", 720, 1, 16),
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    settings = FULL if chosen.full else _settings(chosen)
+    chosen.together = chosen.together or chosen.quick
+    ways = _ways(chosen)
+    terms = Terms(
+        {"model": chosen.model, "threads": 1}, chosen.fps, chosen.seconds, chosen.settle, chosen.record, chosen.latency
+    )
+    rows: list[report.Row] = []
+    failed = False
+    for setting in settings:
+        prepare(setting, chosen.footage)
+        for name, rounds, error in _rounds(setting, ways, terms, chosen):
+            if rounds:
+                rows.append(report.row(setting, name, rounds))
+                print(report.line(rows[-1]), flush=True)
+            if error:
+                failed = True
+                print(f"{name}: {error}", file=sys.stderr)
+    print()
+    print(report.table(rows))
+    print(report.ratios(rows, OURS, FLOOR))
+    if chosen.json:
+        about = {
+            "command": ["python", "-m", "benchmarks.ingest", *(sys.argv[1:] if arguments is None else arguments)],
+            "python": platform.python_version(), "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)),
+            "terms": asdict(terms),
+        }  # fmt: skip
+        chosen.json.write_text(json.dumps({**about, "rows": [asdict(each) for each in rows]}, indent=1))
+    return int(failed)
+
+
+def _rounds(
+    setting: Setting, ways: dict[str, Way], terms: Terms, chosen: argparse.Namespace
+) -> list[tuple[str, list[Measured], str]]:
+    """Of each contender its rounds, interleaved, and what went wrong last."""
+    found: dict[str, list[Measured]] = {name: [] for name in ways}
+    wrong = dict.fromkeys(ways, "")
+
+    def one(name: str) -> None:
+        try:
+            found[name].append(measure(setting, ways[name], terms, chosen.footage))
+        except SlotFailed as error:
+            wrong[name] = str(error)
+
+    for k in range(chosen.rounds):
+        order = list(ways) if k % 2 == 0 else list(reversed(ways))
+        with ThreadPoolExecutor(len(ways) if chosen.together else 1) as pool:
+            list(pool.map(one, order))
+    return [(name, found[name], wrong[name]) for name in ways]
+
+
+def _settings(chosen: argparse.Namespace) -> list[Setting]:
+    every = itertools.product(
+        chosen.scenes or SCENES, chosen.lines or (720,), chosen.streams or (1,), chosen.cameras or (2,)
+    )
+    return [Setting(scene, lines, streams, cameras, chosen.gop) for scene, lines, streams, cameras in every]
+
+
+def _ways(chosen: argparse.Namespace) -> dict[str, Way]:
+    ways: dict[str, Way] = {OURS: vedette}
+    if not chosen.alone:
+        ways[FLOOR] = everything
+    if chosen.ultralytics:
+        python = shutil.which(chosen.ultralytics)
+        if python is None:
+            print(f"{OTHERS} is skipped: there is no {chosen.ultralytics}", file=sys.stderr)
+        elif os.spawnl(os.P_WAIT, python, python, "-c", "import ultralytics"):
+            print(f"{OTHERS} is skipped: {chosen.ultralytics} has no package ultralytics (AGPL-3.0)", file=sys.stderr)
+        else:
+            ways[OTHERS] = ultralytics(python)
+    elif chosen.full:
+        print(f"{OTHERS} is skipped: name a Python that has ultralytics with --ultralytics", file=sys.stderr)
+    return ways
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ingest", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="contenders at the same time, one round: 2-3 minutes")
+    parser.add_argument("--full", action="store_true", help="every setting of the table; hours")
+    parser.add_argument("--scenes", nargs="+", choices=SCENES)
+    parser.add_argument("--lines", nargs="+", type=int, choices=sorted(SIZES), help="of the main stream (720)")
+    parser.add_argument("--streams", nargs="+", type=int, choices=(1, 2), help="2: detect on a sub-stream, record")
+    parser.add_argument("--cameras", nargs="+", type=int, help="how many at once (2)")
+    parser.add_argument("--gop", type=int, default=2, choices=(1, 2, 4), help="seconds between key frames (2)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=32.0, help="measured in each slot (32)")
+    parser.add_argument("--settle", type=float, default=8.0, help="seconds before that, not counted (8)")
+    parser.add_argument("--together", action="store_true", help="all contenders at the same time, paired")
+    parser.add_argument("--alone", action="store_true", help="Vedette only")
+    parser.add_argument("--fps", type=float, default=5.0, help="looks a second (5)")
+    parser.add_argument("--model", default="vedette-nano", help="network, by name or .onnx file")
+    parser.add_argument("--latency", default="", help="detect.latency of all cameras (default: the appliance's own)")
+    parser.add_argument("--record", action="store_true", help="Vedette also records one-stream cameras")
+    parser.add_argument("--ultralytics", metavar="PYTHON", help="a Python with ultralytics, to run (b) with")
+    parser.add_argument("--footage", type=Path, default=ROOT / "benchmarks" / "out" / "footage", help="made once, kept")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The cameras of the benchmark: our RTSP server in a process of its own, which tells when frames were taken.
+
+    python -m benchmarks.ingest.cameras yard=FILE.mp4
+
+Prints JSON lines: {"port": N} when it listens, and {"camera": NAME, "n": N, "t": UTC} for the first frame and
+again for each frame N whose time is not where the rate says, as it happens when the machine is too busy. A camera
+begins with its first viewer, so every contender is shown the same frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from pathlib import Path
+
+from appliance.clock import Clock, SystemClock
+from appliance.demo.clip import LoopingClip
+from appliance.demo.mounts import Mount, Player, SentUnit
+from appliance.demo.rtsp_server import RtspServer
+
+OFF_S_MAX = 0.03
+
+
+class Witness:
+    """Watches a mount from its first picture on and says when pictures were taken; takes no bytes."""
+
+    def __init__(self, camera: str, fps: float, clock: Clock) -> None:
+        self._camera, self._fps, self._clock = camera, fps, clock
+        self._n = 0
+        self._zero: float | None = None
+
+    def send_unit(self, unit: SentUnit) -> None:
+        expected = None if self._zero is None else self._zero + self._n / self._fps
+        if expected is None or abs(unit.taken_at - expected) > OFF_S_MAX:
+            self._zero = unit.taken_at - self._n / self._fps
+            t = unit.taken_at + self._clock.now() - self._clock.monotonic()
+            print(json.dumps({"camera": self._camera, "n": self._n, "t": t}), flush=True)
+        self._n += 1
+
+    def send_raw(self, data: bytes) -> None: ...
+
+    def framed(self, unit: SentUnit) -> bytes:
+        return b""
+
+    def count(self, unit: SentUnit) -> None: ...
+
+
+class WitnessedMount(Mount):
+    """A mount whose witness joins just before its first viewer."""
+
+    def __init__(self, name: str, clip: LoopingClip, clock: Clock) -> None:
+        super().__init__(name, clip, clock)
+        self._witness: Player | None = Witness(name, clip.fps, clock)
+
+    def join(self, player: Player) -> None:
+        witness, self._witness = self._witness, None
+        if witness is not None:
+            super().join(witness)
+        super().join(player)
+
+
+async def serve(files: dict[str, Path]) -> None:
+    clock = SystemClock()
+    server = RtspServer({}, clock=clock)
+    server.mounts.update({name: WitnessedMount(name, LoopingClip(path), clock) for name, path in files.items()})
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    loop.add_reader(sys.stdin.fileno(), stopped.set)  # its end: whoever started us is gone
+    await server.start()
+    print(json.dumps({"port": server.port}), flush=True)
+    await stopped.wait()
+    await server.stop()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve({name: Path(path) for name, path in (text.split("=", 1) for text in sys.argv[1:])}))
+    sys.stdout.flush()

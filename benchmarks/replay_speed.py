@@ -1,0 +1,147 @@
+"""How much faster than real time a replay goes: 720p at 15 frames a second, 5 looks a second, the bundled network.
+
+    python -m benchmarks.replay_speed                              # the bundled yard, brought to 1280x720
+    python -m benchmarks.replay_speed --model vedette-nano-int8 --with rain,night --json speed.json
+
+Each round replays the whole clip with one thread asking the detector and with one a core. The wall clock counts what
+else the machine does; so the CPU time that others took meanwhile is written beside it (cores that they kept busy), and
+the CPU time of the replay, which they change little. The logs of all rounds must be the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import av
+import cv2
+
+from appliance import config, yamlfile
+from appliance.clock import SystemClock
+from appliance.detect import detector
+from appliance.detect.detector import ObjectDetector
+from appliance.replay.runner import hands_for, replay
+from appliance.weather.weather import CLEAR, Weather
+from benchmarks.__main__ import ROOT, SITE
+
+SIZE, RATE = (1280, 720), 15
+BAR = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One replay. others: cores that other processes kept busy meanwhile, on average."""
+
+    hands: int
+    speed: float
+    wall_s: float
+    cpu_s: float
+    others: float
+    looks: int
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.replay_speed", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    options.add_argument("--clip", type=Path, help="720p at 15 frames a second (default: yard.mp4, brought to that)")
+    options.add_argument("--model", default="auto", help="detector (default: the bundled network)")
+    options.add_argument("--with", dest="weather", default="none", help="weather, as of vedette replay")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    chosen = options.parse_args()
+    site = yamlfile.loads(SITE, config.SiteConfig)
+    site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": chosen.model})})
+    eye = detector.load(site.detector)
+    with tempfile.TemporaryDirectory() as folder:
+        clip = chosen.clip or enlarged(ROOT / "fixtures" / "clips" / "yard.mp4", Path(folder) / "yard720.mp4")
+        about = {"clip": described(clip), "model": eye.name, "cores": usable_cores(), "with": chosen.weather}
+        print(json.dumps(about))
+        made = Weather.read([chosen.weather])
+        rounds = [
+            one(clip, site, eye, hands, made) for _ in range(chosen.rounds) for hands in sorted({1, hands_for(site)})
+        ]
+    if len({log for _, log in rounds}) != 1:
+        print("the logs of the rounds differ", file=sys.stderr)
+        return 1
+    figures = [each for each, _ in rounds]
+    for hands in sorted({each.hands for each in figures}):
+        print(told([each for each in figures if each.hands == hands]))
+    if chosen.json:
+        about["python"], about["machine"] = platform.python_version(), platform.machine()
+        chosen.json.write_text(json.dumps({**about, "rounds": [asdict(each) for each in figures]}, indent=1))
+    return 0
+
+
+def one(
+    clip: Path, site: config.SiteConfig, eye: ObjectDetector, hands: int, weather: Weather = CLEAR
+) -> tuple[Round, bytes]:
+    """A round and its log."""
+    log, before = io.BytesIO(), busy_s()
+    result = replay(clip, site, "yard", eye, log, clock=SystemClock(), hands=hands, weather=weather)
+    others = (busy_s() - before - result.cpu_s) / result.wall_s
+    found = Round(
+        hands=hands,
+        speed=round(result.footage_s / result.wall_s, 2),
+        wall_s=round(result.wall_s, 2),
+        cpu_s=round(result.cpu_s, 2),
+        others=round(max(0.0, others), 2),
+        looks=result.examined,
+    )
+    return found, log.getvalue()
+
+
+def told(rounds: list[Round]) -> str:
+    """Medians of one kind of round."""
+    middle = {name: statistics.median(getattr(each, name) for each in rounds) for name in ("speed", "cpu_s", "others")}
+    best = max(rounds, key=lambda each: each.speed)
+    return (
+        f"{rounds[0].hands} asking: {middle['speed']:.1f} times real time (bar {BAR:g}), {middle['cpu_s']:.2f} CPU-s, "
+        f"{rounds[0].looks} looks, others kept {middle['others']:.1f} cores busy (medians of {len(rounds)}); "
+        f"least disturbed: {best.speed:.1f} times, others {best.others:.1f}"
+    )
+
+
+def enlarged(source: Path, target: Path) -> Path:
+    """The clip at 1280x720 and 15 frames a second, H.264 as a camera sends it (no B frames, a key frame in 2 s)."""
+    with av.open(str(source)) as film, av.open(str(target), "w") as container:
+        stream = container.add_stream("libx264", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.options = {"preset": "veryfast", "crf": "23", "bf": "0", "g": str(2 * RATE)}
+        for number, frame in enumerate(film.decode(video=0)):
+            picture = cv2.resize(frame.to_ndarray(format="bgr24"), SIZE, interpolation=cv2.INTER_CUBIC)
+            large = av.VideoFrame.from_ndarray(picture, format="bgr24").reformat(format="yuv420p")
+            large.pts = number
+            container.mux(stream.encode(large))
+        container.mux(stream.encode(None))
+    return target
+
+
+def described(clip: Path) -> str:
+    with av.open(str(clip)) as film:
+        stream = film.streams.video[0]
+        size = f"{stream.codec_context.width}x{stream.codec_context.height}"
+        return f"{clip.name} {size} {float(stream.average_rate or 0):g} fps, {clip.stat().st_size / 1e6:.1f} MB"
+
+
+def busy_s() -> float:
+    """CPU seconds that all processes of this machine have used together; Linux only."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    user, nice, system, _, _, irq, soft = (int(each) for each in fields[:7])
+    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Hours of `vedette run` with cameras that stall, hang, drip, cut, send garbage, jump in time or are gone altogether.
+
+    python -m benchmarks.soak --hours 2 --cameras 8          # make soak
+    python -m benchmarks.soak --hours 0.0167 --cameras 2     # a minute
+
+What goes wrong is a plan made from --seed. The appliance runs as its users run it and is asked over HTTP, once a
+second. It must show every fault that stops pictures within 10 s and leave a gap of it, be live again after it, show no
+camera as live whose packets do not come, leave the other cameras alone and go on recording; its memory (PSS of all
+processes) must be flat. Exit code 1: something of that was not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from appliance.demo.rtsp_server import RtspServer
+from appliance.demo.rtsp_thread import RunningServer
+from benchmarks.ingest.contender import ROOT
+from benchmarks.ingest.slot import Setting, prepare
+from benchmarks.soak import watch
+from benchmarks.soak.judge import Verdict, judge, of_log
+from benchmarks.soak.plan import LONG, SHORT, Fault, Pace, make
+from tests.servers.box import Box
+
+EVERY_S = 1.0
+SETTLE_S = 8.0
+SETTLE_S_MAX = 90.0
+SHORT_S = 180.0
+DRIP_BYTES_PER_S = 300.0
+JUMP_S = 11.0
+TOLD_EVERY_S = 300.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    seconds = 3600 * chosen.hours
+    pace = SHORT if seconds < SHORT_S else LONG
+    setting = Setting(chosen.scene, chosen.lines, 1, chosen.cameras)
+    files, _ = prepare(setting, chosen.footage)
+    faults = make(sorted(files), seconds, pace, chosen.seed)
+    print(f"{len(faults)} faults in {seconds / 60:.1f} minutes on {chosen.cameras} cameras, seed {chosen.seed}")
+    with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread(files) as server:
+        with Box(Path(folder), _site(server, files, chosen.model)) as box:
+            begun_t, glances = _soak(server, box, faults, seconds, sorted(files))
+            gaps = {camera: watch.gaps(box.url, camera) for camera in files}
+        log = box.log
+    verdict = judge(faults, begun_t, glances, gaps, pace.recover_s)
+    verdict.findings.extend(of_log(log))
+    print(told(verdict, faults, glances))
+    if chosen.log:
+        chosen.log.write_text(log)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(_as_json(chosen, pace, faults, begun_t, glances, verdict), indent=1))
+    return int(bool(verdict.findings))
+
+
+def told(verdict: Verdict, faults: Sequence[Fault], glances: Sequence[watch.Glance]) -> str:
+    """The report for a person."""
+    lines = [
+        f"faults: {len(faults)}, of which {len(verdict.noticed_s)} stopped a camera's pictures and were noticed",
+        f"noticed after {_span(verdict.noticed_s)}; live again {_span(verdict.recovered_s)} after their end",
+        f"other cameras disturbed for {verdict.disturbed_s:.0f} s; dashboard silent at "
+        f"{sum(not each.answered for each in glances)} of {len(glances)} glances; ingest process started "
+        f"{max((each.ingest_starts for each in glances), default=0):.0f} times",
+        f"memory {verdict.memory_mb:.0f} MB (PSS), robust slope {verdict.growth_mb_h:+.1f} MB an hour",
+        *(f"WRONG: {finding.text}" for finding in verdict.findings),
+    ]
+    return "\n".join([*lines, "" if verdict.findings else "nothing was wrong"]).strip()
+
+
+def _soak(
+    server: RunningServer, box: Box, faults: Sequence[Fault], seconds: float, cameras: Sequence[str]
+) -> tuple[float, list[watch.Glance]]:
+    """Play the plan and look once a second; UTC when the plan began, and what was seen from then on."""
+    _settle(box, cameras)
+    begun_t = time.time()
+    due = sorted(
+        [(fault.start_s, fault, True) for fault in faults]
+        + [(fault.end_s, fault, False) for fault in faults if fault.end_s > fault.start_s],
+        key=lambda each: each[0],
+    )
+    glances: list[watch.Glance] = []
+    told_s = 0.0
+    while (at := time.time() - begun_t) < seconds:
+        while due and due[0][0] <= at:
+            _, fault, begins = due.pop(0)
+            _play(server, fault, begins=begins)
+        glances.append(watch.glance(box.url, box.pid))
+        if at - told_s >= TOLD_EVERY_S:
+            told_s = at
+            print(f"{at / 60:5.0f} min: {glances[-1].pss_bytes / 1e6:.0f} MB, {glances[-1].states}", flush=True)
+        next_s = min(due[0][0], at + EVERY_S) if due else at + EVERY_S
+        time.sleep(max(0.0, begun_t + next_s - time.time()))
+    return begun_t, glances
+
+
+def _settle(box: Box, cameras: Sequence[str]) -> None:
+    """Until all cameras are live, and a little longer."""
+    deadline = time.monotonic() + SETTLE_S_MAX
+    while True:
+        states = watch.glance(box.url, box.pid).states
+        if all(states.get(camera) == "live" for camera in cameras):
+            time.sleep(SETTLE_S)
+            return
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the cameras did not come up within {SETTLE_S_MAX:.0f} s: {states}")
+        time.sleep(EVERY_S)
+
+
+def _play(server: RunningServer, fault: Fault, *, begins: bool) -> None:
+    camera = fault.camera
+    if not begins:
+        server.resume(camera or None)
+    elif fault.kind == "stall":
+        server.stall(camera)
+    elif fault.kind == "hang":
+        server.hang(camera)
+    elif fault.kind == "drip":
+        server.drip(camera, bytes_per_s=DRIP_BYTES_PER_S)
+    elif fault.kind == "off":
+        server.refuse()
+    elif fault.kind in ("cut", "reset"):
+        server.cut(camera, reset=fault.kind == "reset")
+    elif fault.kind in ("garbage", "noise"):
+        server.garbage(camera, framed=fault.kind == "noise")
+    else:
+        server.jump_back(camera, JUMP_S)
+
+
+def _site(server: RunningServer, cameras: Mapping[str, Path], model: str) -> str:
+    lines = [f"detector: {{model: {model}}}", "cameras:"]
+    for name in cameras:
+        lines += [
+            f"  {name}:",
+            f"    url: {server.url(name)}",
+            "    zones: {all: [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]}",
+            "    rules: [{name: seen, kind: enter, zone: all, labels: [person, car, truck, bus]}]",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _span(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.1f} s (worst {max(seconds):.1f})" if seconds else "-"
+
+
+def _as_json(
+    chosen: argparse.Namespace,
+    pace: Pace,
+    faults: Sequence[Fault],
+    begun_t: float,
+    glances: Sequence[watch.Glance],
+    verdict: Verdict,
+) -> dict[str, Any]:
+    return {
+        "hours": chosen.hours, "cameras": chosen.cameras, "seed": chosen.seed, "pace": asdict(pace),
+        "verdict": asdict(verdict), "faults": [asdict(each) for each in faults],
+        "glances": [{**asdict(each), "t": round(each.t - begun_t, 2)} for each in glances],
+    }  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hours", type=float, default=2.0)
+    parser.add_argument("--cameras", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scene", default="mixed", choices=("quiet", "mixed", "busy"))
+    parser.add_argument("--lines", type=int, default=720, choices=(360, 720, 1080))
+    parser.add_argument("--model", default="auto")
+    parser.add_argument("--footage", type=Path, default=ROOT / "benchmarks" / "out" / "footage")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="write the appliance's log here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write plan, glances and verdict here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

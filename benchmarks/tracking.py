@@ -1,0 +1,177 @@
+"""`python -m benchmarks.tracking`: our tracker beside well-kept libraries, on the same boxes.
+
+    python -m benchmarks.tracking --save looks.npz            # detect once on PETS09-S2L1, keep what was found, compare
+    python -m benchmarks.tracking --looks looks.npz --json figures.json
+
+Libraries are optional and no part of Vedette: what is not installed is named and left out. For all of them:
+
+    python -m venv /tmp/rivals && /tmp/rivals/bin/pip install -e . trackers norfair motmetrics trackeval
+    /tmp/rivals/bin/python -m benchmarks.tracking --looks looks.npz
+
+(supervision has a ByteTrack up to 0.27: a second environment.) CPU is that of following alone, per look: no decoding,
+no detector. Ours is measured with pictures (what it does in the appliance; looking at them is counted) and without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+
+from appliance.ingest.picture import Pictures
+from appliance.scenario import score, truth
+from appliance.scenario.score import Labelled
+from appliance.scenario.sections import Truth
+from appliance.track.appearance import Planes
+from appliance.track.tracker import Tracker
+from benchmarks import tracking_check, tracking_looks, tracking_rivals
+from benchmarks.tracking_looks import Looks, OneLook
+from benchmarks.tracking_rivals import Answer, Follower
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
+PETS = DATA / "footage" / "pets09_s2l1_vtest_768x576.mp4"
+PETS_TRUTH = DATA / "groundtruth" / "pets09_s2l1" / "gt.txt"
+LABEL = "person"
+AHEAD = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One tracker's figures; cpu_ms: per look."""
+
+    tracker: str
+    settings: str
+    hota: float
+    idf1: float
+    mota: float
+    switches: int
+    missed: int
+    false: int
+    tracks: int
+    cpu_ms: float
+
+
+def main() -> int:
+    chosen = _arguments()
+    if not chosen.clip.exists() or not chosen.truth.exists():
+        print(f"no {chosen.clip} or no {chosen.truth}: nothing to compare on", file=sys.stderr)
+        return 2
+    looks = tracking_looks.load(chosen.looks) if chosen.looks else tracking_looks.look(chosen.clip, chosen.model)
+    if chosen.save:
+        tracking_looks.save(chosen.save, looks)
+    looks = looks.every(chosen.fps, chosen.phase)
+    frames = truth.read(chosen.truth, Truth(mot=chosen.truth), looks.size)
+    right = [_labelled([(each.id, each.box) for each in frames.get(look.frame, ())]) for look in looks.looks]
+    rows, answers = [], {}
+    rivals, absent = tracking_rivals.available(looks.labels.index(LABEL), chosen.fps, looks.size)
+    for name, settings, make in [*_ours(chosen.clip, looks), *rivals]:
+        found, cpu_ms = _follow(make, looks.looks)
+        rows.append(_row(name, settings, found, right, cpu_ms))
+        answers[name, settings] = found
+        print(_line(rows[-1]), flush=True)
+    for name in absent:
+        print(f"not installed, left out: {name}")
+    checks = tracking_check.check(answers[rows[0].tracker, rows[0].settings], right)
+    print(*checks, sep="\n")
+    if chosen.json:
+        about = {"model": looks.model, "clip": chosen.clip.name, "fps": chosen.fps, "phase": chosen.phase}
+        text = {**about, "rows": [asdict(row) for row in rows], "absent": absent, "arithmetic": checks}
+        chosen.json.write_text(json.dumps(text, indent=1) + "\n")
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.tracking", description=__doc__.split("\n", 1)[0])
+    options.add_argument("--looks", type=Path, metavar="FILE", help="use the detections kept in this file")
+    options.add_argument("--save", type=Path, metavar="FILE", help="keep the detections here (.npz)")
+    options.add_argument("--model", default="auto", help="detector, when nothing is kept yet (default auto)")
+    options.add_argument("--clip", type=Path, default=PETS, help="footage (default PETS09-S2L1)")
+    options.add_argument("--truth", type=Path, default=PETS_TRUTH, metavar="FILE", help="its true boxes, MOTChallenge")
+    options.add_argument("--fps", type=float, default=5.0, help="looks a second (default 5)")
+    options.add_argument("--phase", type=int, default=0, help="begin at this frame (default 0)")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    return options.parse_args()
+
+
+def _ours(clip: Path, looks: Looks) -> list[tuple[str, str, Callable[[], Follower]]]:
+    return [
+        ("vedette", "default", lambda: _Ours(looks, clip)),
+        ("vedette", "boxes alone", lambda: _Ours(looks, None)),
+    ]
+
+
+class _Ours:
+    """Our tracker; with a clip it is shown the pictures. State: the tracker, pictures decoded ahead, the time of that.
+
+    Ahead, so that the decoder does not take the caches away from the tracker: the others are not treated so either.
+    """
+
+    def __init__(self, looks: Looks, clip: Path | None) -> None:
+        self._tracker = Tracker(looks.labels)
+        self._due = {look.frame for look in looks.looks}
+        self._film = av.open(str(clip)) if clip else None
+        self._frames = enumerate(self._film.decode(video=0)) if self._film else iter(())
+        self._ahead: dict[int, Planes] = {}
+        self.not_counted_s = 0.0
+
+    def follow(self, look: OneLook) -> list[Answer]:
+        if self._film is not None and look.frame not in self._ahead:
+            began = time.thread_time()
+            self._ahead = dict(itertools.islice(self._decoded(), AHEAD))
+            self.not_counted_s += time.thread_time() - began
+        found = self._tracker.update(look.found, look.t, self._ahead.get(look.frame, ()))
+        return [(each.track, each.box) for each in found if each.label == LABEL]
+
+    def _decoded(self) -> Iterator[tuple[int, Planes]]:
+        pictures = Pictures()
+        for index, frame in self._frames:
+            if index in self._due:
+                yield index, tuple(plane.copy() for plane in pictures.planes(frame))
+
+
+def _follow(make: Callable[[], Follower], looks: Sequence[OneLook]) -> tuple[list[Labelled], float]:
+    follower = make()
+    began = time.thread_time()
+    answers = [follower.follow(look) for look in looks]
+    took_s = time.thread_time() - began - follower.not_counted_s
+    return [_labelled(each) for each in answers], took_s * 1000 / len(looks)
+
+
+def _labelled(objects: Sequence[Answer]) -> Labelled:
+    boxes = np.array([box for _, box in objects], float).reshape(-1, 4)
+    return Labelled(np.clip(boxes, 0, 1), np.array([number for number, _ in objects], float))
+
+
+def _row(name: str, settings: str, found: list[Labelled], right: list[Labelled], cpu_ms: float) -> Row:
+    each = score.tracking(found, right)
+    return Row(
+        tracker=name,
+        settings=settings,
+        hota=round(score.hota(found, right).hota, 4),
+        idf1=round(each.idf1, 4),
+        mota=round(each.mota, 4),
+        switches=each.switches,
+        missed=each.missed,
+        false=each.false,
+        tracks=each.tracks,
+        cpu_ms=round(cpu_ms, 3),
+    )
+
+
+def _line(row: Row) -> str:
+    quality = f"HOTA {row.hota:.3f}  IDF1 {row.idf1:.3f}  MOTA {row.mota:6.3f}  switches {row.switches:3}"
+    return f"{row.tracker + ', ' + row.settings:<38} {quality}  tracks {row.tracks:3}  {row.cpu_ms:6.2f} ms a look"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What a detector found on a clip, frame by frame, kept in a file so that trackers are compared without inference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import av
+import numpy as np
+
+from appliance.ingest.picture import Pictures
+from appliance.model import Detector
+from appliance.types import Detections
+
+
+@dataclass(frozen=True, slots=True)
+class OneLook:
+    """frame: 0-based index in the clip; t: seconds."""
+
+    frame: int
+    t: float
+    found: Detections
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """All looks at a clip of `size` (width, height), in order."""
+
+    model: str
+    labels: tuple[str, ...]
+    size: tuple[int, int]
+    looks: tuple[OneLook, ...]
+
+    def every(self, fps: float, phase: int = 0) -> Looks:
+        """At most `fps` a second from frame `phase` on, evenly, as the appliance looks while something moves."""
+        chosen, due = [], None
+        for look in self.looks[phase:]:
+            due = look.t if due is None else due
+            if look.t >= due - 0.002:
+                chosen.append(look)
+                due = max(due + 1 / fps, look.t)
+        return replace(self, looks=tuple(chosen))
+
+
+def look(clip: Path, model: str) -> Looks:
+    """Look at every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
+    from appliance.detect import detector  # needs ONNX Runtime; an environment with rivals in it may not have that
+
+    eye, pictures, found = detector.load(Detector(model=model)), Pictures(), []
+    with av.open(str(clip)) as film:
+        stream = film.streams.video[0]
+        for index, frame in enumerate(film.decode(stream)):
+            picture = pictures.bgr(frame, eye.picture_size(frame.width, frame.height))
+            found.append(OneLook(index, round(float(frame.time or 0.0), 3), eye.detect([picture])[0]))
+        size = (stream.width, stream.height)
+    return Looks(eye.name, eye.labels, size, tuple(found))
+
+
+def save(path: Path, looks: Looks) -> None:
+    """As one .npz: rows of all looks one below the other, and how many belong to each."""
+    found = [each.found for each in looks.looks]
+    np.savez_compressed(
+        path,
+        model=looks.model,
+        labels=np.array(looks.labels),
+        size=np.array(looks.size),
+        frame=np.array([each.frame for each in looks.looks]),
+        t=np.array([each.t for each in looks.looks]),
+        count=np.array([len(each) for each in found]),
+        boxes=np.concatenate([each.boxes for each in found]),
+        scores=np.concatenate([each.scores for each in found]),
+        class_ids=np.concatenate([each.class_ids for each in found]),
+    )
+
+
+def load(path: Path) -> Looks:
+    """What `save` wrote."""
+    with np.load(path) as kept:
+        ends = np.cumsum(kept["count"])
+        begins = ends - kept["count"]
+        boxes, scores, class_ids = kept["boxes"], kept["scores"], kept["class_ids"]
+        looks = tuple(
+            OneLook(int(frame), float(t), Detections(boxes[a:b], scores[a:b], class_ids[a:b]))
+            for frame, t, a, b in zip(kept["frame"], kept["t"], begins, ends, strict=True)
+        )
+        width, height = (int(side) for side in kept["size"])
+        return Looks(str(kept["model"]), tuple(str(each) for each in kept["labels"]), (width, height), looks)

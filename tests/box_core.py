@@ -1,0 +1,131 @@
+"""A core on a real database, fed with walks and flickers by hand, for tests of what it decides and writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from appliance import wire
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.core import Core, Shelves
+from appliance.escalate.router.case import Surroundings
+from appliance.store.alerts import Alerts
+from appliance.store.boxes import Boxes
+from appliance.store.cameras import Cameras
+from appliance.store.database import Database
+from appliance.store.decisions import Decisions
+from appliance.store.evidence import Evidence
+from appliance.store.health import HealthEvents
+from appliance.store.meter import Meter
+from appliance.store.rows import AlertRow, EscalationRow, read_escalation
+from appliance.store.segments import Segments
+from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
+
+STEP_S = 0.2
+LOOKS_AFTER = 8  # longer than merge_s, so that the alert ends
+
+
+def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
+    """One camera `gate`, all of whose picture is the zone `yard`, with an uplink. Nothing is audited unless told to."""
+    router = {"audit_share": 0.0, **escalation.pop("router", {})}
+    rules = [{"name": "intruder", "kind": "enter", "zone": "yard", "severity": severity, "score_min": 0.3}]
+    return SiteConfig.model_validate(
+        {
+            "cameras": {
+                "gate": {
+                    "url": "rtsp://127.0.0.1/x",
+                    "zones": {"yard": [[0, 0], [1, 0], [1, 1], [0, 1]]},
+                    "rules": rules,
+                }
+            },
+            "uplink": {"url": "nats://127.0.0.1:4222"},
+            "alerts": {"merge_s": 1},
+            "escalation": {"router": router, **escalation},
+        }
+    )
+
+
+class BoxCore:
+    """The core with its shelves; `around` is what it is told of link and box."""
+
+    def __init__(self, folder: Path, config: SiteConfig, clock: ManualClock) -> None:
+        self.clock = clock
+        self.path = folder / "vedette.db"
+        self.db = Database(self.path, clock)
+        self.alerts, self.decisions = Alerts(self.db), Decisions(self.db)
+        self.meter = Meter(self.db, "r")
+        self.health = HealthEvents(self.db)
+        shelves = Shelves(
+            self.alerts, Boxes(self.db), Cameras(self.db), Segments(self.db), self.meter, self.decisions, self.health
+        )
+        shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
+        self.around = Surroundings()
+        self.core = Core(config, shelves, clock, lambda: self.around)
+        self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
+        self._seq = self._track = 0
+        self.second()
+
+    def second(self) -> None:
+        self.clock.advance(1.0)
+        self.core.take(IngestHealth(t=self.clock.now(), detector_ms=1.0, queue=0, rss_bytes=1))
+
+    def walk(self, looks: int = 8, score: float = 0.85) -> str:
+        """Somebody comes in from the left and is gone; the alert's id."""
+        return self._incident([(0.1 + 0.05 * n, 0.2, 0.2 + 0.05 * n, 0.6) for n in range(looks)], [score] * looks)
+
+    def flicker(self, score: float = 0.55) -> str:
+        """Something is seen a few times on the spot; the alert's id."""
+        return self._incident([(0.4, 0.2, 0.5, 0.6)] * 4, [score, score + 0.3, score - 0.1, score])
+
+    def _incident(self, boxes: list[Box], scores: list[float]) -> str:
+        self._track += 1
+        for box, score in zip(boxes, scores, strict=True):
+            self._look((TrackedObject(track=self._track, label="person", score=score, box=box),))
+        for _ in range(LOOKS_AFTER):
+            self._look(())
+        return self.newest.id
+
+    def _look(self, objects: tuple[TrackedObject, ...]) -> None:
+        self._seq += 1
+        self.clock.advance(STEP_S)
+        self.core.take(
+            FrameBoxes(camera="gate", seq=self._seq, frame=self._seq, t=self.clock.now(), looked=True, objects=objects)
+        )
+
+    @property
+    def newest(self) -> AlertRow:
+        return self.alerts.page(limit=1)[0]
+
+    def asked(self, alert: str) -> EscalationRow | None:
+        with self.db.read() as connection:
+            row = connection.execute("SELECT * FROM escalation WHERE alert = ?", (alert,)).fetchone()
+            return None if row is None else read_escalation(row)
+
+    def decided(self, alert: str) -> list[tuple[str, str]]:
+        """(moment, reason) of each decision about the alert."""
+        with self.db.read() as connection:
+            rows = connection.execute("SELECT moment, reason FROM decision WHERE alert = ? ORDER BY id", (alert,))
+            return [(row["moment"], row["reason"]) for row in rows]
+
+    def evidence_made(self, alert: str) -> None:
+        """What the evidence maker does once the pictures are cut."""
+        asked = self.asked(alert)
+        assert asked is not None
+        assert Evidence(self.db).make_ready(asked.body, [])
+
+    def judge(self, alert: str, decision: str, seconds: float = 0.5) -> None:
+        asked = self.asked(alert)
+        assert asked is not None
+        verdict = wire.Verdict(
+            escalation=asked.id,
+            site=asked.site,
+            alert=alert,
+            decision=decision,  # type: ignore[arg-type]
+            reason="It looks like that.",
+            engine="vlm",
+            model="m",
+            seconds=seconds,
+            judged_t=self.clock.now(),
+        )
+        assert self.alerts.settle(verdict, self.clock.now())

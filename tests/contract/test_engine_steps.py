@@ -1,0 +1,149 @@
+"""When an engine wants to see more, what it is then shown, and what it is told of cut-outs and clips."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from media import film, number, record
+from test_engines import BOX, case, escalation, judged, openai, run, second_look
+
+from appliance import wire
+from cloud_worker.clips import frames_of
+from cloud_worker.engines.openai import choose
+from cloud_worker.judge import Case, Engine
+from cloud_worker.media import MediaRefused, Picture
+from cloud_worker.prompt import facts
+from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
+from tests.servers.site import picture, ref_of
+
+ALL: tuple[wire.Need, ...] = ("crop", "frame", "clip")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OpenAiStub]:
+    with openai_stub() as stub:
+        yield stub
+
+
+@pytest.fixture
+def stub(server: OpenAiStub) -> OpenAiStub:
+    server.mode, server.requests, server.complaints = "unsure", [], []
+    return server
+
+
+Maker = Callable[[OpenAiStub], Engine]
+UNSURE: list[Maker] = [openai, lambda stub: second_look(0.2)]
+IDS = ["openai", "redetect"]
+
+
+def webp(seed: int = 1) -> bytes:
+    pixels = cv2.imdecode(np.frombuffer(picture(seed), np.uint8), cv2.IMREAD_COLOR)
+    return cv2.imencode(".webp", pixels, [cv2.IMWRITE_WEBP_QUALITY, 75])[1].tobytes()
+
+
+@pytest.mark.parametrize("make", UNSURE, ids=IDS)
+@pytest.mark.parametrize(("can", "need"), [(ALL, "crop"), (("frame", "clip"), "frame"), ((), None)])
+def test_who_is_unsure_asks_for_the_cheapest_thing_that_is_offered(
+    make: Maker, stub: OpenAiStub, can: tuple[wire.Need, ...], need: str | None
+) -> None:
+    verdict = judged(make(stub), case(webp(), kind="crop", can=can, step=1))
+    assert (verdict.decision, verdict.need, verdict.step) == ("unsure", need, 1)
+
+
+@pytest.mark.parametrize("make", UNSURE, ids=IDS)
+def test_without_a_picture_it_is_asked_for_and_nobody_is_bothered(make: Maker, stub: OpenAiStub) -> None:
+    verdict = judged(make(stub), Case(escalation=escalation(can=ALL), pictures=()))
+    assert (verdict.decision, verdict.need) == ("unsure", "crop")
+    assert stub.requests == []
+
+
+def test_a_clip_is_asked_for_by_who_can_look_at_it(stub: OpenAiStub) -> None:
+    question = case(webp(), can=("clip",))
+    assert judged(openai(stub), question).need == "clip"
+    assert judged(second_look(0.2), question).need is None
+
+
+def test_more_evidence_does_not_help_who_does_not_know_the_object_or_talks_nonsense(stub: OpenAiStub) -> None:
+    assert judged(second_look(0.9), case(label="badger", can=ALL)).need is None
+    stub.mode = "prose"
+    assert judged(openai(stub), case(can=ALL)).need is None
+
+
+@pytest.mark.parametrize("make", [openai, lambda stub: second_look(0.9)], ids=IDS)
+def test_who_is_sure_asks_for_nothing(make: Maker, stub: OpenAiStub) -> None:
+    stub.mode = "good"
+    verdict = judged(make(stub), case(webp(), kind="crop", can=ALL))
+    assert (verdict.decision, verdict.need) == ("confirmed", None)
+
+
+def test_a_crop_is_looked_at_once_where_its_own_box_is() -> None:
+    engine = second_look(0.9)
+    assert run(engine, case(webp(), kind="crop", box=BOX)).decision == "confirmed"
+    assert len(engine._detector.seen) == 1  # type: ignore[attr-defined]
+    elsewhere = run(second_look(0.9), case(webp(), kind="crop", box=(0.7, 0.0, 0.9, 0.2)))
+    assert elsewhere.decision == "rejected", "an object beside the flagged place is another one"
+
+
+def test_the_model_is_told_which_part_of_the_picture_a_crop_is() -> None:
+    region, box = (0.1, 0.2, 0.3, 0.6), (0.25, 0.25, 0.75, 0.75)
+    crop = ref_of(b"x", 9.0, "crop", box).model_copy(update={"region": region})
+    said = json.loads(facts(escalation(t=10), [(9.0, crop), (10.5, ref_of(b"y", 10.5, box=None))]).split("\n", 1)[1])
+    assert said["pictures"] == [
+        {"picture": 1, "kind": "crop", "seconds_after_event": -1.0, "part": list(region), "object": list(box)},
+        {"picture": 2, "kind": "frame", "seconds_after_event": 0.5},
+    ]
+
+
+def fetched(count: int, kind: str) -> list[Picture]:
+    return [Picture(ref_of(b"%d%s" % (n, kind.encode()), float(n), kind), b"") for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("crops", "frames", "clips", "room", "shown"),
+    [(2, 0, 0, 4, "cc"), (2, 1, 0, 4, "fcc"), (3, 2, 0, 4, "ffcc"), (3, 1, 0, 1, "f"), (2, 1, 1, 4, "f+clip"),
+     (2, 0, 1, 4, "c+clip"), (2, 1, 1, 1, "+clip"), (0, 8, 0, 4, "ffff")],
+)  # fmt: skip
+def test_what_was_asked_for_last_is_shown_first(crops: int, frames: int, clips: int, room: int, shown: str) -> None:
+    pictures = [*fetched(crops, "crop"), *fetched(frames, "frame"), *fetched(clips, "clip")]
+    stills, moving = choose(pictures, room)
+    said = "".join(each.ref.kind[0] for each in stills) + ("+clip" if moving else "")
+    assert said == shown
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Picture:
+    folder = tmp_path_factory.mktemp("clip")
+    data = (folder / record(folder, film(0, 40), 100.0).path).read_bytes()
+    ref = ref_of(data, 100.0, "clip", None).model_copy(update={"mime": "video/mp4"})
+    return Picture(ref, data)
+
+
+def test_pictures_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: Picture) -> None:
+    shown = frames_of(clip, 3)
+    assert [number(pixels) for _, pixels in shown] == [0, 20, 39]
+    assert [t for t, _ in shown] == pytest.approx([100.0, 102.0, 103.9], abs=0.11)
+    assert len(frames_of(clip, 1)) == 1
+    assert len(frames_of(clip, 500)) == 40
+
+
+@pytest.mark.parametrize("data", [b"", b"no video", b"\0" * 5000])
+def test_a_clip_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(MediaRefused):
+        frames_of(Picture(ref_of(b"x", kind="clip"), data), 3)
+
+
+def test_a_model_sees_a_clip_as_pictures_in_the_order_of_time(clip: Picture, stub: OpenAiStub, tmp_path: Path) -> None:
+    stub.mode = "good"
+    crop = Picture(ref_of(webp(), 101.0, "crop", BOX), webp())
+    question: Any = Case(escalation=escalation(t=101.0), pictures=(crop, clip))
+    opinion = run(openai(stub), question)
+    assert kinds_shown(stub.requests[0]) == ["clip", "crop", "clip", "clip"]
+    assert opinion.support[0].media == clip.ref.id
+    assert stub.complaints == []
+    assert list(tmp_path.iterdir()) == []

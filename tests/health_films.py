@@ -1,0 +1,121 @@
+"""Footage with something wrong with the camera from a moment on, as the planes that the gate gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance import config
+from appliance.ingest.clip import Clip
+from appliance.ingest.health.sentry import Sentry
+from appliance.ingest.picture import Pictures
+from appliance.types import HealthEvent
+from appliance.weather.lens import lens_of
+from appliance.weather.weather import Weather
+
+ROOT = Path(__file__).parents[1]
+CLIPS = ROOT / "fixtures" / "clips"
+FAMILY = ROOT / "fixtures" / "family"
+STEP_S = 0.2  # five looks a second, as the default
+
+Picture = NDArray[np.uint8]
+Alter = Callable[[float, Picture], Picture]
+Plane = tuple[float, NDArray[np.uint8]]
+HALF = (320, 180)  # what is altered: twice the size that sentries see, so that edges move by fractions of theirs
+
+
+def planes(
+    path: Path, seconds: float = 40.0, *, weather: str = "", alter: Alter | None = None, step_s: float = STEP_S
+) -> Iterator[Plane]:
+    """(camera time, brightness plane) of every look. weather: as `--with` takes it; alter: (t, brightness) to the same,
+    in `HALF` size."""
+    if weather:
+        yield from _weathered(path, seconds, weather, step_s)
+        return
+    next_t = 0.0
+    for t, plane, half in _looks(path):
+        if t <= seconds and t >= next_t - 0.002:
+            next_t = t + step_s
+            yield t, plane if alter is None else _small(alter(t, half))
+
+
+@cache
+def _looks(path: Path) -> tuple[tuple[float, Picture, Picture], ...]:
+    """Each look at a film, five a second: its time, its plane, and the picture in `HALF` size."""
+    found, pictures, next_t = [], Pictures(), 0.0
+    with Clip(str(path)) as clip:
+        for frame in clip.frames():
+            if frame.t >= next_t - 0.002:
+                next_t = frame.t + STEP_S
+                luma = pictures.planes(frame.picture)[0]
+                half = np.asarray(cv2.resize(luma, HALF, interpolation=cv2.INTER_AREA), np.uint8)
+                found.append((round(frame.t, 3), pictures.luma(frame.picture).copy(), half))
+    return tuple(found)
+
+
+def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Iterator[Plane]:
+    lens, pictures, next_t = lens_of(Weather.read(weather.split(","), 5)), Pictures(), 0.0
+    assert lens is not None
+    with Clip(str(path)) as clip:
+        for frame in clip.frames():
+            if frame.t > seconds:
+                return
+            if frame.t >= next_t - 0.002:
+                next_t = frame.t + step_s
+                yield round(frame.t, 3), pictures.luma(lens(frame.index, frame.t, frame.picture)).copy()
+
+
+def _small(half: Picture) -> Picture:
+    return np.asarray(cv2.resize(half, (160, 90), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def between(begin: float, end: float, how: Callable[[Picture], Picture]) -> Alter:
+    """Nothing is wrong before `begin` and from `end` on."""
+    return lambda t, image: how(image) if begin <= t < end else image
+
+
+def covered(image: Picture) -> Picture:
+    """A hand, a bag, paint: what shines through is a soft glow, over which the sensor's noise is still there."""
+    height, width = image.shape[:2]
+    glow = cv2.GaussianBlur(image, (0, 0), width / 12).astype(np.float32) * 0.25 + 60
+    noise = np.random.default_rng(int(image[::7, ::7].sum())).normal(0, 1, (height, width))
+    return np.clip(glow + noise, 0, 255).astype(np.uint8)
+
+
+def out_of_focus(image: Picture) -> Picture:
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), image.shape[1] / 16), np.uint8)
+
+
+def turned(image: Picture, share: float = 0.08) -> Picture:
+    """The camera was pushed: all of it moves by a share of the width."""
+    height, width = image.shape[:2]
+    matrix = np.array([[1, 0, share * width], [0, 1, 0]], np.float32)
+    return np.asarray(cv2.warpAffine(image, matrix, (width, height), borderMode=cv2.BORDER_REFLECT), np.uint8)
+
+
+def shaken(pixels: float) -> Alter:
+    """Wind at a mast: every frame is somewhere else, at most so many pixels of a 1280 wide picture off."""
+    pixels *= HALF[0] / 1280
+    chance = np.random.default_rng(3)
+
+    def shake(t: float, image: Picture) -> Picture:
+        x, y = chance.uniform(-pixels, pixels, 2)
+        matrix = np.array([[1, 0, x], [0, 1, y]], np.float32)
+        size = (image.shape[1], image.shape[0])
+        return np.asarray(cv2.warpAffine(image, matrix, size, borderMode=cv2.BORDER_REFLECT), np.uint8)
+
+    return shake
+
+
+def watched(story: Iterator[Plane] | Sequence[Plane], plan: config.Health | None = None) -> list[HealthEvent]:
+    """Everything that a sentry says of a story."""
+    said: list[HealthEvent] = []
+    sentry = Sentry("gate", plan or config.Health(), (), said.append, mend=False)
+    for t, plane in story:
+        sentry.look(t, plane)
+    return said

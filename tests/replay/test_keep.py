@@ -1,0 +1,384 @@
+"""From life to bench: an alert of a box that lived through a film is kept, and its scenario proves changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from life import LIFE_T0, Life, site_of
+
+from appliance.alerts.evidence_files import DiskRefused
+from appliance.cli import main
+from appliance.clock import local_weekday_minute
+from appliance.config import Detector, Schedule, SiteConfig
+from appliance.detect import detector
+from appliance.detect.detector import ObjectDetector
+from appliance.errors import EvidenceError, NotYet, UsageError
+from appliance.ingest.decode import Frame
+from appliance.keep.keeper import Keeper, Wish
+from appliance.replay.film import ClipFilm
+from appliance.scenario import plan
+from appliance.scenario import run as scenario_run
+from appliance.scenario.run import Models
+from appliance.scenario.verdict import Verdict
+from appliance.store.retention import Retention
+
+ROOT = Path(__file__).parents[2]
+GATE = ROOT / "fixtures" / "clips" / "gate.mp4"
+# Two come; one of them stays at the wall, and a van comes; two more come.
+FIRST, SECOND, THIRD = 0, 1, 2
+
+
+@pytest.fixture(scope="module")
+def eye() -> ObjectDetector:
+    return detector.load(Detector())
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory, eye: ObjectDetector) -> Path:
+    """The storage folder of a box before whose camera the bundled clip happened; alerts end after 15 s."""
+    root = tmp_path_factory.mktemp("lived")
+    life = Life(config_of(root), eye)
+    life.live_through(GATE)
+    life.make_evidence()
+    life.db.close()
+    return root
+
+
+def config_of(root: Path) -> SiteConfig:
+    written = yaml.safe_load((ROOT / "fixtures" / "scenarios" / "gate.scenario.yaml").read_text())
+    config = site_of(root, written["cameras"]["gate"])
+    return config.model_copy(update={"alerts": config.alerts.model_copy(update={"length_max_s": 15.0})})
+
+
+@pytest.fixture
+def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
+    root = tmp_path / "data"
+    shutil.copytree(lived, root)
+    life = Life(config_of(root), eye)
+    life.clock.advance(200)
+    yield life
+    life.db.close()
+
+
+def keeper_of(life: Life, **more: Any) -> Keeper:
+    return Keeper(life.root, life.config, life.clock, **more)
+
+
+def scenario_of(folder: Path) -> Path:
+    (file,) = folder.glob("*.scenario.yaml")
+    return file
+
+
+def prove(folder: Path, eye: ObjectDetector, change: Callable[[dict[str, Any]], None] | None = None) -> Verdict:
+    """Run the scenario in `folder` as it was kept, or with its settings changed."""
+    file = scenario_of(folder)
+    if change is not None:
+        data = yaml.safe_load(file.read_text())
+        change(data)
+        file = file.with_name("changed.scenario.yaml")
+        file.write_text(yaml.safe_dump(data))
+    verdict = scenario_run.run(plan.load(file), Models(load=lambda _: eye))
+    if change is not None:
+        file.unlink()
+    return verdict
+
+
+def raise_the_thresholds(data: dict[str, Any]) -> None:
+    for rule in data["cameras"]["gate"]["rules"]:
+        rule["score_min"] = 0.99
+
+
+def move_the_yard_away(data: dict[str, Any]) -> None:
+    data["cameras"]["gate"]["zones"]["yard"] = [[0, 0], [0.1, 0], [0.1, 0.1], [0, 0.1]]
+
+
+@pytest.mark.parametrize("which", [FIRST, THIRD])
+def test_a_right_alert_is_kept_and_comes_again(life: Life, eye: ObjectDetector, which: int) -> None:
+    alert = life.all()[which]
+    life.review(alert, "reviewed")
+    verdict = prove(keeper_of(life).keep(alert.id, Wish()).folder, eye)
+    assert (verdict.status, verdict.words) == ("passed", "")
+    assert len(verdict.judgement.hits) >= 2
+
+
+def test_a_kept_alert_passes_as_it_is_and_fails_with_a_wrong_setting(life: Life, eye: ObjectDetector) -> None:
+    alert = life.all()[SECOND]
+    assert alert.rules == ("loiterer", "vehicle")
+    life.review(alert, "reviewed")
+    kept = keeper_of(life).keep(alert.id, Wish())
+    verdict = prove(kept.folder, eye)
+    assert (verdict.status, verdict.words) == ("passed", "")
+    for change, missed in ((raise_the_thresholds, {"loiterer", "vehicle"}), (move_the_yard_away, {"vehicle"})):
+        failed = prove(kept.folder, eye, change)
+        assert failed.status == "failed"
+        assert {fault.kind for fault in failed.failures} == {"miss"}
+        assert {rule for fault in failed.failures for rule in alert.rules if f"rule {rule}" in fault.title} == missed
+
+
+def test_a_false_alarm_fails_until_the_threshold_is_raised(life: Life, eye: ObjectDetector) -> None:
+    alert = life.all()[SECOND]
+    life.review(alert, "false_alarm")
+    kept = keeper_of(life).keep(alert.id, Wish(name="shadows"))
+    assert (kept.name, kept.kept and kept.kept.truth) == ("shadows", "false")
+    today = prove(kept.folder, eye)
+    assert {fault.kind for fault in today.failures} == {"false alarm"}
+    assert prove(kept.folder, eye, raise_the_thresholds).status == "passed"
+
+
+def test_times_count_from_the_first_frame_of_the_clip(life: Life) -> None:
+    """The film began at LIFE_T0, so what happens at 9.4 s of it happens in the clip as much later as that begins."""
+    alert = life.all()[SECOND]
+    life.review(alert, "reviewed")
+    kept = keeper_of(life).keep(alert.id, Wish())
+    assert kept.kept is not None
+    data = yaml.safe_load(scenario_of(kept.folder).read_text())
+    detail = life.alerts.get(alert.id)
+    assert detail is not None
+    ats = [entry["at"] for entry in data["expect"] if entry["rule"] in alert.rules]
+    assert ats == pytest.approx([event.t - kept.kept.t_start for event in detail.events], abs=0.011)
+    whole = dict(pictures(GATE))
+    begin = kept.kept.t_start - LIFE_T0
+    frames = pictures(kept.folder / data["clip"])
+    assert frames[0][0] == 0
+    assert begin <= detail.events[0].t - LIFE_T0 - 15 - 3, "from before the stay of 15 s began, and the pre-roll"
+    for t, picture in frames[:: len(frames) // 10]:
+        source = min(whole, key=lambda there: abs(there - begin - t))
+        assert abs(source - begin - t) < 0.002
+        assert (picture == whole[source]).all(), "packets are copied, not encoded again"
+
+
+def pictures(path: Path) -> list[tuple[float, Any]]:
+    return [
+        (scene.t, scene.picture.to_ndarray(format="gray"))
+        for scene in ClipFilm(path, "gate").play()
+        if isinstance(scene, Frame)
+    ]
+
+
+def test_a_complete_clip_needs_every_alert_in_it_reviewed_and_then_allows_nothing_else(
+    life: Life, eye: ObjectDetector
+) -> None:
+    first, second = life.all()[:2]
+    life.review(second, "reviewed")
+    keeper = keeper_of(life)
+    with pytest.raises(NotYet, match=f"alert {first.id} of this camera is in the same clip and nobody has reviewed it"):
+        keeper.keep(second.id, Wish(complete=True))
+    life.review(first, "reviewed")
+    kept = keeper.keep(second.id, Wish(complete=True))
+    data = yaml.safe_load(scenario_of(kept.folder).read_text())
+    assert data["others"] == "never"
+    may = [entry for entry in data["expect"] if entry.get("count") == {"min": 0, "max": 1}]
+    assert {entry["note"] for entry in may} == {"was there already when the clip begins"}
+    verdict = prove(kept.folder, eye)
+    assert (verdict.status, verdict.words) == ("passed", "")
+
+    def take_out_who_was_there(data: dict[str, Any]) -> None:
+        data["expect"] = [entry for entry in data["expect"] if "count" not in entry]
+
+    assert {fault.kind for fault in prove(kept.folder, eye, take_out_who_was_there).failures} == {"false alarm"}
+
+
+def test_without_a_review_there_is_no_truth(life: Life) -> None:
+    alert, keeper = life.all()[FIRST], keeper_of(life)
+    with pytest.raises(NotYet, match="nobody has reviewed this alert"):
+        keeper.keep(alert.id, Wish())
+    assert not keeper.shelf.folder.exists()
+    kept = keeper.keep(alert.id, Wish(name="said-here", truth="false")).kept
+    assert kept is not None
+    assert (kept.truth, kept.expect) == ("false", 0)
+    life.review(alert, "reviewed")
+    with pytest.raises(NotYet, match="was reviewed as right: take that review back"):
+        keeper.keep(alert.id, Wish(name="otherwise", truth="false"))
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "/etc", ".hidden", "Upper", "x" * 65, "two words", "é", "a\n", "-a"])
+def test_a_name_is_a_name_and_no_path(life: Life, name: str) -> None:
+    alert = life.all()[FIRST]
+    life.review(alert, "reviewed")
+    with pytest.raises(UsageError, match="is no name for a scenario"):
+        keeper_of(life).keep(alert.id, Wish(name=name))
+    assert not (life.root / "scenarios").exists()
+
+
+def test_what_is_kept_is_not_written_over(life: Life) -> None:
+    alert, keeper = life.all()[SECOND], keeper_of(life)
+    life.review(alert, "reviewed")
+    kept = keeper.keep(alert.id, Wish())
+    assert (kept.name, keeper.of(alert.id)) == ("gate-20261120-110028", kept)
+    before = {path.name: path.stat().st_mtime_ns for path in kept.folder.iterdir()}
+    with pytest.raises(NotYet, match=f"kept as `{kept.name}` already"):
+        keeper.keep(alert.id, Wish())
+    with pytest.raises(NotYet, match="choose another name, or delete it"):
+        keeper.keep(alert.id, Wish(name=kept.name))
+    assert {path.name: path.stat().st_mtime_ns for path in kept.folder.iterdir()} == before
+    assert keeper.keep(alert.id, Wish(name="once-more")).folder.is_dir()
+
+
+def test_neither_the_quota_nor_age_touches_it_and_it_needs_no_recording(life: Life, eye: ObjectDetector) -> None:
+    alert = life.all()[FIRST]
+    life.review(alert, "reviewed")
+    kept = keeper_of(life).keep(alert.id, Wish())
+    life.clock.advance(10 * 365 * 86400)
+    storage = life.config.storage.model_copy(update={"size_max_gb": 1e-9, "keep_hours": 0.001, "evidence_days": 0.001})
+    retention = Retention(life.db, life.root, storage, free_bytes=lambda _: 0)
+    retention.run_once()
+    life.clock.advance(4000)
+    report = retention.run_once()
+    assert report.segments == 0
+    assert not list((life.root / "segments").rglob("*.mp4"))
+    assert not list((life.root / "evidence").rglob("*.mp4"))
+    assert keeper_of(life).shelf.all() == [kept]
+    assert prove(kept.folder, eye).status == "passed"
+
+
+def test_when_the_recording_is_gone_the_alert_s_own_clip_serves_and_then_nothing_does(
+    life: Life, eye: ObjectDetector
+) -> None:
+    alert, stay, keeper = life.all()[THIRD], life.all()[SECOND], keeper_of(life)
+    for each in (alert, stay):
+        life.review(each, "reviewed")
+    shutil.rmtree(life.root / "segments")
+    with pytest.raises(EvidenceError, match="does not reach from before the first event to the last"):
+        keeper.keep(stay.id, Wish())  # its clip does not show the 15 s before
+    kept = keeper.keep(alert.id, Wish(name="from-its-clip"))
+    assert prove(kept.folder, eye).status == "passed"
+    shutil.rmtree(life.root / "evidence")
+    with pytest.raises(EvidenceError, match="cannot be kept any more: neither the recording"):
+        keeper.keep(alert.id, Wish(name="too-late"))
+    assert [path.name for path in keeper.shelf.folder.iterdir()] == ["from-its-clip"]
+
+
+def test_a_rule_that_is_gone_cannot_be_asked_for(life: Life) -> None:
+    alert = life.all()[SECOND]
+    life.review(alert, "reviewed")
+    gate = life.config.cameras["gate"]
+    fewer = gate.model_copy(update={"rules": gate.rules[:2]})
+    life.config = life.config.model_copy(update={"cameras": {"gate": fewer}})
+    with pytest.raises(NotYet, match=r"no rule `vehicle` any more \(there is: intruder, loiterer\)"):
+        keeper_of(life).keep(alert.id, Wish())
+
+
+def test_rules_that_were_asleep_do_not_wake_in_the_scenario(life: Life) -> None:
+    """Alerts of 11 o'clock UTC; a rule of another hour would fire in the clip, where every rule is armed."""
+    gate = life.config.cameras["gate"]
+    hour = (local_weekday_minute(LIFE_T0)[1] // 60 + 5) % 24
+    asleep = gate.rules[0].model_copy(
+        update={"name": "night", "schedule": Schedule(hours=(f"{hour:02}:00-{hour:02}:30",))}
+    )
+    woken = gate.model_copy(update={"rules": (*gate.rules, asleep)})
+    life.config = life.config.model_copy(update={"cameras": {"gate": woken}})
+    alert = life.all()[FIRST]
+    life.review(alert, "reviewed")
+    file = scenario_of(keeper_of(life).keep(alert.id, Wish()).folder)
+    rules = yaml.safe_load(file.read_text())["cameras"]["gate"]["rules"]
+    assert [rule["name"] for rule in rules] == ["intruder", "loiterer", "vehicle"]
+
+
+def test_a_note_is_read_as_it_was_written_and_no_secret_is_in_it(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "not to be seen")
+    note = 'for ${HOME}, ${NOBODY} and $5: "quoted"\n# no comment'
+    alert = life.all()[FIRST]
+    life.review(alert, "reviewed")
+    kept = keeper_of(life).keep(alert.id, Wish(note=note))
+    assert plan.load(scenario_of(kept.folder)).scenario.note == note
+    assert all(b"hunter2" not in path.read_bytes() for path in kept.folder.iterdir())
+
+
+def test_a_disk_that_is_full_keeps_nothing_and_says_so(life: Life, small_disk: Path) -> None:
+    alert = life.all()[FIRST]
+    life.review(alert, "reviewed")
+    with pytest.raises(DiskRefused, match="make room first"):
+        keeper_of(life, free_bytes=lambda _: 1000).keep(alert.id, Wish())
+    keeper = keeper_of(life, folder=small_disk / "scenarios", free_bytes=lambda _: 1 << 40)
+    with pytest.raises(DiskRefused, match="No space left"):
+        keeper.keep(alert.id, Wish())
+    assert list((small_disk / "scenarios").iterdir()) == []
+
+
+def test_a_kill_in_the_middle_leaves_nothing_that_passes_for_a_scenario(life: Life, tmp_path: Path) -> None:
+    alert = life.all()[FIRST]
+    life.review(alert, "reviewed")
+    site = site_file(life, tmp_path)
+    child = [sys.executable, "-c", KILLED, "scenario", "keep", alert.id, "--config", str(site), "--name", "walk"]
+    assert subprocess.run(child, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    keeper = keeper_of(life)
+    (left,) = keeper.shelf.folder.iterdir()
+    assert left.name.startswith(".walk.")
+    assert {path.suffix for path in left.iterdir()} == {".mp4", ".yaml", ".json"}
+    assert keeper.shelf.all() == []
+    with pytest.raises(UsageError, match=r"no \*\.scenario\.yaml in"):
+        plan.find([keeper.shelf.folder])
+    os.utime(left, (life.clock.now() - 7200, life.clock.now() - 7200))
+    keeper.keep(alert.id, Wish(name="walk"))
+    assert [path.name for path in keeper.shelf.folder.iterdir()] == ["walk"]
+
+
+KILLED = """
+import os, pathlib, signal, sys
+pathlib.Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from appliance.cli import main
+main(sys.argv[1:])
+"""
+
+
+def site_file(life: Life, folder: Path) -> Path:
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump(life.config.model_dump(mode="json", exclude_none=True)))
+    return file
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alert, site = life.all()[FIRST], str(site_file(life, tmp_path))
+    assert main(["scenario", "keep", alert.id, "--config", site]) == 2
+    assert "nobody has reviewed this alert" in capsys.readouterr().err
+    assert main(["scenario", "keep", "nobody", "--config", site]) == 2
+    words = ["scenario", "keep", alert.id, "--config", site, "--as", "right", "--name", "walk", "--run"]
+    assert main([*words, "--to", str(tmp_path / "bench")]) == 0
+    told = capsys.readouterr().out
+    assert f"vedette scenario run {tmp_path / 'bench' / 'walk'}" in told
+    assert "It shows people: personal data" in told
+    assert "1 passed" in told
+    assert main(["scenario", "keep", alert.id, "--config", site, "--as", "false", "--name", "no", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"]["never"] == 1
+    assert main(["scenario", "list", "--config", site, "--json"]) == 0
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)["scenarios"]] == ["no"]
+    assert main(["scenario", "list", "--config", site]) == 0
+    assert "false alarm" in capsys.readouterr().out
+    assert main(["scenario", "delete", "no", "--config", site]) == 0
+    assert main(["scenario", "delete", "no", "--config", site]) == 2
+    assert main(["scenario", "list", "--config", site]) == 0
+    assert "No scenario is kept" in capsys.readouterr().out
+
+
+def test_what_somebody_else_put_there_is_listed_and_left_alone(life: Life) -> None:
+    keeper = keeper_of(life)
+    foreign = keeper.shelf.folder / "by-hand"
+    foreign.mkdir(parents=True)
+    (foreign / "x.scenario.yaml").write_text("clip: x.mp4")
+    (keeper.shelf.folder / "link").symlink_to("/etc")
+    assert [(each.name, each.kept) for each in keeper.shelf.all()] == [("by-hand", None)]
+    with pytest.raises(NotYet, match="delete it by hand"):
+        keeper.shelf.delete("by-hand")
+    for name in ("link", "..", "", ".", "by-hand/x"):
+        assert not keeper.shelf.delete(name)

@@ -1,0 +1,52 @@
+"""A replay says what was wrong with the camera, in the log and to whoever asked, and says nothing where nothing was."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from films import BrightBlock, site
+
+from appliance.replay.reader import read_log
+from appliance.replay.runner import replay
+from appliance.types import HealthEvent
+from appliance.weather.weather import Weather
+from appliance.wire import decode_log
+
+YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
+
+
+def run(weather: str, **camera: object) -> tuple[bytes, tuple[HealthEvent, ...]]:
+    log = io.BytesIO()
+    made = Weather.read([weather] if weather else [])
+    result = replay(YARD, site(**camera), "gate", BrightBlock(), log, weather=made)
+    return log.getvalue(), result.health
+
+
+def told(log: bytes) -> list[HealthEvent]:
+    return [line for line in map(decode_log, log.splitlines()) if isinstance(line, HealthEvent)]
+
+
+def test_a_frozen_film_is_told_of_in_its_place_and_the_same_each_time(tmp_path: Path) -> None:
+    log, health = run("freeze:20s@20s")
+    assert log == run("freeze:20s@20s")[0]
+    began, ended = told(log)
+    assert (began.kind, began.t_end) == ("frozen", None)
+    assert began.t_start == ended.t_start
+    assert abs(began.t_start - 20) < 0.5
+    assert began.t - 20 <= 10
+    assert ended.t_end is not None
+    assert abs(ended.t_end - 40) < 0.5
+    assert health == (ended,)
+    times = [line.t for line in map(decode_log, log.splitlines()[1:]) if hasattr(line, "t")]
+    assert times.index(began.t) > 0
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(log)
+    (result,) = read_log(path).results()
+    assert result.health == health
+
+
+def test_ordinary_footage_has_no_such_line_and_one_kind_can_be_left_out() -> None:
+    assert told(run("")[0]) == []
+    assert told(run("black:20s@20s")[0])[0].kind == "black"
+    assert told(run("black:20s@20s", health_ignore=["black"])[0]) == []

@@ -1,0 +1,108 @@
+"""A replay decodes by the same policy as the live box, and leaves the same log however it is played."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+from films import site
+from places import FPS, Lookout, place
+
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.ingest.file import FileSource
+from appliance.ingest.recorder import Place, Recorder
+from appliance.replay.recording import RecordingFilm, Span
+from appliance.replay.result import ReplayResult
+from appliance.replay.runner import Manner, Reel, Show, clip_reel, play, replay
+from appliance.types import Gap, SegmentRow
+from appliance.weather.weather import Weather
+
+VISITS = ((12.4, 16.0), (27.3, 31.0))
+SECONDS = 44
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return place(tmp_path_factory.mktemp("film") / "visits.mp4", SECONDS, VISITS, bframes="0")
+
+
+def at(latency: str) -> SiteConfig:
+    return site(detect={"latency": latency})
+
+
+def run(clip: Path, latency: str, **how: object) -> tuple[ReplayResult, bytes]:
+    log = io.BytesIO()
+    return replay(clip, at(latency), "gate", Lookout(), log, clock=ManualClock(), **how), log.getvalue()  # type: ignore[arg-type]
+
+
+def said(result: ReplayResult) -> list[tuple[str, float]]:
+    return [(event.rule, event.t) for event in result.events]
+
+
+def test_the_events_are_those_of_a_replay_that_decodes_everything(clip: Path) -> None:
+    (lowest, _), (normal, log) = run(clip, "lowest"), run(clip, "normal")
+    assert len(said(lowest)) >= 4
+    assert [rule for rule, _ in said(normal)] == [rule for rule, _ in said(lowest)]
+    assert [t for _, t in said(normal)] == pytest.approx([t for _, t in said(lowest)], abs=0.21)
+    assert normal.frames == lowest.frames == SECONDS * FPS
+    assert normal.skipped > 0.4 * normal.frames
+    assert lowest.skipped == 0
+    assert normal.footage_s == pytest.approx(lowest.footage_s)
+    assert b'"skipped":%d' % normal.skipped in log.splitlines()[-1]
+
+
+def test_the_log_is_the_same_however_it_is_played(clip: Path) -> None:
+    _, log = run(clip, "normal")
+    for how in ({"hands": 3}, {"speed": 4.0}, {"hands": 2, "speed": 0.5}, {}):
+        assert run(clip, "normal", **how)[1] == log
+
+
+def test_one_film_beside_another_decides_for_itself(clip: Path, tmp_path: Path) -> None:
+    quiet = place(tmp_path / "quiet.mp4", 30, bframes="0")
+    base = at("normal")
+    config = base.model_copy(update={"cameras": dict.fromkeys(("gate", "yard"), base.cameras["gate"])})
+    reels = tuple(clip_reel(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
+    gate, yard = play(Show(reels, config, Lookout()), None, Manner(ManualClock()))
+    assert said(gate) == said(run(clip, "normal")[0])
+    assert (yard.events, yard.frames) == ((), 30 * FPS)
+    assert yard.skipped > 0.6 * yard.frames
+
+
+def test_in_weather_that_is_made_of_pictures_everything_is_decoded(clip: Path) -> None:
+    result, _ = run(clip, "normal", weather=Weather.read(["rain"], 1))
+    assert result.skipped == 0
+
+
+def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path: Path) -> None:
+    """Ten seconds are missing in the middle; the rest is whole, however little of it was decoded."""
+    rows: dict[str, SegmentRow] = {}
+    t0 = 1_795_172_400.0
+
+    def note(row: SegmentRow | Gap) -> None:
+        if isinstance(row, SegmentRow):
+            rows[row.path] = row
+
+    for begin in (t0, t0 + SECONDS + 10):
+        clock = ManualClock(begin)
+        source = FileSource("gate", f"file:{clip}", clock, threading.Event())
+        recorder = Recorder(Place(tmp_path, "gate", 6.0, 0), clock, note)
+        recorder.begin(source.open(), "run1")
+        for packet in source.packets():
+            recorder.take(packet)
+        recorder.end()
+        source.close()
+    config, detector = at("normal"), Lookout()
+    span = Span(t0, t0 + 2 * SECONDS + 10)
+    film = RecordingFilm(tmp_path, "gate", span, sorted(rows.values(), key=lambda row: row.t_start), ())
+    reel = Reel(film, clip_reel(clip, config, "gate", detector).replayed)
+    (result,) = play(Show((reel,), config, detector), None, Manner(ManualClock()))
+    assert [(gap.t_start, gap.t_end) for gap in result.gaps] == [
+        (pytest.approx(SECONDS, abs=0.1), pytest.approx(SECONDS + 10, abs=0.1))
+    ]
+    assert result.frames == 2 * SECONDS * FPS
+    assert result.skipped > 0.3 * result.frames
+    lowest = run(clip, "lowest")[0]
+    assert len(result.events) == 2 * len(lowest.events)

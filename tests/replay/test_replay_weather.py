@@ -1,0 +1,342 @@
+"""Footage replayed in weather: the same bytes at any speed, the truth still true, and reports say what was made."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from films import FPS, BrightBlock, film, site
+from scenes import VISIT, there_and_back, verdict_of, visit_film, write
+from test_replay_resume import Killed, Mortal
+
+from appliance.cli import main
+from appliance.clock import ManualClock, SystemClock
+from appliance.errors import ConfigError, UsageError
+from appliance.ingest.decode import Frame
+from appliance.replay.faulty import FaultyFilm, weathered
+from appliance.replay.film import ClipFilm, Scene
+from appliance.replay.header import LogHeader
+from appliance.replay.logfile import opened
+from appliance.replay.reader import RecordedLog, read_log
+from appliance.replay.result import ReplayResult
+from appliance.replay.runner import Manner, Show, clip_reel, play, replay, under
+from appliance.scenario import html, plan
+from appliance.scenario import run as scenario_run
+from appliance.scenario.command import Reports, scenario_command, total
+from appliance.scenario.matrix import in_each_weather
+from appliance.scenario.moments import stills
+from appliance.scenario.run import Models
+from appliance.types import Gap
+from appliance.weather.lens import lens_of
+from appliance.weather.weather import CLEAR, Weather
+
+ROOT = Path(__file__).parents[2]
+EVERYTHING = (
+    "rain,snow,fog:400m,night:20lux@0s-2s,ir:60m@2s,dirt,insects,blur:0.5,shake,noise:3,scale:0.8,jpeg:60,"
+    "exposure:0.3ev@1s-2s,flash:1ev@1.2s,black:0.2s@3.4s,freeze:0.5s@1.5s,gap:0.5s@3s,drop:10%,jitter,late"
+)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return film(tmp_path_factory.mktemp("films") / "walk.mp4", 5, lambda t: 0.1 + 0.25 * min(t, 2.4))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("footage")
+    visit_film(folder)
+    return folder
+
+
+def run(
+    clip: Path, weather: str, *, seed: int = 1, speed: float | None = None, hands: int = 1
+) -> tuple[ReplayResult, bytes]:
+    log, made = io.BytesIO(), Weather.read([weather], seed)
+    clock = ManualClock()
+    result = replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, hands=hands, weather=made)
+    return result, log.getvalue()
+
+
+def looks(log: bytes) -> list[dict[str, Any]]:
+    return [row for row in map(json.loads, log.splitlines()) if row["type"] == "boxes"]
+
+
+# The same bytes.
+
+
+def test_everything_at_once_leaves_the_same_bytes_at_every_speed_five_times_over(clip: Path) -> None:
+    manners = [(1.0, 1), (10.0, 1), (None, 1), (None, 3), (3.7, 2)]
+    logs = {run(clip, EVERYTHING, speed=speed, hands=hands)[1] for speed, hands in manners}
+    assert len(logs) == 1
+    assert len(looks(logs.pop())) > 10
+
+
+def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
+    logs, made = set(), Weather.read(["rain,shake,drop:20%,jitter"], 9)
+    for speed in (10.0, None, 10.0, None, None):
+        log = io.BytesIO()
+        replay(clip, site(), "gate", BrightBlock(), log, clock=SystemClock(), speed=speed, hands=2, weather=made)
+        logs.add(log.getvalue())
+    assert len(logs) == 1
+
+
+def test_a_killed_replay_goes_on_in_the_same_weather(clip: Path, tmp_path: Path) -> None:
+    def go(log: Path, detector: Mortal, weather: str, *, resume: bool = False) -> None:
+        show = Show((clip_reel(clip, site(), "gate", detector),), site(), detector)
+        show = under(show, Weather.read([weather], 4))
+        with opened(log, show.opening(), resume=resume) as file:
+            play(show, file.sink, Manner(ManualClock(), looks=file.looks))
+            file.complete()
+
+    go(tmp_path / "whole.jsonl", Mortal(fails=0), EVERYTHING)
+    with pytest.raises(Killed):
+        go(tmp_path / "x.jsonl", Mortal(9, fails=0), EVERYTHING)
+    with pytest.raises(UsageError, match=r"weather .*late:300ms \(seed 4\) → rain:10mm \(seed 4\)"):
+        go(tmp_path / "x.jsonl", Mortal(fails=0), "rain", resume=True)
+    go(tmp_path / "x.jsonl", again := Mortal(fails=0), EVERYTHING, resume=True)
+    assert (tmp_path / "x.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert again.looks == len(looks((tmp_path / "whole.jsonl").read_bytes())) - 9
+
+
+def test_another_seed_loses_other_frames(clip: Path) -> None:
+    lost = [[row["frame"] for row in looks(run(clip, "drop:30%", seed=seed)[1])] for seed in (1, 2)]
+    assert lost[0] != lost[1]
+
+
+# What the log says.
+
+
+def test_the_log_s_header_names_the_weather_and_a_clear_one_nothing(clip: Path, tmp_path: Path) -> None:
+    def log_of(weather: str) -> RecordedLog:
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(run(clip, weather, seed=3)[1])
+        return read_log(path)
+
+    clear, wet = log_of("none"), log_of("drop:5%,rain")
+    assert wet.header.settings.weather == ("rain:10mm", "drop:5%")
+    assert wet.header.settings.seed == 3
+    assert wet.header.digest != clear.header.digest
+    assert wet.header.run != clear.header.run
+    assert wet.results()[0].weather == "rain:10mm, drop:5% (seed 3)"
+    assert isinstance(clear.header, LogHeader)
+    assert b"weather" not in run(clip, "none")[1]
+    assert clear.results()[0].weather == ""
+
+
+def test_the_report_says_under_which_weather(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(yaml.safe_dump({"detector": {"model": "builtin:hog"}, "cameras": {"gate": {"url": "file:x"}}}))
+    command = ["replay", str(clip), "--config", str(file), "--with", "fog:60m", "--with", "drop", "--seed", "2"]
+    assert main(command) == 0
+    assert "under fog:60m, drop:5% (seed 2)" in " ".join(capsys.readouterr().out.split())
+
+
+# Faults of the stream.
+
+
+def played(clip: Path, weather: str, seed: int = 1) -> list[Scene]:
+    return list(weathered(ClipFilm(clip, "gate"), "gate", Weather.read([weather], seed)).play())
+
+
+def frames(scenes: list[Scene]) -> list[Frame]:
+    return [scene for scene in scenes if isinstance(scene, Frame)]
+
+
+def test_dropped_frames_are_about_so_many_and_the_others_keep_their_numbers(clip: Path) -> None:
+    whole = frames(played(clip, "none"))
+    kept = frames(played(clip, "drop:40%"))
+    assert 0.4 * len(whole) <= len(kept) <= 0.8 * len(whole)
+    assert [(frame.index, frame.t) for frame in kept] == [
+        (frame.index, frame.t) for frame in whole if frame.index in {each.index for each in kept}
+    ]
+
+
+def test_a_gap_is_told_of_and_the_clock_goes_on(clip: Path) -> None:
+    scenes = played(clip, "gap:1s@2s")
+    (gap,) = [scene for scene in scenes if isinstance(scene, Gap)]
+    assert (gap.t_start, gap.t_end, gap.reason) == (1.9, 3.0, "gap:1s@2s")
+    assert [frame.index for frame in frames(scenes)] == [*range(20), *range(30, 50)]
+    result, log = run(clip, "gap:1s@2s")
+    assert len(result.gaps) == 1
+    assert b'"type":"gap"' in log
+
+
+def test_a_gap_at_the_end_is_told_of_too(clip: Path) -> None:
+    (gap,) = [scene for scene in played(clip, "gap:9s@4s") if isinstance(scene, Gap)]
+    assert (gap.t_start, gap.t_end) == (3.9, 4.9)
+
+
+def test_a_frozen_picture_stays_while_numbers_and_time_go_on(clip: Path) -> None:
+    seen = frames(played(clip, "freeze:1s@1s"))
+    assert [frame.t for frame in seen] == [n / FPS for n in range(50)]
+    assert all(frame.picture is seen[9].picture for frame in seen[10:20])
+    assert seen[20].picture is not seen[9].picture
+    lens = lens_of(Weather.read(["freeze:1s@1s,rain,noise,shake"]))
+    assert lens is not None
+    shown = [lens(frame.index, frame.t, frame.picture).to_ndarray().tobytes() for frame in seen[9:21]]
+    assert len(set(shown[1:11])) == 1, "what falls and what trembles is frozen with the picture"
+    assert len(set(shown)) == 3
+
+
+def test_jitter_moves_time_stamps_by_at_most_what_was_said_and_they_still_rise(clip: Path) -> None:
+    times = [frame.t for frame in frames(played(clip, "jitter:80ms"))]
+    wrong = [abs(t - n / FPS) for n, t in enumerate(times)]
+    assert 0.04 < max(wrong) <= 0.08 + 1e-6
+    assert all(b > a for a, b in itertools.pairwise(times))
+
+
+def test_a_link_that_stands_still_brings_what_waited_at_once(tmp_path: Path) -> None:
+    long = film(tmp_path / "long.mp4", 40, lambda t: None)
+    times = [frame.t for frame in frames(played(long, "late:500ms"))]
+    behind = [t - n / FPS for n, t in enumerate(times)]
+    assert len(times) == 400
+    assert max(behind) == pytest.approx(0.5, abs=0.01)
+    assert min(behind) >= -1e-6
+    stalls = [n for n in range(1, 400) if behind[n] > 0.4 and behind[n - 1] < 0.1]
+    assert 1 <= len(stalls) <= 10
+    assert times[stalls[0] + 1] - times[stalls[0]] < 0.01
+    assert all(b > a for a, b in itertools.pairwise(times))
+
+
+def test_without_stream_faults_the_film_is_the_film(clip: Path) -> None:
+    plain = ClipFilm(clip, "gate")
+    assert weathered(plain, "gate", Weather.read(["rain"])) is plain
+    assert isinstance(weathered(plain, "gate", Weather.read(["drop"])), FaultyFilm)
+
+
+# Scenarios.
+
+
+def wet(data: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {**copy.deepcopy(data), **more}
+
+
+def test_a_scenario_says_its_own_weather_and_still_passes(folder: Path) -> None:
+    file = write(folder, wet(VISIT, **{"with": ["fog:300m", "drop:5%"], "seed": 2}), "foggy")
+    verdict = verdict_of(file, lambda _: BrightBlock())
+    assert verdict.status == "passed", verdict.words
+    assert verdict.weather_words == "fog:300m, drop:5% (seed 2)"
+    page = html.page([verdict], [{}], total([verdict]), 0.0)
+    assert "fog:300m, drop:5% (seed 2)" in page
+
+
+def test_a_scenario_in_several_weathers_runs_once_in_each(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
+    write(tmp_path, wet(VISIT, **{"with": [[], ["drop:5%"], ["night:0.05lux"]]}))
+    reports = Reports(as_json=True, html=tmp_path / "out.html", junit=tmp_path / "out.xml")
+    assert scenario_command([tmp_path], "", Models(load=lambda _: BrightBlock()), reports) == 1
+    told = json.loads(capsys.readouterr().out)["scenarios"]
+    outcomes = {each["name"]: each["status"] for each in told}
+    assert outcomes == {"visit": "passed", "visit [drop:5%]": "passed", "visit [night:0.05lux]": "failed"}
+    assert [each["weather"] for each in told] == [[], ["drop:5%"], ["night:0.05lux"]]
+    assert "night:0.05lux" in (tmp_path / "out.html").read_text()
+    assert 'name="visit [night:0.05lux]"' in (tmp_path / "out.xml").read_text()
+
+
+def test_the_command_line_s_weather_takes_the_place_of_the_file_s(folder: Path) -> None:
+    read = plan.load(write(folder, wet(VISIT, **{"with": "night"}), "dark"))
+    assert [each.weather for each in in_each_weather(read)] == [Weather.read(["night"])]
+    instead = [CLEAR, Weather.read(["rain,shake"], 7)]
+    assert [(each.name, each.weather) for each in in_each_weather(read, instead)] == [
+        ("dark", CLEAR),
+        ("dark [rain:10mm, shake:3px (seed 7)]", instead[1]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("weather", "said"),
+    [
+        (["snwo"], r"line \d+: with: there is no weather `snwo`, did you mean `snow`\?"),
+        ([["rain"], ["freeze"]], "say when, as in `freeze:2s@10s`"),
+        ([3], "each weather is a text"),
+        (3, "write a list"),
+    ],
+)
+def test_a_slip_in_the_file_is_told_with_its_line(tmp_path: Path, weather: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan.load(write(tmp_path, wet(VISIT, **{"with": weather})))
+
+
+def test_a_misspelt_key_is_told_by_the_name_that_stands_in_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean `with`"):
+        plan.load(write(tmp_path, wet(VISIT, wiht=["rain"])))
+
+
+def test_true_boxes_tremble_with_the_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 pixels at a block of 24: without moving the truth, half of it would be somewhere else."""
+    rows = []
+    for n in range(10, 110):
+        left = there_and_back(n / FPS)
+        assert left is not None
+        rows.append(f"{n + 1},1,{round(left * 320)},100,24,60,1,1,1")
+    (folder / "gt.txt").write_text("\n".join(rows))
+    truth = {"truth": {"mot": "gt.txt"}, "require": {"ap50": 0.95}, "with": ["shake:20px"], "expect": [], "never": []}
+    file = write(folder, wet(VISIT, **truth, others="allowed", at_most={}), "shaken")
+    verdict = verdict_of(file, lambda _: BrightBlock())
+    assert verdict.tracks is not None
+    assert verdict.status == "passed", verdict.words
+    monkeypatch.setattr(scenario_run, "moved", lambda frames, *_: frames)
+    still = verdict_of(file, lambda _: BrightBlock()).tracks
+    assert still is not None
+    assert still.ap50 < 0.9 < verdict.tracks.ap50
+
+
+def test_the_report_s_stills_show_the_weather_that_was_looked_at(folder: Path) -> None:
+    data = wet(VISIT, **{"with": ["black:9s@2s"]})
+    verdict = verdict_of(write(folder, data, "blackout"), lambda _: BrightBlock())
+    assert verdict.status == "failed"
+    found = stills(verdict)
+    assert found
+    dark = [key for key in found if 2.2 <= key[1] / FPS < 11]
+    assert dark
+    for key in dark:
+        picture = cv2.imdecode(np.frombuffer(found[key].jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert picture is not None
+        assert picture.max() < 30
+
+
+def test_pytest_runs_scenarios_in_the_weather_that_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
+    data = wet(VISIT, detector={"model": "builtin:hog"}, expect=[], at_most={})
+    write(tmp_path, {**data, "with": [[], ["rain"]]})
+
+    def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "appliance.scenario.pytest_plugin", "-p", "no:vedette"]
+        return subprocess.run(
+            [*command, *arguments, "--collect-only", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True,
+            check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        )  # fmt: skip
+
+    own = pytest_run().stdout
+    assert "::visit\n" in own
+    assert "::visit [rain:10mm]" in own
+    asked = pytest_run("--vedette-with", "night,drop", "--vedette-with", "fog:50m", "--vedette-seed", "4").stdout
+    assert "::visit [night:1lux, drop:5% (seed 4)]" in asked
+    assert "::visit [fog:50m (seed 4)]" in asked
+    assert "2 tests collected" in asked
+    slip = pytest_run("--vedette-with", "nihgt")
+    assert slip.returncode == 4
+    assert "did you mean `night`?" in slip.stderr
+
+
+def test_the_boxes_of_a_log_hold_for_the_clip_s_own_size(clip: Path) -> None:
+    """A quarter of the pixels: the boxes are shares, and the header still says the clip's size, as the truth has it."""
+    result, log = run(clip, "scale:0.5")
+    assert result.size == (320, 240)
+    clear = {row["frame"]: row["objects"][0]["box"] for row in looks(run(clip, "none")[1]) if row["objects"]}
+    small = {row["frame"]: row["objects"][0]["box"] for row in looks(log) if row["objects"]}
+    assert set(small) == set(clear)
+    assert all(abs(a - b) < 0.02 for n in clear for a, b in zip(clear[n], small[n], strict=True))

@@ -1,0 +1,90 @@
+"""Answers by hand, and films that raise questions, for tests of verdicts in a replay."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from films import BrightBlock, film, site
+
+from appliance import wire
+from appliance.address import Address
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.escalate.interview import Heard
+from appliance.replay.answers import Answers
+from appliance.replay.result import ReplayResult
+from appliance.replay.runner import replay
+
+UPLINK = Address(url="nats://127.0.0.1:4222")
+
+
+def asking(**camera: object) -> SiteConfig:
+    """The site of films.py with an uplink; it begins with whole pictures, as questions always did."""
+    config = site(**camera)
+    # A strange name must change no answer: nothing of it is part of what is asked.
+    return config.model_copy(
+        update={"uplink": UPLINK, "escalation": config.escalation.model_copy(update={"first": "frames"})}
+    )
+
+
+def visits(path: Path, starts: tuple[float, ...] = (1.0, 20.0), seconds: float = 36.0, *, left: float = 0.1) -> Path:
+    """Somebody walks from the left into the yard at each of `starts`, and is gone 8 s later: an alert each."""
+
+    def where(t: float) -> float | None:
+        for start in starts:
+            if start <= t < start + 8:
+                return left + 0.02 * starts.index(start) + 0.25 * min(t - start, 2.4)
+        return None
+
+    return film(path, seconds, where)
+
+
+class ScriptedCloud:
+    """Answers each question with the next decision; `None` in the script: no verdict comes. A decision such as
+    `need:frame` asks for more. `asked` holds what was asked."""
+
+    site = "replay-test"
+
+    def __init__(self, *script: str | None, seconds: float = 2.5, model: str = "vlm") -> None:
+        self._script = list(script)
+        self._seconds = seconds
+        self._model = model
+        self.asked: list[wire.Escalation] = []
+        self.files: list[int] = []
+
+    def ask(self, question: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]) -> Heard | None:
+        self.asked.append(question)
+        self.files.append(len(files))
+        said = self._script.pop(0)
+        if said is None:
+            return None
+        verdict = wire.Verdict(
+            escalation=question.id,
+            site=question.site,
+            alert=question.alert,
+            decision="unsure" if said.startswith("need:") else said,
+            reason=f"It is {said}.",
+            engine="scripted",
+            model=self._model,
+            prompt_version="1",
+            seconds=1.0,
+            timings={"queue": 0.1, "model": 1.0},
+            judged_t=1_700_000_000.0,
+            need=said.removeprefix("need:") if said.startswith("need:") else None,
+            step=question.step,
+        )
+        return Heard(verdict, 0.25, self._seconds, 1000)
+
+
+def play(clip: Path, config: SiteConfig, answers: Answers | None, **how: object) -> tuple[ReplayResult, bytes]:
+    """One replay of camera gate and its log."""
+    log = io.BytesIO()
+    replay_: Callable[..., ReplayResult] = replay
+    result = replay_(clip, config, "gate", BrightBlock(), log, clock=ManualClock(), answers=answers, **how)
+    return result, log.getvalue()
+
+
+def after_header(log: bytes) -> bytes:
+    return log.split(b"\n", 1)[1]

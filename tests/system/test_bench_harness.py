@@ -1,0 +1,40 @@
+"""benchmarks/ingest and the soak as they are run, briefly: the whole harness with real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ingest import __main__ as ingest
+from benchmarks.soak import __main__ as soak
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_busy_camera_is_measured_beside_the_floor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = tmp_path / "figures.json"
+    words = ["--scenes", "busy", "--lines", "360", "--cameras", "1", "--seconds", "6", "--settle", "10", "--together"]
+    assert ingest.main([*words, "--footage", str(tmp_path / "footage"), "--json", str(to)]) == 0
+    ours, floor = json.loads(to.read_text())["rows"]
+    assert (ours["who"], floor["who"]) == (ingest.OURS, ingest.FLOOR)
+    for row in (ours, floor):
+        assert row["cpu_s"] > row["detector_s"] > 0
+        assert row["looks"] > 0
+        assert row["visits_found"] >= 1
+        assert 20 < row["pss_mb"] < 1000
+    assert "x (a) everything" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_minute_of_misbehaving_cameras_leaves_nothing_unnoticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "soak.json"
+    words = ["--hours", str(60 / 3600), "--cameras", "2", "--lines", "360", "--scene", "quiet", "--seed", "1"]
+    assert soak.main([*words, "--footage", str(tmp_path / "footage"), "--json", str(to)]) == 0, capsys.readouterr().out
+    made = json.loads(to.read_text())
+    assert made["verdict"]["noticed_s"]
+    assert len(made["glances"]) > 40

@@ -1,0 +1,202 @@
+"""A whole box and a camera that goes wrong: what is noticed, how soon, what is tried, and what a person may say."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from health_films import CLIPS, turned
+from numpy.typing import NDArray
+from streams import CountingTracker, clip
+from tiny_networks import Thing, yolo
+from waiting import until
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.demo.rtsp_server import RtspServer
+from appliance.demo.rtsp_thread import RunningServer
+from appliance.ingest import process
+from appliance.ingest.channel import Channel
+from appliance.types import Detections, HealthEvent
+from appliance.wire import decode_ingest
+from tests.servers.box import Box
+
+pytestmark = pytest.mark.timeout(240)
+FPS, SIZE, BOUND_S = 10, (320, 180), 10.0
+_SITE = """
+detector: {{model: '{model}'}}
+cameras:
+  gate: {{url: '{url}', stall_timeout_s: 3, detect: {{fps: 5, heartbeat_s: 1}}}}
+"""
+
+
+def yard(seconds: float) -> list[NDArray[np.uint8]]:
+    """Pictures of the yard, small, ten a second."""
+    with av.open(str(CLIPS / "yard.mp4")) as footage:
+        frames = []
+        for frame in footage.decode(video=0):
+            if len(frames) < float(frame.time) * FPS:
+                frames.append(frame.reformat(*SIZE).to_ndarray(format="bgr24"))
+            if float(frame.time) > seconds:
+                break
+    return frames
+
+
+def film(path: Path, pictures: list[NDArray[np.uint8]]) -> Path:
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=FPS)
+        stream.width, stream.height, stream.pix_fmt = *SIZE, "yuv420p"
+        stream.codec_context.gop_size = FPS
+        stream.options = {"preset": "ultrafast", "bf": "0", "qp": "20"}  # so that the same picture stays the same
+        for picture in pictures:
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="bgr24")))
+        out.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder, seen = tmp_path_factory.mktemp("films"), yard(12)
+    return {
+        "well": film(folder / "well.mp4", seen),
+        "frozen": film(folder / "frozen.mp4", [seen[40]] * 50),
+        "turned": film(folder / "turned.mp4", [turned(picture) for picture in seen]),
+    }
+
+
+@pytest.fixture
+def server(films: dict[str, Path]) -> Iterator[RunningServer]:
+    with RtspServer.in_thread({"main": films["well"]}) as running:
+        yield running
+
+
+@pytest.fixture
+def box(tmp_path: Path, server: RunningServer) -> Iterator[Box]:
+    model = yolo(tmp_path / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
+    with Box(tmp_path, _SITE.format(model=model, url=server.url("main"))) as running:
+        until(lambda: running.get("/cameras/gate")["state"] == "live", 40)
+        yield running
+
+
+def event(box: Box, kind: str) -> dict[str, Any] | None:
+    found = box.get(f"/health/events?kind={kind}")["events"]
+    return found[0] if found else None
+
+
+def wait_for(box: Box, kind: str, condition: Callable[[dict[str, Any]], object], seconds: float) -> dict[str, Any]:
+    until(lambda: (found := event(box, kind)) and condition(found), seconds, f"{kind}: {event(box, kind)}", every_s=0.1)
+    found = event(box, kind)
+    assert found is not None
+    return found
+
+
+def say_seen(box: Box, url: str) -> dict[str, Any]:
+    request = urllib.request.Request(
+        box.url + url + "/seen", b"{}", {"Content-Type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        said: dict[str, Any] = json.loads(answer.read())
+    return said
+
+
+def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RunningServer) -> None:
+    threading.Event().wait(2.0)
+    server.stall("main")
+    began = time.time()
+    found = wait_for(box, "stalled", lambda each: each["t_end"] is None and each["attempts"], 15)
+    assert abs(found["t_start"] - began) < 2.0
+    assert found["told_t"] - began <= BOUND_S
+    assert any("gate" in reason or "stalled" in reason for reason in json.loads(box.page("/healthz"))["reasons"])
+    assert 'vedette_health_open{camera="gate",kind="stalled"} 1' in box.page("/metrics")
+    server.resume("main")
+    wait_for(box, "stalled", lambda each: each["t_end"] is not None, 30)
+    assert 'vedette_health_events_total{camera="gate",kind="stalled"} 1' in box.page("/metrics")
+
+    server.jump_back("main", 11)
+    found = wait_for(box, "clock", lambda each: each["t_end"] is not None, 20)
+    assert (found["camera"], found["attempts"]) == ("gate", 1)
+    assert "camera gate is ill (stalled)" in box.log
+    assert "camera gate is well again: stalled ended" in box.log
+
+
+def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RunningServer, films: dict[str, Path]) -> None:
+    threading.Event().wait(2.0)
+    before = len(server.sessions())
+    server.change("main", films["frozen"])
+    began = time.time()
+    found = wait_for(box, "frozen", lambda each: each["attempts"] >= 1, 25)
+    assert found["told_t"] - began <= BOUND_S
+    assert found["recovery"] == "connecting to the camera again"
+    until(lambda: len(server.sessions()) > before, 15)
+    assert "the picture stands still; connecting again" in box.log
+    server.change("main", films["well"])
+    wait_for(box, "frozen", lambda each: each["t_end"] is not None, 25)
+
+
+def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
+    box: Box, server: RunningServer, films: dict[str, Path]
+) -> None:
+    threading.Event().wait(11.0)  # it learns where it looks
+    server.change("main", films["turned"])
+    began = time.time()
+    found = wait_for(box, "moved", lambda each: each["t_end"] is None, 25)
+    assert found["told_t"] - began <= BOUND_S
+    assert "8% of the picture's width to the right" in found["reason"]
+    assert "Camera moved" in box.page("/cameras/gate")
+    assert say_seen(box, found["url"])["seen_t"] is not None
+    wait_for(box, "moved", lambda each: each["t_end"] is not None, 10)
+
+
+class Hangs:
+    """A detector that answers once and then never again, until it is let go."""
+
+    name, warning, labels = "hangs", "", ("person",)
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self._looks = 0
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return width, height
+
+    def detect(self, pictures: object) -> list[Detections]:
+        self._looks += 1
+        if self._looks > 1:
+            self.go.wait(60)
+        return [Detections.empty()]
+
+
+def test_a_detector_that_hangs_is_said_and_the_process_makes_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "DETECTOR_S_MAX", 5.0)
+    monkeypatch.setattr(process, "STOP_S_MAX", 1.0)
+    made = clip(tmp_path / "c.mp4", 300)
+    site = SiteConfig.model_validate(
+        {"storage": {"dir": str(tmp_path)}, "cameras": {"gate": {"url": f"file:{made}"}}, "health": {"detector_s": 2}}
+    )
+    reading, writing = os.pipe()
+    lines: list[bytes] = []
+    with os.fdopen(reading, "rb") as channel:
+        reader = threading.Thread(target=lambda: lines.extend(channel))
+        reader.start()
+        detector = Hangs()
+        ingest = process.Ingest(site, detector, CountingTracker, Channel(writing), SystemClock())
+        with pytest.raises(process.DetectorHangs):
+            ingest.run()
+        detector.go.set()
+        os.close(writing)
+        reader.join(10)
+    said = [message for message in map(decode_ingest, lines) if isinstance(message, HealthEvent)]
+    assert {(each.camera, each.kind) for each in said} == {("", "detector")}, "nobody looked, but that is one cause"
+    assert said[0].t - said[0].t_start <= BOUND_S
+    assert said[-1].recovery == "starting the ingest process again"

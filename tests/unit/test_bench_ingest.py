@@ -1,0 +1,232 @@
+"""The arithmetic of benchmarks/ingest: whose CPU time counts, what counts as found, and the footage's truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from waiting import until
+
+from appliance.types import Detections
+from benchmarks.ingest import proctree, report
+from benchmarks.ingest.everything import DifferenceGate, GreedyTracker
+from benchmarks.ingest.footage import CUTS, FPS, VIEWS, Film, truth_of
+from benchmarks.ingest.score import Look, Score, overlap, score
+from benchmarks.ingest.slot import Measured, Setting
+from benchmarks.ingest.taken import Taken
+from benchmarks.ingest.truth import Sight, Truth, Visit
+
+ROOT = Path(__file__).parents[2]
+BURN = """
+import time
+def burn(seconds):
+    while time.process_time() < seconds: pass
+"""
+# A parent that burns little, a child that burns much and is reaped, and a child that goes on living.
+FAMILY = (
+    BURN
+    + """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", sys.argv[1] + "burn(0.6)"])
+living = subprocess.Popen([sys.executable, "-c", sys.argv[1] + "burn(0.4)\\nprint('burnt', flush=True)\\ninput()"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+living.stdout.readline()
+burn(0.3)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+)
+PERSON = (0.4, 0.4, 0.5, 0.8)
+
+
+def test_a_tree_has_used_what_its_living_and_its_ended_children_have_used() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FAMILY, BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as family:
+        assert family.stdout is not None
+        assert family.stdout.readline() == b"ready\n"
+        used = proctree.cpu_s(family.pid)
+        assert len(proctree.tree(family.pid)) == 2
+        assert 1.3 - 0.05 <= used <= 1.3 + 0.6  # 0.6 + 0.4 + 0.3, and the starts of three Pythons
+        assert proctree.pss_bytes(family.pid) > 2_000_000
+        family.communicate(b"")
+
+
+def test_a_process_that_is_gone_has_no_tree() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    assert proctree.tree(gone.pid) == []
+    assert proctree.pss_bytes(gone.pid) == 0
+
+
+def test_a_named_thread_is_counted_apart(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import threading, time\n"
+        "def burn():\n    while time.thread_time() < 0.5: pass\n    print('burnt', flush=True)\n    time.sleep(60)\n"
+        "threading.Thread(target=burn, name='looks', daemon=True).start()\ninput()\n"
+    )
+    command = [sys.executable, "-m", "benchmarks.ingest.named", "worker"]
+    paths = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    with subprocess.Popen(command, cwd=ROOT, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"burnt\n"
+        assert proctree.threads_cpu_s(child.pid, ("looks",)) == pytest.approx(0.5, abs=0.15)
+        assert proctree.threads_cpu_s(child.pid, ("gone",)) == 0
+        child.communicate(b"\n")
+
+
+def test_cpu_time_rises_while_a_process_works() -> None:
+    before = proctree.cpu_s(os.getpid())
+    spent = time.process_time() + 0.2
+    until(lambda: time.process_time() > spent, every_s=0)
+    assert proctree.cpu_s(os.getpid()) - before >= 0.15
+
+
+def person(begin: int, end: int, visible: float = 1.0, box: tuple[float, float, float, float] = PERSON) -> Visit:
+    return Visit("person", {n: Sight(box, visible) for n in range(begin, end)})
+
+
+def taken(at: float = 1000.0) -> Taken:
+    found = Taken(15)
+    found.note(0, at)
+    return found
+
+
+def look(frame: int, box: tuple[float, float, float, float] | None = PERSON, label: str = "person") -> Look:
+    return Look(frame, 1000.0 + frame / 15 + 0.2, () if box is None else ((label, box),))
+
+
+def test_a_second_is_found_by_one_good_box_in_it() -> None:
+    truth = Truth(15, 300, (person(30, 90),))
+    found = score(truth, [look(33), look(36, None), look(48), look(66, None)], 0, 150, taken())
+    assert (found.seconds, found.seconds_found) == (4, 2)
+    assert (found.visits, found.visits_found) == (1, 1)
+    assert found.wrong == 0
+
+
+def test_a_box_elsewhere_or_of_another_kind_finds_nobody() -> None:
+    truth = Truth(15, 300, (person(30, 90),))
+    elsewhere = look(33, (0.1, 0.1, 0.2, 0.2))
+    found = score(truth, [elsewhere, look(48, label="car"), look(50, label="boat")], 0, 150, taken())
+    assert (found.seconds_found, found.visits_found, found.wrong) == (0, 0, 1)
+
+
+def test_who_is_hardly_visible_need_not_be_found_and_is_not_wrong_either() -> None:
+    truth = Truth(15, 300, (person(30, 90, visible=0.3),))
+    found = score(truth, [look(33)], 0, 150, taken())
+    assert (found.seconds, found.visits, found.wrong) == (0, 0, 0)
+
+
+def test_the_first_box_is_timed_from_the_first_good_sight() -> None:
+    emerging = {**person(20, 30, visible=0.1).sights, **person(30, 90).sights}
+    truth = Truth(15, 300, (Visit("person", emerging),))
+    found = score(truth, [look(36), look(39)], 0, 150, taken())
+    assert found.first_seen_s == pytest.approx((6 / 15,))
+    assert found.first_told_s == pytest.approx((6 / 15 + 0.2,))
+
+
+def test_who_was_there_before_counting_began_is_not_timed() -> None:
+    truth = Truth(15, 300, (person(0, 90),))
+    assert score(truth, [look(36)], 30, 150, taken()).first_told_s == ()
+
+
+def test_a_loop_shows_its_visits_again_and_a_phase_shifts_them() -> None:
+    truth = Truth(15, 300, (person(30, 60),), phase=45)
+    spans = [(min(each.sights), max(each.sights)) for each in truth.shown(0, 400)]
+    assert spans == [(0, 14), (285, 314)]
+    assert Truth.from_json(json.loads(json.dumps(truth.as_json()))) == truth
+
+
+def test_a_camera_that_fell_behind_keeps_frames_and_times_together() -> None:
+    when = taken()
+    when.note(150, 1012.0)  # two seconds late from there on
+    assert [when.t(n) for n in (15, 165)] == pytest.approx([1001.0, 1013.0])
+    assert [when.frame(t) for t in (1001.01, 1013.0)] == [15, 165]
+
+
+def test_overlap_is_intersection_over_union() -> None:
+    assert overlap((0, 0, 2, 2), (1, 0, 3, 2)) == pytest.approx(1 / 3)
+    assert overlap((0, 0, 1, 1), (1, 1, 2, 2)) == 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_loops_begin_and_end_empty_and_visits_are_whole(view: str) -> None:
+    for scene in ("mixed", "busy"):
+        truth = truth_of(Film(view, scene, 720))
+        frames = [n for visit in truth.visits for n in visit.sights]
+        assert truth.visits
+        assert min(frames) > FPS / 2
+        assert max(frames) < truth.frames - FPS
+        assert sum(len(cut.objects) for cut in CUTS[view, scene]) == len(truth.visits)
+    assert truth_of(Film(view, "quiet", 720)).visits == ()
+
+
+def test_cameras_begin_at_different_places_of_their_loops() -> None:
+    films = Setting("mixed", cameras=16, gop_s=4).films()
+    assert len({(film.view, film.phase_s) for film in films}) >= 14
+    assert all(film.phase_s % 4 == 0 for film in films)
+
+
+def test_figures_are_per_camera_minute_and_medians_of_the_rounds() -> None:
+    rounds = [
+        Measured(2.0, 2.0, cpu, cpu / 2, 100, 1800, 4, 100_000_000, Score(10, 9, 2, 2, 1, (0.5,), (0.1,)), (0.1, 0.2))
+        for cpu in (4.0, 6.0, 20.0)
+    ]
+    row = report.row(Setting("mixed"), "vedette", rounds)
+    assert (row.cpu_s, row.detector_s, row.rest_s, row.looks) == (3.0, 1.5, 1.5, 50.0)
+    assert (row.found, row.visits, row.first_told_ms, row.taken) == (90.0, 6, 500.0, 100.0)
+    assert row.age_p95_ms == 200.0
+
+
+def test_a_ratio_is_held_against_its_bar() -> None:
+    def row(who: str, cpu_s: float) -> report.Row:
+        measured = Measured(1.0, 1.0, cpu_s, 0.0, 0, 900, 0, 1, Score())
+        return report.row(Setting("quiet"), who, [measured])
+
+    said = report.ratios([row("ours", 1.0), row("theirs", 2.0)], "ours", "theirs")
+    assert "0.50 x theirs (bar 0.35: MISSED)" in said
+    assert "met" in report.ratios([row("ours", 0.5), row("theirs", 2.0)], "ours", "theirs")
+
+
+def test_a_busy_machine_makes_nobody_cheap_and_who_fell_behind_is_not_compared() -> None:
+    def row(who: str, minutes: float, looks: int, dropped: int) -> report.Row:
+        cpu_s = 2.0 + looks * 0.02
+        measured = Measured(minutes, 1.0, cpu_s, looks * 0.02, looks, 900, dropped, 1, Score())
+        return report.row(Setting("busy"), who, [measured])
+
+    theirs = row("theirs", 1.0, 300, 0)
+    assert "1.00 x theirs" in report.ratios([row("ours", 1.0, 100, 200), theirs], "ours", "theirs")
+    assert "NOT COMPARABLE" in report.ratios([row("ours", 0.9, 300, 0), theirs], "ours", "theirs")
+
+
+def test_the_floor_s_gate_opens_for_a_change_and_not_for_noise() -> None:
+    rng, gate = np.random.default_rng(1), DifferenceGate()
+    plane = np.full((90, 160), 100, np.uint8)
+
+    def noisy() -> NDArray[np.uint8]:
+        return (plane + rng.normal(0, 2, plane.shape)).clip(0, 255).astype(np.uint8)
+
+    assert gate.moves(noisy())
+    assert not any(gate.moves(noisy()) for _ in range(20))
+    plane[40:50, 60:64] = 160
+    assert gate.moves(noisy())
+
+
+def test_the_floor_s_tracker_keeps_a_number_and_begins_only_with_a_sure_box() -> None:
+    def seen(score: float, x: float) -> Detections:
+        box = np.array([[x, 0.4, x + 0.1, 0.8]], np.float32)
+        return Detections(box, np.array([score], np.float32), np.zeros(1, np.int32))
+
+    tracker = GreedyTracker()
+    assert tracker.update(seen(0.4, 0.1), 0.0) == []
+    assert [n for n, _, _ in tracker.update(seen(0.8, 0.1), 0.2)] == [1]
+    assert [n for n, _, _ in tracker.update(seen(0.3, 0.12), 0.4)] == [1]
+    assert [n for n, _, _ in tracker.update(seen(0.8, 0.5), 3.0)] == [2]

@@ -1,0 +1,111 @@
+"""Keeping an alert over HTTP: what is asked for first, where it went, and what is left after deleting."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.dashboard.app import create_app
+from appliance.scenario import plan
+from tests.dashboard_site import Site
+
+T0 = 1_700_000_000.0
+KEEP = "/api/v1/alerts/walker/keep"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, ManualClock(T0 + 100))
+    made.live("gate", T0)
+    made.record("gate", T0)
+    made.cut(made.raise_alert("walker", T0 + 3, seconds=2.0))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[TestClient]:
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
+        yield made
+
+
+def problem(client: TestClient, url: str, wish: object) -> tuple[int, str]:
+    answer = client.post(url, json=wish)
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["detail"]
+
+
+def test_without_a_review_it_says_what_to_do_first(site: Site, client: TestClient) -> None:
+    status, told = problem(client, KEEP, {})
+    assert status == 409
+    assert told.startswith("Nobody has reviewed this alert")
+    site.raise_alert("lasting", T0 + 20, seconds=None)
+    site.alerts.review("lasting", "reviewed", T0 + 30)
+    assert problem(client, "/api/v1/alerts/lasting/keep", {})[0] == 409
+    assert problem(client, "/api/v1/alerts/nobody/keep", {})[0] == 404
+
+
+def test_a_kept_alert_says_where_it_went_and_is_listed_and_deleted(site: Site, client: TestClient) -> None:
+    site.alerts.review("walker", "reviewed", T0 + 50)
+    answer = client.post(KEEP, json={"name": "walk", "note": "by day", "complete": True})
+    assert answer.status_code == 201
+    kept = answer.json()
+    folder = site.root / "scenarios" / "walk"
+    assert kept["folder"] == str(folder)
+    assert (kept["truth"], kept["complete"], kept["expect"], kept["never"]) == ("right", True, 1, 0)
+    assert kept["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert plan.load(folder / "walk.scenario.yaml").scenario.note == "by day"
+    clip = client.get(kept["clip"])
+    assert (clip.headers["content-type"], len(clip.content)) == ("video/mp4", (folder / "walk.mp4").stat().st_size)
+    assert client.get("/api/v1/scenarios").json()["scenarios"] == [kept]
+    assert "Kept as" in client.get("/alerts/walker", headers={"accept": "text/html"}).text
+    left = client.request("DELETE", "/api/v1/scenarios/walk", json={})
+    assert (left.status_code, left.json()["scenarios"]) == (200, [])
+    assert not folder.exists()
+    assert client.request("DELETE", "/api/v1/scenarios/walk", json={}).status_code == 404
+    assert client.get(kept["clip"]).status_code == 404
+
+
+def test_a_false_alarm_is_kept_as_one_also_when_only_the_request_says_so(client: TestClient) -> None:
+    kept = client.post(KEEP, json={"as": "false"}).json()
+    assert (kept["truth"], kept["expect"], kept["never"], kept["name"]) == ("false", 0, 1, "gate-20231114-221323")
+    status, told = problem(client, KEEP, {"as": "false"})
+    assert (status, told) == (
+        409,
+        "This alert is kept as `gate-20231114-221323` already: delete that, or give another name.",
+    )
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "Upper", ".x", "x" * 65])
+def test_a_name_cannot_lead_elsewhere(site: Site, client: TestClient, name: str) -> None:
+    assert problem(client, KEEP, {"as": "right", "name": name})[0] == 422
+    for url in (f"/api/v1/scenarios/{name}", "/api/v1/scenarios/%2e%2e", "/api/v1/scenarios/..%2fsegments"):
+        assert client.request("DELETE", url, json={}).status_code in (404, 405)
+    assert not (site.root / "scenarios").exists()
+    assert (site.root / "segments").is_dir()
+
+
+def test_a_footage_that_is_gone_is_told_as_gone(site: Site, client: TestClient) -> None:
+    for folder in ("segments", "evidence"):
+        shutil.rmtree(site.root / folder)
+    status, told = problem(client, KEEP, {"as": "right"})
+    assert status == 410
+    assert "neither the recording (storage.keep_hours) nor the alert's clip is there" in told
+    assert client.get("/api/v1/scenarios").json()["scenarios"] == []
+
+
+def test_an_unknown_wish_is_refused(client: TestClient) -> None:
+    assert client.post(KEEP, json={"to": "/etc"}).status_code == 422
+    assert client.post(KEEP, json={"note": "x" * 501}).status_code == 422
+
+
+def test_nothing_is_changed_from_elsewhere(client: TestClient) -> None:
+    headers = {"sec-fetch-site": "cross-site", "content-type": "application/json"}
+    assert client.post(KEEP, content=b'{"as":"right"}', headers=headers).status_code == 403
+    assert client.request("DELETE", "/api/v1/scenarios/x", content=b"{}", headers=headers).status_code == 403

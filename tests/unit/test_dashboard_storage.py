@@ -1,0 +1,141 @@
+"""The storage page and its numbers: what is taken, how long it lasts, what was deleted; also `vedette check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from shelf import T0
+
+from appliance.check import _forecast, _preroll
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.dashboard.app import create_app
+from appliance.store.retention import Retention
+from appliance.store.storage import Disk, StorageBook, storage_of
+from appliance.types import SegmentRow
+from tests.dashboard_site import Site
+
+HOUR = 3600.0
+GB = 1_000_000_000
+NOW = T0 + 1000 * HOUR
+
+
+def config_of(**storage: Any) -> SiteConfig:
+    cameras = {
+        "gate": {"url": "rtsp://h/1"},
+        "dock": {"url": "rtsp://h/2", "quota": {"continuous_gb": 5}},
+        "shed": {"url": "rtsp://h/3", "record": "pre_roll"},
+        "hall": {"url": "rtsp://h/4", "record": False},
+    }
+    return SiteConfig.model_validate({"cameras": cameras, "storage": {"keep_hours": 48, **storage}})
+
+
+def record(site: Site, camera: str, hours: int, gb_an_hour: float, *, kind: Any = "continuous") -> None:
+    """Ten segments an hour, of six minutes each."""
+    for n in range(hours * 10):
+        t = NOW - hours * HOUR + n * 360
+        site.segments.put(
+            SegmentRow(
+                camera=camera, path=f"segments/{camera}/{t:.0f}.mp4", t_start=t, t_end=t + 360, complete=True,
+                kind=kind, bytes=round(gb_an_hour * GB / 10), frames=3600, codec="h264", size=(320, 240),
+            )
+        )  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path, ManualClock(NOW), config_of(dir=str(tmp_path)))
+
+
+def client(site: Site) -> TestClient:
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, health=lambda: site.health
+    )
+    return TestClient(app, base_url="http://127.0.0.1")
+
+
+def test_a_young_box_says_that_it_does_not_know_yet(site: Site) -> None:
+    site.segments.put(
+        SegmentRow(camera="gate", path="segments/gate/1.mp4", t_start=NOW - 600, t_end=NOW, bytes=GB, frames=1,
+                   codec="h264", size=(1, 1), complete=True)
+    )  # fmt: skip
+    told = client(site).get("/api/v1/storage").json()
+    assert told["forecast"]["outlook"] == "unknown"
+    assert told["cameras"][1]["bytes_a_day"] is None
+    page = client(site).get("/storage").text
+    assert "Not yet known" in page
+    assert "it takes an hour of recorded video" in page
+    (said,) = _forecast(site.config, site.clock)
+    assert "days left: not yet known" in said.text
+
+
+def test_days_left_by_camera_and_in_all_from_what_was_measured(site: Site) -> None:
+    record(site, "gate", 12, 0.5)
+    record(site, "dock", 12, 0.25)
+    record(site, "shed", 2, 0.1, kind="pre_roll")
+    (site.root / "scenarios/kept").mkdir(parents=True)
+    (site.root / "scenarios/kept/clip.mp4").write_bytes(b"x" * 1234)
+    told = client(site).get("/api/v1/storage").json()
+    cameras = {each["camera"]: each for each in told["cameras"]}
+    assert cameras["gate"]["bytes_a_day"] == pytest.approx(12 * GB, rel=0.01)
+    assert cameras["gate"]["taken"]["continuous"] == 6 * GB
+    assert told["scenarios_bytes"] == 1234
+    # 9 GB of 50 are taken and dock stops at 5 GB: 12 GB a day into 39 GB, if the disk here is as large
+    plenty = storage_of(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 10**13))
+    assert plenty.forecast.outlook == "age", "two days of 12 GB and 5 GB are less than 50 GB"
+    tight = storage_of(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 13 * GB + 600_000_000))
+    assert (tight.forecast.limit, tight.forecast.days_left) == ("disk", pytest.approx(11 / 12, rel=0.01))
+    of = {each.camera: each.forecast for each in tight.cameras}
+    assert (of["dock"].limit, of["dock"].days_left) == ("camera_quota", pytest.approx(2 / 6, rel=0.01))
+    assert of["gate"].keeps_s == pytest.approx(17 / 12 * 86400, rel=0.02)
+    assert (of["shed"].outlook, of["hall"].outlook) == ("off", "off")
+    rings = {each.camera: each.preroll_s for each in tight.cameras}
+    assert rings["shed"] == pytest.approx(64e6 / (0.1e9 / 3600), rel=0.01)
+
+
+def test_what_was_deleted_is_on_the_page_in_the_api_and_in_the_metrics(site: Site) -> None:
+    record(site, "gate", 60, 0.01)
+
+    for n in range(600):
+        file = site.root / f"segments/gate/{NOW - 60 * HOUR + n * 360:.0f}.mp4"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    Retention(site.db, site.root, site.config.storage, site.config.cameras, free_bytes=lambda root: 10**13).run_once()
+    here = client(site)
+    (entry,) = here.get("/api/v1/storage").json()["deleted"]
+    assert (entry["camera"], entry["what"], entry["reason"]) == ("gate", "continuous", "age")
+    assert (entry["files"], entry["bytes"]) == (119, 119_000_000)
+    assert "its time was up" in here.get("/storage").text
+    metrics = here.get("/metrics").text
+    assert 'vedette_storage_deleted_files_total{class="continuous",reason="age"} 119' in metrics
+    assert 'vedette_storage_deleted_bytes_total{class="continuous",reason="age"} 119000000' in metrics
+    assert 'vedette_storage_bytes{camera="gate",class="continuous"} 481000000' in metrics
+
+
+def test_many_who_ask_share_one_reckoning(site: Site) -> None:
+    asked = []
+    book = StorageBook(site.db, site.root, site.config, disk=lambda root: asked.append(1) or Disk(1, 1))  # type: ignore[func-returns-value]
+    for _ in range(5):
+        book.now()
+    site.clock.sleep(11)
+    book.now()
+    assert len(asked) == 2
+
+
+def test_check_says_whether_the_rings_fit_and_how_long_the_disk_lasts(site: Site, tmp_path: Path) -> None:
+    record(site, "gate", 12, 0.5)
+    site.db.close()
+    said = {each.about: each for each in _forecast(site.config, site.clock)}
+    assert said["cameras.gate"].text.startswith("12.0 GB a day, will reach ")
+    assert said["storage"].text.startswith("6.0 of 50 GB taken; ")
+    (ring,) = _preroll(site.config)
+    assert (ring.level, ring.about) == ("ok", "storage.preroll_dir")
+    huge = config_of(dir=str(tmp_path), preroll_dir="/dev/shm/vedette-test-never-made", quota={"preroll_mb": 4096})
+    shed = huge.cameras["shed"]
+    many = huge.model_copy(update={"cameras": {f"c{n}": shed for n in range(4000)}})
+    (ring,) = _preroll(many)
+    assert ring.level == "wrong"
+    assert "lower quota.preroll_mb" in ring.text

@@ -1,0 +1,276 @@
+"""What a sentry says of rendered footage with which something goes wrong, and what it must not say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from health_films import (
+    CLIPS,
+    FAMILY,
+    Plane,
+    between,
+    covered,
+    out_of_focus,
+    planes,
+    shaken,
+    turned,
+    watched,
+)
+
+from appliance import config
+from appliance.ingest.health.sentry import RETRY_S, Sentry
+from appliance.ingest.health.view import View, edges_of
+from appliance.types import HealthEvent
+
+YARD, GATE = CLIPS / "yard.mp4", CLIPS / "gate.mp4"
+BOUND_S = 10.0
+
+
+@cache
+def yard() -> tuple[Plane, ...]:
+    """A minute of an ordinary yard, with people in it."""
+    return tuple(planes(YARD, 62))
+
+
+def noticed(said: list[HealthEvent], kind: str, begin: float) -> HealthEvent:
+    """The one event, opened within the bound of camera time; nothing else was said."""
+    assert {event.kind for event in said} == {kind}, said
+    assert len({event.id for event in said}) == 1
+    assert begin - 1.0 <= said[0].t_start <= begin + 4.0
+    assert said[0].t - begin <= BOUND_S
+    return said[-1]
+
+
+@pytest.mark.parametrize("clip", [YARD, GATE], ids=lambda path: path.stem)
+def test_ordinary_footage_is_well(clip: Path) -> None:
+    assert watched(planes(clip, 62)) == []
+
+
+@pytest.mark.parametrize("clip", sorted(FAMILY.glob("*.mp4")), ids=lambda path: path.stem)
+def test_day_dusk_night_rain_crowds_and_vehicles_are_well(clip: Path) -> None:
+    assert watched(planes(clip)) == []
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["pets09_s2l1_vtest_768x576", "pets09_s2l1_vtest_480x360", "intel_one-by-one-person"])
+def test_real_footage_is_well(shared_data: Path, name: str) -> None:
+    clip = shared_data / "footage" / f"{name}.mp4"
+    if not clip.exists():
+        pytest.skip(f"{clip.name} is not there")
+    assert watched(planes(clip, 200)) == []
+
+
+@pytest.mark.parametrize(
+    "weather",
+    [
+        "infrared@11s",
+        "night@11s",
+        "exposure:2@11s",
+        "exposure:-2@11s",
+        "flash@11s",
+        "rain:20mm,infrared@11s",
+        "snow@11s",
+        "fog@11s",
+        "insects@11s",
+        "dirt@11s",
+        "noise:20@11s",
+        "night,noise:12",
+        "shake:3px",
+    ],
+)
+def test_weather_light_and_noise_are_no_illness(weather: str) -> None:
+    assert watched(planes(YARD, 24, weather=weather)) == []
+
+
+def test_shaking_by_three_pixels_either_way_is_not_moving() -> None:
+    assert watched(planes(YARD, 30, alter=shaken(3))) == []
+
+
+def frozen(begin: float, end: float, source: tuple[Plane, ...] | None = None) -> Iterator[Plane]:
+    held = None
+    for t, plane in source or yard():
+        held = plane if held is None or not begin <= t < end else held
+        yield t, held
+
+
+def test_a_frozen_picture_is_noticed_and_its_end_too() -> None:
+    event = noticed(watched(frozen(15, 35)), "frozen", 15)
+    assert event.t_end == pytest.approx(35, abs=0.3)
+
+
+def test_a_frozen_picture_under_a_running_clock_is_frozen() -> None:
+    """Many cameras write the time into what their dead sensor last gave."""
+
+    def stamped() -> Iterator[Plane]:
+        for t, plane in frozen(15, 99):
+            copy = plane.copy()
+            cv2.putText(copy, f"{t:.1f}", (4, 9), cv2.FONT_HERSHEY_PLAIN, 0.7, 255)
+            yield t, copy
+
+    assert noticed(watched(stamped()), "frozen", 15).t_end is None
+
+
+def test_an_empty_scene_at_night_with_noise_is_not_frozen() -> None:
+    chance = np.random.default_rng(1)
+    still = yard()[0][1].astype(np.float32)
+    quiet = [(n / 5, np.clip(still + chance.normal(0, 0.9, still.shape), 0, 255).astype(np.uint8)) for n in range(300)]
+    assert watched(quiet) == []
+
+
+def test_a_black_picture_is_noticed_and_its_end_too() -> None:
+    event = noticed(watched(planes(YARD, 45, weather="black:15s@15s")), "black", 15)
+    assert event.t_end == pytest.approx(30, abs=0.3)
+
+
+def test_a_dark_yard_with_a_lamp_is_not_black() -> None:
+    chance = np.random.default_rng(2)
+
+    def night(n: int) -> Plane:
+        plane = np.clip(chance.normal(22, 2, (90, 160)), 0, 255).astype(np.uint8)
+        plane[10:24, 60:84] = 150
+        return n / 5, plane
+
+    assert "black" not in {event.kind for event in watched([night(n) for n in range(200)])}
+
+
+@pytest.mark.parametrize("how", [covered, out_of_focus], ids=lambda how: how.__name__)
+@pytest.mark.parametrize("clip", [YARD, GATE, FAMILY / "vehicles.mp4"], ids=lambda path: path.stem)
+def test_a_covered_lens_is_noticed(clip: Path, how: object) -> None:
+    begin = 9.0 if clip.parent == FAMILY else 15.0
+    story = planes(clip, 30, alter=between(begin, 99, how))  # type: ignore[arg-type]
+    long = list(story)
+    long += [(long[-1][0] + n / 5, plane) for n, (_, plane) in enumerate(long[-25:], 1)]  # the family is short
+    noticed(watched(long), "covered", begin)
+
+
+def test_a_lorry_over_most_of_the_picture_is_no_cover() -> None:
+    def lorry(image: np.ndarray) -> np.ndarray:
+        parked = image.copy()
+        parked[:, : int(0.6 * image.shape[1])] = 70
+        return parked
+
+    assert watched(planes(YARD, 60, alter=between(15, 99, lorry))) == []
+
+
+def test_to_measure_a_view_changes_nothing_of_it() -> None:
+    view, edges = View(), edges_of(yard()[0][1])
+    for _ in range(10):
+        view.learn(edges, 1.0)
+    before = edges.copy()
+    first = view.shift(edges)
+    assert first is not None
+    assert first.far < 0.001
+    assert view.shift(edges) == first
+    assert np.array_equal(edges, before)
+    assert view.lost(edges) == 0.0
+
+
+def test_when_the_hand_is_gone_the_camera_is_well_again() -> None:
+    event = noticed(watched(planes(YARD, 45, alter=between(15, 30, covered))), "covered", 15)
+    assert event.t_end == pytest.approx(30, abs=1.1)
+
+
+@pytest.mark.parametrize("share", [0.08, -0.08, 0.2])
+def test_a_turned_camera_is_noticed_with_how_far(share: float) -> None:
+    event = noticed(watched(planes(YARD, 40, alter=between(15, 99, lambda image: turned(image, share)))), "moved", 15)
+    assert event.t_end is None
+    assert f"{abs(share):.0%} of the picture's width to the {'right' if share > 0 else 'left'}" in event.reason
+
+
+def test_turned_back_it_is_well_again() -> None:
+    event = noticed(watched(planes(YARD, 45, alter=between(15, 30, turned))), "moved", 15)
+    assert event.t_end == pytest.approx(30, abs=2.5)
+
+
+def test_a_camera_that_looks_elsewhere_altogether_is_noticed() -> None:
+    other = list(planes(FAMILY / "vehicles.mp4", 15))
+    story = [each for each in yard() if each[0] < 20]
+    story += [(20 + t, plane) for t, plane in other]
+    assert noticed(watched(story), "moved", 20).reason == "the camera looks at another place than it used to"
+
+
+def test_two_looks_in_ten_seconds_are_enough() -> None:
+    """An idle camera is decoded at its heartbeat alone."""
+    noticed(watched(planes(YARD, 40, weather="black:30s@15s", step_s=2.0)), "black", 15)
+    noticed(watched(frozen(15, 99, every(2.0))), "frozen", 15)
+    noticed(watched(planes(YARD, 40, alter=between(15, 99, covered), step_s=2.0)), "covered", 15)
+    noticed(watched(planes(YARD, 40, alter=between(15, 99, turned), step_s=2.0)), "moved", 15)
+
+
+def every(step_s: float) -> tuple[Plane, ...]:
+    return tuple((t, plane) for t, plane in yard() if round(t / 0.2) % round(step_s / 0.2) == 0)
+
+
+def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> None:
+    said: list[HealthEvent] = []
+    sentry = Sentry("gate", config.Health(), (), said.append, mend=False)
+
+    def push(t: float, image: object) -> object:
+        share = 0.0 if t < 12 else 0.1 if t < 40 else 0.25
+        return turned(image, share)  # type: ignore[arg-type]
+
+    for t, plane in planes(YARD, 61, alter=push):  # type: ignore[arg-type]
+        if t == 26.0:
+            sentry.relearn("moved")
+        sentry.look(t, plane)
+    first, second = dict.fromkeys(event.id for event in said)
+    ends = {event.id: event.t_end for event in said}
+    assert ends[first] == pytest.approx(26.0, abs=0.3)
+    assert ends[second] is None
+    assert next(event.t_start for event in said if event.id == second) == pytest.approx(40, abs=2.5)
+
+
+def test_a_frozen_camera_is_connected_to_again_ever_more_rarely() -> None:
+    said: list[HealthEvent] = []
+    sentry = Sentry("gate", config.Health(), (), said.append, mend=True)
+    plane, at = yard()[0][1], []
+    for n in range(5 * 600):
+        sentry.look(n / 5, plane)
+        if sentry.reconnect_due(n / 5):
+            at.append(n / 5)
+    assert at == [7.0, 7.0 + RETRY_S, 7.0 + 3 * RETRY_S, 7.0 + 7 * RETRY_S]
+    assert (said[-1].attempts, said[-1].recovery) == (4, "connecting to the camera again")
+
+
+def test_a_clip_is_not_connected_to_again() -> None:
+    sentry = Sentry("gate", config.Health(), (), lambda event: None, mend=False)
+    for n in range(200):
+        sentry.look(n / 5, yard()[0][1])
+        assert sentry.reconnect_due(n / 5) == ""
+
+
+@pytest.mark.parametrize("kind", ["frozen", "black", "covered", "moved"])
+def test_each_kind_can_be_left_out(kind: str) -> None:
+    stories = {
+        "frozen": lambda: frozen(15, 99),
+        "black": lambda: planes(YARD, 30, weather="black:30s@15s"),
+        "covered": lambda: planes(YARD, 30, alter=between(15, 99, covered)),
+        "moved": lambda: planes(YARD, 30, alter=between(15, 99, turned)),
+    }
+    assert watched(stories[kind](), config.Health(ignore=(kind,))) == []  # type: ignore[arg-type]
+
+
+def test_a_jump_of_the_cameras_clock_is_told_at_once_and_passes() -> None:
+    said: list[HealthEvent] = []
+    sentry = Sentry("gate", config.Health(), (), said.append, mend=True)
+    for n in range(100):
+        sentry.packet(n / 10, n in {30, 33})
+    assert [(event.kind, event.t_start, event.t_end) for event in (said[0], said[-1])] == [
+        ("clock", 3.0, None),
+        ("clock", 3.0, 3.4),
+    ]
+    assert (said[-1].attempts, said[-1].recovery) == (2, "its times were anchored anew")
+
+
+def test_a_look_costs_less_than_three_tenths_of_a_millisecond() -> None:
+    story = yard()
+    watched(story[:50])
+    began = time.process_time()
+    watched(story)
+    assert 1000 * (time.process_time() - began) / len(story) < 0.3

@@ -1,0 +1,95 @@
+"""Packet sizes as a cue: what is usual for this stream is learnt, and only what is beyond it counts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from appliance.ingest.thrift.sizes import LEARN_MIN, NORMAL, THRIFTY, Bar, PacketSizes
+
+
+def quiet(count: int, usual: float = 4000, spread: float = 300, seed: int = 1) -> list[int]:
+    chance = random.Random(seed)
+    return [round(chance.gauss(usual, spread)) for _ in range(count)]
+
+
+def learnt(sizes: Iterable[int], bar: Bar = NORMAL, *, between: bool = False) -> PacketSizes:
+    known = PacketSizes(bar)
+    for size in sizes:
+        known.learn(size, between=between)
+    return known
+
+
+def cues(known: PacketSizes, sizes: Iterable[int], *, between: bool = False) -> list[int]:
+    """Which packets are a cue; what is none is learnt, as in idle."""
+    found = []
+    for n, size in enumerate(sizes):
+        if known.take(size, between=between):
+            found.append(n)
+            known.settle()
+        else:
+            known.learn(size, between=between)
+    return found
+
+
+@pytest.mark.parametrize("spread", [30, 300, 1200])
+def test_an_hour_of_noise_gives_hardly_a_cue(spread: float) -> None:
+    known = learnt(quiet(100, spread=spread))
+    assert len(cues(known, quiet(15 * 3600, spread=spread, seed=2))) <= 60
+
+
+def test_somebody_who_comes_in_is_a_cue_within_half_a_second() -> None:
+    known = learnt(quiet(100))
+    assert cues(known, [*quiet(50, seed=3), *(size + 2500 for size in quiet(8, seed=4))])[0] in range(50, 55)
+
+
+def test_a_small_rise_that_stays_is_a_cue_too() -> None:
+    known = learnt(quiet(100))
+    found = cues(known, [*quiet(50, seed=3), *(size + 900 for size in quiet(15, seed=4))])
+    assert found
+    assert found[0] >= 50
+
+
+def test_one_odd_packet_is_none() -> None:
+    known = learnt(quiet(100))
+    assert cues(known, [*quiet(20, seed=3), 60_000, *quiet(20, seed=4)]) == []
+
+
+def test_a_slow_drift_of_light_and_rate_control_is_followed() -> None:
+    known = learnt(quiet(100))
+    rising = [round(size * (1 + n / 3000)) for n, size in enumerate(quiet(3000, seed=5))]
+    assert len(cues(known, rising)) <= 6
+
+
+def test_b_pictures_are_small_and_have_their_own_usual() -> None:
+    """A P picture is ten times a B picture; together they would hide anything below that."""
+    known = learnt(quiet(60))
+    for size in quiet(60, 400, 40):
+        known.learn(size, between=True)
+    assert cues(known, [1500] * 4, between=True)
+    assert not cues(known, quiet(10, seed=9))
+
+
+def test_thrifty_wants_much_more() -> None:
+    rise = [size + 1500 for size in quiet(12, seed=4)]
+    assert cues(learnt(quiet(100)), rise)
+    assert cues(learnt(quiet(100), THRIFTY), rise) == []
+    assert cues(learnt(quiet(100), THRIFTY), [size * 4 for size in quiet(12, seed=4)])
+
+
+def test_in_rain_packets_are_larger_and_after_a_while_that_is_the_usual() -> None:
+    known = learnt(quiet(100))
+    rain = quiet(400, 9000, 900, seed=6)
+    for size in rain:  # the gate finds nothing in it, so it is learnt although it was a cue
+        known.take(size)
+        known.learn(size)
+    known.settle()
+    assert len(cues(known, quiet(300, 9000, 900, seed=7))) <= 1
+
+
+def test_nothing_is_a_cue_before_enough_is_known() -> None:
+    known = learnt(quiet(LEARN_MIN - 1))
+    assert not known.known
+    assert cues(known, [90_000]) == []

@@ -1,0 +1,47 @@
+"""The planes of a decoded picture as the tracker sees them."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import pytest
+
+from appliance.ingest.picture import PLANES_WIDTH_MAX, Pictures
+
+WIDTH, HEIGHT = 322, 180  # rows of it are padded
+
+
+def frame(form: str) -> av.VideoFrame:
+    """The left half red, the right half dark blue."""
+    rgb = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    rgb[:, : WIDTH // 2] = (200, 40, 40)
+    rgb[:, WIDTH // 2 :] = (20, 20, 120)
+    return av.VideoFrame.from_ndarray(rgb, format="rgb24").reformat(format=form)
+
+
+@pytest.mark.parametrize("form", ["yuv420p", "nv12", "yuv444p", "yuv422p", "yuv420p10le", "bgr24"])
+def test_brightness_and_both_colours_lie_where_they_are(form: str) -> None:
+    planes = Pictures().planes(frame(form))
+    assert planes[0].shape == (HEIGHT, WIDTH)
+    for plane, left, right in zip(planes, (91, 104, 198), (43, 172, 121), strict=True):
+        rows, columns = plane.shape
+        assert plane.dtype == np.uint8
+        assert int(plane[rows // 2, columns // 4]) == pytest.approx(left, abs=3)
+        assert int(plane[rows // 2, columns * 3 // 4]) == pytest.approx(right, abs=3)
+
+
+def test_a_camera_without_colours_has_one_plane() -> None:
+    (only,) = Pictures().planes(frame("gray"))
+    assert only.shape == (HEIGHT, WIDTH)
+
+
+def test_what_must_be_converted_is_made_no_wider_than_needed() -> None:
+    wide = frame("yuv420p").reformat(width=1920, height=1080, format="yuv420p10le")
+    planes = Pictures().planes(wide)
+    assert planes[0].shape == (360, PLANES_WIDTH_MAX)
+
+
+def test_plain_pictures_are_not_copied() -> None:
+    shown = frame("yuv420p")
+    first, again = Pictures().planes(shown)[0], Pictures().planes(shown)[0]
+    assert np.shares_memory(first, again)

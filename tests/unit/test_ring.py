@@ -1,0 +1,161 @@
+"""Pre-roll rings: short, in memory if wished, and what an alert needs is on disk before it goes round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from shelf import T0, answer, ended, opened, question
+
+from appliance.clock import ManualClock
+from appliance.errors import MissingPart
+from appliance.store.alerts import Alerts
+from appliance.store.database import Database
+from appliance.store.deletions import newest
+from appliance.store.evidence import Evidence
+from appliance.store.paths import SEGMENTS, inside
+from appliance.store.ring import Ring, prepare
+from appliance.store.rows import EvidenceRow
+from appliance.store.segments import Segments
+from appliance.store.usage import usage_of
+from appliance.types import SegmentRow
+
+SIZE = 1000
+
+
+@dataclass
+class Box:
+    root: Path
+    db: Database
+
+    def __post_init__(self) -> None:
+        self.segments = Segments(self.db)
+        self.ring = Ring(self.db, self.root, {"yard": 5 * SIZE}, before_s=4, after_s=4)
+
+    def record(self, *numbers: int, camera: str = "yard") -> None:
+        """Segments of 4 s, `SIZE` bytes each, into the ring."""
+        for n in numbers:
+            row = SegmentRow(
+                camera=camera, path=f"preroll/{camera}/{n:03}.mp4", t_start=T0 + 4 * n, t_end=T0 + 4 * n + 4,
+                bytes=SIZE, frames=40, codec="h264", size=(320, 240), complete=True, kind="pre_roll",
+            )  # fmt: skip
+            file = self.root / row.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(bytes([n % 256]) * SIZE)
+            self.segments.put(row)
+
+    def files(self, folder: str) -> list[int]:
+        return sorted(int(file.stem) for file in (self.root / folder).glob("**/*.mp4"))
+
+    def found(self, first: int, last: int) -> list[bytes]:
+        """The first byte of each segment that evidence would be cut from."""
+        rows = self.segments.covering("yard", T0 + 4 * first + 0.1, T0 + 4 * last + 3.9)
+        return [inside(self.root, row.path, SEGMENTS).read_bytes()[:1] for row in rows]
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    root = tmp_path / "data"
+    root.mkdir()
+    prepare(root, tmp_path / "memory")
+    return Box(root, Database(root / "vedette.db", ManualClock(T0)))
+
+
+def test_the_ring_goes_round_within_its_bytes_and_nothing_reaches_the_disk(box: Box, tmp_path: Path) -> None:
+    for n in range(12):
+        box.record(n)
+        box.ring.run_once()
+    assert box.files("preroll") == [7, 8, 9, 10, 11]
+    assert len(list((tmp_path / "memory").glob("*/yard/*.mp4"))) == 5
+    assert box.files("segments") == []
+    with box.db.read() as connection:
+        assert usage_of(connection).bytes("pre_roll") == 5 * SIZE
+        (entry,) = newest(connection, 9, rings=True)
+        assert (entry.what, entry.reason, entry.files) == ("pre_roll", "ring", 7)
+        assert newest(connection, 9) == []
+
+
+def test_an_alert_takes_its_part_out_of_the_ring_and_evidence_finds_it_all_along(box: Box) -> None:
+    box.record(*range(5))
+    Alerts(box.db).apply(opened(t=T0 + 18), escalation=None, priority="")
+    for n in range(5, 12):
+        box.record(n)
+        box.ring.run_once()
+    assert box.files("segments") == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "all since 9 s before it began"
+    assert box.files("preroll") == [0, 1]
+    assert box.found(2, 11) == [bytes([n]) for n in range(2, 12)]
+    Alerts(box.db).apply(ended(t=T0 + 18, t_end=T0 + 30), escalation=None, priority="")
+    for n in range(12, 20):
+        box.record(n)
+        box.ring.run_once()
+    assert box.files("segments") == list(range(2, 10)), "its clip is not cut yet"
+    assert box.files("preroll") == list(range(15, 20))
+
+
+def test_what_was_taken_out_goes_when_the_alert_is_finished_and_answered(box: Box) -> None:
+    box.record(*range(5))
+    alerts, evidence = Alerts(box.db), Evidence(box.db)
+    alerts.apply(ended(t=T0 + 10, t_end=T0 + 12), escalation=question(t=T0 + 10), priority="high")
+    box.ring.run_once()
+    evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
+    evidence.make_ready(question(t=T0 + 10), ())
+    box.ring.run_once()
+    assert box.files("segments") == [0, 1, 2, 3, 4], "the cloud may ask for more of it"
+    alerts.settle(answer(), T0 + 20)
+    box.ring.run_once()
+    assert box.files("segments") == []
+    with box.db.read() as connection:
+        assert [(row.what, row.reason, row.files) for row in newest(connection, 9)] == [("alert", "done", 5)]
+
+
+def test_with_no_room_on_the_disk_the_ring_keeps_what_an_alert_needs(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.record(*range(3))
+    Alerts(box.db).apply(opened(t=T0 + 5), escalation=None, priority="")
+    (box.root / "segments").mkdir()
+    (box.root / "segments" / "yard").write_bytes(b"in the way")  # a folder that cannot be made
+    for n in range(3, 9):
+        box.record(n)
+        box.ring.run_once()
+    assert box.files("preroll") == list(range(9))
+    (box.root / "segments" / "yard").unlink()
+    box.ring.run_once()
+    assert (box.files("preroll"), box.files("segments")) == ([], list(range(9)))
+
+
+def test_a_power_cut_costs_what_is_in_memory_and_nothing_else(box: Box, tmp_path: Path) -> None:
+    box.record(*range(5))
+    Alerts(box.db).apply(ended(t=T0 + 10, t_end=T0 + 11), escalation=None, priority="")
+    box.ring.run_once()
+    box.record(*range(5, 8))
+    for file in (tmp_path / "memory").glob("*/yard/*.mp4"):
+        file.unlink()
+    prepare(box.root, tmp_path / "memory")
+    found = box.segments.reconcile(box.root)
+    assert found.rows_dropped == 3
+    assert box.found(0, 7) == [bytes([n]) for n in range(5)]
+
+
+def test_two_boxes_may_share_a_folder_in_memory_and_the_key_may_be_taken_back(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        prepare(tmp_path / name, tmp_path / "memory")
+        (tmp_path / name / "preroll" / "x").write_bytes(name.encode())
+    assert (tmp_path / "a/preroll/x").read_bytes() == b"a"
+    prepare(tmp_path / "a", None)
+    assert not (tmp_path / "a/preroll").is_symlink()
+    prepare(tmp_path / "a", tmp_path / "memory")
+    assert (tmp_path / "a/preroll/x").read_bytes() == b"a"
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(MissingPart, match=r"storage\.preroll_dir .*file/deeper cannot be used"):
+        prepare(tmp_path / "a", tmp_path / "file/deeper")
+
+
+def test_a_row_of_the_ring_leads_nowhere_else(box: Box, tmp_path: Path) -> None:
+    victim = tmp_path / "memory" / "other" / "x"
+    victim.parent.mkdir()
+    victim.write_bytes(b"of another box")
+    with pytest.raises(Exception, match="leads out"):
+        inside(box.root, "preroll/../vedette.db", SEGMENTS)
+    with pytest.raises(Exception, match="leads out"):
+        inside(box.root, f"preroll/yard/../../../{victim.parent.name}/x", SEGMENTS)

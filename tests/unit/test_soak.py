@@ -1,0 +1,103 @@
+"""The soak's plan and its judgement: what must be noticed, recovered from, left alone, and stay flat."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from benchmarks.soak.judge import judge, of_log, slope
+from benchmarks.soak.plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
+from benchmarks.soak.watch import Glance
+
+BEGUN = 5000.0
+STALL = Fault("stall", "yard", 20.0, 40.0)
+GAP = {"t_start": BEGUN + 20, "t_end": BEGUN + 41, "reason": "nothing came"}
+
+
+def watched(dark: tuple[float, float] = (22.0, 42.0), *, mb: float = 200.0, grows: float = 0.0) -> list[Glance]:
+    """Two minutes; the yard is not live between the two times of `dark`, and no packets come from 20 to 42 s."""
+    found = []
+    for n in range(120):
+        states = {"yard": "stalled" if dark[0] <= n < dark[1] else "live", "gate": "live"}
+        packets = {"yard": 15.0 * (min(n, 20) + max(0, n - 42)), "gate": 15.0 * n}
+        found.append(Glance(BEGUN + n, states, packets, 1.0, int((mb + grows * n) * 1e6)))
+    return found
+
+
+def said(faults: list[Fault], glances: list[Glance], gaps: dict[str, list[dict[str, object]]] | None = None) -> str:
+    known = {"yard": [GAP]} if gaps is None else gaps
+    return " | ".join(each.text for each in judge(faults, BEGUN, glances, known, 45.0).findings)
+
+
+def test_a_stall_that_is_shown_and_recovered_from_is_as_it_should_be() -> None:
+    verdict = judge([STALL], BEGUN, watched(), {"yard": [GAP]}, 45.0)
+    assert verdict.findings == []
+    assert (verdict.noticed_s, verdict.recovered_s, verdict.disturbed_s) == ([2.0], [2.0], 0.0)
+
+
+def test_a_stall_that_nobody_is_shown_is_found_twice() -> None:
+    words = said([STALL], watched(dark=(0, 0)))
+    assert "stall at 20 s was not noticed within 10 s" in words
+    assert "shown as live" in words
+
+
+def test_a_stall_without_a_plan_is_found_too() -> None:
+    assert "shown as live" in said([], watched(dark=(0, 0)))
+
+
+def test_late_notice_late_recovery_and_a_missing_gap_are_findings() -> None:
+    assert "not noticed" in said([STALL], watched(dark=(35, 50)))
+    assert "not recovered" in said([STALL], watched(dark=(22, 110)))
+    assert "no gap" in said([STALL], watched(), {})
+
+
+def test_a_camera_that_goes_dark_though_nothing_was_wrong_with_it_is_a_finding() -> None:
+    assert "nothing was wrong" in said([], watched())
+    assert "gate" not in said([STALL], watched())
+
+
+def test_the_whole_server_gone_is_everybody_s_fault() -> None:
+    words = said([replace(STALL, kind="off", camera="")], watched())
+    assert "gate: off at 20 s was not noticed" in words
+    assert "yard: off" not in words
+
+
+def test_memory_that_grows_is_told_and_a_step_at_the_start_is_not() -> None:
+    assert "memory grew" in said([STALL], watched(grows=1.0))
+    stepped = [replace(each, pss_bytes=10**7) if n < 15 else each for n, each in enumerate(watched())]
+    assert said([STALL], stepped) == ""
+
+
+def test_the_slope_is_not_led_by_outliers() -> None:
+    points = [(float(n), 2.0 * n + (500 if n % 10 == 0 else 0)) for n in range(100)]
+    assert abs(slope(points) - 2.0) < 0.2
+    assert abs(slope([(float(n), 2.0 * n) for n in range(5000)]) - 2.0) < 1e-9
+
+
+def test_a_plan_is_its_seed_s_and_leaves_time_to_recover() -> None:
+    cameras = [f"cam{k}" for k in range(8)]
+    plan = make(cameras, 7200.0, LONG, seed=1)
+    assert plan == make(cameras, 7200.0, LONG, seed=1) != make(cameras, 7200.0, LONG, seed=2)
+    assert {fault.kind for fault in plan} == {*LASTING, *AT_ONCE, "off"}
+    assert all(fault.end_s + LONG.recover_s <= 7200 for fault in plan)
+    for camera in cameras:
+        own = [fault for fault in plan if fault.camera in ("", camera)]
+        assert len(own) > 20
+        for one, other in pairwise(own):
+            assert one.end_s + LONG.recover_s <= other.start_s
+
+
+def test_a_minute_is_enough_for_some_faults() -> None:
+    plan = make(["cam0", "cam1"], 60.0, SHORT, seed=1)
+    assert {fault.camera for fault in plan} == {"cam0", "cam1"}
+    assert any(fault.kind in LASTING for fault in plan)
+
+
+def test_a_recorder_that_gives_up_is_read_in_the_log_once() -> None:
+    log = (
+        "12:10:41 info    core: alert on cam2: seen (person)\n"
+        "12:10:41 warning ingest.recorder: camera cam0: recording is paused: invalid argument\n"
+        "12:11:45 warning ingest.recorder: camera cam0: recording is paused: invalid argument (and 8 times more)\n"
+    )
+    (found,) = of_log(log)
+    assert found.text == "the log says: ingest.recorder: camera cam0: recording is paused: invalid argument"

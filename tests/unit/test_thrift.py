@@ -1,0 +1,309 @@
+"""What is decoded: only key frames while nothing happens, and when something does, what led to it as well."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import av
+import pytest
+from places import FPS, Lookout, place
+
+from appliance import config
+from appliance.ingest.clip import Clip
+from appliance.ingest.decode import Frame
+from appliance.ingest.examine import LATE_SHARE, Examiner
+from appliance.ingest.thrift.held import BYTES_MAX, PACKETS_MAX, Held
+from appliance.ingest.thrift.thrift import LATE_MAX, Thrift
+from appliance.track.tracker import Tracker
+from appliance.types import DecodeState, FrameBoxes
+
+HEARTBEAT_S = 2.0
+VISIT = (9.4, 12.0)
+
+
+@dataclass
+class Seen:
+    """What came of a film."""
+
+    looks: list[FrameBoxes]
+    thrift: Thrift
+    decoded: int
+    frames: int
+    states: list[tuple[float, DecodeState, str]]
+
+    def visitors(self, visit: tuple[float, float] = VISIT) -> list[float]:
+        return [look.t for look in self.looks if look.objects and visit[0] - 0.5 <= look.t <= visit[1] + 0.5]
+
+    def state_at(self, t: float) -> DecodeState:
+        return [state for at, state, _ in self.states if at <= t][-1]
+
+
+def watch(path: Path, latency: config.Latency = "normal", *, fps: float = 5, heartbeat_s: float = HEARTBEAT_S) -> Seen:
+    plan = config.Detect(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
+    detector = Lookout()
+    examiner = Examiner("gate", detector, Tracker(detector.labels), plan)
+    thrift = Thrift(latency, fps, heartbeat_s, examiner)
+    looks, states = [], []
+    with Clip(str(path)) as clip:
+        for frame in clip.frames(thrift):
+            assert frame.index == round(frame.t * _fps(clip)), "as if all had been decoded"
+            states.append((frame.t, thrift.state, thrift.why))
+            look = examiner.due(frame.index, frame.t, frame.picture, next_s=frame.next_s)
+            if look is not None:
+                looks.append(examiner.result(look, detector.detect([examiner.picture(look)])[0]))
+        return Seen(looks, thrift, clip.decoded, clip.decoded + clip.skipped, states)
+
+
+def _fps(clip: Clip) -> float:
+    return 1 / clip.info.frame_s
+
+
+def gaps(looks: list[FrameBoxes]) -> list[float]:
+    return [b.t - a.t for a, b in itertools.pairwise(looks)]
+
+
+CODINGS = {
+    "gop 15": {"gop": 15, "bframes": "0"},
+    "gop 30": {"gop": 30, "bframes": "0"},
+    "gop 60": {"gop": 60, "bframes": "0"},
+    "gop 175, 11.7 s": {"gop": 175, "bframes": "0"},
+    "b-frames": {"gop": 30, "bframes": "3"},
+    "b-pyramid": {"gop": 30, "bframes": "4", "b-pyramid": "normal"},
+    "hevc": {"codec": "libx265", "gop": 30, "bframes": "0", "open-gop": "0"},
+    "hevc b-frames": {"codec": "libx265", "gop": 30, "bframes": "3", "open-gop": "0"},
+    "mjpeg": {"codec": "mjpeg"},
+    "mpeg4": {"codec": "mpeg4", "gop": 30},
+}
+
+
+@pytest.fixture(scope="module", params=list(CODINGS))
+def coding(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    folder = tmp_path_factory.mktemp("coding")
+    how = {**CODINGS[request.param]}
+    ending = "avi" if how.get("codec") == "mjpeg" else "mp4"
+
+    def make(name: str, seconds: float, *visits: tuple[float, float]) -> Path:
+        path = folder / f"{name}.{ending}"
+        return path if path.exists() else place(path, seconds, visits, **how)
+
+    make.key_s = how.get("gop", 1) / FPS  # type: ignore[attr-defined]
+    return make
+
+
+def test_the_first_moments_of_a_visitor_are_examined_as_if_all_had_been_decoded(coding: Callable[..., Path]) -> None:
+    """Somebody comes in the middle of a group of pictures; the looks at them are those that `lowest` takes."""
+    path = coding("visit", 26, VISIT, (21.3, 23.5))
+    lowest, normal = watch(path, "lowest"), watch(path, "normal")
+    for visit in (VISIT, (21.3, 23.5)):
+        assert normal.visitors(visit), "nobody was seen"
+        assert normal.visitors(visit)[0] <= lowest.visitors(visit)[0] + 0.3
+        assert len(normal.visitors(visit)) >= len(lowest.visitors(visit)) - 2
+    assert [look.t for look in normal.looks] == sorted({look.t for look in normal.looks})
+    assert normal.frames == lowest.frames, "each picture is decoded or counted as skipped"
+
+
+def test_a_quiet_place_is_looked_at_each_heartbeat_and_little_is_decoded(coding: Callable[..., Path]) -> None:
+    seen = watch(coding("quiet", 40))
+    assert max(gaps(seen.looks)) <= HEARTBEAT_S * (1 + LATE_SHARE) + 1e-6
+    assert seen.frames == 40 * FPS
+    key_s: float = coding.key_s  # type: ignore[attr-defined]
+    if key_s <= HEARTBEAT_S:
+        assert seen.decoded < 0.45 * seen.frames  # of which the first seconds, to learn, are a part
+        assert seen.thrift.skipped == seen.frames - seen.decoded
+    else:  # the heartbeat needs the packets up to it
+        assert seen.decoded < seen.frames
+
+
+def test_after_the_visitor_is_gone_it_is_idle_again(coding: Callable[..., Path]) -> None:
+    seen = watch(coding("visit", 26, VISIT, (21.3, 23.5)))
+    assert seen.state_at(11.5) != "idle"
+    assert seen.state_at(20.5) == "idle"
+
+
+def test_thrifty_sees_the_visitor_with_the_next_key_frame(coding: Callable[..., Path]) -> None:
+    path = coding("visit", 26, VISIT, (21.3, 23.5))
+    key_s: float = coding.key_s  # type: ignore[attr-defined]
+    lowest, thrifty = watch(path, "lowest"), watch(path, "thrifty")
+    assert thrifty.visitors()[0] <= lowest.visitors()[0] + min(key_s, HEARTBEAT_S * (1 + LATE_SHARE)) + 0.3
+    assert thrifty.decoded <= lowest.decoded
+
+
+def test_the_same_film_gives_the_same_looks(coding: Callable[..., Path]) -> None:
+    path = coding("visit", 26, VISIT, (21.3, 23.5))
+    assert watch(path).looks == watch(path).looks
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"codec": "libx264", "gop": 30, "intra-refresh": "1"}, "not whole pictures"),
+        ({"codec": "libx264", "gop": 30, "bframes": "3", "open-gop": "1"}, "not whole pictures"),
+        ({"codec": "libx265", "gop": 30, "bframes": "3", "open-gop": "1"}, "open"),
+        ({"codec": "libx264", "gop": 600}, "no key frame for 12 s"),
+    ],
+)
+def test_a_stream_that_allows_nothing_else_is_decoded_whole_and_says_why(
+    tmp_path: Path, how: dict[str, str], why: str
+) -> None:
+    path = place(tmp_path / "film.mp4", 28, [(22.3, 24.5)], **how)
+    seen, lowest = watch(path), watch(path, "lowest")
+    assert any(state == "everything" and why in reason for _, state, reason in seen.states), seen.states[-1]
+    assert seen.states[-1][1] == "everything"
+    assert seen.thrift.skipped == 0
+    assert [look.t for look in seen.looks] == [look.t for look in lowest.looks]
+
+
+def test_lowest_decodes_everything(tmp_path: Path) -> None:
+    seen = watch(place(tmp_path / "film.mp4", 12), "lowest")
+    assert (seen.decoded, seen.thrift.skipped, seen.thrift.state) == (12 * FPS, 0, "everything")
+    assert seen.thrift.why == "detect.latency is lowest"
+
+
+@dataclass
+class Scripted:
+    """An attention that does what it is told; nothing moves unless the script says so."""
+
+    busy_from: float = float("inf")
+    changed_at: float = float("inf")
+    looked: float = float("-inf")
+    t: float = 0.0
+    asked: list[float] = field(default_factory=list)
+
+    def busy(self, t: float) -> bool:
+        self.t = t
+        return t < 2 or t >= self.busy_from  # the first moments of a camera are always busy
+
+    def moved(self, t: float) -> bool:
+        return self.busy(t)
+
+    def overdue(self, t: float) -> bool:
+        return t - self.looked >= HEARTBEAT_S - 0.002
+
+    def changed(self, picture: av.VideoFrame) -> bool:
+        t = round(float(picture.pts) / 1e6, 3)
+        self.asked.append(t)
+        return t >= self.changed_at
+
+
+def handed(
+    path: Path, attention: Scripted, latency: config.Latency = "normal", *, looking: bool = True
+) -> tuple[list[Frame], Thrift]:
+    """looking: every picture is looked at; else no heartbeat is ever due."""
+    attention.looked = float("-inf") if looking else float("inf")
+    thrift = Thrift(latency, 5, HEARTBEAT_S, attention)
+    frames = []
+    with Clip(str(path)) as clip:
+        for frame in clip.frames(thrift):
+            attention.looked = max(attention.looked, frame.t)
+            frames.append(frame)
+    return frames, thrift
+
+
+@pytest.fixture(scope="module")
+def restless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So noisy that sizes say nothing."""
+    return place(tmp_path_factory.mktemp("film") / "noise.mp4", 16, noise=12, bframes="0")
+
+
+def test_a_change_in_a_key_frame_brings_the_group_before_it(restless: Path) -> None:
+    """The packets told nothing; but what the key frame at 10 s shows began after the one at 8 s."""
+    frames, thrift = handed(restless, Scripted(changed_at=9.9, busy_from=10.0))
+    late = [frame for frame in frames if 8.0 < frame.t <= 10.0]
+    assert [frame.index for frame in late] == list(range(121, 151))
+    assert all(frame.late for frame in late)
+    assert [frame.t for frame in frames] == sorted({frame.t for frame in frames})
+    assert thrift.skipped == 16 * FPS - len(frames)
+
+
+def test_of_a_long_group_only_so_many_pictures_are_handed_on(tmp_path: Path) -> None:
+    """Eight seconds at once: spread evenly from the first to the last, the rest is counted."""
+    path = place(tmp_path / "long.mp4", 36, gop=8 * FPS, noise=12, bframes="0")
+    frames, thrift = handed(path, Scripted(changed_at=31.9, busy_from=32.0), looking=False)
+    late = [frame.t for frame in frames if frame.late]
+    assert LATE_MAX - 2 <= len(late) <= LATE_MAX + 1
+    assert late[0] < 24.2
+    assert late[-1] > 31.0
+    assert thrift.thinned == 8 * FPS - len(late)
+
+
+def test_thrifty_leaves_the_group_before_it(restless: Path) -> None:
+    frames, _ = handed(restless, Scripted(changed_at=9.9, busy_from=10.0), "thrifty")
+    assert not [frame for frame in frames if 8.0 < frame.t < 10.0]
+    assert len([frame for frame in frames if 10.0 <= frame.t < 12.0]) == 30
+
+
+def test_what_the_detector_found_in_a_key_frame_brings_all_since(restless: Path) -> None:
+    """The answer comes half a second after the question: nothing of that half second is lost."""
+    frames, thrift = handed(restless, Scripted(busy_from=8.5))
+    since = [frame for frame in frames if 8.0 < frame.t < 9.0]
+    assert since[0].t < 8.3
+    assert {frame.late for frame in since} == {True, False}
+    assert thrift.cues == 1
+
+
+def test_idle_shows_key_frames_only_and_says_when_the_next_comes(restless: Path) -> None:
+    frames, thrift = handed(restless, Scripted())
+    idle = [frame for frame in frames if frame.t > 4.3]
+    assert [frame.t for frame in idle] == [6.0, 8.0, 10.0, 12.0, 14.0]
+    assert {round(frame.next_s, 3) for frame in idle} == {2.0}
+    assert thrift.skipped == 16 * FPS - len(frames)
+
+
+def test_key_frames_that_come_just_before_a_heartbeat_are_looked_at(tmp_path: Path) -> None:
+    """Every 1.4 s a key frame: to wait for 2.0 s would mean to decode the packets up to there."""
+    seen = watch(place(tmp_path / "film.mp4", 30, gop=21))
+    idle = [look.t for look in seen.looks if look.t > 10]
+    assert max(b - a for a, b in itertools.pairwise(idle)) <= 1.41  # seconds, of key frames
+    assert seen.decoded < 0.45 * seen.frames
+
+
+class Packet:
+    """As far as `Held` cares."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_what_is_held_is_bounded_in_packets_and_bytes() -> None:
+    for size, most in ((10, PACKETS_MAX), (BYTES_MAX // 10, 10)):
+        held = Held()
+        held.begin(Packet(size))  # type: ignore[arg-type]
+        for _ in range(3 * most):
+            held.add(Packet(size))  # type: ignore[arg-type]
+            assert len(held.packets) <= most
+            assert sum(packet.size for packet in held.packets) <= BYTES_MAX
+        assert not held.whole
+
+
+def spoilt(packet: av.Packet) -> av.Packet:
+    data = bytes(packet)
+    new = av.Packet(data[:40] + bytes(len(data) - 40))
+    new.pts, new.dts, new.time_base, new.is_keyframe = packet.pts, packet.dts, packet.time_base, True
+    return new
+
+
+def test_a_damaged_key_frame_does_not_close_the_eye(tmp_path: Path) -> None:
+    """What follows it is decoded as well as it can be, and from the next key frame on all is well."""
+    path = place(tmp_path / "film.mp4", 20, [(15.2, 17.5)])
+    broken = tmp_path / "broken.mp4"
+    with av.open(str(path)) as source, av.open(str(broken), "w") as out:
+        stream = out.add_stream_from_template(source.streams.video[0])
+        for n, packet in enumerate(source.demux(source.streams.video[0])):
+            if packet.size:
+                new = spoilt(packet) if n == 150 else packet
+                new.stream = stream
+                out.mux(new)
+    detector = Lookout()
+    plan = config.Detect()
+    examiner = Examiner("gate", detector, Tracker(detector.labels), plan)
+    thrift = Thrift("normal", plan.fps, plan.heartbeat_s, examiner)
+    seen = []
+    with Clip(str(broken)) as clip:
+        for frame in clip.frames(thrift):
+            found = examiner.examine(frame.index, frame.t, frame.picture)
+            seen += [found] if found else []
+    assert any(look.objects for look in seen if 15 < look.t < 18)
+    assert max(gaps(seen)) <= 4.1

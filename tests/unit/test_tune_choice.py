@@ -1,0 +1,198 @@
+"""What a sweep chooses and how it explains that: pure arithmetic on made-up outcomes."""
+
+from __future__ import annotations
+
+import pytest
+from replay.films import site
+
+from appliance.errors import UsageError
+from appliance.scenario.tune.choice import Aim, choose, read_aim
+from appliance.scenario.tune.point import Outcome, Point, difference
+from appliance.scenario.tune.sweep import Setting, Value, changed, grid, read
+from appliance.scenario.tune.words import sentences
+
+
+def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> Outcome:
+    places = tuple((f"event {number}", 1, int(flag)) for number, flag in enumerate(filled))
+    return Outcome(
+        scenario=name,
+        places=places,
+        right=sum(filled),
+        wrong=wrong,
+        delays=(),
+        alerts=alerts,
+        footage_s=60.0,
+        bytes=0,
+    )
+
+
+def point(value: float | None, *outcomes: Outcome) -> Point:
+    setting: Setting = () if value is None else (("rules.score_min", value),)
+    return Point(setting, outcomes)
+
+
+def test_takes_the_best_precision_among_the_points_that_reach_the_recall() -> None:
+    points = [
+        point(None, outcome("a", [True] * 8 + [False] * 2, wrong=0)),
+        point(0.3, outcome("a", [True] * 10, wrong=6)),
+        point(0.4, outcome("a", [True] * 10, wrong=2)),
+        point(0.9, outcome("a", [True] * 2 + [False] * 8, wrong=0)),
+    ]
+    choice = choose(points, Aim("recall", 0.95))
+    assert choice.point.setting == (("rules.score_min", 0.4),)
+    assert choice.reached
+    told = " ".join(sentences(choice, points))
+    assert "2 events that had to be reported more, 2 false alarms more" in told
+    assert "not as it is: its precision of 1.000 is better, but its recall is 0.800" in told
+
+
+def test_takes_the_nearest_to_the_aim_when_nothing_reaches_it_and_says_so() -> None:
+    points = [
+        point(None, outcome("a", [True] * 5 + [False] * 5)),
+        point(0.4, outcome("a", [True] * 9 + [False], wrong=9)),
+    ]
+    choice = choose(points, Aim("recall", 0.95))
+    assert choice.point.setting == (("rules.score_min", 0.4),)
+    assert not choice.reached
+    assert any("no point reaches the aim" in sentence for sentence in sentences(choice, points))
+
+
+def test_leaves_the_present_setting_where_nothing_is_better() -> None:
+    same = outcome("a", [True] * 4)
+    points = [point(0.3, same), point(None, same), point(0.7, same)]
+    choice = choose(points, Aim("recall", 0.95))
+    assert choice.point.present
+    told = sentences(choice, points)
+    assert "that is the present setting: nothing to change" in told
+    assert "just the same comes of: rules.score_min 0.3; rules.score_min 0.7" in told
+
+
+def test_the_other_aims() -> None:
+    strict = point(0.8, outcome("a", [True] * 6 + [False] * 4, wrong=0))
+    loose = point(0.3, outcome("a", [True] * 10, wrong=10))
+    between = point(None, outcome("a", [True] * 9 + [False], wrong=1))
+    points = [strict, loose, between]
+    assert choose(points, Aim("precision", 1.0)).point is strict
+    assert choose(points, Aim("recall", 1.0)).point is loose
+    assert choose(points, Aim("f1")).point is between
+
+
+def test_fewer_alerts_decide_between_points_that_are_equally_right() -> None:
+    busy = point(None, outcome("a", [True] * 3, alerts=9))
+    calm = point(0.6, outcome("a", [True] * 3, alerts=3))
+    assert choose([busy, calm], Aim("recall", 0.95)).point is calm
+
+
+def test_a_difference_is_paired_so_that_common_luck_falls_out() -> None:
+    hard = [True] * 20 + [False] * 20
+    better = point(0.4, outcome("a", hard[:-6] + [True] * 6))
+    present = point(None, outcome("a", hard))
+    gained = difference(better, present)
+    assert gained is not None
+    assert gained.value == pytest.approx(6 / 40)
+    assert gained.clear
+    same = difference(present, present)
+    assert same is not None
+    assert same.low < 0 < same.high, "forty events alike do not prove that all are"
+    one_more = difference(point(0.4, outcome("a", [*hard[:-1], True])), present)
+    assert one_more is not None
+    assert not one_more.clear, "one event more of forty proves nothing"
+
+
+def test_points_that_were_asked_for_other_events_are_not_compared() -> None:
+    assert difference(point(2.0, outcome("a", [True] * 3)), point(None, outcome("a", [True] * 4))) is None
+
+
+def test_leaving_out_a_clip_finds_a_setting_that_only_suits_the_others() -> None:
+    """0.4 is best over all, thanks to clip c; judged on clips that did not choose it, the gain is gone."""
+    present = point(None, *(outcome(name, [True, True, True, False]) for name in "abc"))
+    lucky = point(0.4, outcome("a", [False] * 4), outcome("b", [True] * 4), outcome("c", [True] * 4))
+    choice = choose([present, lucky], Aim("recall", 0.7))
+    assert choice.left_out is not None
+    assert choice.left_out.recall.of == 12
+    f1 = choose([present, lucky], Aim("f1"))
+    assert f1.left_out is not None
+    assert f1.left_out.recall.value is not None
+    # Without a: 0.4 wins, and finds nothing in a. Without b or c: as it is.
+    assert f1.left_out.recall.value == pytest.approx((0 + 3 + 3) / 12)
+
+
+def test_two_clips_are_too_few_to_leave_one_out_and_that_is_said() -> None:
+    points = [point(None, outcome("a", [True]), outcome("b", [True]))]
+    choice = choose(points, Aim("recall", 0.95))
+    assert choice.left_out is None
+    assert "same footage" in sentences(choice, points)[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("rules.score_min=0.3:0.5:0.1", (0.3, 0.4, 0.5)),
+        ("alerts.merge_s=4,8,16", (4.0, 8.0, 16.0)),
+        ("detector.model=auto,models/new.onnx", ("auto", "models/new.onnx")),
+        ("detect.fps=5", (5.0,)),
+        ("rules.score_min=0.1:0.7:0.2", (0.1, 0.3, 0.5, 0.7)),  # not 0.30000000000000004
+    ],
+)
+def test_reads_what_is_swept(text: str, values: tuple[Value, ...]) -> None:
+    assert read(text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rules.score_min", "write KEY="),
+        ("rules.colour=1,2", "there is no such setting"),
+        ("escalation.frames=1", "there is no such setting"),
+        ("rules.score_min=0.8:0.3:0.1", "goes nowhere"),
+        ("rules.score_min=0.3:0.8:0", "goes nowhere"),
+        ("rules.score_min=high", "neither"),
+        ("rules.score_min=0:1:0.0001", "1 to 100"),
+        ("rules.score_min=,", "1 to 100"),
+    ],
+)
+def test_refuses_what_cannot_be_swept(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read(text)
+
+
+def test_refuses_too_many_combinations_and_doubles() -> None:
+    with pytest.raises(UsageError, match="over 400"):
+        grid([read("rules.score_min=0.01:0.99:0.01"), read("alerts.merge_s=1:20:1")])
+    with pytest.raises(UsageError, match="twice"):
+        grid([read("detect.fps=1,2"), read("detect.fps=5")])
+
+
+def test_puts_the_values_where_they_belong_and_nowhere_else() -> None:
+    config = site()
+    sweeps = [
+        read("rules.score_min=0.7"),
+        read("rules.loiterer.seconds=9"),
+        read("detect.fps=2"),
+        read("alerts.merge_s=3"),
+    ]
+    tried = changed(config, sweeps, grid(sweeps)[0])
+    rules = tried.cameras["gate"].rules
+    assert {rule.score_min for rule in rules} == {0.7}
+    assert [getattr(rule, "seconds", None) for rule in rules] == [None, None, 9.0, None, None]
+    assert (tried.cameras["gate"].detect.fps, tried.alerts.merge_s) == (2.0, 3.0)
+    assert config == site(), "the site file's own settings stay as they are"
+    assert not read("rules.nobody.score_min=0.5").found_in(config)
+
+
+def test_a_value_that_the_site_file_would_refuse_is_refused_with_its_reason() -> None:
+    sweep = read("rules.score_min=0.5,1.5")
+    with pytest.raises(UsageError, match=r"rules\.score_min: 1\.5 is not possible: .*less than or equal to 1"):
+        sweep.change(site(), 1.5)
+
+
+@pytest.mark.parametrize("text", ["recall", "recall>=2", "speed>=0.5", "recall>=", ""])
+def test_refuses_an_aim_that_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match="--aim"):
+        read_aim(text)
+
+
+def test_reads_an_aim() -> None:
+    assert read_aim("recall>=0.95") == Aim("recall", 0.95)
+    assert read_aim("precision >= 1") == Aim("precision", 1.0)
+    assert read_aim("f1") == Aim("f1")

@@ -1,0 +1,105 @@
+"""What may be written after --with, and what is said to a slip."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from appliance.cli import main
+from appliance.errors import UsageError
+from appliance.weather.help import weather_help
+from appliance.weather.kinds import KINDS, Kind
+from appliance.weather.spec import condition, conditions
+from appliance.weather.weather import CLEAR, Weather
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rain", "rain:10mm"),
+        ("rain:40mm", "rain:40mm"),
+        ("rain:40", "rain:40mm"),
+        ("ir@20s", "infrared:25m@20s"),
+        ("ir:15m@1:05", "infrared:15m@65s"),
+        ("fog:50m@10-30s", "fog:50m@10s-30s"),
+        ("drop:5%", "drop:5%"),
+        ("exposure:-2ev", "exposure:-2ev"),
+        ("freeze:500ms@10s", "freeze:0.5s@10s"),
+        ("gap@0:20", "gap:3s@20s"),
+        ("cut:3s@20s", "gap:3s@20s"),
+        ("late:1s", "late:1000ms"),
+        ("scale:0.5", "scale:0.5"),
+        ("night@0s-9s", "night:1lux@0s-9s"),
+    ],
+)
+def test_what_was_written_is_said_in_full_and_reads_back(text: str, words: str) -> None:
+    read = condition(text)
+    assert read.words == words
+    assert condition(words) == read
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("snwo", "did you mean `snow`?"),
+        ("tempest", "there is: rain, snow"),
+        ("rain:400mm", "from 1mm to 100mm"),
+        ("rain:10px", "counted in mm, as in `rain:40mm`"),
+        ("noise:4px", "noise is a plain number"),
+        ("rain:lots", "`lots` is no strength; write `rain:40mm`"),
+        ("freeze", "say when, as in `freeze:2s@10s`"),
+        ("rain@soon", "`soon` is no time"),
+        ("rain@20s-10s", "ends before it begins"),
+        ("rain:", "is no weather"),
+        ("none,rain", "write it alone"),
+        (",".join(["rain"] * 41), "at most 40"),
+    ],
+)
+def test_a_slip_is_told_with_what_would_be_right(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        conditions([text])
+
+
+def test_the_order_and_the_commas_do_not_matter() -> None:
+    assert (
+        conditions(["night,rain", "drop"]) == conditions(["drop", "rain", "night"]) == conditions(["rain,drop,night"])
+    )
+    assert conditions(["rain, rain"]) == conditions(["rain"])
+
+
+def test_clear_weather_is_the_same_with_any_seed() -> None:
+    assert Weather.read(["none"], 7) == Weather.read([], 3) == CLEAR
+    assert Weather.read(["rain"], 7) != Weather.read(["rain"], 8)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_example_of_the_help_reads_and_every_kind_has_one(kind: Kind) -> None:
+    assert condition(kind.example).kind == kind
+    assert kind.example in weather_help()
+    assert kind.least <= (kind.seconds if kind.amount is None else kind.amount) <= kind.most
+
+
+def test_a_window_ends_and_a_moment_lasts_its_seconds() -> None:
+    fog, freeze = condition("fog@10s-20s"), condition("freeze:2s@10s")
+    assert [fog.at(t) for t in (9.9, 10, 19.9, 20)] == [False, True, True, False]
+    assert [freeze.at(t) for t in (9.9, 10, 11.9, 12)] == [False, True, True, False]
+    assert condition("rain").t1 == math.inf
+
+
+@pytest.mark.parametrize("command", [["replay"], ["scenario", "run"]])
+def test_help_is_shown_without_anything_else_on_the_line(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--with", "help"])
+    assert left.value.code == 0
+    assert "ir:15m@20s" in capsys.readouterr().out
+
+
+def test_a_slip_on_the_command_line_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["replay", "x.mp4", "--config", "site.yaml", "--with", "rian"])
+    assert left.value.code == 2
+    assert "did you mean `rain`?" in capsys.readouterr().err
