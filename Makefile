@@ -23,7 +23,7 @@ demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dash
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)")
 
 test: setup browser  ## run every test that CI runs, files side by side on all cores
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: setup browser  ## run also what takes minutes
 	$(BIN)/python -m pytest -m 'slow or not slow'
