@@ -1,0 +1,82 @@
+"""The values that travel between rooms: frozen, slotted, without behaviour beyond arithmetic on themselves.
+
+Coordinates are shares of the picture (0..1), boxes are `(x1, y1, x2, y2)`. Times are UTC seconds live and seconds
+since the clip's first frame in a replay. Objects that carry a `type` are JSON lines on the ingest channel and in the
+replay log (see `appliance.wire`); their fields may grow, those that stand here stay.
+"""
+
+from appliance.types.alerts import Alert, AlertChange, BestView, Event, Step
+from appliance.types.cameras import (
+    CameraMeter,
+    CameraState,
+    Gap,
+    HealthEvent,
+    IngestHealth,
+    IngestMessage,
+    Relearn,
+    SegmentRow,
+)
+from appliance.types.frames import Detections, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types.log import LogEnd, LogLine, LogVerdict
+from appliance.types.routes import Route, RouteInputs
+from appliance.types.words import (
+    EVIDENCE_STEPS,
+    HEALTH_KINDS,
+    SCHEMA,
+    SEVERITIES,
+    Box,
+    CameraStateName,
+    Decision,
+    DecodeState,
+    EventKind,
+    EvidenceStep,
+    HealthKind,
+    Point,
+    Privacy,
+    Review,
+    SegmentKind,
+    Severity,
+    When,
+)
+
+__all__ = [
+    "EVIDENCE_STEPS",
+    "HEALTH_KINDS",
+    "SCHEMA",
+    "SEVERITIES",
+    "Alert",
+    "AlertChange",
+    "BestView",
+    "Box",
+    "CameraMeter",
+    "CameraState",
+    "CameraStateName",
+    "Decision",
+    "DecodeState",
+    "Detections",
+    "Event",
+    "EventKind",
+    "EvidenceStep",
+    "FrameBoxes",
+    "Gap",
+    "HealthEvent",
+    "HealthKind",
+    "IngestHealth",
+    "IngestMessage",
+    "LogEnd",
+    "LogLine",
+    "LogVerdict",
+    "Point",
+    "Privacy",
+    "Relearn",
+    "Review",
+    "Route",
+    "RouteInputs",
+    "SegmentKind",
+    "SegmentRow",
+    "Severity",
+    "Step",
+    "StreamHeader",
+    "TrackedObject",
+    "When",
+]

@@ -1,0 +1,125 @@
+"""What the ingest process says of a camera beside its boxes: state, recording, counters, health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.types.frames import FrameBoxes, StreamHeader
+from appliance.types.words import CameraStateName, DecodeState, HealthKind, SegmentKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraState:
+    """The camera changed state. `reason` is one sentence for a person, without secrets."""
+
+    type: Literal["state"] = "state"
+    camera: str
+    state: CameraStateName
+    t: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentRow:
+    """A recorded segment began, grew (each fragment flushed to disk) or was closed (`complete`).
+
+    path is relative to the storage folder. t_start is the time of the first packet, t_end the end of the last packet
+    that is readable on disk; pts 0 of the file is t_start. kind: of a continuous recording, of a pre-roll ring, or
+    taken out of the ring because an alert needs it.
+    """
+
+    type: Literal["segment"] = "segment"
+    camera: str
+    path: str
+    t_start: float
+    t_end: float
+    bytes: int
+    frames: int
+    codec: str
+    size: tuple[int, int]
+    complete: bool
+    kind: SegmentKind = "continuous"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Nothing was received, or nothing could be recorded, between two times. `t_end` None while it lasts."""
+
+    type: Literal["gap"] = "gap"
+    camera: str
+    t_start: float
+    t_end: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraMeter:
+    """What a camera did since the previous meter message (deltas, about one message a second per camera).
+
+    received: bytes from the camera's socket (TCP payload as the kernel counted it; `exact`), or, where the kernel
+    cannot say, the sum of packet sizes (`exact` False). unexamined: frames due for a look that did not get one.
+    unrecorded: packets that the recorder could not keep. skipped: packets that were never decoded; decoding: what is
+    decoded now, None from a process that does not say, with the reason where there is one.
+    """
+
+    type: Literal["meter"] = "meter"
+    camera: str
+    t: float
+    received: int
+    exact: bool
+    packets: int
+    decoded: int
+    examined: int
+    unexamined: int
+    reconnects: int = 0
+    unrecorded: int = 0
+    skipped: int = 0
+    decoding: DecodeState | None = None
+    decoding_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestHealth:
+    """A sign of life of the ingest process, about one a second."""
+
+    type: Literal["health"] = "health"
+    t: float
+    detector_ms: float
+    queue: int
+    rss_bytes: int
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEvent:
+    """Something about a camera (or, with camera "", about the box) is not as it should be; told anew when it changes.
+
+    t: when this was said, t_start when it began, t_end when it was over (None while it lasts). reason: one sentence
+    without secrets. recovery: what was tried last to mend it, attempts: how often; times: how often it came back within
+    the same event.
+    """
+
+    type: Literal["health_event"] = "health_event"
+    camera: str
+    id: str
+    kind: HealthKind
+    t: float
+    t_start: float
+    t_end: float | None = None
+    reason: str = ""
+    recovery: str = ""
+    attempts: int = 0
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relearn:
+    """To the ingest process: a person says that what a camera shows is right as it is (see HealthEvent)."""
+
+    type: Literal["relearn"] = "relearn"
+    camera: str
+    kind: HealthKind
+
+
+IngestMessage = StreamHeader | FrameBoxes | CameraState | SegmentRow | Gap | CameraMeter | IngestHealth | HealthEvent

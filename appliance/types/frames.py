@@ -1,0 +1,75 @@
+"""What one look found, and what is known of a frame: all that crosses the ingest boundary of a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.types.words import SCHEMA, Box
+
+
+@dataclass(frozen=True, slots=True)
+class Detections:
+    """What one look at one picture found.
+
+    boxes: float32 (N, 4) xyxy, shares of the picture; scores: float32 (N,) 0..1; class_ids: int32 (N,), an index
+    into the detector's `labels`. Empty arrays mean "looked and saw nothing"; "nobody looked" is `None`, never this.
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @classmethod
+    def empty(cls) -> Detections:
+        return cls(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
+
+    def select(self, index: NDArray[np.bool_] | NDArray[np.intp]) -> Detections:
+        """The rows that `index` (a mask or positions) picks."""
+        return Detections(self.boxes[index], self.scores[index], self.class_ids[index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedObject:
+    """One object in one examined frame. `score` is this frame's detection score, rounded to 3 places; `box` to 4."""
+
+    track: int
+    label: str
+    score: float
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHeader:
+    """First line of a camera run (or of a replay log). A new `run` makes all earlier track ids of the camera stale."""
+
+    type: Literal["header"] = "header"
+    schema: int = SCHEMA
+    camera: str
+    clip: str
+    model: str
+    size: tuple[int, int]
+    run: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameBoxes:
+    """What is known of one examined frame; the only picture-derived thing that crosses the ingest boundary.
+
+    seq counts these messages per camera run from 0; frame is the 0-based index of the decoded frame in the run.
+    looked=False: the detector did not answer for this frame, so `objects` says nothing.
+    """
+
+    type: Literal["boxes"] = "boxes"
+    camera: str
+    seq: int
+    frame: int
+    t: float
+    looked: bool
+    objects: tuple[TrackedObject, ...] = ()

@@ -1,0 +1,27 @@
+"""The words that the values are made of: boxes, points and the closed lists of names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Box = tuple[float, float, float, float]
+Point = tuple[float, float]
+Severity = Literal["info", "warning", "alert"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "alert")
+EventKind = Literal["enter", "exit", "line", "dwell"]
+CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
+Decision = Literal["confirmed", "rejected", "unsure"]
+Review = Literal["reviewed", "false_alarm"]
+When = Literal["now", "later", "never"]
+EvidenceStep = Literal["facts", "crops", "frames", "clip"]
+EVIDENCE_STEPS: tuple[EvidenceStep, ...] = ("facts", "crops", "frames", "clip")
+Privacy = Literal["free", "image_free", "never"]
+HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined"]
+HEALTH_KINDS: tuple[HealthKind, ...] = (
+    "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined",
+)  # fmt: skip
+SCHEMA = 1
+SegmentKind = Literal["continuous", "pre_roll", "alert"]
+DecodeState = Literal["everything", "active", "idle"]
+"""What of a camera's pictures is decoded: all (by order, or because the stream allows nothing else), all as long as
+something may happen, key frames only."""
