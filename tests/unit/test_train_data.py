@@ -186,6 +186,7 @@ def test_the_network_that_we_ship_has_learnt_from_no_evaluation_picture(guard: F
     assert_beyond(guard, [row["sha256"] for row in rows], [row["phash"] for row in rows])
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_no_evaluation_picture_is_in_the_assembled_set(guard: Fence, shared_data: Path, tmp_path: Path) -> None:
     """By hash and by looks, also mirrored, of the index alone: the assembly's own filter is not asked."""
