@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLIP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow test-train lint bench bench-ingest soak format clean browser
+.PHONY: help setup demo test test-slow test-train lint bench bench-ingest soak chaos format clean browser
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -53,6 +53,9 @@ bench-ingest: setup  ## what ingest costs and finds beside the usual way (ARGS="
 
 soak: setup      ## two hours of `vedette run` with 8 cameras that misbehave (ARGS="--hours 0.1 --cameras 2")
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+chaos: setup     ## kill -9 and cuts while 2,000 questions flow (ARGS="--with disk --with clock")
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 clean:           ## remove what was built and the demo's data
 	rm -rf $(VENV) build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.yamlfile import Section
 
 
 class Address(Section):
-    """A broker. Neither its repr nor its text holds a secret."""
+    """A broker. Neither its repr nor its text holds a secret.
+
+    credentials: a .creds file (JWT and seed); nkey: a file with an NKEY's seed; tls_cert and tls_key: our own side of
+    mutual TLS, PEM.
+    """
 
     url: Annotated[str, Field(min_length=1, repr=False)]
     credentials: Path | None = None
+    nkey: Path | None = None
     token: SecretStr | None = None
     tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
     @field_validator("url")
     @classmethod
@@ -25,6 +32,15 @@ class Address(Section):
         if urlsplit(url).scheme not in {"nats", "tls", "ws", "wss"}:
             raise ValueError("must begin with nats://, tls://, ws:// or wss://")
         return url
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Address:
+        given = [name for name in ("credentials", "nkey", "token") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are set: a broker takes one of them")
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ValueError("tls_key is set without tls_cert")
+        return self
 
     def __str__(self) -> str:
         parts = urlsplit(self.url)

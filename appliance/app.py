@@ -8,21 +8,22 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from appliance.address import Address
 from appliance.alerts.evidence import EvidenceMaker
 from appliance.broker import LinkState
-from appliance.clock import Clock, SystemClock, local_day
-from appliance.config import SiteConfig
+from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
+from appliance.config import SiteConfig, Uplink
 from appliance.core import Core, Shelves
 from appliance.dashboard.app import create_app
 from appliance.dashboard.ports import HealthState
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingPart, redact
+from appliance.escalate.limits import ttl_s
 from appliance.escalate.outbox import Outbox
 from appliance.escalate.service import EscalationService
 from appliance.escalate.surroundings import Watch
 from appliance.ingest.remains import measure
 from appliance.parts import Part, Parts, periodic
+from appliance.privacy import PrivacyBorder
 from appliance.store.alerts import Alerts
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import NOT_RUNNING, Cameras
@@ -93,6 +94,7 @@ class Appliance:
         """In the order of starting; what makes alerts comes last, and so stops first."""
         wake = self._uplink.wake if self._uplink else None
         evidence = EvidenceMaker(self._db, self._root, self._config, self._clock, ready=wake)
+        self._core.alerted = evidence.wake
         config = self._config
         retention = Retention(self._db, self._root, config.storage, config.cameras)
         before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
@@ -131,8 +133,8 @@ class Appliance:
     def _flush_meter(self) -> None:
         self._shelves.meter.flush(local_day(self._clock.now()))
 
-    def _make_uplink(self, uplink: Address) -> EscalationService:
-        outbox = Outbox(self._db, self._config.escalation.expire_hours * 3600)
+    def _make_uplink(self, uplink: Uplink) -> EscalationService:
+        outbox = Outbox(self._db, self._config.escalation.expire_hours * 3600, ttl_s(self._config))
         shelves = self._shelves
         return EscalationService(
             uplink,
@@ -142,7 +144,7 @@ class Appliance:
             shelves.meter,
             shelves.alerts,
             self._clock,
-            image_free=self._config.image_free,
+            border=PrivacyBorder(self._config, local_weekday_minute, shelves.alerts.events_of),
         )
 
     def _make_dashboard(self) -> DashboardServer:
@@ -178,6 +180,8 @@ class Appliance:
             detector_ms=status.health.detector_ms,
             queue=status.health.queue,
             rss_bytes=status.health.rss_bytes,
+            load=status.health.load,
+            age_p95_ms=status.health.age_p95_ms,
         )
 
 

@@ -10,22 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import nats
 import nats.errors
+import nkeys
 from nats.aio.client import Client
 
 from appliance.address import Address
 from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.errors import UplinkError
-from appliance.tcpinfo import TcpBytes, tcp_bytes
+from appliance.tcpinfo import (
+    Wire,
+    failed_attempt,
+    internet_version,
+    looked_up,
+    on_the_wire,
+    segment_bytes_max,
+    tcp_bytes,
+)
 
 CONNECT_S_MAX = 5.0
 PING_INTERVAL_S = 20
@@ -45,7 +55,10 @@ class LinkState:
 
     since: when `up` last changed, UTC seconds. error: why it is down, one sentence. sent, received: bytes over all
     connections of this process, as the kernel counted them (TCP payload, TLS included) when `exact`, else as nats-py
-    did. connects: connections made.
+    did. connects: connections made. wire: what went out with all that is around it (acknowledgements, headers down to
+    Ethernet, attempts that failed), never too little; resent: of wire, what TCP sent again.
+    breaker: closed (the cloud answers), open (it does not, and questions wait) or half_open (one of them is tried);
+    breaker_since, breaker_why, trips: since when, why, and how often it opened.
     """
 
     up: bool
@@ -55,6 +68,12 @@ class LinkState:
     sent: int = 0
     received: int = 0
     exact: bool = False
+    wire: int = 0
+    resent: int = 0
+    breaker: Literal["closed", "open", "half_open"] = "closed"
+    breaker_since: float = 0.0
+    breaker_why: str = ""
+    trips: int = 0
 
 
 class Link:
@@ -76,6 +95,8 @@ class Link:
         self._down = asyncio.Event()
         self._last_error: Exception | None = None
         self._totals = (0, 0)
+        self._wire = Wire()
+        self._host = urlsplit(address.url).hostname or ""
         self._said = ""
         self.state = LinkState(up=False, since=clock.now(), error="not connected yet")
 
@@ -94,20 +115,26 @@ class Link:
     async def run_once(self) -> None:
         """One connection, from its making to its loss. Raises UplinkError with the reason."""
         client, lost = await self._connect()
+        tcp = _duplicate(client)
         try:
             self._is_up(client)
             while not lost.is_set():
-                self._count(client)
+                self._count(client, tcp)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(lost.wait(), _SAMPLE_S)
             raise UplinkError(self._why(self._last_error, "the connection was lost"))
         finally:
-            self._count(client)
-            self._totals = (self.state.sent, self.state.received)
             self._up.clear()
             self._down.set()
             self._client = None
-            await _close(client)
+            try:
+                await _close(client)
+            finally:
+                self._count(client, tcp, ended=True)
+                self._totals = (self.state.sent, self.state.received)
+                self._wire = Wire(self.state.wire, self.state.resent)
+                if tcp is not None:
+                    tcp.close()
 
     @property
     def connected(self) -> Client | None:
@@ -137,6 +164,8 @@ class Link:
     async def _connect(self) -> tuple[Client, asyncio.Event]:
         client, lost = Client(), asyncio.Event()
         self._last_error = None
+        tls = self._tls()
+        began = self._clock.monotonic()
 
         async def closed() -> None:
             lost.set()
@@ -162,24 +191,36 @@ class Link:
                     disconnected_cb=closed,
                     token=self._address.token.get_secret_value() if self._address.token else None,
                     user_credentials=str(self._address.credentials) if self._address.credentials else None,
-                    tls=self._tls(),
+                    nkeys_seed=str(self._address.nkey) if self._address.nkey else None,
+                    tls=tls,
                 ),
                 2 * CONNECT_S_MAX,
             )
-        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
+        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, nkeys.NkeysError) as error:
             await _close(client)
             cause = self._last_error if isinstance(error, nats.errors.NoServersError) else error
+            self._count_failure(self._clock.monotonic() - began, cause)
             raise UplinkError(self._why(cause, "no connection")) from None
+        self._wire += looked_up(self._host)
         return client, lost
 
     def _tls(self) -> ssl.SSLContext | None:
-        """A context when TLS is asked for; None lets the server decide."""
-        if self._address.tls_ca is None and urlsplit(self._address.url).scheme not in {"tls", "wss"}:
+        """A context when TLS is asked for; None lets the server decide. Raises UplinkError."""
+        address = self._address
+        plain = urlsplit(address.url).scheme not in {"tls", "wss"}
+        if address.tls_ca is None and address.tls_cert is None and plain:
             return None
         try:
-            return ssl.create_default_context(cafile=str(self._address.tls_ca) if self._address.tls_ca else None)
+            context = ssl.create_default_context(cafile=str(address.tls_ca) if address.tls_ca else None)
         except OSError as error:
-            raise UplinkError(f"{self._address.tls_ca}: cannot be read as a CA bundle ({error.strerror})") from None
+            raise UplinkError(f"{address.tls_ca}: cannot be read as a CA bundle ({error.strerror})") from None
+        if address.tls_cert is not None:
+            try:
+                context.load_cert_chain(address.tls_cert, address.tls_key)
+            except OSError as error:
+                why = error.strerror or "they do not belong together, or are not PEM"
+                raise UplinkError(f"{address.tls_cert}: cannot be used as certificate and key ({why})") from None
+        return context
 
     def _is_up(self, client: Client) -> None:
         self._client = client
@@ -203,20 +244,35 @@ class Link:
             logger.warning("%s; trying again until it works", why)
             self._said = why
 
-    def _count(self, client: Client) -> None:
+    def _count(self, client: Client, tcp: socket.socket | None, *, ended: bool = False) -> None:
+        counted = tcp_bytes(tcp) if tcp is not None else None
+        if tcp is None or counted is None or counted.sent is None:
+            self._count_by_client(client)
+            return
+        version, segment_max = internet_version(tcp), segment_bytes_max(tcp)
+        wire = on_the_wire(counted, version=version, segment_max=segment_max, ended=ended) or Wire(counted.sent)
+        self._counted(counted.sent, counted.received, self._wire + wire, exact=True)
+
+    def _count_by_client(self, client: Client) -> None:
         sent, received = client.stats["out_bytes"], client.stats["in_bytes"]
-        counted = _counted(client)
-        exact = counted is not None and counted.sent is not None
-        if counted is not None and counted.sent is not None:
-            sent, received = counted.sent, counted.received
-        elif not client.is_connected and self.state.exact:
-            return  # the socket is gone; what was read last stands
+        self._counted(sent, received, self._wire + Wire(sent), exact=False)
+
+    def _counted(self, sent: int, received: int, wire: Wire, *, exact: bool) -> None:
         self.state = replace(
             self.state,
             sent=self._totals[0] + sent,
             received=self._totals[1] + received,
             exact=exact,
+            wire=max(self.state.wire, wire.bytes),
+            resent=max(self.state.resent, wire.resent),
         )
+
+    def _count_failure(self, seconds: float, cause: Exception | None) -> None:
+        nobody = isinstance(cause, (ConnectionRefusedError, socket.gaierror, asyncio.TimeoutError)) or (
+            isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError)
+        )
+        self._wire += failed_attempt(seconds, self._host, answered=not nobody)
+        self.state = replace(self.state, wire=self._wire.bytes, resent=self._wire.resent)
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
         return f"the broker at {self._address}: {_explain(error, otherwise, self._address)}"
@@ -237,7 +293,8 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _close(client: Client) -> None:
-    with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+    # An AssertionError is how nats-py says that nothing was opened yet: the credentials could not be read.
+    with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
         await asyncio.wait_for(client.close(), 2.0)
 
 
@@ -247,6 +304,10 @@ def _explain(error: Exception | None, otherwise: str, address: Address) -> str:
         return "it refused us (wrong token, credentials or password)"
     if isinstance(error, ssl.SSLError):
         return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
+    if isinstance(error, nkeys.NkeysError):
+        return "the file of credentials or nkey holds no usable seed"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {error.filename} (credentials, nkey)"
     if isinstance(error, ConnectionRefusedError):
         return "nothing answers there (connection refused)"
     if isinstance(error, socket.gaierror):
@@ -267,8 +328,11 @@ def _without(text: str, address: Address) -> str:
     return text
 
 
-def _counted(client: Client) -> TcpBytes | None:
-    """What the kernel counted on the connection's socket; nats-py has no public way to it."""
+def _duplicate(client: Client) -> socket.socket | None:
+    """The connection's socket, to be read even when the connection was lost; nats-py has no public way to it."""
     writer = getattr(getattr(client, "_transport", None), "_bare_io_writer", None)
-    sock = writer.get_extra_info("socket") if writer is not None else None
-    return tcp_bytes(sock) if sock is not None else None
+    held = writer.get_extra_info("socket") if writer is not None else None
+    try:
+        return socket.socket(fileno=os.dup(held.fileno())) if held is not None else None
+    except OSError:
+        return None

@@ -20,7 +20,7 @@ from rich.table import Table
 from appliance import config
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
-from appliance.detect import detector
+from appliance.detect import detector, precision
 from appliance.errors import ModelError, SourceError, SourceRefused, StoreError
 from appliance.ingest.probe import probe
 from appliance.ingest.process import RING_FREE_MIN
@@ -151,7 +151,7 @@ def _existing(folder: Path) -> Path:
 
 def _detector(site: SiteConfig) -> Iterator[Finding]:
     try:
-        loaded = detector.load(site.detector)
+        loaded = detector.load(precision.as_remembered(site.detector, site.storage.dir))
     except ModelError as error:
         yield Finding("detector.model", "wrong", str(error))
         return
@@ -159,11 +159,21 @@ def _detector(site: SiteConfig) -> Iterator[Finding]:
         yield Finding("detector.model", "warning", loaded.warning)
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
+    yield from _precision(site)
     for name, camera in site.cameras.items():
         for rule in camera.rules:
             for label in rule.labels:
                 if label not in loaded.labels:
                     yield _unknown_label(f"cameras.{name}.rules.{rule.name}.labels", label, loaded.labels)
+
+
+def _precision(site: SiteConfig) -> Iterator[Finding]:
+    """What `auto` came to on this machine; nothing where there is no choice."""
+    known = precision.remembered(site.detector, site.storage.dir)
+    if known is not None:
+        yield Finding("detector.precision", "ok", known.summary)
+    elif len(names := precision.candidates(site.detector)) > 1:
+        yield Finding("detector.precision", "ok", f"the first start measures which is fastest: {', '.join(names)}")
 
 
 def _unknown_label(about: str, label: str, known: tuple[str, ...]) -> Finding:

@@ -112,6 +112,28 @@ class LineRule(RuleBase):
 Rule = Annotated[EnterRule | ExitRule | DwellRule | LineRule, Field(discriminator="kind")]
 
 
+class Never(Schedule):
+    """Of what nothing leaves, not even facts: alerts in these zones (none: of the whole camera), at these times."""
+
+    zones: tuple[str, ...] = ()
+
+
+Blur = Literal["none", "people", "surroundings"]
+
+
+class Privacy(Section):
+    """What leaves the site with a question about a camera. mask: zones that are painted over. See docs/privacy.md."""
+
+    never: Annotated[tuple[Never, ...], BeforeValidator(lambda said: [{}] if said is True else said or ())] = ()
+    blur: Blur = "none"
+    mask: tuple[str, ...] = ()
+
+    @property
+    def veiled(self) -> bool:
+        """Pictures leave altered, if at all."""
+        return self.blur != "none" or bool(self.mask)
+
+
 Latency = Literal["lowest", "normal", "thrifty"]
 
 
@@ -119,7 +141,7 @@ class Detect(Section):
     """fps: looks a second while something moves; heartbeat_s: never longer without one; latency: see docs/decode.md."""
 
     fps: Annotated[float, Field(gt=0, le=60)] = 5.0
-    heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 4.0
     latency: Latency = "normal"
 
 
@@ -144,6 +166,7 @@ class Camera(Section):
     record: Annotated[Recording, BeforeValidator(lambda said: "continuous" if said is True else said)] = "continuous"
     quota: CameraQuota = CameraQuota()
     image_free: bool = False
+    privacy: Privacy = Privacy()
     connect_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
     loop: bool = True
@@ -185,9 +208,14 @@ class Camera(Section):
                 raise ValueError(f"rule `{name}`: two rules of this camera have this name")
         for rule in self.rules:
             if isinstance(rule, LineRule):
-                _must_exist("line", rule.line, tuple(self.lines), rule.name)
+                _must_exist("line", rule.line, tuple(self.lines), f"rule `{rule.name}`")
             else:
-                _must_exist("zone", rule.zone, tuple(self.zones), rule.name)
+                _must_exist("zone", rule.zone, tuple(self.zones), f"rule `{rule.name}`")
+        for zone in self.privacy.mask:
+            _must_exist("zone", zone, tuple(self.zones), "privacy.mask")
+        for never in self.privacy.never:
+            for zone in never.zones:
+                _must_exist("zone", zone, tuple(self.zones), "privacy.never")
         return self
 
     @property
@@ -236,10 +264,13 @@ class Budget(Section):
 
 
 class Prices(Section):
-    """What asking costs, in the owner's own currency."""
+    """What asking costs, in the owner's own currency. gpu_rented_hours_day: paid for whether they are used or not."""
 
     uplink_gb: Amount = 0.0
     gpu_hour: Amount = 0.0
+    gpu_rented_hours_day: Annotated[float, Field(ge=0, le=24)] = 0.0
+    tokens_in_million: Amount = 0.0
+    tokens_out_million: Amount = 0.0
 
 
 class Escalation(Section):
@@ -258,6 +289,25 @@ class Escalation(Section):
     off_peak: OffPeak | None = None
     budget: Budget = Budget()
     prices: Prices = Prices()
+
+
+class TtlHours(Section):
+    """How long a question of this severity waits for its answer; None: escalation.expire_hours."""
+
+    alert: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
+    warning: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
+    info: Annotated[float | None, Field(gt=0, le=24 * 365)] = 24.0
+
+
+class Uplink(Address):
+    """The broker, and how much may be sent to it. See docs/uplink.md."""
+
+    kbps_max: Annotated[float | None, Field(ge=8)] = None
+    mb_day: Annotated[float | None, Field(gt=0)] = None
+    over_mb_day: Literal["urgent", "wait"] = "urgent"
+    outbox_mb_max: Annotated[float, Field(gt=0)] = 2048.0
+    ttl_hours: TtlHours = TtlHours()
+    silent_s: Annotated[float, Field(ge=5, le=86400)] = 300.0
 
 
 class Dashboard(Section):
@@ -287,7 +337,7 @@ class SiteConfig(Section):
     alerts: Alerts = Alerts()
     health: Health = Health()
     escalation: Escalation = Escalation()
-    uplink: Address | None = None
+    uplink: Uplink | None = None
     dashboard: Dashboard = Dashboard()
 
     def image_free(self, camera: str) -> bool:
@@ -301,10 +351,10 @@ def load(path: Path) -> SiteConfig:
     return yamlfile.load(path, SiteConfig)
 
 
-def _must_exist(what: str, name: str, known: tuple[str, ...], rule: str) -> None:
+def _must_exist(what: str, name: str, known: tuple[str, ...], where: str) -> None:
     if name not in known:
         listed = ", ".join(known) or "none"
-        raise ValueError(f"rule `{rule}`: there is no {what} `{name}` on this camera (there is: {listed})")
+        raise ValueError(f"{where}: there is no {what} `{name}` on this camera (there is: {listed})")
 
 
 def _polygon_problem(points: tuple[SharePoint, ...]) -> str | None:

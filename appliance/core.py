@@ -7,13 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from appliance import wire
 from appliance.clock import Clock, local_period, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.escalate.router.case import Surroundings
+from appliance.escalate.router.novelty import AskedPlaces
 from appliance.escalate.router.outlook import Outlook
 from appliance.escalate.router.planner import Planner
+from appliance.escalate.router.recall import recall
 from appliance.escalate.router.rounds import Rounds
 from appliance.pipeline import Pipeline
+from appliance.privacy import PrivacyRules
 from appliance.rules.schedule import off_peak_in_s
 from appliance.store.alerts import Alerts
 from appliance.store.backlog import Backlog
@@ -24,6 +28,7 @@ from appliance.store.health import HealthEvents
 from appliance.store.meter import Decoding, Meter
 from appliance.store.segments import Segments
 from appliance.types import (
+    AGE_EDGES_MS,
     AlertChange,
     CameraMeter,
     CameraState,
@@ -36,6 +41,7 @@ from appliance.types import (
     Step,
     StreamHeader,
 )
+from appliance.version import version
 
 BOXES_HELD_MAX = 256
 
@@ -89,11 +95,14 @@ class Core:
         self._clock = clock
         self._backlog = Backlog(clock)
         self._ill: dict[str, HealthEvent] = {}
-        outlook = Outlook.of(config, local_period, off_peak_in_s(config.escalation.off_peak, local_weekday_minute))
+        self.alerted: Callable[[], None] = lambda: None  # told of each alert that is written; its evidence waits
+        off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
+        outlook = Outlook.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).of)
         self._rounds = Rounds(shelves.decisions, outlook, clock, around) if config.uplink else None
         self._desks = {
             name: _Desk(
-                Pipeline(name, camera, config.alerts, wall=local_weekday_minute), Planner(config, name, outlook)
+                Pipeline(name, camera, config.alerts, wall=local_weekday_minute),
+                Planner(config, name, outlook, self._asked(config, name)),
             )
             for name, camera in config.cameras.items()
             if camera.enabled
@@ -145,6 +154,13 @@ class Core:
         if self._backlog.waiting:
             logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
 
+    def _asked(self, config: SiteConfig, camera: str) -> AskedPlaces | None:
+        """What the cloud was asked about before this start."""
+        if config.uplink is None:
+            return None
+        shelves, repeat_s = self._shelves, config.escalation.router.repeat_s
+        return recall(shelves.decisions, shelves.boxes, camera, repeat_s, self._clock.now())
+
     def _end_all(self, reason: str) -> None:
         for name, desk in self._desks.items():
             self._flush(name, desk)
@@ -189,11 +205,12 @@ class Core:
             partial(
                 self._shelves.alerts.apply,
                 change,
-                escalation=plan.escalation if plan else None,
+                escalation=_signed(plan.escalation) if plan and plan.escalation else None,
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
             )
         )
+        self.alerted()
 
     def _flush(self, name: str, desk: _Desk) -> None:
         if desk.held:
@@ -203,10 +220,15 @@ class Core:
     def _meter(self, message: CameraMeter) -> None:
         add = self._shelves.meter.add
         add(message.camera, "camera_bytes" if message.exact else "camera_bytes_estimated", message.received)
-        for kind in ("packets", "decoded", "skipped", "examined", "unexamined", "reconnects", "unrecorded"):
+        for kind in ("packets", "decoded", "skipped", "examined", "unexamined", "reconnects", "unrecorded", "retried"):
             add(message.camera, kind, getattr(message, kind))
+        for reason, count in message.why.items():
+            add(message.camera, f"unexamined_{reason}", count)
+        for edge, count in zip((*AGE_EDGES_MS, "more", "sum"), message.ages, strict=False):
+            add(message.camera, f"age_ms_{edge}", count)
         if message.decoding is not None:
-            self._shelves.meter.note(message.camera, Decoding(message.decoding, message.decoding_reason))
+            now = Decoding(message.decoding, message.decoding_reason, message.behind_s)
+            self._shelves.meter.note(message.camera, now)
 
     def _health(self, event: HealthEvent) -> None:
         """Written, counted when it is new, and logged at each turn."""
@@ -230,3 +252,8 @@ class Core:
         if desk.last_t is None:
             return self._clock.now()
         return desk.last_t + (self._clock.monotonic() - desk.last_at)
+
+
+def _signed(question: wire.Escalation) -> wire.Escalation:
+    """By the box that asks; a replay's questions are nobody's, and the same whatever version replays."""
+    return question.model_copy(update={"box_version": version()})

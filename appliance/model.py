@@ -9,12 +9,14 @@ from pydantic import Field
 
 from appliance.yamlfile import Section
 
+Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
+
 
 class Detector(Section):
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Literal["auto", "onnx"] = "auto"
     device: Literal["cpu", "cuda"] = "cpu"
-    precision: Literal["auto", "fp32", "fp16"] = "auto"
+    precision: Precision = "auto"
     threads: Annotated[int, Field(ge=1, le=64)] = 1
     head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
     labels: Path | None = None

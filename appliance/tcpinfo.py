@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import struct
 from asyncio.trsock import TransportSocket
 from dataclasses import dataclass
 
-# struct tcp_info in linux/tcp.h: tcpi_bytes_received since Linux 4.1, tcpi_bytes_sent since 4.19.
+# struct tcp_info in linux/tcp.h: tcpi_bytes_received since Linux 4.1, tcpi_segs_out 4.2, tcpi_bytes_sent and
+# tcpi_bytes_retrans 4.19.
 _INFO_BYTES = 232
 _RECEIVED_AT = 128
+_SEGMENTS_AT = 136
 _SENT_AT = 200
+_RESENT_AT = 208
 
 
 @dataclass(frozen=True, slots=True)
 class TcpBytes:
-    """received: payload in order, without retransmissions and headers. sent: with retransmissions; None: not told."""
+    """received: payload in order, without retransmissions and headers. sent: with retransmissions; None: not told.
+
+    resent: of sent, what was sent again. segments: sent, those without payload (acknowledgements) included.
+    """
 
     received: int
     sent: int | None
+    resent: int | None = None
+    segments: int | None = None
 
 
 def tcp_bytes(tcp: socket.socket | TransportSocket) -> TcpBytes | None:
@@ -30,8 +39,75 @@ def tcp_bytes(tcp: socket.socket | TransportSocket) -> TcpBytes | None:
     except OSError:
         return None
     received = _count(info, _RECEIVED_AT)
-    return None if received is None else TcpBytes(received, _count(info, _SENT_AT))
+    if received is None:
+        return None
+    segments = struct.unpack_from("=I", info, _SEGMENTS_AT)[0] if len(info) >= _SEGMENTS_AT + 4 else None
+    return TcpBytes(received, _count(info, _SENT_AT), _count(info, _RESENT_AT), segments)
 
 
 def _count(info: bytes, at: int) -> int | None:
     return int(struct.unpack_from("=Q", info, at)[0]) if len(info) >= at + 8 else None
+
+
+# What an Ethernet interface counts for one segment: 14 bytes of Ethernet, 20 of IPv4 (40 of IPv6), 20 of TCP with 12
+# of time stamps. A first segment has 8 more bytes of options; a connection ends with up to 4 segments that nobody can
+# read off its socket any more.
+_FRAME = {4: 66, 6: 86}
+_BEGIN_BYTES = 8
+_END_SEGMENTS = 4
+# An attempt that failed is not visible on any socket either: at most one first segment a second (tcp(7), linear
+# time-outs), two questions for the name, and, once TCP stood, a hand-shake with certificates and credentials.
+_LOOKUP_BYTES = 2 * 90
+_HANDSHAKE_BYTES_MAX = 6144
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What went out, as an Ethernet interface counts it. resent: of bytes, what TCP sent again."""
+
+    bytes: int = 0
+    resent: int = 0
+
+    def __add__(self, other: Wire) -> Wire:
+        return Wire(self.bytes + other.bytes, self.resent + other.resent)
+
+
+def on_the_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: bool) -> Wire | None:
+    """All that a connection put on the wire, never too little; None where the system does not say.
+
+    version: of the Internet Protocol, 4 or 6. segment_max: payload bytes of a full segment. ended: it is being closed.
+    """
+    if counted.sent is None or counted.segments is None:
+        return None
+    frame, resent = _FRAME[version], counted.resent or 0
+    end = _END_SEGMENTS * frame if ended else 0
+    again = resent + frame * -(-resent // max(1, segment_max))
+    return Wire(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, again)
+
+
+def failed_attempt(seconds: float, host: str, *, answered: bool) -> Wire:
+    """An upper bound of what an attempt to connect put on the wire. answered: somebody was there and talked."""
+    first = (int(seconds) + 2) * (_FRAME[6] + _BEGIN_BYTES)
+    return Wire(first + looked_up(host).bytes + (_HANDSHAKE_BYTES_MAX if answered else 0))
+
+
+def looked_up(host: str) -> Wire:
+    """Of the questions to a name server, when `host` is a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return Wire(_LOOKUP_BYTES + 2 * len(host))
+    return Wire()
+
+
+def internet_version(tcp: socket.socket | TransportSocket) -> int:
+    """4 or 6; IPv4 over an IPv6 socket counts as 6, which is the more."""
+    return 4 if tcp.family == socket.AF_INET else 6
+
+
+def segment_bytes_max(tcp: socket.socket | TransportSocket) -> int:
+    """Payload of a full segment on this connection."""
+    try:
+        return max(1, tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+    except OSError:
+        return 536  # the least that every path carries (RFC 9293)

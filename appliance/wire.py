@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.errors import VedetteError
-from appliance.types import Alert, Box, Decision, IngestMessage, LogLine, Relearn, Severity
+from appliance.types import Alert, Box, Decision, FrameBoxes, IngestMessage, LogLine, Relearn, Severity
 
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
 MEDIA_PER_ESCALATION_MAX = 16
 STEPS_MAX = 3  # messages that one question may take: the first, and two more that the worker asked for
-WIRE_SCHEMA = 2  # of questions and verdicts; 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …
+# Of questions and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
+# of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive.
+WIRE_SCHEMA = 3
 MEDIA_BYTES_MAX = 32 * 1024 * 1024
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -39,7 +41,7 @@ _log: TypeAdapter[LogLine] = TypeAdapter(Annotated[LogLine, Field(discriminator=
 
 def encode_ingest(message: IngestMessage) -> bytes:
     """One JSON line, newline included."""
-    return _ingest.dump_json(message) + b"\n"
+    return _ingest.dump_json(message, exclude=_unsaid(message)) + b"\n"
 
 
 def decode_ingest(line: bytes) -> IngestMessage:
@@ -61,15 +63,23 @@ def decode_command(line: bytes) -> Relearn:
 
 def encode_log(line: LogLine) -> bytes:
     """One line of a replay log, newline included; equal values give equal bytes. An alert that nobody judged says
-    nothing of a verdict."""
-    unsaid = {"verdict"} if isinstance(line, Alert) and line.verdict is None else None
-    return _log.dump_json(line, exclude=unsaid) + b"\n"
+    nothing of a verdict, objects of which nothing is known from before nothing of that."""
+    return _log.dump_json(line, exclude=_unsaid(line)) + b"\n"
 
 
 def decode_log(line: bytes) -> LogLine:
     """Read one line of a replay log. Raises WireError."""
     found: LogLine = _read(_log, line)
     return found
+
+
+def _unsaid(line: object) -> Any:
+    """The fields that are left out because nothing is to be said in them."""
+    if isinstance(line, Alert) and line.verdict is None:
+        return {"verdict"}
+    if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
+        return {"objects": {"__all__": {"stood_s"}}}
+    return None
 
 
 def _read(adapter: TypeAdapter[Any], data: bytes) -> Any:
@@ -127,7 +137,8 @@ class Escalation(_Wire):
     """A question to the cloud, with its evidence. Idempotent by `id` and `step` on both sides.
 
     step counts the messages of this question from 0; each holds all evidence sent so far. can: what the site would
-    send next if it were asked to, the cheapest first. image_free: this site sends no pictures at all.
+    send next if it were asked to, the cheapest first. image_free: this site sends no pictures at all. model: the
+    detector that raised the alert; box_version: of the appliance, "" from one older than schema 3.
     """
 
     schema_version: int = WIRE_SCHEMA
@@ -149,6 +160,7 @@ class Escalation(_Wire):
     step: Annotated[int, Field(ge=0, lt=STEPS_MAX)] = 0
     can: tuple[Need, ...] = ()
     image_free: bool = False
+    box_version: Annotated[str, Field(max_length=64)] = ""
 
 
 class FrameSupport(_Wire):
@@ -160,11 +172,24 @@ class FrameSupport(_Wire):
     score: float | None = None
 
 
+class ArchiveLink(_Wire):
+    """Where the worker keeps a piece of evidence, or the verdict: a link that needs no other credential until
+    `expires_t`. The upload may still be under way, or have failed: then the link answers 404."""
+
+    kind: Literal["crop", "frame", "clip", "verdict"]
+    media: str = ""
+    key: Annotated[str, Field(max_length=1024)]
+    url: Annotated[str, Field(max_length=4096)] = ""
+    expires_t: float = 0.0
+
+
 class Verdict(_Wire):
     """The cloud's answer to one escalation.
 
-    seconds is the time the judge itself took; timings holds the worker's stages in seconds (queue, fetch,
-    preprocess, model). `engine` says what judged: a re-detection never pretends to be a language model.
+    seconds is the time the judge itself took; timings holds the stages in seconds: link (made at the site until stored
+    at the broker: two clocks), queue, fetch, preprocess, model, publish (judged until handed to the broker).
+    `engine` says what judged: a re-detection never pretends to be a language model. answer_schema: the version of the
+    form in which the model had to answer. looks: how often the model was asked.
     need: this is not the last word; the site is to send that and ask again (the decision is `unsure` then, which is
     how a site that does not know of `need` takes it). step: the question's step that was judged; None: an older worker.
     """
@@ -188,6 +213,10 @@ class Verdict(_Wire):
     judged_t: float
     need: Need | None = None
     step: Annotated[int, Field(ge=0, lt=STEPS_MAX)] | None = None
+    worker_version: str = ""
+    answer_schema: str = ""
+    looks: Annotated[int, Field(ge=0, le=8)] = 1
+    archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
 
 
 STREAM_ESCALATION = "VEDETTE_ESCALATION"

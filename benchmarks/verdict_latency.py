@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from appliance.wire import Need
 from cloud_worker.judge import Case, Opinion
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import picture, site
@@ -26,7 +27,8 @@ from tests.waiting import until
 class Instant:
     """An engine without a model."""
 
-    name, model, prompt_version = "instant", "none", ""
+    name, model, prompt_version, answer_schema = "instant", "none", "", ""
+    uses: frozenset[Need] = frozenset({"crop", "frame"})
 
     async def judge(self, case: Case) -> Opinion:
         return Opinion(decision="confirmed", reason=f"{len(case.pictures)} pictures arrived.")

@@ -5,24 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
-import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from appliance.broker import Link, end_tasks
-from appliance.clock import Clock, SystemClock
-from appliance.errors import ConfigError, EngineError, UplinkError, UsageError, VedetteError
+from appliance.clock import SystemClock
+from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
-from cloud_worker import config, streams
-from cloud_worker.engines.build import build
-from cloud_worker.judge import Judge
-from cloud_worker.worker import Worker
-
-CHECK_S_MAX = 15.0
+from cloud_worker import commands, config
+from cloud_worker.commands import Findings
+from cloud_worker.deadletters import DeadLetter
 
 _RUN = """\
 Pull questions from the broker, have them judged, publish the verdicts. Run as many of these as you like, on any
@@ -31,7 +24,8 @@ machines: each question goes to one of them, and to another when that one dies.
   vedette-worker run --config /etc/vedette/worker.yaml
 
 An empty worker file is a valid one: it takes nats://127.0.0.1:4222 and looks again with a built-in detector.
-SIGTERM or Ctrl-C: judgements under way are finished, everything else is given back.
+SIGTERM or Ctrl-C: judgements under way are finished, everything else is given back. With status.port set it answers
+/metrics, /healthz and /readyz.
 """
 _CHECK = """\
 Try everything that `run` would need: the file, the broker, the streams (made if absent), and one trial question to
@@ -44,13 +38,16 @@ Exit code 0: ready to run. 1: the broker or the model does not answer as it shou
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What `check` found: sentences on what works, what differs, and what does not work."""
+_LETTERS = """\
+Questions that could not be judged are kept with the reason: list shows the newest, show one of them whole, requeue
+asks them again and takes them out (after the fault was mended).
 
-    good: list[str]
-    differences: list[str]
-    problems: list[str]
+  vedette-worker dead-letters list --config worker.yaml
+  vedette-worker dead-letters show 17 --config worker.yaml
+  vedette-worker dead-letters requeue 17 18 --config worker.yaml
+
+A site that was told `unsure` when its question was put here keeps that answer.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,10 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
     try:
         settings = config.load(options.config)
-        if options.command == "run":
-            asyncio.run(_run(settings, SystemClock()))
-            return 0
-        return _report(asyncio.run(_check(settings, SystemClock())), as_json=options.json)
+        return _do(options, settings)
     except ConfigError as error:
         print(f"{error.source}:\n" + "\n".join(f"  {problem}" for problem in error.problems), file=sys.stderr)
         return 2
@@ -74,6 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
+    clock = SystemClock()
+    if options.command == "run":
+        asyncio.run(commands.run(settings, clock))
+        return 0
+    if options.command == "check":
+        return _report(asyncio.run(commands.check(settings, clock)), as_json=options.json)
+    if options.letters == "list":
+        _list(asyncio.run(commands.list_letters(settings, clock, options.count)), as_json=options.json)
+    elif options.letters == "show":
+        print(_whole(asyncio.run(commands.show_letter(settings, clock, options.number))))
+    else:
+        for letter in asyncio.run(commands.requeue_letters(settings, clock, options.number)):
+            print(f"{letter.seq}: asked again on {letter.subject}")
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,53 +104,17 @@ def _parser() -> argparse.ArgumentParser:
         "check", parents=[common], help="try what is needed", description=_CHECK, formatter_class=form
     )
     check.add_argument("--json", action="store_true", help="print a JSON object")
+    letters = commands.add_parser(
+        "dead-letters", help="questions that could not be judged", description=_LETTERS, formatter_class=form
+    ).add_subparsers(metavar="WHAT", dest="letters", required=True)
+    listing = letters.add_parser("list", parents=[common], help="the newest first", description="The newest first.")
+    listing.add_argument("--count", type=int, default=50, help="at most so many (default 50)")
+    listing.add_argument("--json", action="store_true", help="print a JSON list")
+    show = letters.add_parser("show", parents=[common], help="one of them whole", description="One of them, whole.")
+    show.add_argument("number", type=int, metavar="NUMBER")
+    again = letters.add_parser("requeue", parents=[common], help="ask again", description="Ask them again.")
+    again.add_argument("number", type=int, nargs="+", metavar="NUMBER")
     return parser
-
-
-async def _run(settings: config.WorkerConfig, clock: Clock) -> None:
-    engine = build(settings.engine, clock)
-    name = settings.worker.name or _own_name()
-    worker = Worker(settings, Judge(engine, name, clock), Link(settings.nats, f"vedette-worker {name}", clock), clock)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
-    try:
-        await worker.run()
-    finally:
-        await engine.close()
-
-
-async def _check(settings: config.WorkerConfig, clock: Clock) -> Findings:
-    findings = Findings([], [], [])
-    await _check_broker(settings, clock, findings)
-    engine = build(settings.engine, clock)
-    try:
-        findings.good.append(await engine.check())
-    except EngineError as error:
-        findings.problems.append(str(error))
-    finally:
-        await engine.close()
-    return findings
-
-
-async def _check_broker(settings: config.WorkerConfig, clock: Clock, findings: Findings) -> None:
-    link = Link(settings.nats, "vedette-worker check", clock)
-    keeper = asyncio.create_task(link.run_once())
-    waiting = asyncio.create_task(link.client())
-    try:
-        await asyncio.wait({keeper, waiting}, timeout=CHECK_S_MAX, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            keeper.result()
-        jetstream = waiting.result().jetstream()
-        findings.differences.extend(await streams.ensure(jetstream, settings.streams, settings.worker.ack_wait_s))
-        for each in await streams.backlog(jetstream):
-            findings.good.append(f"{each.stream}: {each.messages} messages, {each.bytes} of {each.bytes_max} bytes")
-    except UplinkError as error:
-        findings.problems.append(str(error))
-    except asyncio.InvalidStateError:
-        findings.problems.append(f"the broker at {settings.nats} does not answer")
-    finally:
-        await end_tasks(keeper, waiting)
 
 
 def _report(findings: Findings, *, as_json: bool) -> int:
@@ -152,8 +127,25 @@ def _report(findings: Findings, *, as_json: bool) -> int:
     return 1 if findings.problems else 0
 
 
-def _own_name() -> str:
-    return f"{socket.gethostname()[:40]}-{os.getpid()}"
+def _list(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([_row(letter) for letter in letters], indent=2))
+        return
+    for letter in letters:
+        print(f"{letter.seq:>8}  {letter.stored[:19]}  {letter.kind:<11}  {letter.subject}  {letter.reason[:100]}")
+    if not letters:
+        print("no dead letters")
+
+
+def _whole(letter: DeadLetter) -> str:
+    lines = [f"{name:>11}: {value}" for name, value in _row(letter).items()]
+    return "\n".join([*lines, "", letter.data.decode(errors="replace")])
+
+
+def _row(letter: DeadLetter) -> dict[str, object]:
+    row = asdict(letter)
+    del row["data"]
+    return {"number": row.pop("seq"), **row, "bytes": len(letter.data)}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class Nats(Address):
 
 
 class Streams(Section):
-    """Bounds of the three streams, used when the worker creates them."""
+    """Bounds of the four streams, used when the worker creates them."""
 
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     escalation_days: Annotated[float, Field(gt=0, le=365)] = 7.0
@@ -31,6 +31,8 @@ class Streams(Section):
     media_gb: Annotated[float, Field(gt=0)] = 10.0
     verdict_days: Annotated[float, Field(gt=0, le=365)] = 14.0
     verdict_gb: Annotated[float, Field(gt=0)] = 1.0
+    dead_days: Annotated[float, Field(gt=0, le=365)] = 30.0
+    dead_gb: Annotated[float, Field(gt=0)] = 0.25
     duplicate_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 60.0
 
 
@@ -50,14 +52,15 @@ class OpenAiEngine(Section):
     api_key: SecretStr | None = None
     images_max: Annotated[int, Field(ge=1, le=16)] = 4
     image_side_max: Annotated[int, Field(ge=64, le=4096)] = 768
+    second_look: bool = True
+    second_side_max: Annotated[int, Field(ge=64, le=4096)] = 1536
     tokens_max: Annotated[int, Field(ge=64, le=4096)] = 400
     timeout_s: Annotated[float, Field(gt=0, le=600)] = 60.0
 
     @field_validator("url")
     @classmethod
     def _scheme(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not _is_http(url):
             raise ValueError("must be an address such as http://127.0.0.1:8000/v1")
         return url.rstrip("/")
 
@@ -74,7 +77,39 @@ class Worker(Section):
     deliveries_max: Annotated[int, Field(ge=1, le=100)] = 5
     retry_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
     engine_wait_max_s: Annotated[float, Field(ge=0, le=7 * 86400)] = 6 * 3600.0
+    media_wait_s: Annotated[float, Field(ge=0, le=600)] = 5.0
     drain_s: Annotated[float, Field(ge=0, le=600)] = 20.0
+
+
+class Status(Section):
+    """Where the worker says how it does: /metrics, /healthz and /readyz."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+
+
+class Archive(Section):
+    """A bucket for evidence and verdicts, with anything that speaks S3."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
+    url: Annotated[str | None, Field(repr=False)] = None
+    region: str = "us-east-1"
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{0,200}$")] = "vedette"
+    access_key: SecretStr | None = None
+    secret_key: SecretStr | None = None
+    keep_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    link_hours: Annotated[float, Field(ge=0, le=168)] = 168.0
+    tries: Annotated[int, Field(ge=1, le=20)] = 5
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
+    waiting_max: Annotated[int, Field(ge=1, le=4096)] = 64
+    threads: Annotated[int, Field(ge=1, le=16)] = 2
+
+    @field_validator("url")
+    @classmethod
+    def _scheme(cls, url: str | None) -> str | None:
+        if url is not None and not _is_http(url):
+            raise ValueError("must be an address such as https://s3.example:9000")
+        return url
 
 
 class WorkerConfig(Section):
@@ -84,6 +119,8 @@ class WorkerConfig(Section):
     streams: Streams = Streams()
     engine: Engine = RedetectEngine()
     worker: Worker = Worker()
+    status: Status = Status()
+    archive: Archive = Archive()
 
     @field_validator("engine", mode="before")
     @classmethod
@@ -91,6 +128,11 @@ class WorkerConfig(Section):
         if isinstance(engine, dict) and engine.get("kind") not in {"redetect", "openai"}:
             raise ValueError("kind must be redetect (an object detector) or openai (a language model's server)")
         return engine
+
+
+def _is_http(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)
 
 
 def load(path: Path) -> WorkerConfig:

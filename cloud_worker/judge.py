@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import re
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +14,7 @@ from pydantic import ValidationError
 from appliance.clock import Clock
 from appliance.types import Decision
 from appliance.wire import MEDIA_BYTES_MAX, Escalation, FrameSupport, Need, Verdict
-from cloud_worker.media import MediaRefused, Picture, fetch
+from cloud_worker.media import MediaAbsent, MediaRefused, Picture, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
 REASON_CHARS_MAX = 400
@@ -21,18 +23,32 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What an engine is given: the question and its evidence, in order of time. `lost`: what is missing."""
+    """What an engine is given: the question and its evidence, in order of time.
+
+    lost: what is missing, one sentence each. absent: how much of that the broker does not have.
+    """
 
     escalation: Escalation
     pictures: tuple[Picture, ...]
     lost: tuple[str, ...] = ()
+    absent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Seconds that a question took to get here: from the site to the broker, there, and to fetch its evidence."""
+
+    link_s: float = 0.0
+    queue_s: float = 0.0
+    fetch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
     """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took.
 
-    more: it is `unsure` because of what it was shown, so that more evidence may settle it.
+    more: it is `unsure` because of what it was shown, so that more evidence may settle it. looks: how often it looked.
+    prompt: the version of the words that were used, when it differs from case to case.
     """
 
     decision: Decision
@@ -43,10 +59,15 @@ class Opinion:
     tokens_out: int = 0
     preprocess_s: float = 0.0
     more: bool = False
+    looks: int = 1
+    prompt: str = ""
 
 
 class Engine(Protocol):
-    """Who judges. `name`, `model` and `prompt_version` stand in every verdict. `uses`: the evidence it can look at."""
+    """Who judges. `name`, `model`, `prompt_version` and `answer_schema` stand in every verdict.
+
+    `uses`: the evidence it can look at.
+    """
 
     @property
     def name(self) -> str: ...
@@ -58,6 +79,9 @@ class Engine(Protocol):
     def prompt_version(self) -> str: ...
 
     @property
+    def answer_schema(self) -> str: ...
+
+    @property
     def uses(self) -> frozenset[Need]: ...
 
     async def judge(self, case: Case) -> Opinion:
@@ -65,7 +89,7 @@ class Engine(Protocol):
         ...
 
     async def check(self) -> str:
-        """One sentence on what would judge, after trying it. Raises EngineError or ModelError."""
+        """Try it, which also warms it up; one sentence on what would judge. Raises EngineError or ModelError."""
         ...
 
     async def close(self) -> None: ...
@@ -80,14 +104,18 @@ class Judge:
 
     def __init__(self, engine: Engine, worker: str, clock: Clock) -> None:
         self._engine = engine
-        self._worker = worker
+        self.worker = worker
         self._clock = clock
+
+    async def check(self) -> str:
+        """One sentence on what judges, after trying it. Raises EngineError or ModelError."""
+        return await self._engine.check()
 
     async def case(self, js: JetStreamContext, escalation: Escalation) -> tuple[Case, float]:
         """Fetch the pictures; also the seconds that took. Raises UplinkError when the broker did not answer."""
         started = self._clock.monotonic()
         pictures: list[Picture] = []
-        lost: list[str] = []
+        lost: list[MediaRefused] = []
         left = EVIDENCE_BYTES_MAX
         for ref in sorted(escalation.media, key=lambda ref: ref.t):
             if ref.kind == "clip" and ref.kind not in self._engine.uses:
@@ -96,11 +124,12 @@ class Judge:
                 pictures.append(await fetch(js, escalation.site, ref, left))
                 left -= ref.bytes
             except MediaRefused as error:
-                lost.append(str(error))
-        case = Case(escalation=escalation, pictures=tuple(pictures), lost=tuple(lost))
+                lost.append(error)
+        absent = sum(isinstance(each, MediaAbsent) for each in lost)
+        case = Case(escalation=escalation, pictures=tuple(pictures), lost=tuple(map(str, lost)), absent=absent)
         return case, self._clock.monotonic() - started
 
-    async def verdict(self, case: Case, fetch_s: float = 0.0, queue_s: float = 0.0) -> Verdict:
+    async def verdict(self, case: Case, way: Way = Way()) -> Verdict:
         """Ask the engine and check its answer. Raises EngineError."""
         started = self._clock.monotonic()
         if not case.pictures:
@@ -109,8 +138,9 @@ class Judge:
             opinion = await self._ask(case)
         seconds = self._clock.monotonic() - started
         timings = {
-            "queue": queue_s,
-            "fetch": fetch_s,
+            "link": way.link_s,
+            "queue": way.queue_s,
+            "fetch": way.fetch_s,
             "preprocess": opinion.preprocess_s,
             "model": max(0.0, seconds - opinion.preprocess_s),
         }
@@ -138,12 +168,15 @@ class Judge:
             "alert": escalation.alert,
             "engine": self._engine.name,
             "model": self._engine.model,
-            "prompt_version": self._engine.prompt_version,
+            "prompt_version": opinion.prompt or self._engine.prompt_version,
+            "answer_schema": self._engine.answer_schema,
+            "worker_version": version(),
+            "looks": opinion.looks,
             "seconds": round(seconds, 4),
             "timings": {name: round(value, 4) for name, value in timings.items()},
             "tokens_in": opinion.tokens_in,
             "tokens_out": opinion.tokens_out,
-            "worker": self._worker,
+            "worker": self.worker,
             "judged_t": self._clock.now(),
             "step": escalation.step,
         }
@@ -161,6 +194,15 @@ class Judge:
             reason = f"The engine's answer was not valid ({where}): nothing is concluded from it."
             tokens = {"tokens_in": 0, "tokens_out": 0}
             return Verdict.model_validate({**facts, **tokens, "decision": "unsure", "reason": reason})
+
+
+@functools.cache
+def version() -> str:
+    """Of this worker."""
+    try:
+        return importlib.metadata.version("vedette")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout without an installation
+        return "0"
 
 
 def one_line(text: str) -> str:

@@ -21,6 +21,10 @@ class MediaRefused(WireError):
     """A picture is missing, too large or not what its reference says; the others may still do."""
 
 
+class MediaAbsent(MediaRefused):
+    """The broker does not have it (yet)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """One piece of evidence, complete and with the right hash. `data` is still encoded."""
@@ -60,7 +64,7 @@ async def _chunk(js: JetStreamContext, site: str, ref: MediaRef, n: int, gate: a
         try:
             return await asyncio.wait_for(_last(js, subject), FETCH_S_MAX)
         except nats.js.errors.NotFoundError:
-            raise MediaRefused(f"{ref.kind} {ref.id[:8]}: chunk {n + 1} of {ref.chunks} is not there") from None
+            raise MediaAbsent(f"{ref.kind} {ref.id[:8]}: chunk {n + 1} of {ref.chunks} is not there") from None
         except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
             raise UplinkError(f"chunk {n + 1} of {ref.id[:8]} could not be fetched: {type(error).__name__}") from None
 

@@ -1,53 +1,42 @@
-"""Takes questions from the broker: the urgent ones first, the others not never, and no more than can be judged."""
+"""Fetches questions from the broker, one at a time, each from the lane whose turn it is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+import json
 from datetime import datetime
 
 import nats.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.client import JetStreamContext
 
 from appliance.broker import Link
 from appliance.errors import UplinkError
-from appliance.wire import PRIORITIES
+from appliance.wire import STREAM_ESCALATION
+from cloud_worker.streams import lane_name
 
-PULL_S = 10.0
 ACK_S_MAX = 5.0
-WEIGHTS = {"high": 8, "normal": 3, "low": 1}
+PULL_S_MAX = 2.0
+_PULL = json.dumps({"batch": 1, "no_wait": True}).encode()
 
 
-class Shares:
-    """Which priority goes next: smooth weighted round robin (nginx's) among those that have something waiting.
-
-    State: one credit per priority. Invariant: over 12 picks with all waiting, 8 are high, 3 normal and 1 low.
-    """
-
-    def __init__(self) -> None:
-        self._credit = dict.fromkeys(PRIORITIES, 0)
-
-    def pick(self, waiting: Collection[str]) -> str:
-        """One of `waiting`, which is not empty."""
-        for priority in waiting:
-            self._credit[priority] += WEIGHTS[priority]
-        chosen = max((p for p in PRIORITIES if p in waiting), key=lambda p: self._credit[p])
-        self._credit[chosen] -= sum(WEIGHTS[priority] for priority in waiting)
-        return chosen
+class NoLane(Exception):
+    """The broker has no consumer of this name any more: it must be made again."""
 
 
 class Delivery:
     """One delivered question. Its acknowledgements go over whichever connection is up then, as JetStream allows."""
 
-    def __init__(self, message: Msg, link: Link) -> None:
+    def __init__(self, message: Msg, link: Link, priority: str) -> None:
         self._link = link
         self._reply = message.reply
+        self.priority = priority
         self.subject = message.subject
         self.data = message.data
         self.headers = dict(message.headers or {})
         self.count: int = message.metadata.num_delivered or 1
+        self.seq: int = message.metadata.sequence.stream
         self.stored: datetime = message.metadata.timestamp
 
     async def ack(self) -> None:
@@ -62,10 +51,6 @@ class Delivery:
         """Have it delivered once more, after `delay_s`."""
         await self._say(b'-NAK {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
 
-    async def end(self) -> None:
-        """Never deliver it again."""
-        await self._say(b"+TERM")
-
     async def in_progress(self) -> None:
         await self._say(b"+WPI")
 
@@ -77,46 +62,22 @@ class Delivery:
                 await client.publish(self._reply, what)
 
 
-class Hand:
-    """Owner of at most one delivered question of each priority that nobody judges yet.
+async def pull(client: Client, link: Link, site: str, priority: str) -> Delivery | None:
+    """A question of this site and priority that nobody has, or None. Raises NoLane, UplinkError.
 
-    Invariant: questions are asked of the broker only while somebody waits in `take()`; those that arrive
-    after that stay here, kept alive by the worker's heartbeat, and go first the next time.
+    A plain request instead of nats-py's subscription: nothing is left waiting. `old_style`: the answer keeps the
+    question's own subject, by which the newer style would not know it.
     """
-
-    def __init__(self) -> None:
-        self._shares = Shares()
-        self._places: dict[str, Delivery] = {}
-        self._filled = asyncio.Event()
-        self._wanted = asyncio.Event()
-
-    def deliveries(self) -> list[Delivery]:
-        return list(self._places.values())
-
-    async def take(self) -> Delivery:
-        """The next question to judge."""
-        while not self._places:
-            self._filled.clear()
-            self._wanted.set()
-            await self._filled.wait()
-        return self._places.pop(self._shares.pick(self._places.keys()))
-
-    async def pull(self, subscription: JetStreamContext.PullSubscription, priority: str, link: Link) -> None:
-        """Fill the place of one priority for as long as the connection lasts. Raises UplinkError when it does not."""
-        while True:
-            await self._wanted.wait()
-            try:
-                message = (await link.while_up(subscription.fetch(1, timeout=PULL_S)))[0]
-            except (nats.errors.TimeoutError, asyncio.TimeoutError):
-                continue
-            except (nats.errors.Error, OSError) as error:
-                raise UplinkError(f"the questions ({priority}) cannot be pulled: {type(error).__name__}") from None
-            self._wanted.clear()
-            self._places[priority] = Delivery(message, link)
-            self._filled.set()
-
-    def empty(self) -> list[Delivery]:
-        """Take out everything, to be given back."""
-        found = self.deliveries()
-        self._places.clear()
-        return found
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM_ESCALATION}.{lane_name(site, priority)}"
+    try:
+        message = await link.while_up(client.request(subject, _PULL, timeout=PULL_S_MAX, old_style=True))
+    except (nats.errors.NoRespondersError, nats.errors.TimeoutError, asyncio.TimeoutError):
+        raise NoLane from None  # nats-server 2.9 does not answer for a consumer that is not there
+    except (nats.errors.Error, OSError) as error:
+        raise UplinkError(f"the questions of {site} cannot be pulled: {type(error).__name__}") from None
+    status = (message.headers or {}).get("Status")
+    if status is None:
+        return Delivery(message, link, priority)
+    if status == "409":  # deleted meanwhile, or a limit of the server
+        raise NoLane
+    return None

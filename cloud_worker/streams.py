@@ -1,10 +1,14 @@
-"""The three JetStream streams and the worker's consumers: made when absent, compared when there.
+"""The four JetStream streams and the worker's consumers: made when absent, compared when there.
 
 VEDETTE_ESCALATION is a work queue: a question leaves it when it is answered, so that its size is the backlog (what an
 autoscaler wants to read) and a full stream means questions nobody answered. VEDETTE_MEDIA and VEDETTE_VERDICT keep by
 limits: pictures may be needed by a second delivery, a verdict must still be there for a site that was away. Questions
 and media refuse what is new when full, and the sites' outboxes wait; verdicts drop the oldest, as a worker that cannot
-publish would judge the same question again and again.
+publish would judge the same question again and again. VEDETTE_DEAD holds the questions that could not be judged.
+
+Each site and priority has a consumer of its own, a *lane*, made by the first worker that sees a question there: a queue
+is fair among its sites only if it can be asked for the next question of *one* site. A lane that nobody has used for
+LANE_IDLE_S is removed by the server; what is stored for it stays, and it is made anew.
 
 nats-server 2.9 silently ignores what it does not know (several filter subjects, for one): only one filter subject per
 consumer is used, and what the server made is compared with what was asked for.
@@ -12,7 +16,11 @@ consumer is used, and what the server made is compared with what was asked for.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import nats.errors
@@ -36,10 +44,14 @@ from appliance.wire import (
     STREAM_ESCALATION,
     STREAM_MEDIA,
     STREAM_VERDICT,
+    escalation_subject,
 )
 from cloud_worker.config import Streams
 
+STREAM_DEAD = "VEDETTE_DEAD"
 HEADER_BYTES_MAX = 4096
+LANE_IDLE_S = 86400.0
+QUESTIONS = "vedette.*.escalation.*"
 ACK_PENDING_MAX = 4096
 _GB = 1024**3
 _DAY_S = 86400.0
@@ -56,6 +68,8 @@ _STREAM_FIELDS = (
     "allow_direct",
 )
 _CONSUMER_FIELDS = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_deliver", "max_ack_pending")
+_OVERLAPS = frozenset({10099, 10100})
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +82,18 @@ class Backlog:
     messages: int
     bytes: int
     bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Questions that are stored, in nobody's hands or in somebody's. lanes: how many by site and priority. strays:
+    subjects on which no site asks, as nobody would ever read them."""
+
+    lanes: Mapping[tuple[str, str], int]
+    strays: tuple[str, ...]
+
+    def of(self, priority: str) -> int:
+        return sum(count for (_, p), count in self.lanes.items() if p == priority)
 
 
 def plan(settings: Streams) -> tuple[StreamConfig, ...]:
@@ -94,38 +120,51 @@ def plan(settings: Streams) -> tuple[StreamConfig, ...]:
     work, limits = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
     new, old = DiscardPolicy.NEW, DiscardPolicy.OLD
     days, gb = settings.escalation_days, settings.escalation_gb
+    dead_bytes_max = MESSAGE_BYTES_MAX + HEADER_BYTES_MAX  # a question, its headers included, and why it is there
     return (
         stream(STREAM_ESCALATION, "vedette.*.escalation.>", days, gb, new, work, MESSAGE_BYTES_MAX),
         stream(STREAM_MEDIA, "vedette.*.media.>", settings.media_days, settings.media_gb, new, limits, CHUNK_BYTES),
         stream(STREAM_VERDICT, "vedette.*.verdict", settings.verdict_days, settings.verdict_gb, old, limits, 64 * 1024),
+        stream(STREAM_DEAD, "vedette.*.dead", settings.dead_days, settings.dead_gb, old, limits, dead_bytes_max),
     )
 
 
-def consumer_plan(priority: str, ack_wait_s: float) -> ConsumerConfig:
-    """The durable pull consumer of one priority, shared by all workers.
+def lane_name(site: str, priority: str) -> str:
+    return f"worker-{priority}-{site}"
+
+
+def lane_of(subject: str) -> tuple[str, str] | None:
+    """(site, priority) of a question's subject; None when no site asks there."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
+        return None
+    return parts[1], parts[3]
+
+
+def lane_plan(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
+    """The durable pull consumer of one site and priority, shared by all workers.
 
     max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue, delivered to nobody.
     The worker counts the deliveries itself and ends them with a verdict.
     """
     return ConsumerConfig(
-        durable_name=f"worker-{priority}",
-        filter_subject=f"vedette.*.escalation.{priority}",
+        durable_name=lane_name(site, priority),
+        filter_subject=escalation_subject(site, priority),
         ack_policy=AckPolicy.EXPLICIT,
         deliver_policy=DeliverPolicy.ALL,
         ack_wait=ack_wait_s,
         max_deliver=-1,
         max_ack_pending=ACK_PENDING_MAX,
+        inactive_threshold=LANE_IDLE_S,
     )
 
 
-async def ensure(js: JetStreamContext, settings: Streams, ack_wait_s: float) -> list[str]:
+async def ensure(js: JetStreamContext, settings: Streams) -> list[str]:
     """Make what is absent and return what differs, one sentence each. Raises UplinkError."""
     differences: list[str] = []
     try:
         for wanted in plan(settings):
             differences += await _ensure_stream(js, wanted)
-        for priority in PRIORITIES:
-            differences += await _ensure_consumer(js, consumer_plan(priority, ack_wait_s))
     except nats.js.errors.ServiceUnavailableError:
         raise UplinkError(
             "JetStream is not enabled on this nats-server: add `jetstream {}` to its configuration"
@@ -137,11 +176,45 @@ async def ensure(js: JetStreamContext, settings: Streams, ack_wait_s: float) -> 
     return differences
 
 
+async def ensure_lane(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> list[str]:
+    """Make the consumer of a site and priority if it is absent, and return what differs. Raises UplinkError.
+
+    A worker of before lanes has one consumer for all sites, and a work queue has room for one reader of a subject
+    only: the older one goes. What that worker has in hand is delivered again.
+    """
+    wanted = lane_plan(site, priority, ack_wait_s)
+    try:
+        try:
+            return await _ensure_consumer(js, wanted)
+        except nats.js.errors.APIError as error:
+            if error.err_code not in _OVERLAPS:
+                raise
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            await js.delete_consumer(STREAM_ESCALATION, f"worker-{priority}")
+            logger.warning("took over from workers of an older version, which read all sites in one queue")
+        return await _ensure_consumer(js, wanted)
+    except nats.js.errors.APIError as error:
+        raise UplinkError(f"the broker refused the consumer {wanted.durable_name}: {error.description}") from None
+    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the consumer {wanted.durable_name} could not be made: {type(error).__name__}") from None
+
+
+async def waiting(js: JetStreamContext) -> Waiting:
+    """What is stored of questions, by site and priority. Raises UplinkError."""
+    try:
+        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
+    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the questions could not be counted: {type(error).__name__}") from None
+    found = info.state.subjects or {}
+    lanes = {lane: count for subject, count in found.items() if (lane := lane_of(subject)) is not None}
+    return Waiting(lanes, tuple(subject for subject in found if lane_of(subject) is None))
+
+
 async def backlog(js: JetStreamContext) -> list[Backlog]:
     """How full the streams are. Raises UplinkError."""
     found = []
     try:
-        for name in (STREAM_ESCALATION, STREAM_MEDIA, STREAM_VERDICT):
+        for name in (STREAM_ESCALATION, STREAM_MEDIA, STREAM_VERDICT, STREAM_DEAD):
             info = await js.stream_info(name)
             found.append(Backlog(name, info.state.messages, info.state.bytes, info.config.max_bytes or -1))
     except (nats.errors.Error, TimeoutError) as error:

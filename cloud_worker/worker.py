@@ -1,91 +1,118 @@
-"""The worker: pulls questions, has them judged, publishes verdicts, and never leaves a question without an end."""
+"""The worker: takes questions from the broker as it has places for them, and ends without leaving one behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
 
 from appliance.backoff import Backoff
 from appliance.broker import Link, end_tasks
 from appliance.clock import Clock
-from appliance.errors import EngineError, EngineUnavailable, UplinkError
+from appliance.errors import EngineError, UplinkError
 from appliance.telemetry import Repeats
-from appliance.wire import (
-    PRIORITIES,
-    STREAM_ESCALATION,
-    STREAM_VERDICT,
-    Escalation,
-    Verdict,
-    WireError,
-    verdict_message_id,
-    verdict_subject,
-)
-from cloud_worker import streams
+from appliance.wire import PRIORITIES
+from cloud_worker import deadletters, streams
+from cloud_worker.clerk import PUBLISH_S_MAX, Clerk
 from cloud_worker.config import WorkerConfig
-from cloud_worker.judge import Case, Judge
-from cloud_worker.pull import Delivery, Hand
-from cloud_worker.question import read, salvage
+from cloud_worker.judge import Judge
+from cloud_worker.lanes import Lane, Lanes
+from cloud_worker.numbers import Numbers
+from cloud_worker.places import Places
+from cloud_worker.pull import Delivery, NoLane, pull
+from cloud_worker.shelf import NoShelf, Shelf
+from cloud_worker.status import StatusServer
 
-ANSWERED_MAX = 4096
-Key = tuple[str, str, int]
-"""Site, escalation and step: what is judged once."""
-RETRY_S_MAX = 600.0
-FETCH_TRIES = 3
-PUBLISH_S_MAX = 5.0
+SWEEP_S = 1.0
+STRAYS_A_SWEEP_MAX = 20
+LANE_PAUSE_S = 1.0
+ARCHIVE_DRAIN_S = 10.0
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counts:
     """What this worker did since it started. more: of those judged, how many asked for more evidence."""
 
-    judged: int = 0
-    more: int = 0
-    repeated: int = 0
-    refused: int = 0
-    retried: int = 0
-    given_up: int = 0
+    judged: int
+    more: int
+    repeated: int
+    refused: int
+    retried: int
+    given_up: int
+    dead: int
 
 
 class Worker:
-    """Owner of the link, of the questions it holds, and of the tasks that judge them.
+    """Owner of the link, of the places for questions, and of the tasks that judge them.
 
-    Invariant: a question is acknowledged only after the broker has stored its verdict. What is lost between the two
-    is delivered again and answered from `_answered`, or judged again by another worker: the site applies one.
+    Invariant: a question is fetched only when there is a place for it, so that what this worker does not judge is free
+    for the others. `ready()` and `status.port` are for whoever watches it.
     """
 
-    def __init__(self, config: WorkerConfig, judge: Judge, link: Link, clock: Clock) -> None:
+    def __init__(
+        self, config: WorkerConfig, judge: Judge, link: Link, clock: Clock, shelf: Shelf | None = None,
+        numbers: Numbers | None = None,
+    ) -> None:  # fmt: skip
         self._config = config.worker
         self._streams = config.streams
         self._judge = judge
         self._link = link
         self._clock = clock
-        self._hand = Hand()
-        self._places = asyncio.Semaphore(config.worker.concurrency)
+        self._shelf = shelf or NoShelf()
+        self.numbers = numbers or Numbers()
+        self._clerk = Clerk(config.worker, judge, link, clock, self.numbers, self._shelf)
+        self._news = asyncio.Event()
+        self._places = Places(config.worker.concurrency, self._news.set)
+        self._lanes = Lanes()
+        self._made: set[tuple[str, str]] = set()
+        self._waiting = streams.Waiting({}, ())
+        self._serving: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
-        self._at_work: set[Key] = set()
-        self._answered: OrderedDict[Key, Verdict] = OrderedDict()
         self._stop = asyncio.Event()
+        self._warm = False
         self._said: set[str] = set()
-        self._engine_repeats = Repeats(logger, clock)
-        self._refusals = Repeats(logger, clock)
-        self.counts = Counts()
+        self._repeats = Repeats(logger, clock)
+        self.status = StatusServer(config.status, self.numbers.text, self.unready)
+        self._watch()
+
+    @property
+    def counts(self) -> Counts:
+        n = self.numbers
+        counters = (n.judged, n.more, n.repeated, n.refused, n.retries, n.given_up, n.dead)
+        return Counts(*(int(each.total()) for each in counters))
+
+    @property
+    def judging(self) -> int:
+        """Questions in hand."""
+        return len(self._judging)
+
+    def unready(self) -> str:
+        """Why no questions are taken now; empty when they are."""
+        if self._stop.is_set():
+            return "stopping"
+        if not self._link.state.up:
+            return self._link.state.error or "not connected"
+        if not self._warm:
+            return f"warming up{': ' + self._clerk.turnstile.why if self._clerk.turnstile.why else ''}"
+        return f"the judge is away: {self._clerk.turnstile.why}" if self._clerk.turnstile.why else ""
 
     def stop(self) -> None:
         """Take no more questions, finish those at hand, and let `run()` return."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until `stop()`."""
+        """Work until `stop()`. Raises MissingPart when the port for /metrics is taken."""
+        await self.status.start()
         keepers = [asyncio.create_task(self._link.run(), name="link"), asyncio.create_task(self._beat(), name="beat")]
         backoff = Backoff(0.5, 15.0)
         try:
@@ -94,183 +121,142 @@ class Worker:
                     await self._until_stop(self.run_once())
                     backoff.forgive()
                 except UplinkError as error:
-                    self._say_once(str(error))
+                    self._repeats.report(error)
                     await self._until_stop(asyncio.sleep(backoff.next_s()))
             await self._drain()
         finally:
-            await end_tasks(*keepers, *self._judging)
+            self.status.close()
+            await end_tasks(*keepers, *self._serving)
+            await asyncio.to_thread(self._shelf.close, ARCHIVE_DRAIN_S if self._stop.is_set() else 0.0)
             logger.info("ended: %s", self.counts)
 
     async def run_once(self) -> None:
         """Serve one connection. Raises UplinkError when it is lost or the broker refuses."""
         client = await self._link.client()
         jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-        for difference in await streams.ensure(jetstream, self._streams, self._config.ack_wait_s):
+        for difference in await streams.ensure(jetstream, self._streams):
             self._say_once(difference)
-        pulls = []
-        for priority in PRIORITIES:
-            subscription = await jetstream.pull_subscribe_bind(f"worker-{priority}", stream=STREAM_ESCALATION)
-            pulls.append(asyncio.create_task(self._hand.pull(subscription, priority, self._link)))
-        logger.info("waiting for questions, %d at a time", self._config.concurrency)
-        tasks = [*pulls, asyncio.create_task(self._dispatch())]
+        self._made.clear()
+        bell = await client.subscribe(streams.QUESTIONS, cb=self._rung, pending_bytes_limit=2**20)
+        lost = self._link.while_up(asyncio.Event().wait())
+        work = (lost, self._sweep(jetstream), self._dispatch(client, jetstream))
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             await end_tasks(*tasks)
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await bell.unsubscribe()
 
-    async def _dispatch(self) -> None:
-        while True:
-            await self._places.acquire()
-            try:
-                delivery = await self._hand.take()
-            except BaseException:
-                self._places.release()
-                raise
-            task = asyncio.create_task(self._handle(delivery))
-            self._judging[task] = delivery
-            task.add_done_callback(self._handled)
-
-    def _handled(self, task: asyncio.Task[None]) -> None:
-        self._judging.pop(task, None)
-        self._places.release()
-
-    async def _handle(self, delivery: Delivery) -> None:
-        """Bring one delivered question to an end, or have it delivered again."""
-        try:
-            escalation = read(delivery)
-        except WireError as error:
-            await self._refuse(delivery, error)
-            return
-        key = (escalation.site, escalation.id, escalation.step)
-        if key in self._at_work:  # delivered twice: the first is still being judged here
-            await delivery.again(self._config.ack_wait_s)
-            return
-        self._at_work.add(key)
-        try:
-            await self._answer(delivery, escalation)
-        except EngineError as error:
-            await self._retry(delivery, escalation, str(error))
-        except UplinkError as error:
-            self._say_once(str(error))
-            await delivery.again(self._config.retry_s)
-        except Exception:
-            logger.exception("a fault in the worker while judging %s", escalation.id)
-            await self._retry(delivery, escalation, "a fault in the worker")
-        finally:
-            self._at_work.discard(key)
-
-    async def _answer(self, delivery: Delivery, escalation: Escalation) -> None:
-        key = (escalation.site, escalation.id, escalation.step)
-        verdict = self._answered.get(key)
-        if verdict is not None:
-            self.counts.repeated += 1
-        elif delivery.count > self._config.deliveries_max:
-            self.counts.given_up += 1
-            reason = f"It could not be judged in {self._config.deliveries_max} attempts; workers may have died over it."
-            verdict = self._judge.unsure(escalation, reason)
-        else:
-            verdict = await self._ask(delivery, escalation)
-            self.counts.judged += 1
-            self.counts.more += verdict.need is not None
-        self._remember(key, verdict)
-        await self._publish(verdict)
-        await delivery.ack()
-
-    async def _ask(self, delivery: Delivery, escalation: Escalation) -> Verdict:
-        """Fetch and judge; hold the question while the engine is away. Raises EngineError, UplinkError."""
-        queue_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
-        case, fetch_s = await self._fetch(escalation)
-        backoff, since = Backoff(1.0, 60.0), self._clock.monotonic()
+    async def _warm_up(self) -> None:
+        """Try the judge until it answers; questions stay with the broker, for workers that are ready, until then."""
+        backoff = Backoff(1.0, 30.0)
         while True:
             try:
-                return await self._judge.verdict(case, fetch_s, queue_s)
-            except EngineUnavailable as error:
-                self._engine_repeats.report(f"questions wait: {error}")
-                if self._clock.monotonic() - since >= self._config.engine_wait_max_s:
-                    self.counts.given_up += 1
-                    return self._judge.unsure(escalation, f"The judge could not be asked: {error}")
-                await asyncio.sleep(max(backoff.next_s(), error.after_s or 0.0))
-
-    async def _fetch(self, escalation: Escalation) -> tuple[Case, float]:
-        backoff = Backoff(0.5, 5.0)
-        for attempt in range(1, FETCH_TRIES + 1):
-            client = await self._link.client()
-            try:
-                return await self._judge.case(client.jetstream(timeout=PUBLISH_S_MAX), escalation)
-            except UplinkError:
-                if attempt == FETCH_TRIES:
-                    raise
+                said = await self._clerk.turnstile.through(self._judge.check)
+            except EngineError as error:
+                self._repeats.report(f"not ready: {error}")
                 await asyncio.sleep(backoff.next_s())
-        raise AssertionError("unreachable")
-
-    async def _publish(self, verdict: Verdict) -> None:
-        """Store the verdict with the broker, waiting for a connection if there is none. Raises UplinkError."""
-        client: Client = await self._link.client()
-        headers = {"Nats-Msg-Id": verdict_message_id(verdict)}
-        try:
-            await self._link.while_up(
-                client.jetstream(timeout=PUBLISH_S_MAX).publish(
-                    verdict_subject(verdict.site), verdict.to_json(), stream=STREAM_VERDICT, headers=headers
-                )
-            )
-        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-            raise UplinkError(f"a verdict could not be stored: {type(error).__name__}; it is sent again") from None
-
-    async def _retry(self, delivery: Delivery, escalation: Escalation, why: str) -> None:
-        """Again later, or `unsure` after the last attempt."""
-        self._engine_repeats.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
-        if delivery.count < self._config.deliveries_max:
-            self.counts.retried += 1
-            await delivery.again(min(self._config.retry_s * 2 ** (delivery.count - 1), RETRY_S_MAX))
+                continue
+            self._warm = True
+            logger.info("ready: %s", said)
             return
-        self.counts.given_up += 1
-        await self._end_with(
-            delivery, self._judge.unsure(escalation, f"Given up after {delivery.count} attempts: {why}")
-        )
 
-    async def _refuse(self, delivery: Delivery, error: WireError) -> None:
-        """A question that cannot be understood: say so to the site if it can be told which one it was, and end it."""
-        self.counts.refused += 1
-        self._refusals.report(f"refused a message on {delivery.subject}: {error}")
-        stub = salvage(delivery)
-        if stub is None:
-            await delivery.end()
-            return
-        await self._end_with(
-            delivery, self._judge.unsure(stub, f"The worker does not understand the question: {error}")
-        )
+    async def _rung(self, message: Msg) -> None:
+        """A question passed by: JetStream's subjects are ordinary ones, too. Its copy is not looked at."""
+        lane = streams.lane_of(message.subject)
+        if lane is not None:
+            self._lanes.ring(*lane, self._clock.monotonic())
+            self._news.set()
 
-    async def _end_with(self, delivery: Delivery, verdict: Verdict) -> None:
+    async def _sweep(self, jetstream: JetStreamContext) -> None:
+        """See what is stored: what was there before, was given back, or came over another server without a bell."""
+        while True:
+            self._waiting = await streams.waiting(jetstream)
+            if self._waiting.lanes:
+                self._lanes.wake(self._waiting.lanes, self._clock.monotonic())
+                self._news.set()
+            for subject in self._waiting.strays[:STRAYS_A_SWEEP_MAX]:
+                letter = await deadletters.bury_stray(jetstream, subject, self._judge.worker)
+                if letter is not None:
+                    self.numbers.dead.add(letter.kind)
+                    self._repeats.report(f"moved a question on {subject} to the dead letters: {letter.reason}")
+            await asyncio.sleep(SWEEP_S)
+
+    async def _dispatch(self, client: Client, jetstream: JetStreamContext) -> None:
+        if not self._warm:
+            await self._warm_up()
+        logger.info("waiting for questions, %d at a time", self._places.total)
+        while True:
+            self._news.clear()
+            open_to, now = self._places.open_to(), self._clock.monotonic()
+            lane = self._lanes.next(open_to, now)
+            if lane is not None:
+                self._places.take(lane.priority)
+                task = asyncio.create_task(self._serve(client, jetstream, lane))
+                self._serving.add(task)
+                task.add_done_callback(self._serving.discard)
+                continue
+            due = self._lanes.next_due(open_to)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), None if due is None else max(0.001, due - now))
+
+    async def _serve(self, client: Client, jetstream: JetStreamContext, lane: Lane) -> None:
+        """Fetch one question of the lane and bring it to its end. The place is given back in any case."""
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            await self._publish(verdict)
-            await delivery.ack()
+            delivery = await self._fetch(client, jetstream, lane)
+            if delivery is None:
+                return
+            self._judging[task] = delivery
+            if self._stop.is_set():
+                await delivery.again()
+                return
+            await self._clerk.handle(delivery)
+        finally:
+            self._judging.pop(task, None)
+            self._places.give(lane.priority)
+
+    async def _fetch(self, client: Client, jetstream: JetStreamContext, lane: Lane) -> Delivery | None:
+        found, name = None, (lane.site, lane.priority)
+        try:
+            if name not in self._made:
+                for difference in await streams.ensure_lane(jetstream, *name, self._config.ack_wait_s):
+                    self._say_once(difference)
+                self._made.add(name)
+            found = await pull(client, self._link, *name)
+        except NoLane:  # the next look, at the sweep's call, makes it again
+            self._made.discard(name)
         except UplinkError as error:
-            self._say_once(str(error))
-            await delivery.again(self._config.retry_s)
-
-    def _remember(self, key: Key, verdict: Verdict) -> None:
-        self._answered[key] = verdict
-        while len(self._answered) > ANSWERED_MAX:
-            self._answered.popitem(last=False)
+            self._repeats.report(error)
+            await self._until_stop(asyncio.sleep(LANE_PAUSE_S if self._link.state.up else 0.0))
+        finally:
+            now = self._clock.monotonic()
+            if found is None:
+                self._lanes.empty(lane, now)
+            else:
+                self._lanes.served(lane, now)
+                self._news.set()
+        return found
 
     async def _beat(self) -> None:
         """Tell the broker of every question held that it is being worked on, three times per ack_wait."""
         while True:
             await asyncio.sleep(self._config.ack_wait_s / 3)
-            for delivery in [*self._judging.values(), *self._hand.deliveries()]:
+            for delivery in list(self._judging.values()):
                 await delivery.in_progress()
 
     async def _drain(self) -> None:
-        """Give back what nobody judges yet, and let the rest finish for a while."""
-        for delivery in self._hand.empty():
-            await delivery.again()
-        if self._judging:
+        """Let what is being judged finish for a while, and give back the rest."""
+        if self._serving:
             logger.info("finishing %d questions", len(self._judging))
-            await asyncio.wait(list(self._judging), timeout=self._config.drain_s)
-        for task, delivery in list(self._judging.items()):
-            task.cancel()
+            await asyncio.wait(list(self._serving), timeout=self._config.drain_s)
+        left = dict(self._judging)
+        await end_tasks(*self._serving)
+        for delivery in left.values():
             await delivery.again()
         client = self._link.connected
         if client is not None:
@@ -287,6 +273,21 @@ class Worker:
                 task.result()
         finally:
             await end_tasks(task, stopping)
+
+    def _watch(self) -> None:
+        """The numbers that are asked for when somebody reads them."""
+        watch = self.numbers.watch
+        watch("vedette_worker_ready", "1 while questions are taken.", (), lambda: {(): float(not self.unready())})
+        watch("vedette_worker_places", "Questions that may be judged at a time.", (),
+              lambda: {(): float(self._places.total)})  # fmt: skip
+        watch("vedette_worker_judging", "Questions in hand.", ("priority",),
+              lambda: {(p,): float(self._places.taken(p)) for p in PRIORITIES})  # fmt: skip
+        watch("vedette_worker_backlog", "Questions stored at the broker, those in hand included.", ("priority",),
+              lambda: {(p,): float(self._waiting.of(p)) for p in PRIORITIES})  # fmt: skip
+        watch("vedette_worker_backlog_sites", "Sites with a question stored at the broker.", (),
+              lambda: {(): float(len({site for site, _ in self._waiting.lanes}))})  # fmt: skip
+        watch("vedette_worker_archive_waiting", "Verdicts that are not archived yet.", (),
+              lambda: {(): float(self._shelf.waiting())})  # fmt: skip
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said and len(self._said) < 1000:

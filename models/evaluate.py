@@ -25,6 +25,7 @@ import numpy as np
 from appliance.config import Detector
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
+from appliance.detect.whole import Whole
 from appliance.errors import VedetteError
 from models.evaluation import sets
 from models.evaluation.score import ClassFigures, Judged, figures
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         names = Names(options.rename, options.merge)
-        eye = detector.load(Detector(model=options.model, score_min=SCORE_MIN, threads=options.threads))
+        eye = Whole(detector.load(Detector(model=options.model, score_min=SCORE_MIN, threads=options.threads)))
         seen = list(judged(eye, chosen_set(options, eye), names))
         known = {names(name) for name in eye.labels}
         labelled = {name for each in seen for name in each.truth_names if name}

@@ -1,8 +1,10 @@
 """An INT8 copy of a network for CPUs: python -m models.quantize models/vedette-nano.onnx --out vedette-nano-int8.onnx.
 
 ONNX Runtime's static quantization (QDQ, a scale for each channel of the weights), calibrated on frames of the bundled
-clips and of --clip. What follows the last convolutions (exp, sigmoid, the arithmetic of boxes) stays in float32.
-Measure before you use it: models.evaluate tells what it costs in accuracy, models.evaluation.cost what it brings here.
+clips and of --clip. In float32 stay the first convolution, where rounding did most harm and saved nothing (on 70
+pictures of the training set scores were off by 0.017 on the mean, now by 0.012), and the last ones with what follows
+them: a box whose sides are rounded to 256 steps is loose. Measure before you use it: models.evaluate tells what it
+costs in accuracy, models.evaluation.cost what it brings here.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from appliance.detect.letterbox import Letterbox
+from models import shapes
 from models.train import film
 
 CLIPS = Path(__file__).parents[1] / "fixtures" / "clips"
@@ -47,17 +49,17 @@ class Frames(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantize(source: Path, target: Path, clips: Sequence[Path], every: int = EVERY) -> Path:
-    """Write the INT8 copy of `source`; returns `target`."""
-    given = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"]).get_inputs()[0]
-    height, width = given.shape[2:]
+    """Write the INT8 copy of `source`, for pictures of any shape where `source` is; returns `target`."""
+    given = onnx.load(str(source))
+    width, height = _usual(given)
     with tempfile.TemporaryDirectory() as folder:
-        ready = Path(folder) / "ready.onnx"
-        quant_pre_process(str(source), str(ready), skip_symbolic_shape=True)
-        graph = onnx.load(str(ready)).graph
+        fixed, ready = Path(folder) / "fixed.onnx", Path(folder) / "ready.onnx"
+        onnx.save(shapes.fix(given, width, height), str(fixed))
+        quant_pre_process(str(fixed), str(ready), skip_symbolic_shape=True)
         quantize_static(
             str(ready),
             str(target),
-            Frames(clips, every, given.name, width, height),
+            Frames(clips, every, given.graph.input[0].name, width, height),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
             # Without VNNI two products of 8 bits may overflow 16: 7 bits for weights, as ONNX Runtime advises.
@@ -65,19 +67,36 @@ def quantize(source: Path, target: Path, clips: Sequence[Path], every: int = EVE
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,
-            nodes_to_exclude=_decoding(graph),
+            nodes_to_exclude=_ends(onnx.load(str(ready)).graph),
         )
     model = onnx.load(str(target))
-    names = {each.key: each.value for each in onnx.load(str(source)).metadata_props}
-    onnx.helper.set_model_props(model, {**names, "precision": "int8"})
+    if shapes.is_free(given):
+        model = shapes.free(model)
+    notes = {each.key: each.value for each in given.metadata_props}
+    onnx.helper.set_model_props(model, {**notes, "precision": "int8"})
     onnx.save(model, str(target))
     return target
 
 
-def _decoding(graph: onnx.GraphProto) -> list[str]:
-    """Everything after the last convolution."""
-    last = max(number for number, node in enumerate(graph.node) if node.op_type == "Conv")
-    return [node.name for node in graph.node[last + 1 :]]
+def _usual(model: onnx.ModelProto) -> tuple[int, int]:
+    """The (width, height) that the network was exported for, by its metadata."""
+    notes = {each.key: each.value for each in model.metadata_props}
+    height, width = (int(side) for side in notes["imgsz"].strip("[]").split(","))
+    return width, height
+
+
+def _ends(graph: onnx.GraphProto) -> list[str]:
+    """The first convolution, those that no other follows, and everything behind these."""
+    makers = {output: node for node in graph.node for output in node.output}
+    found: dict[str, onnx.NodeProto] = {}
+    open_ends = [each.name for each in graph.output]
+    while open_ends:
+        node = makers.get(open_ends.pop())
+        if node is not None and node.name not in found:
+            found[node.name] = node
+            if node.op_type != "Conv":
+                open_ends.extend(node.input)
+    return [next(node.name for node in graph.node if node.op_type == "Conv"), *found]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

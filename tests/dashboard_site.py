@@ -53,6 +53,9 @@ class Link:
     up: bool = True
     since: float = 0.0
     error: str = ""
+    breaker: str = "closed"
+    breaker_why: str = ""
+    trips: int = 0
 
 
 def config_of(**dashboard: object) -> SiteConfig:
@@ -120,6 +123,10 @@ class Site:
             self.meter.add(camera, kind, sent)
         self.meter.add(camera, "examined", 40)
         self.meter.add(camera, "unexamined", 2)
+        self.meter.add(camera, "unexamined_newer", 1)
+        self.meter.add(camera, "unexamined_failed", 1)
+        for edge, count in (("50", 30), ("300", 9), ("more", 1), ("sum", 4250)):
+            self.meter.add(camera, f"age_ms_{edge}", count)
         self.meter.add(camera, "skipped", 700)
         self.meter.note(camera, Decoding("idle"))
         self.meter.flush(local_day(self.clock.now()))

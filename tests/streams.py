@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from appliance.errors import DetectorError, SourceError
 from appliance.ingest.file import FileSource
 from appliance.ingest.source import Received, StreamInfo, VideoPacket
-from appliance.types import Detections, IngestMessage, TrackedObject
+from appliance.types import Box, Detections, IngestMessage, TrackedObject
 
 
 def clip(
@@ -123,12 +123,15 @@ class NumberReader:
 class CountingTracker:
     """Every detection is an object of its own; ids count up in the run."""
 
-    def __init__(self, labels: tuple[str, ...]) -> None:
+    def __init__(self, labels: tuple[str, ...], places: object = None) -> None:
         self._labels = labels
         self._next = 1
         self.times: list[float] = []
+        self.unsettled: tuple[Box, ...] = ()
 
-    def update(self, detections: Detections, t: float, planes: object = ()) -> tuple[TrackedObject, ...]:
+    def update(
+        self, detections: Detections, t: float, planes: object = (), region: object = None
+    ) -> tuple[TrackedObject, ...]:
         self.times.append(t)
         found = []
         for box, score, class_id in zip(detections.boxes, detections.scores, detections.class_ids, strict=True):
@@ -136,4 +139,5 @@ class CountingTracker:
             label = self._labels[int(class_id)]
             found.append(TrackedObject(track=self._next, label=label, score=float(score), box=(x1, y1, x2, y2)))
             self._next += 1
+        self.unsettled = tuple(each.box for each in found)
         return tuple(found)

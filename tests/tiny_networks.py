@@ -60,6 +60,17 @@ def yolo(path: Path, things: Sequence[Thing], names: Sequence[str], metadata: di
     return _save(path, [("output0", columns, mask)], metadata=metadata)
 
 
+def loosened(path: Path, side: int) -> Path:
+    """The network at `path`, saying that it takes pictures of any height and width, and usually of `side`."""
+    model = onnx.load(str(path))
+    for place, name in ((2, "height"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[place].dim_param = name
+    notes = {each.key: each.value for each in model.metadata_props}
+    helper.set_model_props(model, {**notes, "imgsz": f"[{side}, {side}]"})
+    onnx.save(model, str(path))
+    return path
+
+
 def end_to_end(path: Path, things: Sequence[Thing], names: Sequence[str]) -> Path:
     """[1, 10, 6]: x1, y1, x2, y2, score, class."""
     rows = np.zeros((1, 10, 6), np.float32)

@@ -20,6 +20,7 @@ from appliance.store.evidence import Evidence
 from appliance.telemetry import Repeats
 
 POLL_S = 0.1
+IDLE_S = 1.0  # while nothing waits; `wake` comes first
 WAITING_MAX = 256
 PIECES_A_RUN = 16
 
@@ -53,6 +54,8 @@ class EvidenceMaker:
         self._ready = ready
         self._clock = clock
         self._stop = threading.Event()
+        self._news = threading.Event()
+        self._waits = True
         self._repeats = Repeats(logger, clock)
         self.made = 0
         self.missing = 0
@@ -60,17 +63,25 @@ class EvidenceMaker:
     def run(self) -> None:
         """Work until `stop()`. A full disk or a busy database is reported and tried again."""
         while not self._stop.is_set():
+            self._news.clear()
+            if self._stop.is_set():
+                return
             try:
                 idle = not self.run_once()
             except VedetteError as error:
                 self._repeats.report(error)
                 idle = True
             if idle:
-                self._clock.sleep(POLL_S, self._stop)
+                self._clock.sleep(POLL_S if self._waits else IDLE_S, self._news)
+
+    def wake(self) -> None:
+        """There may be something to make. Any thread."""
+        self._news.set()
 
     def stop(self) -> None:
         """Let `run()` return after the piece it is working on."""
         self._stop.set()
+        self._news.set()
 
     def run_once(self) -> int:
         """Make what can be made now, the cloud's frames first, at most PIECES_A_RUN; return how many changed.
@@ -79,6 +90,7 @@ class EvidenceMaker:
         """
         escalations = self._evidence.waiting_escalations(WAITING_MAX)
         alerts = self._evidence.waiting(WAITING_MAX)
+        self._waits = bool(escalations or alerts)
         wanted = {self._questions.key(each) for each in escalations}
         wanted |= {maker.key(each) for each in alerts for maker in (self._portrait, self._reel)}
         self._patience.keep(wanted)

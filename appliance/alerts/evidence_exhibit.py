@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance import wire
 from appliance.alerts.evidence_clip import Clip, cut_clip
@@ -16,8 +19,10 @@ from appliance.alerts.evidence_moments import Moment
 from appliance.alerts.evidence_picture import Picture, picture_of
 from appliance.alerts.evidence_plan import Cut
 from appliance.alerts.evidence_still import Still, load_still
+from appliance.alerts.evidence_veil import WITHIN_S, Veil, company
 from appliance.config import Escalation
 from appliance.errors import EvidenceError
+from appliance.store.boxes import Boxes
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import AlertDetail, EvidenceKind, EvidenceRow, MediaRow
 
@@ -40,17 +45,27 @@ class Exhibit:
 class Exhibits:
     """Makes them. Owner: the evidence maker's thread. Files are whole and on disk when a function returns."""
 
-    def __init__(self, root: Path, settings: Escalation, recording: Recording) -> None:
+    def __init__(
+        self,
+        root: Path,
+        settings: Escalation,
+        recording: Recording,
+        veil_of: Callable[[str], Veil],
+        boxes: Boxes,
+    ) -> None:
+        """veil_of: what hides, in a camera's pictures, what may not leave."""
         self._root = root
         self._settings = settings
         self._recording = recording
+        self._veil_of = veil_of
+        self._boxes = boxes
 
     def pictures(self, detail: AlertDetail, cut: Cut, shots: Sequence[tuple[Moment, Still]]) -> list[Exhibit]:
         """One picture a shot, each different one once; one that does not fit is left out. Raises DiskRefused."""
         made: dict[str, Exhibit] = {}
         for moment, still in shots:
             try:
-                picture = picture_of(cut, self._settings, still.t, moment, still.image)
+                picture = picture_of(cut, self._settings, still.t, moment, self._veiled(detail, moment, still))
             except EvidenceError as error:
                 logger.warning("a picture of alert %s is left out: %s", detail.alert.id, error)
                 continue
@@ -85,10 +100,19 @@ class Exhibits:
             (self._root / path).unlink()
         raise EvidenceError(f"the clip of {size} bytes is over the limit of {self._settings.clip_bytes_max}")
 
+    def _veiled(self, detail: AlertDetail, moment: Moment, still: Still) -> NDArray[np.uint8]:
+        alert, veil = detail.alert, self._veil_of(detail.alert.camera)
+        if not veil.mark:
+            return still.image
+        seen = self._boxes.span(alert.camera, still.t - WITHIN_S, still.t + WITHIN_S, run=alert.run or None)
+        return veil.over(still.image, company(still.t, seen, alert.tracks, moment.box))
+
     def _write(self, detail: AlertDetail, picture: Picture, before: Sequence[Exhibit]) -> Exhibit:
         ref = picture.ref
         n = _next(detail, ref.kind, before)
-        path = f"{evidence_folder(detail.alert.id)}/{ref.kind}-{n}.{picture.suffix}"
+        mark = self._veil_of(detail.alert.camera).mark
+        name = f"{ref.kind}-{n}.{mark}.{picture.suffix}" if mark else f"{ref.kind}-{n}.{picture.suffix}"
+        path = f"{evidence_folder(detail.alert.id)}/{name}"
         written = write_file(self._root / path, picture.data)
         if written.sha256 != ref.sha256:
             raise DiskRefused(f"{path} is not on disk as it was written")

@@ -38,13 +38,19 @@ FACTS_ALONE = Plan("facts", "none", False, ())
 """Of a camera whose pixels may not leave the site."""
 
 
-def plan(first: EvidenceStep, need: wire.Need | None, step: int) -> Plan:
-    """Message number `step` (from 0) of a question: its first one, or one with what the cloud needs to see."""
+def plan(first: EvidenceStep, need: wire.Need | None, step: int, *, clips: bool = True) -> Plan:
+    """Message number `step` (from 0) of a question: its first one, or one with what the cloud needs to see.
+
+    clips: whether any may leave; a copied clip cannot be veiled.
+    """
     if need is None:
         evidence, cut, clip, can = _FIRST[first]
     else:
         evidence, cut, clip = need, _CUT_FOR[need], need == "clip"
         can = _ORDER[_ORDER.index(need) + 1 :]
+    if not clips:
+        evidence = "crop" if clip and cut == "crops" else evidence
+        clip, can = False, tuple(each for each in can if each != "clip")
     return Plan(evidence, cut, clip, can if step + 1 < wire.STEPS_MAX else ())
 
 

@@ -22,6 +22,7 @@ from appliance.alerts.evidence_exhibit import Exhibit, Exhibits
 from appliance.alerts.evidence_moments import Moment
 from appliance.alerts.evidence_plan import FACTS_ALONE, Plan, moments_of, plan
 from appliance.alerts.evidence_still import Still, cut_stills
+from appliance.alerts.evidence_veil import HIDDEN, Veil
 from appliance.config import SiteConfig
 from appliance.errors import EvidenceError
 from appliance.store.alerts import Alerts
@@ -65,7 +66,8 @@ class QuestionEvidence:
         self._settings = config.escalation
         self._recording = recording
         self._patience = patience
-        self._exhibits = Exhibits(root, config.escalation, recording)
+        self._veils = {name: Veil(camera) for name, camera in config.cameras.items()}
+        self._exhibits = Exhibits(root, config.escalation, recording, self._veil_of, self._boxes)
 
     @staticmethod
     def key(asked: EscalationRow) -> str:
@@ -79,6 +81,8 @@ class QuestionEvidence:
             return "nothing"
         if case.plan is FACTS_ALONE and asked.step:
             return self._over(case, "this site sends no pictures")
+        if asked.need == "clip" and not case.plan.clip:
+            return self._over(case, "this camera sends no clips: its pictures are veiled")
         moments = self._moments(case)
         if not case.due and (moments is None or any(self._covered(case, each.t) == "later" for each in moments)):
             return "nothing"
@@ -91,12 +95,17 @@ class QuestionEvidence:
         detail = self._alerts.get(asked.alert)
         if detail is None or not self._patience.may_try(self.key(asked)):
             return None
-        chosen = plan(asked.evidence or self._settings.first, asked.need or None, asked.step)
+        clips = not self._veil_of(asked.camera).mark
+        chosen = plan(asked.evidence or self._settings.first, asked.need or None, asked.step, clips=clips)
         if self._config.image_free(asked.camera):
             chosen = FACTS_ALONE
         over = age_s >= ENDED_GRACE_S and self._recording.over(asked.camera)
         due = over or age_s >= FRAMES_WAIT_S or self._recording.off(asked.camera)
         return _Case(asked, detail, chosen, due, age_s, _event_of(asked, detail))
+
+    def _veil_of(self, camera: str) -> Veil:
+        """Of a camera that is no longer in the site file: all is hidden."""
+        return self._veils.get(camera, HIDDEN)
 
     def _covered(self, case: _Case, t: float) -> Coverage:
         return self._recording.coverage(case.asked.camera, t)

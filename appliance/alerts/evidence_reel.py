@@ -23,7 +23,7 @@ from appliance.store.boxes import SPAN_ROWS_MAX, Boxes
 from appliance.store.evidence import Evidence
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import AlertRow, EvidenceRow
-from appliance.types import SCHEMA
+from appliance.types import SCHEMA, TrackedObject
 
 CLIP_WAIT_S = 20.0  # beyond the post-roll
 
@@ -105,7 +105,7 @@ class Reel:
             "t_start": t0,
             "t_end": t1,
             "size": size,
-            "frames": [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames],
+            "frames": [{"t": each.t, "objects": [_said(found) for found in each.objects]} for each in frames],
         }
         written = write_file(self._root / path, json.dumps(content, separators=(",", ":")).encode())
         return EvidenceRow(
@@ -135,3 +135,8 @@ def _row(alert: AlertRow, path: str, clip: Clip) -> EvidenceRow:
         height=clip.size[1],
         reason=clip.note,
     )
+
+
+def _said(found: TrackedObject) -> dict[str, object]:
+    """What is not known of the object from before is left out."""
+    return {key: value for key, value in asdict(found).items() if value is not None}

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 something is wrong with the footage or a camera, 2 wrong u
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _say(str(error), 2)
     except (SourceError, VedetteError) as error:
         return _say(str(error), 1)
+    except BrokenPipeError:  # `vedette … | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         return 130
 

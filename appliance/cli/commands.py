@@ -151,6 +151,13 @@ def export_alerts(options: argparse.Namespace) -> int:
     return export_command(asked, options.config)
 
 
+def egress(options: argparse.Namespace) -> int:
+    from appliance.egress.command import Asked, egress_command
+
+    asked = Asked(t_from=options.t_from, t_to=options.t_to, camera=options.camera, pictures=options.pictures)
+    return egress_command(options.config, asked, as_json=options.json)
+
+
 def run_demo(options: argparse.Namespace) -> int:
     from appliance.demo.run import DemoOptions, demo
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from appliance.cli import commands, texts
+from appliance.egress import arguments as egress_arguments
 from appliance.escalate import calibrate_arguments
 from appliance.export import arguments as export_arguments
 from appliance.replay import arguments as replay_arguments
@@ -17,6 +17,7 @@ from appliance.scenario import arguments as scenario_arguments
 from appliance.scenario import keep_arguments
 from appliance.scenario.curve import arguments as curve_arguments
 from appliance.scenario.tune import arguments as tune_arguments
+from appliance.version import version
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -32,7 +33,7 @@ def build() -> argparse.ArgumentParser:
         description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",
         epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
     )
-    parser.add_argument("--version", action="version", version=f"vedette {_version()}")
+    parser.add_argument("--version", action="version", version=f"vedette {version() or 'unknown (not installed)'}")
     grammar = _Grammar(parser.add_subparsers(metavar="COMMAND", required=True))
     grammar.command("check", texts.CHECK, _add_check, commands.check_site)
     grammar.command("run", texts.RUN, _add_run, commands.run_site)
@@ -52,6 +53,7 @@ def build() -> argparse.ArgumentParser:
     cassette.verb("check", cassette_arguments.CHECK, cassette_arguments.add_check, commands.cassette_check)
     grammar.command("calibrate", calibrate_arguments.CALIBRATE, calibrate_arguments.add_calibrate, commands.calibrate)
     grammar.command("export", export_arguments.EXPORT, export_arguments.add_export, commands.export_alerts)
+    grammar.command("egress", egress_arguments.EGRESS, egress_arguments.add_egress, commands.egress)
     grammar.command("demo", texts.DEMO, _add_demo, commands.run_demo)
     return parser
 
@@ -109,10 +111,3 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-browser", dest="browser", action="store_false", help="do not open a browser")
     parser.add_argument("--seconds", type=float, metavar="S", help="stop by itself after S seconds")
     parser.add_argument("--json", action="store_true", help="print what happens as JSON lines")
-
-
-def _version() -> str:
-    try:
-        return version("vedette")
-    except PackageNotFoundError:
-        return "unknown (not installed)"

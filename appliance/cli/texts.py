@@ -18,6 +18,7 @@ SUMMARY = {
     "cassette check": "read one and say what is on it",
     "calibrate": "show what the router has learnt from reviews and verdicts, and the recall that it claims",
     "export": "export reviewed alerts as data to train a detector on",
+    "egress": "print what left the site: when, why, how many bytes",
     "demo": "see the whole thing work on this machine, with footage that comes along",
 }
 

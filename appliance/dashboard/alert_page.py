@@ -7,15 +7,17 @@ from typing import Any
 from urllib.parse import quote
 
 from appliance.dashboard.desk import Desk
-from appliance.dashboard.shapes import AlertItem, EvidenceItem
+from appliance.dashboard.shapes import HEALTH_TITLES, AlertItem, EvidenceItem
+from appliance.dashboard.templating import score
 from appliance.store.alerts import AlertDetail, AlertRow, Cursor
-from appliance.store.rows import EvidenceRow
+from appliance.store.rows import EscalationRow, EvidenceRow
 from appliance.types import Event
 from appliance.wire import Verdict
 
 _COLOURS = 6
 _DELIVERY_WORDS = {
     "waiting": "The question waits for its evidence to be cut.",
+    "deferred": "The question waits for a better moment.",
     "ready": "The question is ready and waits for the link.",
     "sent": "The question is with the cloud; its answer will appear here.",
     "expired": "No answer came in time, so the alert stands as the edge saw it.",
@@ -88,8 +90,24 @@ def values(desk: Desk, detail: AlertDetail) -> dict[str, Any]:
         "delivery": asked,
         "steps": _steps(detail) if asked else (),
         "end_words": _END_WORDS,
-        "waiting_words": _DELIVERY_WORDS[asked.state] if asked else "Not asked: this alert was settled on the edge.",
+        "waiting_words": _waiting_words(desk, row, asked),
     }
+
+
+def _waiting_words(desk: Desk, row: AlertRow, asked: EscalationRow | None) -> str:
+    """What stands until the cloud has spoken, and what is wrong meanwhile: on this box, on the way, or there."""
+    if asked is None:
+        return "Not asked: this alert was settled on the edge."
+    words = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_WORDS[asked.state]}"]
+    link = desk.link() if desk.link is not None else None
+    if link is not None and not link.up:
+        words.append("The cloud cannot be reached now.")
+    elif link is not None and link.breaker != "closed":
+        words.append("The cloud does not answer now.")
+    ill = sorted({event.kind for event in desk.health_events.open() if event.camera in {row.camera, ""}})
+    if ill:
+        words.append(f"The edge itself is not well: {', '.join(HEALTH_TITLES[kind].lower() for kind in ill)}.")
+    return " ".join(words)
 
 
 def _steps(detail: AlertDetail) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from appliance.config import SiteConfig
 from appliance.dashboard import (
     alerts,
     cameras,
+    costs,
     health_events,
     live,
     login,
@@ -72,7 +73,7 @@ def create_app(
     app.state.desk, app.state.hub, app.state.sessions, app.state.throttle = desk, hub, sessions, throttle
     problems.install(app, desk.templates)
     app.add_middleware(Guard, hosts=Hosts.of(config.dashboard), sessions=sessions, throttle=throttle)
-    resources = (alerts, media, cameras, health_events, savings, scenarios, storage)
+    resources = (alerts, media, cameras, health_events, savings, costs, scenarios, storage)
     for room in (*resources, live, health_room, metrics, login, pages):
         app.include_router(room.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -14,7 +14,7 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.shapes import API, CameraFull, CameraItem, FrameItem, gap_items
 from appliance.errors import EvidenceError
 from appliance.store.cameras import CameraRow
-from appliance.types import SegmentRow
+from appliance.types import SHED_REASONS, SegmentRow
 
 LOOKS_OVER_S = 10.0
 BOXES_OFF_S_MAX = 0.5
@@ -48,9 +48,11 @@ def full_camera(desk: Desk, row: CameraRow) -> CameraFull:
         received_exact=not estimated,
         examined_today=today.get("examined", 0),
         unexamined_today=today.get("unexamined", 0),
+        unexamined_why_today={why: n for why in SHED_REASONS if (n := today.get(f"unexamined_{why}", 0))},
         reconnects_today=today.get("reconnects", 0),
         decoding=decoding.state if decoding else None,
         decoding_reason=decoding.reason if decoding else "",
+        behind_s=round(decoding.behind_s, 1) if decoding else 0.0,
         decoded_today=today.get("decoded", 0),
         skipped_today=today.get("skipped", 0),
         gaps=gap_items(desk.cameras.gaps(row.name)),

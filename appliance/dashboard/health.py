@@ -33,8 +33,13 @@ def reasons(desk: Desk) -> list[str]:
     for event in desk.health_events.open():
         if event.kind != "stalled":  # said by the camera's state
             found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
-    if desk.link is not None and not (link := desk.link()).up:
-        found.append("the cloud link is down" + (f": {link.error}" if link.error else "") + "; what was flagged waits")
+    if desk.link is not None:
+        link = desk.link()
+        if not link.up:
+            why = f": {link.error}" if link.error else ""
+            found.append(f"the cloud link is down{why}; what was flagged waits, unverified")
+        elif link.breaker != "closed":
+            found.append(f"the cloud does not answer: {link.breaker_why}; what was flagged waits, unverified")
     return found
 
 

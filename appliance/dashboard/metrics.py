@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from itertools import accumulate
 from typing import Literal, get_args
 
 from fastapi import APIRouter, Request
@@ -11,7 +13,9 @@ from starlette.responses import PlainTextResponse
 from appliance.dashboard.desk import AtDesk, Desk
 from appliance.savings import ledger
 from appliance.store.database import Database
-from appliance.types import HEALTH_KINDS, CameraStateName, DecodeState
+from appliance.store.meter import MeterTotal
+from appliance.store.opinions import opinions
+from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
 
 router = APIRouter(tags=["health"])
 
@@ -24,8 +28,10 @@ _COUNTERS = {
     "skipped": ("vedette_packets_skipped_total", "Video packets that were not decoded: nothing spoke for it."),
     "examined": ("vedette_frames_examined_total", "Frames that the detector looked at."),
     "unexamined": ("vedette_frames_unexamined_total", "Frames due for a look that did not get one."),
+    "retried": ("vedette_looks_retried_total", "Looks asked for again because the detector failed."),
     "unrecorded": ("vedette_packets_unrecorded_total", "Video packets that could not be kept: the disk was full."),
     "reconnects": ("vedette_camera_reconnects_total", "Times that a camera was connected to again."),
+    "outbox_dropped": ("vedette_outbox_dropped_total", "Questions given up because the outbox was full."),
     ledger.UPLINK: ("vedette_uplink_bytes_total", "Bytes sent up; without a camera: for no camera in particular."),
 }
 
@@ -41,6 +47,18 @@ class Exposition:
         lines = [f"{name}{_labels(labels)} {value:.10g}" for labels, value in samples]
         if lines:
             self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines]
+
+    def histogram(self, name: str, text: str, found: Iterable[tuple[Labels, Mapping[str, float], float]]) -> None:
+        """One family of histograms: labels, how many lie up to each edge (rising, the last is +Inf), and the sum."""
+        lines = []
+        for labels, below, total in found:
+            lines += [f"{name}_bucket{_labels({**labels, 'le': edge})} {count:.10g}" for edge, count in below.items()]
+            lines += [
+                f"{name}_sum{_labels(labels)} {total:.10g}",
+                f"{name}_count{_labels(labels)} {below['+Inf']:.10g}",
+            ]
+        if lines:
+            self._lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram", *lines]
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
@@ -77,6 +95,8 @@ def _cameras(out: Exposition, desk: Desk) -> None:
         ({"camera": name, "decoding": kind}, float(now[name].state == kind)) for name in sorted(now) for kind in kinds
     ]
     out.add("vedette_camera_decoding", "gauge", "1 for what of its pictures is decoded.", decoding)
+    behind = [({"camera": name}, now[name].behind_s) for name in sorted(now)]
+    out.add("vedette_camera_behind_seconds", "gauge", "How late its packets are read from the socket.", behind)
     ill = {(row.camera, row.kind) for row in desk.health_events.open()}
     places = [*(row.name for row in rows), ""]
     lasting = [({"camera": name, "kind": kind}, float((name, kind) in ill)) for name in places for kind in HEALTH_KINDS]
@@ -94,6 +114,13 @@ def _meters(out: Exposition, desk: Desk) -> None:
         if each.kind.startswith("health_")
     ]
     out.add("vedette_health_events_total", "counter", "Times that something was not as it should be.", ill)
+    why = [
+        ({"camera": each.camera, "reason": each.kind.removeprefix("unexamined_")}, float(each.amount))
+        for each in totals
+        if each.kind.startswith("unexamined_")
+    ]
+    out.add("vedette_frames_unexamined_by_reason_total", "counter", "Frames that did not get their look, and why.", why)
+    out.histogram("vedette_frame_age_seconds", "Age of a frame when the tracker hears of it.", _ages(totals))
     received = [
         ({"camera": each.camera, "counted": counted}, float(each.amount))
         for each in totals
@@ -108,6 +135,19 @@ def _meters(out: Exposition, desk: Desk) -> None:
     out.add("vedette_uplink_bytes_by_purpose_total", "counter", "Bytes sent up whose purpose is known.", kinds)
 
 
+def _ages(totals: Iterable[MeterTotal]) -> Iterator[tuple[Labels, Mapping[str, float], float]]:
+    """Frame ages of each camera, see `types.AGE_EDGES_MS`."""
+    found: dict[str, dict[str, int]] = {}
+    for each in totals:
+        if each.kind.startswith("age_ms_"):
+            found.setdefault(each.camera, {})[each.kind.removeprefix("age_ms_")] = each.amount
+    for camera, counts in found.items():
+        edges = [(f"{edge / 1000:g}", counts.get(str(edge), 0)) for edge in AGE_EDGES_MS]
+        names, amounts = zip(*edges, ("+Inf", counts.get("more", 0)), strict=True)
+        below = dict(zip(names, map(float, accumulate(amounts)), strict=True))
+        yield {"camera": camera}, below, counts.get("sum", 0) / 1000
+
+
 def _alerts(out: Exposition, desk: Desk) -> None:
     counts = desk.counts.now()
     out.add("vedette_alerts", "gauge", "Alerts in the store.", [({}, float(counts.total))])
@@ -115,6 +155,15 @@ def _alerts(out: Exposition, desk: Desk) -> None:
     verdicts = {"confirmed": counts.confirmed, "rejected": counts.rejected, "unsure": counts.unsure}
     samples = [({"decision": name}, float(amount)) for name, amount in verdicts.items()]
     out.add("vedette_verdicts", "gauge", "Alerts in the store by the verdict that counts.", samples)
+    out.add(
+        "vedette_opinions",
+        "gauge",
+        "Verdicts by the versions of box and judge: rejected ones disagree.",
+        (
+            ({name: value for name, value in asdict(group).items() if name != "count"}, float(group.count))
+            for group in opinions(desk.db)
+        ),
+    )
     waiting = [({"state": state}, float(amount)) for state, amount in outbox(desk.db).items()]
     out.add("vedette_outbox", "gauge", "Questions to the cloud that are not settled, by state.", waiting)
 
@@ -143,13 +192,21 @@ def _storage(out: Exposition, desk: Desk) -> None:
 
 def _process(out: Exposition, desk: Desk, viewers: int) -> None:
     if desk.link is not None:
-        out.add("vedette_link_up", "gauge", "1 while the uplink is connected.", [({}, float(desk.link().up))])
+        link = desk.link()
+        out.add("vedette_link_up", "gauge", "1 while the uplink is connected.", [({}, float(link.up))])
+        states = [({"state": name}, float(link.breaker == name)) for name in ("closed", "open", "half_open")]
+        out.add("vedette_breaker_state", "gauge", "1 for the state: open while the cloud does not answer.", states)
+        out.add("vedette_breaker_trips_total", "counter", "Times that the cloud stopped answering.", [({}, link.trips)])
     if desk.health is not None:
         state = desk.health()
         out.add("vedette_ingest_up", "gauge", "1 while the ingest process runs.", [({}, float(state.ingest_running))])
         out.add("vedette_ingest_starts_total", "counter", "Starts of the ingest process.", [({}, state.ingest_starts)])
         out.add("vedette_detector_ms", "gauge", "Milliseconds that one look takes.", [({}, state.detector_ms)])
         out.add("vedette_detector_queue", "gauge", "Frames that wait for a look.", [({}, state.queue)])
+        out.add("vedette_detector_load", "gauge", "Share of the time the detector is at work.", [({}, state.load)])
+        text = "Age of frames when the tracker hears of them, over the last seconds."
+        recent: list[Sample] = [({"quantile": "0.95"}, state.age_p95_ms / 1000)]
+        out.add("vedette_frame_age_recent_seconds", "gauge", text, recent)
         out.add("vedette_ingest_rss_bytes", "gauge", "Memory of the ingest process.", [({}, state.rss_bytes)])
     out.add("vedette_dashboard_streams", "gauge", "Event streams open.", [({}, viewers)])
     out.add("vedette_pictures_cut_total", "counter", "Live pictures cut for the dashboard.", [({}, desk.pictures.cuts)])

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, Response
 
 from appliance.config import LineRule, Rule
-from appliance.dashboard import alert_page, savings, scenarios, storage
+from appliance.dashboard import alert_page, costs, savings, scenarios, storage
 from appliance.dashboard.alerts import PAGE_LENGTH, Before, Filter, Filtered, detail_of, page_of
 from appliance.dashboard.cameras import camera_of, full_camera
 from appliance.dashboard.desk import AtDesk, Desk
@@ -114,6 +114,8 @@ def savings_page(desk: AtDesk, since: Annotated[Since, Query()] = "today") -> HT
         rev=rev,
         since=since,
         savings=savings.report(desk, since),
+        costs=costs.report(desk),
+        cost_days=costs.DAYS,
         kind_words=savings.KIND_WORDS,
         headline_after_s=savings.HEADLINE_AFTER_S,
         settled_after_s=savings.SETTLED_AFTER_S,
@@ -177,6 +179,8 @@ def _link_words(desk: Desk) -> str:
     if desk.link is None:
         return "Edge only: no uplink is set."
     waiting = desk.counts.now().undelivered
+    if desk.link().up and desk.link().breaker != "closed":
+        return f"Cloud does not answer ({desk.link().breaker_why}), {waiting} waiting; nothing is lost."
     if desk.link().up:
         return f"Cloud link up{f', {waiting} waiting for an answer' if waiting else ''}."
     return f"Cloud link down, {waiting} waiting; nothing is lost."

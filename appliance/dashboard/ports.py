@@ -23,16 +23,32 @@ class LinkState(Protocol):
     @property
     def error(self) -> str: ...
 
+    @property
+    def breaker(self) -> str:
+        """closed: the cloud answers; open: it does not, and questions wait; half_open: one of them is tried."""
+        ...
+
+    @property
+    def breaker_why(self) -> str: ...
+
+    @property
+    def trips(self) -> int:
+        """How often the breaker opened since the start."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """The ingest process now. `detector_ms`: time of one look, smoothed; `queue`: frames waiting for one."""
+    """The ingest process now. `detector_ms`: time of one look, smoothed; `queue`: frames waiting for one;
+    `load`: share of the time it is at work; `age_p95_ms`: of frames when the trackers hear of them, of late."""
 
     ingest_running: bool
     ingest_starts: int = 0
     detector_ms: float = 0.0
     queue: int = 0
     rss_bytes: int = 0
+    load: float = 0.0
+    age_p95_ms: float = 0.0
     warnings: tuple[str, ...] = ()
 
 

@@ -20,6 +20,9 @@ KIND_WORDS = {
     "crop": "Crops",
     "frame": "Pictures",
     "clip": "Clips",
+    "again": "Sent again after a cut",
+    "resent": "Repeated by TCP",
+    "protocol": "Protocol and connection",
     "other": "Connection upkeep",
 }
 

@@ -16,10 +16,26 @@ from appliance.errors import MissingPart
 
 CONNECTIONS_MAX = 200
 STOP_S_MAX = 3
+TICK_S = 1.0
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the core owns the signals."""
+    """uvicorn without its signal handlers: the core owns the signals; and without its ten ticks a second."""
+
+    def end(self) -> None:
+        """Stop serving. Called in the loop's thread."""
+        self.should_exit = True
+        if self._ended is not None:
+            self._ended.set()
+
+    async def main_loop(self) -> None:
+        """A tick a second is enough: it makes the date header."""
+        self._ended = asyncio.Event()
+        while not await self.on_tick(0):
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), TICK_S)
+
+    _ended: asyncio.Event | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -78,7 +94,7 @@ class DashboardServer:
     def _end(self) -> None:
         # Event streams first: they never end by themselves and would hold the door for STOP_S_MAX.
         self._app.state.hub.close()
-        self._server.should_exit = True
+        self._server.end()
 
 
 def bind(host: str, port: int) -> socket.socket:

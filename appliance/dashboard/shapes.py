@@ -30,11 +30,13 @@ from appliance.types import (
     HealthKind,
     Review,
     Severity,
+    ShedReason,
     TrackedObject,
 )
 from appliance.wire import Need, Verdict
 
 API = "/api/v1"
+Standing = Literal["edge", "unverified", "confirmed", "withdrawn", "unsure"]
 
 
 class Shape(BaseModel):
@@ -45,7 +47,8 @@ class AlertItem(Shape):
     """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
 
     `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
-    `delivery` null: the alert was settled on the edge, nothing was asked of the cloud.
+    `delivery` null: the alert was settled on the edge, nothing was asked of the cloud. `standing`: edge (nobody else
+    was asked), unverified (asked, no answer yet, or none came), and then confirmed, withdrawn or unsure.
     """
 
     id: str
@@ -62,6 +65,7 @@ class AlertItem(Shape):
     end_reason: str
     verdict: Decision | None
     delivery: Delivery | None
+    standing: Standing
     review: Review | None
     review_t: float | None
     rev: int
@@ -78,12 +82,19 @@ class AlertItem(Shape):
             id=row.id, camera=row.camera, title=_title(row), severity=row.severity, rules=row.rules, labels=row.labels,
             tracks=row.tracks, score=row.score,
             best_box=row.best.box if row.best else None, t_start=row.t_start, t_end=row.t_end,
-            end_reason=row.end_reason, verdict=row.verdict, delivery=row.delivery, review=row.review,
+            end_reason=row.end_reason, verdict=row.verdict, delivery=row.delivery,
+            standing=_standing(row), review=row.review,
             review_t=row.review_t, rev=row.rev,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
             page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
         )  # fmt: skip
+
+
+def _standing(row: AlertRow) -> Standing:
+    if row.verdict is None:
+        return "edge" if row.delivery is None else "unverified"
+    return "withdrawn" if row.verdict == "rejected" else row.verdict
 
 
 def _title(row: AlertRow) -> str:
@@ -310,6 +321,8 @@ class CameraFull(CameraItem):
 
     decoding: all of its pictures (`everything`, by order or because the stream allows nothing else), all while
     something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
+    unexamined_why_today: `unexamined_today` by reason, see docs/scheduling.md. behind_s:
+    how late its packets are read; beyond 2 s they are recorded and not looked at.
     """
 
     codec: str = ""
@@ -319,9 +332,11 @@ class CameraFull(CameraItem):
     received_exact: bool = True
     examined_today: int = 0
     unexamined_today: int = 0
+    unexamined_why_today: dict[ShedReason, int] = {}
     reconnects_today: int = 0
     decoding: DecodeState | None = None
     decoding_reason: str = ""
+    behind_s: float = 0.0
     decoded_today: int = 0
     skipped_today: int = 0
     zones: dict[str, tuple[tuple[float, float], ...]] = {}

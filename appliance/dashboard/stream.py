@@ -14,6 +14,7 @@ from appliance.errors import StoreError
 from appliance.telemetry import Repeats
 
 POLL_S = 0.2
+UNWATCHED_S = 2.0  # between two looks while there is no viewer; the first one comes first
 HEARTBEAT_S = 15.0
 VIEWERS_MAX = 64
 RING_MAX = 512
@@ -55,6 +56,7 @@ class Hub:
         self._ring_from: int | None = None  # the ring holds everything after this number; None: nobody watches
         self._at = 0
         self._tick = asyncio.Event()
+        self._joined = asyncio.Event()
         self._closed = False
         self._repeats = Repeats(logger, clock)
         self.viewers = 0
@@ -66,7 +68,11 @@ class Hub:
                 await self.run_once()
             except StoreError as error:
                 self._repeats.report(error)
-            await asyncio.sleep(POLL_S)
+            if self.viewers:
+                await asyncio.sleep(POLL_S)
+            elif not self._closed:
+                self._joined.clear()
+                await _within(self._joined, UNWATCHED_S)
 
     async def run_once(self) -> None:
         """Look at the counter once, and take over what changed since. Raises StoreError."""
@@ -89,6 +95,7 @@ class Hub:
     def close(self) -> None:
         """End all streams. Called in the event loop's thread."""
         self._closed = True
+        self._joined.set()
         self._wake()
 
     def join(self, since: int | None) -> AsyncIterator[bytes]:
@@ -99,6 +106,7 @@ class Hub:
 
     async def _follow(self, since: int | None) -> AsyncIterator[bytes]:
         self.viewers += 1
+        self._joined.set()
         try:
             rev = await asyncio.to_thread(self._rev)
             at = rev if since is None else min(since, rev)

@@ -23,7 +23,8 @@ class Templates:
             lstrip_blocks=True, auto_reload=False,
         )  # fmt: skip
         self._environment.globals.update(site=site, guarded=guarded)
-        self._environment.filters.update(when=when, size=size, span=span, lasting=lasting, percent=percent, score=score)
+        self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
+        self._environment.filters.update(percent=percent, score=score, money=money)
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
         """Render template `name`. A page is never cached: it holds the state of now."""
@@ -69,6 +70,13 @@ def lasting(seconds: float) -> str:
     if seconds < 1:
         return "a moment"
     return f"{round(seconds)} s" if seconds < 59.5 else span(seconds)
+
+
+def money(amount: float) -> str:
+    """In the owner's currency, which has no name here: two significant digits below one, else two places."""
+    if amount == 0:
+        return "0"
+    return f"{amount:.2f}" if amount >= 0.995 else f"{amount:.2g}" if amount >= 0.0001 else "< 0.0001"
 
 
 def score(value: float) -> str:

@@ -10,9 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from appliance.detect import cpu
 from appliance.detect.digest import sha256_of
 from appliance.detect.labels import COCO_80
 from appliance.errors import ModelError
+from appliance.model import Precision
 from appliance.yamlfile import Section
 
 if sys.version_info >= (3, 11):
@@ -27,7 +29,11 @@ MANIFEST = "models.toml"
 
 
 class Bundle(Section):
-    """One `[name]` of models.toml."""
+    """One `[name]` of models.toml.
+
+    variants: the same network in other precisions, by the names of their bundles. accuracy: figures 0..1, more is
+    better, measured alike for all of them; loss_max: how much lower each may be for a variant to count as as accurate.
+    """
 
     file: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+\.onnx$")]
     url: Annotated[str, Field(pattern=r"^(https://|$)")] = ""  # "": it comes with Vedette
@@ -37,6 +43,10 @@ class Bundle(Section):
     head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
     input: tuple[int, int]
     source: str = ""
+    precision: Precision = "fp32"
+    variants: dict[Precision, str] = {}
+    accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    loss_max: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,7 @@ class Found:
     path: Path
     labels: tuple[str, ...] = ()
     head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    bf16: bool = False
 
 
 def folders() -> tuple[Path, ...]:
@@ -56,19 +67,74 @@ def folders() -> tuple[Path, ...]:
     return tuple(dict.fromkeys(place.resolve() for place in places))
 
 
-def find(model: str, places: tuple[Path, ...] | None = None) -> Found:
-    """The file for `model`. Raises ModelError that says where was looked and how to get it."""
+def find(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> Found:
+    """The file for `model` in `precision`. Raises ModelError that says where was looked and how to get it."""
     places = folders() if places is None else places
+    if precision == "fp16":
+        raise ModelError(
+            f"{model}: ONNX Runtime runs a file in the precision it was exported in; "
+            "set detector.precision to auto and give an fp16 file"
+        )
     if model.endswith(".onnx") or "/" in model:
+        if precision not in ("auto", "fp32"):
+            raise ModelError(f"{model}: detector.precision {precision} needs a model of models.toml that has it")
         return _recognised(_file(model, places), places)
     bundles = _bundles(places)
+    return _present(*_variant(model, precision, bundles, places), places)
+
+
+def as_accurate(model: str, places: tuple[Path, ...] | None = None) -> tuple[Precision, ...]:
+    """The precisions of `model` that may stand in for it on this machine: its own, then the variants whose every figure
+    is at most `loss_max` lower, whose file is here and which this CPU gains from. Only its own for a path to a file.
+    """
+    places = folders() if places is None else places
+    bundles = _bundles(places)
+    if model not in bundles:
+        return ()
+    own = bundles[model]
+    found = [own.precision]
+    for precision, name in own.variants.items():
+        other = bundles.get(name)
+        if other is None or _file_of(other, places) is None or not _as_accurate(own, other):
+            continue
+        if precision != "bf16" or cpu.multiplies_bf16():
+            found.append(precision)
+    return tuple(found)
+
+
+def _as_accurate(own: Bundle, other: Bundle) -> bool:
+    """A figure that was not measured does not count as kept."""
+    kept = (other.accuracy.get(name, 0.0) >= value - own.loss_max - 1e-9 for name, value in own.accuracy.items())
+    return bool(own.accuracy) and all(kept)
+
+
+def _variant(
+    model: str, precision: Precision, bundles: dict[str, Bundle], places: tuple[Path, ...]
+) -> tuple[str, Bundle]:
     if model not in bundles:
         names = ", ".join((AUTO, HOG, *sorted(bundles)))
         raise ModelError(
             f"there is no model `{model}`: give a path to an .onnx file or one of {names} ({_looked(places)})"
         )
-    bundle = bundles[model]
-    path = next((place / bundle.file for place in places if (place / bundle.file).is_file()), None)
+    own = bundles[model]
+    name = model if precision in ("auto", own.precision) else own.variants.get(precision, "")
+    if name not in bundles:
+        there_are = ", ".join(("auto", own.precision, *sorted(own.variants)))
+        raise ModelError(f"`{model}` does not come in {precision}: set detector.precision to one of {there_are}")
+    if bundles[name].precision == "bf16" and not cpu.multiplies_bf16():
+        raise ModelError(
+            f"{cpu.name()} has no bfloat16 products (arm64 with FEAT_BF16 has): set detector.precision to auto"
+        )
+    return name, bundles[name]
+
+
+def _file_of(bundle: Bundle, places: tuple[Path, ...]) -> Path | None:
+    return next((place / bundle.file for place in places if (place / bundle.file).is_file()), None)
+
+
+def _present(model: str, bundle: Bundle, places: tuple[Path, ...]) -> Found:
+    """Its file, checked."""
+    path = _file_of(bundle, places)
     if path is None:
         raise ModelError(
             f"the model `{model}` is known but its file {bundle.file} is not here ({_looked(places)}); "
@@ -98,7 +164,8 @@ def _recognised(path: Path, places: tuple[Path, ...]) -> Found:
 
 
 def _found(path: Path, bundle: Bundle) -> Found:
-    return Found(path, COCO_80 if bundle.labels == "coco-80" else bundle.labels, bundle.head)
+    labels = COCO_80 if bundle.labels == "coco-80" else bundle.labels
+    return Found(path, labels, bundle.head, bundle.precision == "bf16")
 
 
 def _file(model: str, places: tuple[Path, ...]) -> Path:

@@ -42,7 +42,7 @@ class ObjectDetector(Protocol):
         ...
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Look at BGR uint8 (H, W, 3) pictures of any size; one answer each, in order.
+        """Look at BGR uint8 (H, W, 3) pictures of any size; one answer each, in order. Large ones are scaled down.
 
         Boxes are shares of the picture, clipped; scores at least the configured `score_min`; best score first, ties
         by box. Raises DetectorError, which is never to be read as "nothing there".
@@ -53,7 +53,8 @@ class ObjectDetector(Protocol):
 def load(settings: Detector) -> OnnxDetector | HogDetector:
     """Find, check and warm up the detector that is asked for. Raises ModelError or MissingPart.
 
-    `auto` is the network that comes with Vedette and, where that cannot be loaded, builtin:hog with a warning.
+    `auto` is the network that comes with Vedette and, where that cannot be loaded, builtin:hog with a warning. A
+    precision that is left open is the file's own: a box that runs for long asks `precision.settled` first.
     Sets OpenCV's thread count for the whole process to `settings.threads`.
     """
     cv2.setNumThreads(settings.threads)
@@ -68,12 +69,7 @@ def load(settings: Detector) -> OnnxDetector | HogDetector:
 
 
 def _network(settings: Detector, model: str) -> OnnxDetector:
-    if settings.precision == "fp16":
-        raise ModelError(
-            f"{model}: ONNX Runtime runs a file in the precision it was exported in; "
-            "set detector.precision to auto and give an fp16 file"
-        )
-    found = bundle.find(model)
+    found = bundle.find(model, precision=settings.precision)
     from appliance.detect.onnx import OnnxDetector  # a back end is loaded when it is chosen: it may not be installed
 
     return OnnxDetector(
@@ -83,4 +79,5 @@ def _network(settings: Detector, model: str) -> OnnxDetector:
         device=settings.device,
         head=settings.head if settings.head != "auto" else found.head,
         label_names=labels.read(settings.labels) if settings.labels else found.labels,
+        bf16=found.bf16,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -73,6 +73,7 @@ class YoloxHead:
     output: str
     classes: int
     cells: Floats | None
+    strides: tuple[int, ...] = STRIDES[0]
     name: str = "yolox"
     placing: Placing = "corner"
     rgb: bool = False
@@ -168,6 +169,13 @@ def choose(answer: Answer, wanted: HeadName = "auto") -> Head:
     raise UnknownLayout("its outputs fit no known layout")
 
 
+def resized(head: Head, size: tuple[int, int]) -> Head:
+    """The same head for a network whose input is now `size`, (width, height)."""
+    if isinstance(head, YoloxHead) and head.cells is not None:
+        return replace(head, cells=_cells(size, head.strides))
+    return head
+
+
 def _detr(answer: Answer) -> DetrHead:
     if not answer.sizes_input:
         raise UnknownLayout("it has no second input orig_target_sizes [1, 2], so the unit of its boxes is unknown")
@@ -188,7 +196,9 @@ def _yolo_family(answer: Answer, wanted: HeadName) -> Head:
     anchors = {_anchors(answer.size, strides): strides for strides in STRIDES}
     fits: list[Head] = []
     if wanted in ("auto", "yolox") and rows in anchors and columns >= 6:
-        fits.append(YoloxHead(name, columns - 5, _cells(answer.size, anchors[rows], np.asarray(array[0], np.float32))))
+        strides = anchors[rows]
+        raw = not _in_pixels(answer.size, np.asarray(array[0], np.float32))
+        fits.append(YoloxHead(name, columns - 5, _cells(answer.size, strides) if raw else None, strides))
     if wanted in ("auto", "yolo") and columns in anchors and rows >= 5:
         fits.append(YoloHead(name, rows - 4))
     if wanted == "yolo" and rows in anchors and columns >= 5:
@@ -214,10 +224,13 @@ def _anchors(size: tuple[int, int], strides: tuple[int, ...]) -> int:
     return sum((size[0] // stride) * (size[1] // stride) for stride in strides)
 
 
-def _cells(size: tuple[int, int], strides: tuple[int, ...], rows: Floats) -> Floats | None:
-    """The cell of each anchor; None if `rows` of the trial run are already in pixels (--decode_in_inference)."""
-    if float(rows[:, 0].mean()) > size[0] / 8:
-        return None
+def _in_pixels(size: tuple[int, int], rows: Floats) -> bool:
+    """Whether the boxes of the trial run `rows` are decoded already (--decode_in_inference)."""
+    return float(rows[:, 0].mean()) > size[0] / 8
+
+
+def _cells(size: tuple[int, int], strides: tuple[int, ...]) -> Floats:
+    """(anchors, 3) x, y, stride of the cell of each anchor."""
     parts = []
     for stride in strides:
         y, x = np.mgrid[: size[1] // stride, : size[0] // stride]

@@ -19,8 +19,10 @@ from appliance.detect.suppress import tidy
 from appliance.errors import DetectorError, ModelError
 from appliance.types import Detections
 
+RUNTIME = f"onnxruntime {ort.__version__}"
 SIDE_DEFAULT = 640
 SIDE_MAX = 4096
+STEP = 32
 DTYPES: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 ORT_ERRORS = (
     ort_errors.Fail,
@@ -39,13 +41,17 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the network wants: the picture (name, dtype, side lengths) and perhaps its size as [[width, height]]."""
+    """What the network wants: the picture (name, dtype, side lengths) and perhaps its size as [[width, height]].
+
+    free: the file leaves both sides open; `width` and `height` are then the box that a whole picture is scaled into.
+    """
 
     picture: str
     dtype: type[np.floating[Any]]
     width: int
     height: int
     sizes: str
+    free: bool = False
 
 
 class OnnxDetector:
@@ -53,6 +59,12 @@ class OnnxDetector:
 
     Owned by one thread at a time. Pictures are looked at one after the other: on a CPU a batch brings nothing
     (platform figures in models/README.md), and one by one the answer does not depend on the neighbours.
+
+    Where the file leaves height and width open, each picture runs in the smallest input that holds it at its scale (see
+    Letterbox), in one session: shapes are few (multiples of 32), and ONNX Runtime plans memory once for each.
+
+    shape_step: any multiple of it is a side, and a look costs by its area; 0: the input is fixed. sheet: the (width,
+    height) of a fixed input that pictures are laid into without a change of proportions, or None.
     """
 
     def __init__(
@@ -64,21 +76,29 @@ class OnnxDetector:
         device: Device = "cpu",
         head: heads.HeadName = "auto",
         label_names: tuple[str, ...] = (),
+        bf16: bool = False,
     ) -> None:
-        """Load, try the network on a grey picture, choose the head. Raises ModelError."""
+        """Load, try the network on a grey picture, choose the head. Raises ModelError.
+
+        bf16: products in bfloat16 where ONNX Runtime has them (see `cpu.multiplies_bf16`); elsewhere it does nothing.
+        """
         self.warning = ""
         self.name = f"{path.stem}@{sha256_of(path)[:8]}"
         self._path = path
         self._score_min = score_min
-        self._session = _open(path, threads, device)
+        self._session = _open(path, threads, device, bf16)
         self._metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self._inputs = _inputs(path, self._session, self._metadata)
-        self._head = self._choose(head)
-        self._letterbox = Letterbox(self._inputs.width, self._inputs.height, self._head.placing)
+        size = (self._inputs.width, self._inputs.height)
+        self._head = self._choose(head, size)
+        self.shape_step = self._step(self._head, head)
+        self.sheet = size if self.shape_step == 0 and self._head.placing != "stretch" else None
+        self._heads: dict[tuple[int, int], heads.Head] = {size: self._head}
+        self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
         self.labels = labels.resolve(path, self._head.classes, self._metadata, label_names)
 
     def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        """The size in which a picture of `width` x `height` is wanted; other sizes are resized here."""
+        """The size in which a whole picture of `width` x `height` is wanted; larger ones are scaled down here."""
         return self._letterbox.picture_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
@@ -92,7 +112,9 @@ class OnnxDetector:
             outputs = self._run(self._tensor(self._letterbox.lay(picture)))
         except ORT_ERRORS as error:
             raise DetectorError(f"{self.name}: {_first_line(error)}") from None
-        found = self._head.decode(outputs, self._score_min)
+        found = self._head_at(self._letterbox.input_size(picture.shape[1], picture.shape[0])).decode(
+            outputs, self._score_min
+        )
         shares = self._letterbox.to_shares(found.boxes, picture.shape[1], picture.shape[0])
         result = tidy(Detections(shares, found.scores, found.class_ids), self._score_min)
         if len(result) and not 0 <= result.class_ids.min() <= result.class_ids.max() < len(self.labels):
@@ -114,13 +136,30 @@ class OnnxDetector:
         names = [output.name for output in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, feed), strict=True))
 
-    def _choose(self, wanted: heads.HeadName) -> heads.Head:
-        shape = (1, 3, self._inputs.height, self._inputs.width)
+    def _head_at(self, size: tuple[int, int]) -> heads.Head:
+        """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""
+        if size not in self._heads:
+            self._heads[size] = heads.resized(self._head, size)
+        return self._heads[size]
+
+    def _step(self, head: heads.Head, wanted: heads.HeadName) -> int:
+        """32, or the network's own stride, if it takes another shape than its usual one and answers alike; else 0."""
+        if not self._inputs.free or head.placing == "stretch":
+            return 0
+        named = self._metadata.get("stride", "")
+        step = max(STEP, int(named) if named.isdigit() else 0)
+        try:
+            other = self._choose(wanted, (3 * step, 2 * step))
+        except ModelError:
+            return 0
+        return step if other.name == head.name and other.classes == head.classes else 0
+
+    def _choose(self, wanted: heads.HeadName, size: tuple[int, int]) -> heads.Head:
+        shape = (1, 3, size[1], size[0])
         try:
             outputs = self._run(np.full(shape, GREY / 255, self._inputs.dtype))
         except ORT_ERRORS as error:
             raise ModelError(f"{self._path}: the network fails on a trial picture: {_first_line(error)}") from None
-        size = (self._inputs.width, self._inputs.height)
         answer = heads.Answer(size, outputs, self._inputs.sizes, self._metadata)
         try:
             return heads.choose(answer, wanted)
@@ -131,7 +170,7 @@ class OnnxDetector:
             ) from None
 
 
-def _open(path: Path, threads: int, device: Device) -> ort.InferenceSession:
+def _open(path: Path, threads: int, device: Device, bf16: bool) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -139,6 +178,8 @@ def _open(path: Path, threads: int, device: Device) -> ort.InferenceSession:
     options.log_severity_level = 4
     # Spinning doubles the CPU time of a look when the machine is loaded.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if bf16:
+        options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1")
     provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
     if device == "cuda" and provider not in ort.get_available_providers():
         raise ModelError(
@@ -166,7 +207,8 @@ def _inputs(path: Path, session: ort.InferenceSession, metadata: Mapping[str, st
     if picture.shape[1] not in (3, "channels") or picture.type not in DTYPES:
         raise ModelError(f"{path}: its input ({seen}) is not float [1, 3, height, width]")
     height, width = (_side(path, value, metadata, index) for index, value in enumerate(picture.shape[2:]))
-    return Inputs(picture.name, DTYPES[picture.type], width, height, sizes[0].name if sizes else "")
+    free = not any(isinstance(side, int) for side in picture.shape[2:])
+    return Inputs(picture.name, DTYPES[picture.type], width, height, sizes[0].name if sizes else "", free)
 
 
 def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
+from appliance.escalate.turns import Turns
 from appliance.store.audit import Audit, AuditKind, AuditRow
 from appliance.store.changes import touch
 from appliance.store.database import Database
 from appliance.store.rows import EscalationRow, MediaRow, read_escalation, read_media
 from appliance.store.steps import give_up
 
-AGEING_S = 600.0  # a question that waited this long goes before a younger one of the next higher priority
-PENALTY_S = 60.0  # each failed attempt lets others of that age go first, so that one bad question blocks nobody
-PENALTIES_MAX = 10
 AGAIN_FIRST_S = 900.0
 AGAIN_LAST_S = 6 * 3600.0
-_RANK = "CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END"
 _WHY_CHARS_MAX = 300
+_BATCH = 500
+_FILES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +36,24 @@ class OutboxCounts:
 
 
 class Outbox:
-    """The escalation rows from `ready` on, and the media rows.
+    """The escalation rows from `ready` on, and the media rows. Which is next: see turns.py.
 
     Owner: the uplink; any thread may read. Invariant: every change of state is one transaction, and what left the
     site has an audit row in the same transaction. Bytes are payload and headers, retries included.
     """
 
-    def __init__(self, db: Database, expire_s: float) -> None:
-        self._db = db
-        self._expire_s = expire_s
+    def __init__(self, db: Database, expire_s: float, ttl_s: Mapping[str, float] | None = None) -> None:
+        """expire_s: the age at which a question is given up; ttl_s: the same for some priorities."""
+        self.db = self._db = db
+        self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
         self._audit = Audit(db)
 
     def next_ready(self, limit: int) -> list[EscalationRow]:
-        """What is to be sent now: by priority, then by age, where waiting makes up for priority."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                f"""SELECT * FROM escalation WHERE state = 'ready'
-                    ORDER BY {_RANK} * ? + created_t + min(attempts, ?) * ?, id LIMIT ?""",
-                (AGEING_S, PENALTIES_MAX, PENALTY_S, limit),
-            )
-            return [read_escalation(row) for row in rows]
+        """What is to be sent, in the order of its going (see turns.py), for who wants to know. Raises StoreError."""
+        turns, found = Turns(self.db), dict[str, EscalationRow]()
+        while len(found) < limit and (turn := turns.pick(self.db.clock.now(), busy=found)):
+            found[turn.row.id] = turn.row
+        return list(found.values())
 
     def next_again(self, t: float, limit: int) -> list[EscalationRow]:
         """What was sent long ago and has no verdict: 15 minutes, then twice as long each time, up to 6 hours."""
@@ -160,15 +157,80 @@ class Outbox:
 
     def expire(self, t: float) -> int:
         """Give up, visibly, what could not be sent or was not answered in time; return how many. Raises StoreError."""
-        before = t - self._expire_s
+        count = 0
+        for priority, age_s in self._expire_s.items():
+            while rows := self._too_old(priority, t - age_s):
+                for row in rows:
+                    self._expire(row)
+                count += len(rows)
+        return count
+
+    def _too_old(self, priority: str, before: float) -> list[EscalationRow]:
         with self._db.read() as connection:
             found = connection.execute(
-                "SELECT * FROM escalation WHERE state IN ('waiting', 'ready', 'sent') AND created_t < ?", (before,)
+                """SELECT * FROM escalation
+                   WHERE state IN ('waiting', 'ready', 'sent') AND priority = ? AND created_t < ? LIMIT ?""",
+                (priority, before, _BATCH),
             )
-            rows = [read_escalation(row) for row in found]
-        for row in rows:
-            self._expire(row)
-        return len(rows)
+            return [read_escalation(row) for row in found]
+
+    def unanswered_s(self, t: float) -> float | None:
+        """For how long the question that was sent first waits for its answer; None: none does. Raises StoreError."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                """SELECT min(sent_t) AS t FROM escalation
+                   WHERE state IN ('waiting', 'ready', 'sent') AND state = 'sent'"""
+            ).fetchone()
+        return None if row["t"] is None else max(0.0, t - row["t"])
+
+    def held(self) -> int:
+        """Bytes that wait to be sent: the questions that are not sent, and their files. Raises StoreError."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                f"""SELECT coalesce(sum(length(body)), 0) + coalesce(sum({_FILES}), 0) AS bytes
+                    FROM escalation WHERE state IN ('waiting', 'deferred', 'ready')"""
+            ).fetchone()
+        held: int = row["bytes"]
+        return held
+
+    def least(self, limit: int) -> list[tuple[EscalationRow, int]]:
+        """What is given up first when there is no room, with its bytes: the least urgent, and of these the oldest."""
+        with self._db.read() as connection:
+            found = connection.execute(
+                f"""SELECT id, length(body) + coalesce({_FILES}, 0) AS bytes FROM escalation
+                    WHERE state IN ('deferred', 'ready')
+                    ORDER BY CASE priority WHEN 'low' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END, created_t, id LIMIT ?""",
+                (limit,),
+            ).fetchall()
+            return [
+                (read_escalation(connection.execute("SELECT * FROM escalation WHERE id = ?", (each["id"],)).fetchone()),
+                 each["bytes"])
+                for each in found
+            ]  # fmt: skip
+
+    def drop(self, row: EscalationRow, why: str) -> list[str]:
+        """Give a question up, visibly, and forget its pictures; returns the paths of the files that only it needed.
+
+        What the cloud said of an earlier step stands. Raises StoreError.
+        """
+        with self._db.transaction() as connection:
+            ended = row.step > 0 and give_up(self._db, connection, row, why, self._db.clock.now())
+            if not ended:
+                connection.execute(
+                    "UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ?",
+                    (f"given up: {why}", row.id),
+                )
+            media = self.media_of(row.id)
+            for each in media:
+                self._half_left(connection, row, each, "given up")
+            connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
+            own = [each.path for each in media if _is_its_own(connection, row.alert, each.path)]
+            connection.executemany(
+                "UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ? WHERE alert = ? AND path = ?",
+                [(why, row.alert, path) for path in own],
+            )
+            touch(self._db, connection, row.alert)
+        return own
 
     def counts(self) -> OutboxCounts:
         """Numbers for the dashboard and /metrics."""
@@ -183,7 +245,7 @@ class Outbox:
     def _expire(self, row: EscalationRow) -> None:
         if row.step and self._end_with_what_was_said(row):
             return
-        hours = self._expire_s / 3600
+        hours = self._expire_s[row.priority] / 3600
         why = "no verdict came" if row.state == "sent" else f"could not be sent ({row.error or 'no connection'})"
         with self._db.transaction() as connection:
             changed = connection.execute(
@@ -197,9 +259,10 @@ class Outbox:
 
     def _end_with_what_was_said(self, row: EscalationRow) -> bool:
         """The cloud saw the first evidence and was unsure; that stands when what it asked for could not be sent."""
-        why = f"no answer to that came within {self._expire_s / 3600:g} h"
+        hours = self._expire_s[row.priority] / 3600
+        why = f"no answer to that came within {hours:g} h"
         if row.state != "sent":
-            why = f"that could not be sent within {self._expire_s / 3600:g} h ({row.error or 'no connection'})"
+            why = f"that could not be sent within {hours:g} h ({row.error or 'no connection'})"
         with self._db.transaction() as connection:
             ended = give_up(self._db, connection, row, why, self._db.clock.now())
             for media in self.media_of(row.id) if ended else ():
@@ -243,3 +306,14 @@ def _count(connection: sqlite3.Connection, row: EscalationRow, bytes_sent: int) 
            ON CONFLICT DO UPDATE SET bytes_sent = bytes_sent + excluded.bytes_sent""",
         (row.id, row.step, bytes_sent),
     )
+
+
+def _is_its_own(connection: sqlite3.Connection, alert: str, path: str) -> bool:
+    """Whether neither another question nor the alert's own page shows this file."""
+    row = connection.execute(
+        """SELECT EXISTS (SELECT 1 FROM media WHERE path = ?1) OR EXISTS (
+               SELECT 1 FROM evidence WHERE alert = ?2 AND path = ?1
+               AND (kind IN ('still', 'boxes') OR kind = 'clip' AND n = 0)) AS shown""",
+        (path, alert),
+    ).fetchone()
+    return not row["shown"]

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from appliance.address import Address
 from appliance.broker import Link, LinkState, end_tasks
 from appliance.clock import Clock
+from appliance.config import Uplink as Settings
+from appliance.escalate.border import Border
+from appliance.escalate.limits import Limits
 from appliance.escalate.outbox import Outbox
 from appliance.escalate.uplink import Meter, Uplink
 from appliance.escalate.verdicts import Settles, VerdictCounts, Verdicts
@@ -25,7 +28,7 @@ class EscalationService:
 
     def __init__(
         self,
-        settings: Address,
+        settings: Settings,
         site: str,
         outbox: Outbox,
         root: Path,
@@ -34,18 +37,26 @@ class EscalationService:
         clock: Clock,
         *,
         changed: Callable[[], None] = lambda: None,
-        image_free: Callable[[str], bool] = lambda _: False,
+        border: Border | None = None,
     ) -> None:
         self._link = Link(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
-        self._uplink = Uplink(self._link, outbox, root, meter, clock, image_free)
-        self._verdicts = Verdicts(self._link, site, alerts, clock, changed)
+        self._uplink = Uplink(self._link, outbox, root, meter, clock, Limits.of(settings), border)
+        self._verdicts = Verdicts(self._link, site, alerts, clock, changed, self._uplink.heard)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
         self._stopped = threading.Event()
 
     @property
     def link(self) -> LinkState:
-        return self._link.state
+        """With the state of the breaker."""
+        breaker = self._uplink.breaker.state
+        return replace(
+            self._link.state,
+            breaker=breaker.name,
+            breaker_since=breaker.since,
+            breaker_why=breaker.why,
+            trips=breaker.trips,
+        )
 
     @property
     def waits_for(self) -> str:
@@ -86,6 +97,7 @@ class EscalationService:
         finally:
             self._loop = None
             await end_tasks(*tasks, stopping)
+            self._uplink.close()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         loop = self._loop

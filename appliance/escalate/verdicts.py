@@ -23,6 +23,8 @@ from appliance.telemetry import Repeats
 from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
 
 PULL_S = 30.0
+BATCH = 32
+BATCH_S = 0.05
 ACK_WAIT_S = 30.0
 AGAIN_S = 5.0
 
@@ -56,8 +58,16 @@ class Verdicts:
     """
 
     def __init__(
-        self, link: Link, site: str, alerts: Settles, clock: Clock, changed: Callable[[], None] = lambda: None
+        self,
+        link: Link,
+        site: str,
+        alerts: Settles,
+        clock: Clock,
+        changed: Callable[[], None] = lambda: None,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
+        """changed: told when an alert has a verdict; heard: told of every verdict, known ones too."""
+        self._heard = heard
         self._link = link
         self._site = site
         self._alerts = alerts
@@ -85,15 +95,19 @@ class Verdicts:
         subscription = await self._link.while_up(self._subscribe(client.jetstream(timeout=10)))
         self._said = ""
         went_well()
+        batch, wait_s = 1, PULL_S
         while True:
             try:
-                messages = await self._link.while_up(subscription.fetch(1, timeout=PULL_S))
+                messages = await self._link.while_up(subscription.fetch(batch, timeout=wait_s))
             except (nats.errors.TimeoutError, asyncio.TimeoutError):
+                batch, wait_s = 1, PULL_S
                 continue
             except (nats.errors.Error, OSError) as error:
                 raise UplinkError(f"the verdicts cannot be pulled: {type(error).__name__}") from None
             for message in messages:
                 await self._take(message)
+            # Where one came, more may wait behind it (a backlog's, say), and a live one behind them.
+            batch, wait_s = BATCH, BATCH_S
 
     async def _subscribe(self, jetstream: JetStreamContext) -> JetStreamContext.PullSubscription:
         """Make the site's consumer, or find it: it remembers what was acknowledged while we were away."""
@@ -134,6 +148,7 @@ class Verdicts:
         except StoreUnavailable:
             await self._say(message.nak(delay=AGAIN_S))
             raise
+        self._heard()
         self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
         await self._say(message.ack())
         if outcome != "known":

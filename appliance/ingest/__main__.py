@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.detect import detector
+from appliance.detect import detector, precision
 from appliance.errors import UsageError
 from appliance.ingest.channel import Channel
 from appliance.ingest.process import DetectorHangs, Ingest
@@ -45,7 +45,8 @@ def main() -> int:
     _die_with_parent()
     try:
         site = _read_site()
-        ingest = Ingest(site, detector.load(site.detector), Tracker, Channel(out), SystemClock())
+        eye = detector.load(precision.settled(site.detector, site.storage.dir))
+        ingest = Ingest(site, eye, Tracker, Channel(out), SystemClock())
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2

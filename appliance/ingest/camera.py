@@ -10,16 +10,20 @@ from appliance.clock import Clock
 from appliance.ingest.feed import Feed, FeedCounts, Sink
 from appliance.ingest.file import FileSource
 from appliance.ingest.health.vigil import Signs, Vigil
+from appliance.ingest.live import Live
 from appliance.ingest.recorder import Place, Recorder
+from appliance.ingest.rest import REST_S_MAX
 from appliance.ingest.rtsp import RtspSource
 from appliance.ingest.source import Source
+from appliance.ingest.tally import WatchCounts
 from appliance.ingest.tcpmeter import SocketFinder
-from appliance.ingest.watch import Watch, WatchCounts
+from appliance.ingest.watch import Watch
 from appliance.types import CameraMeter, CameraState, CameraStateName, Gap, HealthKind, IngestMessage
 
 Emit = Callable[[IngestMessage], None]
 MAIN = "main"
 DETECT = "detect"
+BEHIND = "nothing now: what comes is late, and is only recorded"
 _WORST: tuple[CameraStateName, ...] = ("live", "ended", "connecting", "stalled", "lost")
 
 
@@ -54,6 +58,7 @@ class Camera:
         self._told: tuple[CameraStateName, str] | None = None
         self._recorder = Recorder(place, clock, emit) if place is not None else None
         self._watch = watch
+        self._live = Live(name, watch, clock)
         self._feeds = self._make_feeds(plan)
         self._threads = [
             threading.Thread(target=feed.run, name=f"camera-{name}" + ("" if role == MAIN else f"-{role}"), daemon=True)
@@ -61,7 +66,7 @@ class Camera:
         ]
         self._told_feeds = {role: feed.counts() for role, feed in self._feeds.items()}
         self._told_watch = watch.counts()
-        self._told_unrecorded = 0
+        self._told_unrecorded = self._told_left_out = 0
 
     @property
     def name(self) -> str:
@@ -96,8 +101,10 @@ class Camera:
         feeds = {role: feed.counts() for role, feed in self._feeds.items()}
         watch = self._watch.counts()
         unrecorded = self._recorder.lost if self._recorder is not None else 0
-        self._emit(self._meter(feeds, watch, unrecorded))
+        left_out = self._live.skipped
+        self._emit(self._meter(feeds, watch, unrecorded, left_out))
         self._told_feeds, self._told_watch, self._told_unrecorded = feeds, watch, unrecorded
+        self._told_left_out = left_out
         self._keep_vigil(feeds, watch, blind)
 
     def state(self, feed: str, state: CameraStateName, reason: str) -> None:
@@ -132,7 +139,7 @@ class Camera:
         remedy = self._vigil.tick(signs, blind=blind)
         if remedy == "look":
             self._watch.insist()
-        elif remedy == "connect":
+        elif remedy == "connect" and not self._live.is_behind:
             self._watch.connect_anew("nothing that came could be made into a picture")
 
     def _make_feeds(self, plan: config.Camera) -> dict[str, Feed]:
@@ -141,13 +148,15 @@ class Camera:
             if self._recorder is not None:
                 self._watch.run_began = self._recorder.cut
             # The watch first: it tells the recorder of a new picture size before the packet is recorded.
-            return {MAIN: self._make_feed(MAIN, plan.url, (self._watch, *record), plan)}
-        feeds = {DETECT: self._make_feed(DETECT, plan.detect_url, (self._watch,), plan)}
+            return {MAIN: self._make_feed(MAIN, plan.url, (self._live, *record), plan, self._watch.patience_s)}
+        feeds = {DETECT: self._make_feed(DETECT, plan.detect_url, (self._live,), plan, self._watch.patience_s)}
         if record:
-            feeds[MAIN] = self._make_feed(MAIN, plan.url, record, plan)
+            feeds[MAIN] = self._make_feed(MAIN, plan.url, record, plan, lambda: REST_S_MAX)
         return feeds
 
-    def _make_feed(self, role: str, url: str, sinks: tuple[Sink, ...], plan: config.Camera) -> Feed:
+    def _make_feed(
+        self, role: str, url: str, sinks: tuple[Sink, ...], plan: config.Camera, patience: Callable[[], float]
+    ) -> Feed:
         stop = threading.Event()
         source: Source
         if url.startswith("file:"):
@@ -163,12 +172,12 @@ class Camera:
                 key="url" if role == MAIN else "detect_url",
             )
         loops = plan.loop and url.startswith("file:")
-        return Feed(self._feed_name(role), source, sinks, self, self._clock, stop, loops=loops)
+        return Feed(self._feed_name(role), source, sinks, self, self._clock, stop, loops=loops, patience=patience)
 
     def _feed_name(self, role: str) -> str:
         return f"camera {self._name}" if role == MAIN else f"camera {self._name} ({role} stream)"
 
-    def _meter(self, feeds: dict[str, FeedCounts], watch: WatchCounts, unrecorded: int) -> CameraMeter:
+    def _meter(self, feeds: dict[str, FeedCounts], watch: WatchCounts, unrecorded: int, left_out: int) -> CameraMeter:
         told = self._told_feeds
         return CameraMeter(
             camera=self._name,
@@ -181,7 +190,11 @@ class Camera:
             unexamined=watch.unexamined - self._told_watch.unexamined,
             reconnects=sum(now.reconnects - told[role].reconnects for role, now in feeds.items()),
             unrecorded=unrecorded - self._told_unrecorded,
-            skipped=watch.skipped - self._told_watch.skipped,
+            skipped=watch.skipped - self._told_watch.skipped + left_out - self._told_left_out,
             decoding=watch.decoding,
-            decoding_reason=watch.decoding_reason,
+            decoding_reason=BEHIND if self._live.is_behind else watch.decoding_reason,
+            behind_s=round(self._live.worst_s(), 2),
+            why=watch.why_since(self._told_watch),
+            ages=watch.ages_since(self._told_watch),
+            retried=watch.retried - self._told_watch.retried,
         )

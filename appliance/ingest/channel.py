@@ -13,6 +13,7 @@ from appliance.wire import encode_ingest
 
 BOXES_MAX = 2000
 KEPT_MAX = 20_000
+BATCH_MAX = 64
 
 
 class ChannelClosed(Exception):
@@ -46,6 +47,7 @@ class Channel:
         self._kept = 0
         self._dropped = 0
         self._holes = 0
+        self.writes = 0
         self._closed = False
         self._changed = threading.Condition()
 
@@ -67,8 +69,9 @@ class Channel:
     def run(self, on_closed: Callable[[], None]) -> None:
         """Write until `close()` or until nobody reads; then `on_closed` is called."""
         try:
-            while (message := self._next()) is not None:
-                _write(self._fd, encode_ingest(message))
+            while batch := self._next():
+                _write(self._fd, b"".join(map(encode_ingest, batch)))
+                self.writes += 1
         except OSError:
             pass
         finally:
@@ -111,14 +114,19 @@ class Channel:
         entry.message = message
         return True
 
-    def _next(self) -> IngestMessage | None:
+    def _next(self) -> list[IngestMessage]:
+        """What waits, at least one message and BATCH_MAX at most, so that the reader wakes once for all of it; none
+        after `close`."""
+        batch: list[IngestMessage] = []
         with self._changed:
-            while not (self._closed and not self._queue):
+            while not batch and not (self._closed and not self._queue):
                 if not self._queue:
                     self._changed.wait()
-                elif (message := self._pop()) is not None:
-                    return message
-            return None
+                while self._queue and len(batch) < BATCH_MAX:
+                    message = self._pop()
+                    if message is not None:
+                        batch.append(message)
+        return batch
 
     def _pop(self) -> IngestMessage | None:
         entry = self._queue.popleft()
@@ -161,6 +169,9 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         reconnects=a.reconnects + b.reconnects,
         unrecorded=a.unrecorded + b.unrecorded,
         skipped=a.skipped + b.skipped,
+        why={reason: a.why.get(reason, 0) + b.why.get(reason, 0) for reason in {**a.why, **b.why}},
+        ages=tuple(map(sum, zip(a.ages, b.ages, strict=True))) if a.ages and b.ages else a.ages or b.ages,
+        retried=a.retried + b.retried,
     )
 
 

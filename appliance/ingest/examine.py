@@ -6,9 +6,10 @@ answers, in order. Live ingest and replay share it; that is what makes a replay 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import av
 import numpy as np
@@ -17,10 +18,15 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.errors import DetectorError
 from appliance.ingest.gate import Gate
-from appliance.ingest.picture import Pictures, upright_size
+from appliance.ingest.picture import Pictures, quarter_turns, small, snapped, upright, upright_size
+from appliance.ingest.region import TOLD_MIN, choose, cut_off, known, placed, size_of, within
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
 QUIET_AFTER_S = 2.0
+WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
+UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
+SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
+RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
 LATE_SHARE = 0.1  # of heartbeat_s: a key frame that comes that much later is waited for
 _EARLY_S = 0.002
 
@@ -52,15 +58,31 @@ class Detector(Protocol):
         ...
 
 
+@runtime_checkable
+class Elastic(Protocol):
+    """A detector to which a part of the picture costs less than the whole one. Optional; see `Examiner.picture`."""
+
+    @property
+    def shape_step(self) -> int:
+        """A picture costs by its area, its sides rounded up to multiples of this; 0: as much as a whole one."""
+        ...
+
+
 class Tracker(Protocol):
     """Follows objects through the frames of one camera run."""
 
+    @property
+    def unsettled(self) -> tuple[Box, ...]:
+        """Where the next look is needed because of what is followed: all but what rests."""
+        ...
+
     def update(
-        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]]
+        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], region: Box | None = None
     ) -> tuple[TrackedObject, ...]:
         """The objects of this frame. Called only for frames that were looked at; `t` rises.
 
-        planes: the picture, brightness and perhaps two colour planes, upright (see `Pictures.planes`).
+        planes: the whole picture, brightness and perhaps two colour planes, upright (see `Pictures.planes`). region:
+        the part of the picture that was looked at; None: all of it. Boxes are always shares of the whole picture.
         """
         ...
 
@@ -71,12 +93,14 @@ Lens = Callable[[int, float, av.VideoFrame], av.VideoFrame]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A frame that is due. priority: how much moved, 0..1; a frame that is due anyway has 0."""
+    """A frame that is due. priority: how much moved, 0..1; a frame that is due anyway has 0. region: the part of it to
+    be shown to the detector, shares of the upright picture; None: all of it."""
 
     frame: int
     t: float
     picture: av.VideoFrame
     priority: float
+    region: Box | None = None
 
 
 class Examiner:
@@ -112,12 +136,20 @@ class Examiner:
         self._seen = seen
         self._gate = Gate()
         self._for_gate = Pictures()
+        self._sketched: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
         self._for_detector = Pictures()
         self._next_t: float | None = None
         self._look_t = float("-inf")
         self._moved_t = float("-inf")
         self._seen_t = float("-inf")
         self._seq = 0
+        self._step = detector.shape_step if isinstance(detector, Elastic) else 0
+        self._whole_t = float("-inf")
+        self._whole_seen_t = float("-inf")
+        self._whole_next = False
+        self._recent: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=16)
+        self._objects: tuple[TrackedObject, ...] = ()
+        self._unsettled: tuple[Box, ...] = ()
 
     def examine(self, frame: int, t: float, picture: av.VideoFrame) -> FrameBoxes | None:
         """The whole way for one frame; None when it is not due. A detector that fails gives `looked=False`."""
@@ -139,18 +171,22 @@ class Examiner:
             return None
         if self._lens is not None:
             picture = self._lens(frame, t, picture)
-        plane = self._for_gate.luma(picture)
+        sketch = self._sketch(picture)
         if self._seen is not None:
-            self._seen(t, plane)
-        priority = self._gate.measure(plane)
-        if priority > 0:
+            self._seen(t, small(sketch))
+        motion = self._gate.measure(sketch)
+        if motion.priority > 0:
             self._moved_t = t
+            self._recent.append((t, tuple(region.box for region in motion.regions)))
         if self._settle is not None and not self._wanted(t):
             self._settle()  # results can only add to the reasons for a look
         if not self._wanted(t) and not self.overdue(t + next_s - LATE_SHARE * self._heartbeat_s):
             return None
         self._look_t = t
-        return Look(frame, t, picture, priority)
+        region = None if motion.whole else self._region(t, picture)
+        if region is None:
+            self._whole_t, self._whole_next = t, False
+        return Look(frame, t, picture, motion.priority, region)
 
     def moved(self, t: float) -> bool:
         """The gate saw something move at `t`, or a moment before. Called by the camera's thread."""
@@ -168,23 +204,33 @@ class Examiner:
 
     def changed(self, picture: av.VideoFrame) -> bool:
         """Whether the gate would see movement in this picture; it learns nothing. Called by the camera's thread."""
-        return self._gate.peek(self._for_gate.luma(picture)) > 0
+        self._sketched = picture, self._for_gate.sketch(picture)  # it is wanted again in a moment, by `due`
+        return self._gate.peek(self._sketched[1]) > 0
 
     def insist(self) -> None:
         """Make the next frame due, whatever rhythm and gate say of it."""
-        self._next_t, self._look_t = None, float("-inf")
+        self._next_t, self._look_t, self._whole_t = None, float("-inf"), float("-inf")
 
     def picture(self, look: Look) -> NDArray[np.uint8]:
-        """The picture of a look as the detector wants it: uint8 BGR (height, width, 3), upright."""
-        return self._for_detector.bgr(look.picture, self._detector.picture_size(*upright_size(look.picture)))
+        """What the detector is to be shown of a look, as it wants it: uint8 BGR (height, width, 3), upright.
+
+        A part of a picture comes at the scale of the whole one, its sides multiples of `Elastic.shape_step` or as long
+        as the picture's.
+        """
+        size = self._detector.picture_size(*upright_size(look.picture))
+        if look.region is None:
+            return self._for_detector.bgr(look.picture, size)
+        return self._for_detector.bgr(look.picture, size_of(look.region, size, self._step), look.region)
 
     def result(self, look: Look, detections: Detections | None) -> FrameBoxes:
         """What is known of the frame. None: the detector did not answer, so nothing is said about it."""
         objects: tuple[TrackedObject, ...] = ()
-        if detections is not None:
-            planes = self._for_detector.planes(look.picture)
-            objects = tuple(map(_rounded, self._tracker.update(detections, look.t, planes)))
-            if objects:
+        if detections is None:
+            self._whole_next = True
+        else:
+            objects = self._objects = tuple(map(_rounded, self._tracked(look, detections)))
+            self._unsettled = self._tracker.unsettled
+            if self._unsettled:
                 self._seen_t = look.t
         self._seq += 1
         return FrameBoxes(
@@ -196,8 +242,51 @@ class Examiner:
             objects=objects,
         )
 
+    def _tracked(self, look: Look, found: Detections) -> tuple[TrackedObject, ...]:
+        planes = self._for_detector.planes(look.picture)
+        if look.region is None:
+            self._whole_seen_t = look.t
+            return self._tracker.update(found, look.t, planes)
+        found = placed(found, look.region)
+        cut = cut_off(found, look.region, self._detector.picture_size(*upright_size(look.picture)))
+        self._whole_next |= any(map(self._is_new, found.select(cut & (found.scores >= TOLD_MIN)).boxes.tolist()))
+        return self._tracker.update(found.select(~cut), look.t, planes, region=look.region)
+
+    def _is_new(self, box: Sequence[float]) -> bool:
+        """Whether what a part of the picture shows a piece of is none of what is followed."""
+        return all(within(box, each.box) < 0.5 for each in self._objects)
+
+    def _region(self, t: float, picture: av.VideoFrame) -> Box | None:
+        """The part of the picture to be shown to the detector; None: all of it."""
+        if self._whole_due(t):
+            return None
+        if self._settle is not None:
+            self._settle()  # where to look hangs on what was found
+        if self._whole_next or (self._whole_seen_t < self._whole_t <= t - SKIPPED_S):
+            return None
+        if t - self._whole_t >= UNSURE_EVERY_S - _EARLY_S and not known(self._unsettled, self._objects):
+            return None
+        turns = quarter_turns(picture)
+        moved = [upright(box, turns) for at, boxes in self._recent if t - at <= RECENT_S for box in boxes]
+        size = self._detector.picture_size(*upright_size(picture))
+        chosen = choose(moved, self._unsettled, size, self._step)
+        if chosen is None or any(0.0 < within(each.box, chosen) < 0.99 for each in self._objects):
+            return None  # of a parked car that is cut in two, either half is one too many
+        return snapped(chosen, picture)
+
+    def _whole_due(self, t: float) -> bool:
+        return not self._step or self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S
+
     def _wanted(self, t: float) -> bool:
         return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S or self.overdue(t)
+
+    def _sketch(self, picture: av.VideoFrame) -> NDArray[np.uint8]:
+        made, self._sketched = self._sketched, None
+        return made[1] if made is not None and made[0] is picture else self._for_gate.sketch(picture)
+
+    def until_step_s(self, t: float) -> float:
+        """Seconds from camera time `t` on until another frame can be due. Called by the camera's thread."""
+        return 0.0 if self._next_t is None else max(0.0, self._next_t - t)
 
     def _in_step(self, t: float) -> bool:
         """At most `fps` frames a second, evenly, by camera time; a late frame does not bring two after it."""
@@ -214,4 +303,4 @@ class Examiner:
 def _rounded(found: TrackedObject) -> TrackedObject:
     x1, y1, x2, y2 = (round(float(side), 4) for side in found.box)
     box: Box = (x1, y1, x2, y2)
-    return TrackedObject(track=found.track, label=found.label, score=round(float(found.score), 3), box=box)
+    return replace(found, score=round(float(found.score), 3), box=box)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
@@ -11,6 +12,7 @@ from uuid import uuid4
 from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.errors import SourceError, SourceLost, SourceRefused
+from appliance.ingest.rest import Rest
 from appliance.ingest.source import Received, Source, SourceStalled, StreamInfo, VideoPacket
 from appliance.telemetry import Repeats
 from appliance.types import CameraStateName
@@ -20,6 +22,9 @@ RETRY_S_MAX = 4.0  # with the connect time-out of 5 s: back within 10 s of a cam
 FORGIVE_AFTER_S = 30.0
 SILENT_S = 1.5
 CLOCK_STEP_S = 2.0
+DRY_SHARE = 0.1  # signs of life beside pictures: reports, answers
+PAUSE_S_MIN, PAUSE_STEPS = 3.0, 4
+PAUSED = "connected, but no picture came"
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +64,9 @@ class Feed:
     """One source and its sinks, kept alive by one named thread.
 
     States: connecting (nothing came yet), live, stalled (connected, silent), lost (with the reason; it goes on
-    trying), ended (a clip that does not loop). State: the last packet's time, since when there is a gap. Invariant: a
-    gap is reported when it begins and again, with its end, when packets come.
+    trying), ended (a clip that does not loop). State: the last packet's time, since when there is a gap, whether the
+    packets that come are only what waited. Invariant: a gap is reported when it begins and again, with its end, when
+    packets come; a pause in the pictures of a connection that held is a gap that is reported once it is over.
     """
 
     def __init__(
@@ -74,7 +80,9 @@ class Feed:
         *,
         loops: bool = False,
         backoff: Backoff | None = None,
+        patience: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """patience: for how many seconds, from now on, the sinks do not ask for the next packet."""
         self._name = name
         self._source = source
         self._sinks = sinks
@@ -84,9 +92,15 @@ class Feed:
         self._backoff = backoff or Backoff(0.5, RETRY_S_MAX)
         self._repeats = Repeats(logger, clock)
         self._stop = stop
+        self._patience = patience
+        self._rest = Rest(clock)
         self._lock = threading.Lock()
         self._state: CameraStateName = "connecting"
-        self._packets = 0
+        self._packets = self._bytes = 0
+        self._known = (0, 0)
+        self._dry = False
+        self._usual_s = 0.0
+        self._arrived_at = clock.monotonic()
         self._reconnects = 0
         self._silent_after_s = SILENT_S
         self._heard_at = clock.monotonic()
@@ -109,10 +123,12 @@ class Feed:
     def run_once(self) -> None:
         """One connection, until it ends. Raises SourceError."""
         info = self._source.open()
+        self._dry = False
         began = self._clock.monotonic()
         self._silent_after_s = max(SILENT_S, 3 * info.frame_s)
         run = uuid4().hex[:12]
         offset = self._clock.now() - began
+        self._rest.begin()
         try:
             for sink in self._sinks:
                 sink.begin(info, run)
@@ -120,7 +136,7 @@ class Feed:
                 self._heard(packet)
                 for sink in self._sinks:
                     sink.take(packet)
-                if self._stop.is_set():
+                if self._stop.is_set() or self._pause(packet):
                     return
                 self._check_clock(offset)
         finally:
@@ -133,9 +149,16 @@ class Feed:
             self._say("ended", "the clip is at its end")
 
     def notice_silence(self) -> None:
-        """Call about once a second: says `stalled` when a live source has gone quiet."""
+        """Call about once a second: says `stalled` when a live source has gone quiet, though packets that came before
+        may still be read."""
+        received = self._source.received().bytes
         with self._lock:
-            quiet_s = self._clock.monotonic() - self._heard_at
+            now = self._clock.monotonic()
+            (bytes_before, received_before), self._known = self._known, (self._bytes, received)
+            taken = self._bytes - bytes_before
+            self._dry = taken > 0 and received - received_before < DRY_SHARE * taken
+            self._arrived_at = self._arrived_at if self._dry else now
+            quiet_s = now - min(self._heard_at, self._arrived_at)
             stalled = self._state == "live" and quiet_s > self._silent_after_s
         if stalled:
             self._say("stalled", f"connected, but no picture for {quiet_s:.0f} s")
@@ -162,24 +185,41 @@ class Feed:
             self._lose(SourceError(f"{self._name}: there is no picture in it"))
         return self._backoff.next_s()
 
+    def _pause(self, packet: VideoPacket) -> bool:
+        """Let what is not wanted yet wait in the socket; True when told to stop."""
+        pause_s = self._rest.after(packet.size, packet.t, self._patience())
+        if pause_s > 0:
+            self._clock.sleep(pause_s)  # not on `stop`: waiting for an event costs several times as much as sleeping
+        return self._stop.is_set()
+
     def _heard(self, packet: VideoPacket) -> None:
         with self._lock:
             self._packets += 1
+            self._bytes += packet.size
             self._heard_at = self._clock.monotonic()
-            was, gap = self._state, self._gap
+            was, gap, last_t = self._state, self._gap, self._last_t
             self._gap = None
-            self._last_t = packet.t if self._last_t is None else max(self._last_t, packet.t)
-        if was != "live":
-            self._say("live", "")
+            self._last_t = packet.t if last_t is None else max(last_t, packet.t)
+        # The gap first: who reads that a camera is live finds its gap ended, and who reads that it is lost, begun.
         if gap is not None:
             self._reconnects += 1
             self._listener.gap(self._name, gap[0], max(gap[0], packet.t), gap[1])
+        elif last_t is not None and not self._loops:
+            self._notice_pause(last_t, packet.t)
+        if was != "live" and not self._dry:
+            self._say("live", "")
+
+    def _notice_pause(self, last_t: float, t: float) -> None:
+        """Nothing came for a while, and the connection held."""
+        step_s = max(0.0, t - last_t)
+        if step_s > max(PAUSE_S_MIN, PAUSE_STEPS * self._usual_s):
+            self._listener.gap(self._name, last_t, t, PAUSED)
+        self._usual_s += (min(step_s, PAUSE_S_MIN) - self._usual_s) / 16
 
     def _lose(self, error: SourceError) -> None:
         reason = str(error)
         self._repeats.report(reason)
         state: CameraStateName = "stalled" if isinstance(error, SourceStalled) and self._state != "lost" else "lost"
-        self._say(state, reason)
         with self._lock:
             begins = self._gap is None
             if begins:
@@ -187,6 +227,7 @@ class Feed:
             gap = self._gap
         if begins and gap is not None:
             self._listener.gap(self._name, gap[0], None, reason)
+        self._say(state, reason)
 
     def _say(self, state: CameraStateName, reason: str) -> None:
         with self._lock:

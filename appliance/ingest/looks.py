@@ -1,66 +1,89 @@
-"""The one detector, shared by all cameras: whose look is next, and what becomes of the answer."""
+"""The one detector, shared by all cameras: it is handed the looks whose turn it is, and what becomes of its answers."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
 from appliance.clock import Clock
 from appliance.errors import DetectorError
 from appliance.ingest.examine import Detector
+from appliance.ingest.schedule.ages import p95
+from appliance.ingest.schedule.scheduler import Pick, Scheduler
+from appliance.ingest.schedule.sheet import company_of
 from appliance.ingest.watch import Request, Watch
 from appliance.telemetry import Repeats
 from appliance.types import Detections
 
 IDLE_S = 0.5
+RETRIES = 2
+RETRY_S_MAX = 2.0
+STUCK_S = 10.0
 _SMOOTHING = 0.1
 
 logger = logging.getLogger(__name__)
 
 
 class Looks:
-    """Takes the most urgent looks, at most `batch_max` at a time, and hands the detector's answers back.
+    """Asks the detector for the looks that `Scheduler` chooses, and hands the answers back.
 
-    Urgency is how much moved plus how long the camera has waited, in heartbeats: a busy camera goes first, and none
-    waits much longer than its heartbeat. State: the mean time of a look. Owner: one named thread that calls `run()`.
+    A call that fails is made again, at once, at most RETRIES times, on the newest picture; not so if the look before it
+    came to nothing, too, or if failing took longer than RETRY_S_MAX. A look that came to nothing is told as one, never
+    as empty.
+    A call that lasts longer than STUCK_S is given up (`notice`): its looks are told as not taken, and should it come
+    back, nobody listens. State: the calls' mean time, what is under way. Owner: one named thread that calls `run()`.
     """
 
-    def __init__(self, detector: Detector, watches: Sequence[Watch], clock: Clock, *, batch_max: int = 1) -> None:
+    def __init__(self, detector: Detector, watches: Sequence[Watch], clock: Clock) -> None:
         self.mean_ms = 0.0
         self.warning = ""
         self._detector = detector
         self._watches = tuple(watches)
         self._clock = clock
-        self._batch_max = batch_max
+        self._scheduler = Scheduler([watch.lane for watch in self._watches])
         self._repeats = Repeats(logger, clock)
         self._awake = threading.Event()
         self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._under_way: Sequence[Pick[Request]] = ()
         self._busy_since: float | None = None
+        self._failing = False
+        self._failed_s = 0.0
         for watch in self._watches:
             watch.wake = self._awake.set
 
     def run(self) -> None:
+        self.settle()
         while not self._stop.is_set():
             self._awake.clear()
-            if not self.run_once():
-                self._awake.wait(IDLE_S)
+            wait_s = self._scheduler.wait_s(self._clock.monotonic())
+            if wait_s > 0 or not self.run_once():
+                self._awake.wait(wait_s or IDLE_S)
+
+    def settle(self) -> None:
+        """Find out how the detector is best called. Takes a few calls of a detector that says it may gain from it."""
+        self._busy_since = self._clock.monotonic()
+        try:
+            self._scheduler.company = company_of(self._detector, self._clock)
+        except DetectorError as error:
+            self._fail(error)
+        except Exception:  # the top of the detector's loop: the first look will say what is wrong with it
+            logger.exception("how the detector is best called was not found out")
+        self._busy_since = None
 
     def run_once(self) -> bool:
-        """One call of the detector; False when no look was waiting."""
-        batch = self._most_urgent()
-        if not batch:
+        """One call of the detector, and what it takes to have it answer; False when no look was waiting."""
+        known_to_fail = self._failing
+        picks = self._scheduler.next(self._clock.monotonic(), alone=known_to_fail)
+        if not picks:
             return False
-        self._busy_since = self._clock.monotonic()
-        answers = self._ask([request for _, request in batch])
-        took_ms = 1000 * (self._clock.monotonic() - self._busy_since) / len(batch)
-        self._busy_since = None
-        self.mean_ms += (took_ms - self.mean_ms) * (_SMOOTHING if self.mean_ms else 1.0)
-        for (watch, request), answer in zip(batch, answers, strict=True):
-            watch.answer(request, answer)
+        if self._ask(picks) is None:
+            # Of several each by itself, so that a picture the detector cannot stand costs its neighbours nothing.
+            tries = 0 if known_to_fail else 1 if len(picks) > 1 else RETRIES
+            for pick in picks:
+                self._retry(pick, tries)
         return True
 
     def stop(self) -> None:
@@ -73,32 +96,84 @@ class Looks:
         return 0.0 if since is None else self._clock.monotonic() - since
 
     def queue(self) -> int:
-        """Looks that wait now."""
-        return sum(watch.waiting() is not None for watch in self._watches)
+        """Cameras that wait for a look now."""
+        return sum(len(watch.lane) > 0 for watch in self._watches)
 
-    def _most_urgent(self) -> list[tuple[Watch, Request]]:
+    def load(self) -> float:
+        """Share of the last seconds in which the detector was at work, 0..1."""
+        stuck = self.busy_s() > STUCK_S
+        return 1.0 if stuck else self._scheduler.load(self._clock.monotonic())
+
+    def age_p95_ms(self) -> float:
+        """Of the pictures that the trackers heard of in the last seconds."""
         now = self._clock.monotonic()
-        urgency = []
-        for watch in self._watches:
-            waiting = watch.waiting()
-            if waiting is not None:
-                request, since = waiting
-                urgency.append((request.look.priority + (now - since) / watch.heartbeat_s, watch))
-        urgency.sort(key=lambda pair: -pair[0])
-        taken = ((watch, watch.next_request()) for _, watch in urgency[: self._batch_max])
-        return [(watch, request) for watch, request in taken if request is not None]
+        return p95(ms for watch in self._watches for ms in watch.ages.recent(now))
 
-    def _ask(self, requests: list[Request]) -> Sequence[Detections | None]:
+    def notice(self) -> None:
+        """Give up a call that does not come back. Call it once a second, from another thread."""
+        if self.busy_s() <= STUCK_S:
+            return
+        for watch in self._watches:
+            watch.lane.hindrance = "stuck"
+        for pick in self._finish():
+            self._watches[pick.lane].answer(pick.turn.item, None, "stuck")
+
+    def _retry(self, pick: Pick[Request], tries: int) -> None:
+        watch = self._watches[pick.lane]
+        for _ in range(tries):
+            if self._failed_s > RETRY_S_MAX:
+                break
+            newer = watch.lane.take_newer()
+            if newer is not None:
+                watch.answer(pick.turn.item, None)
+                pick = replace(pick, turn=newer)
+            watch.retried += 1
+            if self._ask([pick]) is not None:
+                return
+        self._failing = True
+        watch.answer(pick.turn.item, None)
+
+    def _ask(self, picks: Sequence[Pick[Request]]) -> Sequence[Detections] | None:
+        """The answers, told to those who wait for them; () if nobody does any more; None: the detector failed."""
+        with self._lock:
+            self._under_way = picks
+        self._busy_since = began = self._clock.monotonic()
+        answers: Sequence[Detections] | None = None
         try:
-            pictures: list[NDArray[np.uint8]] = [request.examiner.picture(request.look) for request in requests]
-            answers = self._detector.detect(pictures)
+            pictures = [pick.turn.item.examiner.picture(pick.turn.item.look) for pick in picks]
+            answers = self._scheduler.company.ask(self._detector, pictures)
         except DetectorError as error:
-            self.warning = f"the detector failed: {error}"
-            self._repeats.report(self.warning)
+            self._fail(error)
         except Exception as error:  # the top of the detector's loop: recording goes on whatever a model does
             self.warning = f"the detector failed: {type(error).__name__}"
             logger.exception("the detector failed in an unexpected way")
-        else:
-            self.warning = ""
-            return answers
-        return [None] * len(requests)
+        now = self._clock.monotonic()
+        self._busy_since = None
+        self._scheduler.done(picks, now - began, now)
+        self._note(now - began, len(picks), failed=answers is None)
+        if not self._finish():
+            logger.warning("the detector came back after %.0f s; its answer is not used", now - began)
+            return ()
+        if answers is not None:
+            self._tell(picks, answers)
+        return answers
+
+    def _note(self, seconds: float, pictures: int, *, failed: bool) -> None:
+        self.mean_ms += (1000 * seconds / pictures - self.mean_ms) * (_SMOOTHING if self.mean_ms else 1.0)
+        self._failed_s = seconds if failed else 0.0
+        if not failed:
+            self.warning, self._failing = "", False
+
+    def _tell(self, picks: Sequence[Pick[Request]], answers: Sequence[Detections]) -> None:
+        for pick, answer in zip(picks, answers, strict=True):
+            self._watches[pick.lane].answer(pick.turn.item, answer)
+
+    def _finish(self) -> Sequence[Pick[Request]]:
+        """What was under way and is now in the caller's hands; nothing if somebody was faster."""
+        with self._lock:
+            picks, self._under_way = self._under_way, ()
+            return picks
+
+    def _fail(self, error: DetectorError) -> None:
+        self.warning = f"the detector failed: {error}"
+        self._repeats.report(self.warning)

@@ -1,4 +1,4 @@
-"""Decoded frames as arrays: upright BGR for the detector, a small luma plane for the gate."""
+"""Decoded frames as arrays: upright BGR for the detector, all or a part; brightness planes for gate and sentry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
+from appliance.types import Box
+
 GATE_SIZE = (160, 90)
+SKETCH_MAX = 480
 PLANES_WIDTH_MAX = 640
 _PLANAR_8_BIT = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "nv12", "gray"})
 
@@ -24,18 +27,35 @@ def upright_size(frame: av.VideoFrame) -> tuple[int, int]:
     return (frame.height, frame.width) if quarter_turns(frame) % 2 else (frame.width, frame.height)
 
 
+def upright(box: Box, turns: int) -> Box:
+    """A box in shares of the picture as it was decoded, in shares of the upright one."""
+    for _ in range(turns % 4):
+        x1, y1, x2, y2 = box
+        box = (y1, 1 - x2, y2, 1 - x1)
+    return box
+
+
 class Pictures:
     """Makes arrays of frames. State: scaler contexts, costly to make, hence one of these per camera and thread."""
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
+        self._part_reformatter = VideoReformatter()
 
-    def bgr(self, frame: av.VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """uint8 (height, width, 3) upright picture; size is (width, height) as the picture is shown."""
+    def bgr(self, frame: av.VideoFrame, size: tuple[int, int], part: Box | None = None) -> NDArray[np.uint8]:
+        """uint8 (height, width, 3) upright picture; size is (width, height) as the picture is shown.
+
+        part: only this of it (shares of the upright picture) is scaled to `size`; its sides are taken to the nearest
+        even pixel.
+        """
         turns = quarter_turns(frame)
         width, height = (size[1], size[0]) if turns % 2 else size
+        reformatter = self._reformatter
+        if part is not None:
+            frame, reformatter = self._cut(frame, upright(part, -turns)), self._part_reformatter
         # AREA: the detector sees the same small people whatever the ratio; FAST_BILINEAR drops every other row.
-        scaled = self._reformatter.reformat(frame, width, height, "bgr24", interpolation=Interpolation.AREA)
+        # One thread: swscale's own are started for each picture, and bring nothing at this size.
+        scaled = reformatter.reformat(frame, width, height, "bgr24", interpolation=Interpolation.AREA, threads=1)
         picture = np.asarray(scaled.to_ndarray(), np.uint8)
         # PyAV's rows may be padded, and detectors insist on plain ones.
         return np.ascontiguousarray(np.rot90(picture, turns))
@@ -50,7 +70,9 @@ class Pictures:
         if frame.format.name not in _PLANAR_8_BIT:
             width = min(PLANES_WIDTH_MAX, max(2, frame.width // 2 * 2))
             height = max(2, frame.height * width // frame.width // 2 * 2)
-            frame = self._reformatter.reformat(frame, width, height, "yuv420p", interpolation=Interpolation.AREA)
+            frame = self._reformatter.reformat(
+                frame, width, height, "yuv420p", interpolation=Interpolation.AREA, threads=1
+            )
         if frame.format.name == "nv12":
             pairs = _bytes(frame.planes[1], 2 * frame.planes[1].width)
             found = [_bytes(frame.planes[0], frame.width), pairs[:, 0::2], pairs[:, 1::2]]
@@ -65,8 +87,67 @@ class Pictures:
             # In two steps: averaging by a ratio that is no whole number costs five times as much.
             twice = cv2.resize(rows, (2 * GATE_SIZE[0], 2 * GATE_SIZE[1]), interpolation=cv2.INTER_LINEAR)
             return np.asarray(cv2.resize(twice, GATE_SIZE, interpolation=cv2.INTER_AREA), np.uint8)
-        small = self._reformatter.reformat(frame, *GATE_SIZE, "gray8", interpolation=Interpolation.AREA)
+        small = self._reformatter.reformat(frame, *GATE_SIZE, "gray8", interpolation=Interpolation.AREA, threads=1)
         return np.asarray(small.to_ndarray(), np.uint8)
+
+    def sketch(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
+        """uint8 (H, W), W at most SKETCH_MAX: brightness, not rotated, in which small and far people still show.
+
+        Halved until it fits, since halving uses every pixel and costs a tenth of any other ratio.
+        """
+        if frame.format.name not in _PLANAR_8_BIT:
+            width = min(SKETCH_MAX, max(2, frame.width // 2 * 2))
+            height = max(2, frame.height * width // frame.width // 2 * 2)
+            made = self._reformatter.reformat(
+                frame, width, height, "gray8", interpolation=Interpolation.AREA, threads=1
+            )
+            return np.asarray(made.to_ndarray(), np.uint8)
+        rows = _bytes(frame.planes[0], frame.width)
+        while rows.shape[1] > SKETCH_MAX:
+            rows = halved(rows)
+        return rows
+
+    def _cut(self, frame: av.VideoFrame, part: Box) -> av.VideoFrame:
+        """A part of a frame as a frame of its own; of formats that are not planar, the whole is converted first."""
+        if frame.format.name not in _PLANAR_8_BIT:
+            frame = self._reformatter.reformat(frame, format="yuv420p", threads=1)
+        x, y, width, height = cut_of(part, frame.width, frame.height)
+        cut = av.VideoFrame(width, height, frame.format.name)
+        cut.colorspace, cut.color_range = frame.colorspace, frame.color_range
+        for source, target in zip(frame.planes, cut.planes, strict=True):
+            across, down = frame.width // source.width, frame.height // source.height
+            bytes_each = 2 if frame.format.name == "nv12" and across == 2 else 1
+            wanted = _bytes(source, source.width * bytes_each)
+            left, top = x // across * bytes_each, y // down
+            rows = _bytes(target, target.width * bytes_each)
+            rows[:] = wanted[top : top + rows.shape[0], left : left + rows.shape[1]]
+        return cut
+
+
+def small(sketch: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """uint8 (90, 160): a sketch as health wants it, much cheaper than made anew of the picture."""
+    return np.asarray(cv2.resize(sketch, GATE_SIZE, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def cut_of(part: Box, width: int, height: int) -> tuple[int, int, int, int]:
+    """(x, y, width, height) in even pixels of a part of a picture of that size; never empty, never beyond it."""
+    x1, y1 = min(round(part[0] * width / 2), width // 2 - 1), min(round(part[1] * height / 2), height // 2 - 1)
+    x2, y2 = max(round(part[2] * width / 2), x1 + 1), max(round(part[3] * height / 2), y1 + 1)
+    return 2 * x1, 2 * y1, 2 * (min(x2, width // 2) - x1), 2 * (min(y2, height // 2) - y1)
+
+
+def snapped(part: Box, frame: av.VideoFrame) -> Box:
+    """The part of a frame that `Pictures.bgr` shows when asked for `part`; both in shares of the upright picture."""
+    turns = quarter_turns(frame)
+    x, y, width, height = cut_of(upright(part, -turns), frame.width, frame.height)
+    return upright((x / frame.width, y / frame.height, (x + width) / frame.width, (y + height) / frame.height), turns)
+
+
+def halved(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """uint8 (H, W) to (H // 2, W // 2), each the mean of four."""
+    height, width = plane.shape[0] // 2, plane.shape[1] // 2
+    whole = plane[: 2 * height, : 2 * width]
+    return np.asarray(cv2.resize(whole, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def _bytes(plane: av.video.plane.VideoPlane, width: int) -> NDArray[np.uint8]:

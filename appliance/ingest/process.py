@@ -22,9 +22,12 @@ from appliance.ingest.examine import Detector, Tracker
 from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.health.vigil import BoxVigil, Vigil
 from appliance.ingest.looks import Looks
+from appliance.ingest.parking import Parking
 from appliance.ingest.recorder import Place
+from appliance.ingest.schedule.shared import shared
 from appliance.ingest.tcpmeter import SocketFinder
 from appliance.ingest.watch import Watch
+from appliance.track.places import Places
 from appliance.types import HealthKind, IngestHealth, IngestMessage
 
 TICK_S = 1.0
@@ -49,7 +52,7 @@ class Ingest:
         self,
         site: SiteConfig,
         detector: Detector,
-        new_tracker: Callable[[tuple[str, ...]], Tracker],
+        new_tracker: Callable[[tuple[str, ...], Places], Tracker],
         channel: Channel,
         clock: Clock,
     ) -> None:
@@ -57,14 +60,19 @@ class Ingest:
         self._channel = channel
         self._stop = threading.Event()
         finder = SocketFinder()
+        seen_as = shared(detector, sum(plan.enabled for plan in site.cameras.values()))
         self._cameras: list[Camera] = []
+        self._parkings: list[Parking] = []
         watches: list[Watch] = []
         for name, plan in site.cameras.items():
             if not plan.enabled:
                 continue
             sentry = Sentry(name, site.health, plan.health_ignore, self._emit, mend=not plan.is_file)
             vigil = Vigil(name, site.health, plan.health_ignore, self._emit, clock, heartbeat_s=plan.detect.heartbeat_s)
-            watch = Watch(name, detector, new_tracker, plan.detect, clock, self._emit, sentry)
+            parking = Parking(Path(site.storage.dir), name, clock)
+            self._parkings.append(parking)
+            tracker = _remembering(new_tracker, parking.places)
+            watch = Watch(name, seen_as, tracker, plan.detect, clock, self._emit, sentry)
             place = _place(site, name, plan) if plan.record else None
             watches.append(watch)
             self._cameras.append(Camera(name, plan, place, watch, finder, clock, self._emit, vigil=vigil))
@@ -97,9 +105,12 @@ class Ingest:
                 each.relearn(kind)
 
     def _tick(self) -> None:
+        self._looks.notice()
         self._box.tick(self._looks.busy_s(), self._looks.warning)
         for camera in self._cameras:
             camera.tick(blind=self._box.is_blind)
+        for parking in self._parkings:
+            parking.tick()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
@@ -107,6 +118,8 @@ class Ingest:
                 queue=self._looks.queue(),
                 rss_bytes=_rss_bytes(),
                 warning="; ".join(self._warnings()),
+                load=round(self._looks.load(), 3),
+                age_p95_ms=round(self._looks.age_p95_ms(), 1),
             )
         )
         if self._looks.busy_s() > DETECTOR_S_MAX:
@@ -131,6 +144,8 @@ class Ingest:
         looks.join(max(0.0, deadline - self._clock.monotonic()))
         for camera in self._cameras:
             camera.tick()
+        for parking in self._parkings:
+            parking.close()
         self._channel.close()
         writer.join(1.0)
 
@@ -139,6 +154,13 @@ class Ingest:
             self._channel.put(message)
         except ChannelClosed:
             self._stop.set()
+
+
+def _remembering(
+    new_tracker: Callable[[tuple[str, ...], Places], Tracker], places: Places
+) -> Callable[[tuple[str, ...]], Tracker]:
+    """A new tracker for each run, and all of them know the same places."""
+    return lambda labels: new_tracker(labels, places)
 
 
 def _place(site: SiteConfig, camera: str, plan: config.Camera) -> Place:

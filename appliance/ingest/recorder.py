@@ -17,12 +17,14 @@ from pathlib import Path
 import av
 
 from appliance.clock import Clock
+from appliance.ingest.paramsets import announced_sets, parameter_sets, size_of
 from appliance.ingest.segment import Segment, SegmentFile, SegmentHead, suffix_for
 from appliance.ingest.source import StreamInfo, VideoPacket
 from appliance.telemetry import Repeats
 from appliance.types import Gap, SegmentKind, SegmentRow
 
 RETRY_S = 5.0
+HOLE_S_MAX = 1.0
 RING_FULL = 2  # times its bytes: the core, which lets it go round, does not come or must not
 
 logger = logging.getLogger(__name__)
@@ -67,9 +69,10 @@ class Recorder:
         self._repeats = Repeats(logger, clock)
         self._info: StreamInfo | None = None
         self._run = ""
-        self._size = (0, 0)
+        self._size = self._stored_size = (0, 0)
+        self._sets = b""
         self._segment: Segment | None = None
-        self._cut = False
+        self._cut = self._broken = False
         self._retry_at = 0.0
         self._kept_t: float | None = None
         self._pause: Gap | None = None
@@ -77,7 +80,8 @@ class Recorder:
     def begin(self, info: StreamInfo, run: str) -> None:
         """A new connection: the next key frame begins a new segment."""
         self.end()
-        self._info, self._run, self._size = info, run, info.size
+        self._info, self._run, self._size, self._stored_size = info, run, info.size, info.size
+        self._sets, self._broken = announced_sets(info), False
         if suffix_for(info.codec) is None:
             self._warn(f"{info.codec} video cannot be recorded without transcoding; set the camera to H.264 or H.265")
 
@@ -113,24 +117,44 @@ class Recorder:
             self._recovered(segment.t_start)  # a segment as short as a fragment is on disk only now
 
     def _take(self, packet: VideoPacket, info: StreamInfo) -> None:
-        if packet.jump or (self._segment is not None and packet.keyframe and self._is_long(packet)):
+        if packet.keyframe:
+            self._read_header(packet, info)
+        if self._segment is not None and self._must_end(packet, self._segment):
             self.end()
+            self._broken = not packet.keyframe
         if self._segment is None:
             if not packet.keyframe or self._clock.monotonic() < self._retry_at:
-                self.lost += self._retry_at > 0
+                self.lost += self._retry_at > 0 or self._broken
                 return
+            self._broken = False
             self._segment = self._new_segment(packet, info)
             self._tell(self._segment, complete=False)
         if self._segment.write(packet):
             self._tell(self._segment, complete=False)
             self._recovered(self._segment.t_start)
 
-    def _is_long(self, packet: VideoPacket) -> bool:
-        assert self._segment is not None
-        return self._cut or packet.t - self._segment.t_start >= self._place.segment_s - self._segment.frame_s / 2
+    def _read_header(self, packet: VideoPacket, info: StreamInfo) -> None:
+        """The stream may have changed without a word, or have said nothing of its size: a key frame tells."""
+        sets = parameter_sets(info, packet)
+        changed = bool(sets) and sets != self._sets
+        if changed or not all(self._stored_size):
+            size = size_of(info, packet)
+            if all(size):
+                self._stored_size = size
+                self._size = size if sorted(size) != sorted(self._size) else self._size
+        self._cut, self._sets = self._cut or changed, sets or self._sets
+
+    def _must_end(self, packet: VideoPacket, segment: Segment) -> bool:
+        """Pictures that go on over a jump of their clock are kept, up to the next key frame; a hole is not bridged."""
+        self._cut = self._cut or packet.jump
+        if not packet.keyframe:
+            return packet.jump and packet.t - segment.t_end > HOLE_S_MAX
+        return self._cut or packet.t - segment.t_start >= self._place.segment_s - segment.frame_s / 2
 
     def _new_segment(self, packet: VideoPacket, info: StreamInfo) -> Segment:
         self._cut = False
+        if not all(self._stored_size):
+            raise ValueError("the camera does not say how large its pictures are")
         begin = datetime.fromtimestamp(packet.t, tz=timezone.utc)
         stamp = begin.strftime("%H%M%S.%f")[:-3]
         name = f"{begin:%Y%m%dT}{stamp}Z-{self._run}{suffix_for(info.codec)}"
@@ -140,7 +164,16 @@ class Recorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._check_room(path.parent)
         kind: SegmentKind = "pre_roll" if ring else "continuous"
-        head = SegmentHead(self._place.camera, f"{folder}/{name}", packet.t, info.codec, self._size, kind)
+        head = SegmentHead(
+            camera=self._place.camera,
+            path=f"{folder}/{name}",
+            t_start=packet.t,
+            codec=info.codec,
+            size=self._size,
+            kind=kind,
+            stored_size=self._stored_size,
+            sets=self._sets,
+        )
         return Segment(self._open_file(path), path.suffix, head, info, packet)
 
     def _check_room(self, folder: Path) -> None:
@@ -161,8 +194,10 @@ class Recorder:
         """
         segment, self._segment = self._segment, None
         self.lost += 1 + (segment.frames - segment.frames_safe if segment is not None else 0)
-        self._retry_at = self._clock.monotonic() + RETRY_S
-        why = getattr(error, "strerror", None) or type(error).__name__
+        # What is wrong with the stream may be right with its next key frame; a disk needs time.
+        of_stream = isinstance(error, ValueError)
+        self._retry_at = self._clock.monotonic() + (0.0 if of_stream else RETRY_S)
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         self._warn(f"recording is paused: {why[0].lower()}{why[1:]}")
         if segment is not None:
             segment.rescue()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
@@ -13,7 +11,9 @@ import av
 
 from appliance.clock import Clock
 from appliance.errors import SourceError, SourceLost, SourceRefused, redact
+from appliance.ingest.behind import Behind
 from appliance.ingest.file import describe
+from appliance.ingest.reports import Reports
 from appliance.ingest.source import MICROSECOND, Received, SourceStalled, StreamInfo, VideoPacket
 from appliance.ingest.tcpmeter import SocketFinder, SocketMeter
 from appliance.ingest.timeline import SECOND, Timeline
@@ -70,6 +70,9 @@ class RtspSource:
         self._meter: SocketMeter | None = None
         self._earlier = Received(0, exact=True)
         self._packet_bytes = 0
+        self._scale = 1, 1
+        self._reports = Reports()
+        self._behind = Behind()
 
     @property
     def jumps(self) -> int:
@@ -92,7 +95,11 @@ class RtspSource:
             self.close()
             raise SourceRefused(f"{self._name}: {address.label} offers no video; check the path in {self._where}")
         self._info = describe(streams[0], address.label)
+        base = streams[0].time_base or MICROSECOND
+        self._scale = base.numerator * SECOND, base.denominator
+        self._reports.begin()
         self._timeline.restart()
+        self._behind.begin(self._clock.monotonic())
         return self._info
 
     def packets(self) -> Iterator[VideoPacket]:
@@ -113,6 +120,10 @@ class RtspSource:
             return Received(earlier.bytes + meter.received(), earlier.exact)
         return Received(earlier.bytes + self._packet_bytes, earlier.exact and not self._packet_bytes)
 
+    def waiting(self) -> int | None:
+        """Bytes that the camera sent and nobody has read yet; None where the system does not say."""
+        return None if self._meter is None else self._meter.waiting()
+
     def close(self) -> None:
         container, self._container = self._container, None
         if container is not None:
@@ -124,18 +135,21 @@ class RtspSource:
             meter.close()
 
     def _stamped(self, packet: av.Packet[av.VideoStream], info: StreamInfo) -> VideoPacket:
-        arrival = round(self._clock.now() * SECOND)
-        base = info.stream.time_base or MICROSECOND
+        pts, dts = packet.pts, packet.dts
+        per_tick, ticks = self._scale  # whole numbers: fractions would cost more than all the rest
+        order_s = ((pts if dts is None else dts) or 0) * per_tick / ticks / SECOND
+        behind_s = self._behind.read(packet.size, order_s, self.waiting(), self._clock.monotonic())
+        arrival = round((self._clock.now() - behind_s) * SECOND)
         stamp = self._timeline.live(
-            round(packet.pts * base * SECOND) if packet.pts is not None else None,
-            round(packet.dts * base * SECOND) if packet.dts is not None else None,
+            None if pts is None else pts * per_tick // ticks,
+            None if dts is None else dts * per_tick // ticks,
             arrival,
-            _reported(packet),
+            self._reports.of(packet, None if pts is None else pts * per_tick // ticks),
         )
         self._packet_bytes += packet.size
         packet.pts, packet.dts, packet.time_base = stamp.pts, stamp.dts, MICROSECOND
         t = (stamp.dts if stamp.pts is None else stamp.pts) / SECOND
-        return VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump)
+        return VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump, behind_s)
 
     def _address(self) -> _Address:
         try:
@@ -209,14 +223,6 @@ def _complete(container: av.container.InputContainer) -> bool:
         return True
     context = streams[0].codec_context
     return bool(context.width and context.height and (context.extradata or context.name in {"mjpeg", "jpeg"}))
-
-
-def _reported(packet: av.Packet[av.VideoStream]) -> int | None:
-    """UTC of the picture in microseconds, by the sender's RTCP reports (AV_PKT_DATA_PRFT), if there were any."""
-    if not packet.has_sidedata("prft"):
-        return None
-    data = bytes(packet.get_sidedata("prft"))
-    return struct.unpack_from("<q" if sys.byteorder == "little" else ">q", data)[0] if len(data) >= 8 else None
 
 
 def _plain(error: av.error.FFmpegError, address: _Address | None) -> str:

@@ -41,7 +41,11 @@ def suffix_for(codec: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """What does not change while a segment is written; see `SegmentRow`."""
+    """What does not change while a segment is written; see `SegmentRow`.
+
+    stored_size: (width, height) before rotation; sets: the parameter sets of its key frame (Annex B). Where known, they
+    go into the file instead of what the stream announced; a stream that announced no size cannot be written without.
+    """
 
     camera: str
     path: str
@@ -49,6 +53,8 @@ class SegmentHead:
     codec: str
     size: tuple[int, int]
     kind: SegmentKind = "continuous"
+    stored_size: tuple[int, int] = (0, 0)
+    sets: bytes = b""
 
 
 class Segment:
@@ -71,6 +77,10 @@ class Segment:
             # opaque: by the decoder's codec, since there need not be an encoder for what is only copied.
             self._out = self._muxer.add_stream_from_template(info.stream, opaque=True)
             self._out.time_base = _TIME_BASE
+            if all(head.stored_size):
+                self._out.width, self._out.height = head.stored_size
+            if head.sets:
+                self._out.codec_context.extradata = head.sets
         except BaseException:
             file.discard()
             raise
@@ -98,6 +108,11 @@ class Segment:
         self.frames += 1
         self._end_us = max(self._end_us, start + self._frame_us)
         return grown and self.frames_safe > 0
+
+    @property
+    def t_end(self) -> float:
+        """The end of the last picture, whether it is on disk or not."""
+        return self._end_us / SECOND
 
     def row(self, *, complete: bool) -> SegmentRow:
         head = self._head

@@ -45,7 +45,7 @@ class VideoPacket:
 
     packet: pts and dts in microseconds of camera time; pts is None only where a raw file has no time stamps, then
     frames take their time from dts. t: seconds, of pts (else dts). jump: the stream's own clock jumped before this
-    packet; t goes on, but a recording must not bridge the place.
+    packet; t goes on, but a recording begins a new file as soon as it can. behind_s: how long it waited to be read.
     """
 
     packet: av.Packet[av.VideoStream]
@@ -53,6 +53,7 @@ class VideoPacket:
     keyframe: bool
     size: int
     jump: bool = False
+    behind_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

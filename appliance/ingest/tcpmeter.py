@@ -7,14 +7,18 @@ same address take turns, so that two of them cannot be mixed up.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
+import sys
+import termios
 import threading
 from collections.abc import Iterator
 
 from appliance.tcpinfo import tcp_bytes
 
 TURN_S_MAX = 2.0
+_NO_BYTES = bytes(4)
 
 
 class SocketMeter:
@@ -33,6 +37,16 @@ class SocketMeter:
                 counted = tcp_bytes(self._socket)
                 self._last = max(self._last, counted.received if counted else 0)
             return self._last
+
+    def waiting(self) -> int | None:
+        """Bytes that came and were not read yet; None where the system does not say."""
+        with self._lock:
+            if self._socket is None:
+                return None
+            try:
+                return int.from_bytes(fcntl.ioctl(self._socket, termios.FIONREAD, _NO_BYTES), sys.byteorder)
+            except OSError:
+                return None
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

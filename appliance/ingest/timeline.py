@@ -16,8 +16,10 @@ JUMP_BACK_US = SECOND // 2
 JUMP_AHEAD_US = 2 * SECOND
 HOLE_US_MAX = 30 * SECOND
 REORDER_US_MAX = 5 * SECOND
-REPORT_OFF_US_MAX = 60 * SECOND  # a server may begin with a cached group of pictures, that much in the past
+REPORT_BEHIND_US_MAX = 60 * SECOND  # a server may begin with a cached group of pictures, that much in the past
+REPORT_AHEAD_US_MAX = 2 * SECOND  # no picture arrives before it was taken: the sender's clock is wrong
 DTS_STEP_US = 1000
+_SAME_REPORT_US = SECOND // 4
 _WINDOW_US = 10 * SECOND
 _FAR_US = SECOND // 2
 _STEER = 200
@@ -48,6 +50,8 @@ class Timeline:
         self._begun = False
         self._assumed = False
         self._drift = _Drift()
+        self._reported: int | None = None
+        self._outdated: int | None = None
 
     def restart(self) -> None:
         """A new connection, or a clip from its beginning: the next packet sets the anchor, maybe in the past."""
@@ -57,6 +61,7 @@ class Timeline:
         self._begun = False
         self._assumed = False
         self._drift = _Drift()
+        self._reported = self._outdated = None
 
     @property
     def last_us(self) -> int | None:
@@ -76,12 +81,14 @@ class Timeline:
             self._assumed = False
         unordered = pts is not None and dts is None
         pts, order = _agree(pts, dts)
-        believed = report if report is not None and abs(report - arrival) < REPORT_OFF_US_MAX else None
         if pts is None or order is None:
             self._last_arrival = arrival
             dts_out = self._rise(arrival)
             return Stamp(dts_out, dts_out, False)
         jump = self._jumped(order, max(0, arrival - self._last_arrival) + JUMP_AHEAD_US)
+        if jump:
+            self._outdated = self._reported
+        believed = self._believed(report, pts, arrival)
         if self._offset is None or jump:
             anchor = arrival if believed is None else believed
             if jump and self._last_out is not None:
@@ -120,6 +127,17 @@ class Timeline:
         jump = step < -JUMP_BACK_US or step > ahead_max
         self.jumps += jump
         return jump
+
+    def _believed(self, report: int | None, pts: int, arrival: int) -> int | None:
+        """What the sender says of this picture, if it can be true. After a jump of its stamps the receiver goes on
+        reckoning with the report from before, until the next one comes."""
+        self._reported = None
+        if report is None or not -REPORT_BEHIND_US_MAX < report - arrival < REPORT_AHEAD_US_MAX:
+            return None
+        if self._outdated is not None and abs(report - pts - self._outdated) < _SAME_REPORT_US:
+            return None
+        self._reported, self._outdated = report - pts, None
+        return report
 
     def _rise(self, dts: int) -> int:
         if self._last_out is not None and dts <= self._last_out:

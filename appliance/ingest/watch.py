@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
@@ -14,13 +13,18 @@ from appliance import config
 from appliance.clock import Clock
 from appliance.errors import SourceLost
 from appliance.ingest.decode import Decoder, Frame
-from appliance.ingest.examine import Detector, Examiner, Look, Tracker
+from appliance.ingest.examine import Detector, Elastic, Examiner, Look, Tracker
 from appliance.ingest.health.sentry import Sentry
-from appliance.ingest.latest import Latest
 from appliance.ingest.picture import upright_size
+from appliance.ingest.region import size_of
+from appliance.ingest.schedule.ages import Ages, Arrivals
+from appliance.ingest.schedule.claim import worth_of
+from appliance.ingest.schedule.lane import Lane
+from appliance.ingest.schedule.stir import Stir
 from appliance.ingest.source import StreamInfo, VideoPacket
+from appliance.ingest.tally import WatchCounts
 from appliance.ingest.thrift.thrift import LATE_MAX, Thrift
-from appliance.types import DecodeState, Detections, FrameBoxes, HealthKind, StreamHeader
+from appliance.types import Detections, FrameBoxes, HealthKind, ShedReason, StreamHeader
 
 AGAIN_S_MAX = 60.0
 RunBegan = Callable[[str, tuple[int, int]], None]
@@ -28,31 +32,19 @@ RunBegan = Callable[[str, tuple[int, int]], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A look that waits for the detector, with the run it belongs to."""
+    """A look that waits for the detector, with the run it belongs to. arrived: when its packet came, monotonic; None of
+    a picture that was decoded late."""
 
     examiner: Examiner
     look: Look
-
-
-@dataclass(frozen=True, slots=True)
-class WatchCounts:
-    """Since the start: frames decoded, packets damaged, looks answered, looks that were due and got no answer; packets
-    that were not decoded. decoding: what is decoded now, and why."""
-
-    decoded: int
-    damaged: int
-    examined: int
-    unexamined: int
-    skipped: int = 0
-    decoding: DecodeState = "everything"
-    decoding_reason: str = ""
+    arrived: float | None = None
 
 
 class Watch:
     """A sink that decodes. One camera's thread feeds it; the detector's thread takes requests and answers them.
 
-    State: the decoder and what of the stream it is given (`Thrift`), the examiner of the present run, one waiting
-    request, and before it those of frames that were decoded late, LATE_MAX + 1 at most; they give way to no newer ones.
+    State: the decoder and what of the stream it is given (`Thrift`), the examiner of the present run, the looks that
+    wait (`Lane`: the newest, and before it those of frames that were decoded late, LATE_MAX + 1 at most).
     Invariants: a header precedes the boxes of its run, and no boxes of an older run follow it; over all runs `t` rises,
     unless a clock was set far back.
     """
@@ -69,6 +61,7 @@ class Watch:
     ) -> None:
         self._camera = camera
         self._detector = detector
+        self._step = detector.shape_step if isinstance(detector, Elastic) else 1
         self._new_tracker = new_tracker
         self._plan = plan
         self._clock = clock
@@ -77,26 +70,23 @@ class Watch:
         self._anew = ""
         self._insisted = False
         self._lock = threading.Lock()
-        self._slot: Latest[Request] = Latest()
-        self._late: deque[tuple[Request, float]] = deque()
-        self._late_dropped = 0
+        self.lane: Lane[Request] = Lane(fps=plan.fps, heartbeat_s=plan.heartbeat_s, late_max=LATE_MAX + 1)
+        self.ages = Ages()
+        self.retried = 0
+        self._arrivals = Arrivals()
+        self._stir = Stir()
         self._decoder: Decoder | None = None
         self._thrift = Thrift(plan.latency, plan.fps, plan.heartbeat_s, self)
         self._examiner: Examiner | None = None
         self._label = ""
         self._run = ""
         self._size = (0, 0)
-        self._last_t = float("-inf")
+        self._last_t = self._taken_t = float("-inf")
         self._past_decoded = 0
         self._past_damaged = 0
         self._examined = 0
-        self._unanswered = 0
         self.wake: Callable[[], None] = lambda: None
         self.run_began: RunBegan = lambda run, size: None
-
-    @property
-    def heartbeat_s(self) -> float:
-        return self._plan.heartbeat_s
 
     def begin(self, info: StreamInfo, run: str) -> None:
         self._decoder = Decoder(f"camera {self._camera}", info)
@@ -106,8 +96,10 @@ class Watch:
     def take(self, packet: VideoPacket) -> None:
         """Raises SourceLost when nothing can be decoded any more, or a new connection may mend what is wrong."""
         assert self._decoder is not None, "begin() first"
+        self._arrivals.note(packet.t, self._clock.monotonic() - packet.behind_s)
         if self._sentry is not None:
             self._sentry.packet(packet.t, packet.jump)
+        self._taken_t = packet.t
         for frame in self._thrift.take(packet):
             self._consider(frame)
         if self._anew:
@@ -117,6 +109,16 @@ class Watch:
     def connect_anew(self, reason: str) -> None:
         """End the connection with the next packet. Any thread."""
         self._anew = reason
+
+    def patience_s(self) -> float:
+        """For how long nobody asks for the next packet: until a picture can be due or, where only key frames are
+        decoded, until the next one. Called by the camera's thread."""
+        examiner = self._examiner
+        if examiner is None or self._insisted:
+            return 0.0
+        if self._thrift.state == "idle":
+            return self._thrift.until_key_s(self._taken_t)
+        return examiner.until_step_s(self._taken_t)
 
     def insist(self) -> None:
         """Have the next frame examined whatever gate and rhythm say. Any thread."""
@@ -136,41 +138,42 @@ class Watch:
         self._past_decoded += decoder.decoded
         self._past_damaged += decoder.damaged
 
-    def waiting(self) -> tuple[Request, float] | None:
-        """The look that waits and since when (monotonic seconds)."""
-        with self._lock:
-            if self._late:
-                return self._late[0]
-        return self._slot.peek()
-
     def next_request(self) -> Request | None:
-        with self._lock:
-            if self._late:
-                return self._late.popleft()[0]
-        return self._slot.take()
+        """The look whose turn it is, taken."""
+        turn = self.lane.take()
+        return turn.item if turn is not None else None
 
-    def answer(self, request: Request, detections: Detections | None) -> None:
-        """Tell what the detector saw; None: it did not answer. Answers for an older run are dropped, counted."""
+    def answer(self, request: Request, detections: Detections | None, reason: ShedReason = "failed") -> None:
+        """Tell what the detector saw; None: it did not answer, for that reason. Answers for an older run are dropped,
+        counted. Any thread."""
         with self._lock:
             if request.examiner is not self._examiner:
-                self._unanswered += 1
+                self.lane.count("run")
                 return
-            self._emit(request.examiner.result(request.look, detections))
+            boxes = request.examiner.result(request.look, detections)
+            self._emit(boxes)
             if detections is None:
-                self._unanswered += 1
-            else:
-                self._examined += 1
+                self.lane.count(reason)
+                return
+            self._examined += 1
+            self._stir.take(boxes)
+            if request.arrived is not None:
+                now = self._clock.monotonic()
+                self.ages.add(now - request.arrived, now)
 
     def counts(self) -> WatchCounts:
-        decoder, thrift = self._decoder, self._thrift
+        decoder, thrift, why = self._decoder, self._thrift, self.lane.shed()
         return WatchCounts(
             decoded=self._past_decoded + (decoder.decoded if decoder else 0),
             damaged=self._past_damaged + (decoder.damaged if decoder else 0),
             examined=self._examined,
-            unexamined=self._unanswered + self._slot.dropped() + self._late_dropped,
+            unexamined=sum(why.values()),
             skipped=thrift.skipped,
             decoding=thrift.state,
             decoding_reason=thrift.why,
+            why=why,
+            ages=self.ages.counts(),
+            retried=self.retried,
         )
 
     def busy(self, t: float) -> bool:
@@ -204,28 +207,32 @@ class Watch:
         if self._sentry is not None:
             self._anew = self._anew or self._sentry.reconnect_due(frame.t)
         if look is not None:
-            self._put(Request(examiner, look), late=frame.late)
+            arrived = None if frame.late else self._arrivals.of(frame.t, self._clock.monotonic())
+            self._put(Request(examiner, look, arrived), size, late=frame.late)
             self.wake()
 
-    def _put(self, request: Request, *, late: bool) -> None:
-        if not late:
-            self._slot.put(request, self._clock.monotonic())
-            return
-        with self._lock:
-            if len(self._late) <= LATE_MAX:
-                self._late.append((request, self._clock.monotonic()))
-            else:
-                self._late_dropped += 1
+    def _put(self, request: Request, size: tuple[int, int], *, late: bool) -> None:
+        look = request.look
+        left, top, right, bottom = look.region or (0.0, 0.0, 1.0, 1.0)
+        area = (right - left) * (bottom - top)
+        width, height = self._detector.picture_size(*size)
+        self.lane.offer(
+            request,
+            self._clock.monotonic(),
+            worth=worth_of(look.priority, followed=self._stir.stirs, news=late, area=area),
+            area=area,
+            size=(width, height) if look.region is None else size_of(look.region, (width, height), self._step),
+            late=late,
+        )
 
     def _begin_run(self, size: tuple[int, int]) -> None:
         """The first picture of a connection, or a picture of another size: earlier track ids mean nothing now."""
         if self._size != (0, 0):
             self._run = uuid4().hex[:12]
         self._size = size
-        self._slot.clear()
+        self.lane.clear("run")
         with self._lock:
-            self._late_dropped += len(self._late)
-            self._late.clear()
+            self._stir = Stir()
             self._examiner = Examiner(
                 self._camera,
                 self._detector,

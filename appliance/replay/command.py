@@ -16,6 +16,7 @@ from appliance import config
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector
+from appliance.detect.precision import as_remembered
 from appliance.errors import SourceError, UsageError
 from appliance.ingest.examine import Detector
 from appliance.replay import report
@@ -74,7 +75,7 @@ def replay_command(asked: Asked, site_file: Path, wishes: Wishes) -> int:
     todo = items(asked, site, site_file)
     logs = _logs(todo, wishes.log)
     with answering(site, wishes.verdicts, wishes.stand_in) as answers:
-        stage = _Stage(site, detector.load(site.detector), wishes, answers)
+        stage = _Stage(site, detector.load(as_remembered(site.detector, site.storage.dir)), wishes, answers)
         if len(todo) == 1:
             done = [_run(todo[0], logs[0], stage)]
         else:

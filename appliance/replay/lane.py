@@ -30,6 +30,7 @@ from appliance.replay.result import ReplayResult, sent_bytes, unanswered
 from appliance.replay.routing import Routing
 from appliance.replay.tally import Tally
 from appliance.rules.schedule import Wall
+from appliance.track.places import Places
 from appliance.track.tracker import Tracker
 from appliance.types import (
     Detections,
@@ -92,6 +93,7 @@ class Lane:
         self.thrift = Thrift(latency, plan.detect.fps, plan.detect.heartbeat_s, self)
         self._sentry = Sentry(camera, shared.config.health, plan.health_ignore, self._ill, mend=False)
         self._examiner: Examiner | None = None
+        self._places = Places()  # as live, what is parked there is known to the camera's next run; nothing is kept
         self._runs = 0
         self._gaps: list[Gap] = []
         self._tally = Tally()
@@ -206,7 +208,7 @@ class Lane:
         """A run begins: as live, what was tracked before is no longer known."""
         detector = self._shared.detector
         order = self._shared.order
-        tracker = Tracker(detector.labels)
+        tracker = Tracker(detector.labels, self._places)
         self._examiner = Examiner(
             self.camera, detector, tracker, self._plan, lens=self._lens, settle=order.settle, seen=self._sentry.look
         )

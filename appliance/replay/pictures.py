@@ -12,7 +12,8 @@ from appliance import wire
 from appliance.alerts.evidence_moments import Moment
 from appliance.alerts.evidence_picture import Picture, picture_of
 from appliance.alerts.evidence_plan import FACTS_ALONE, Cut, Plan, moments_of, plan
-from appliance.config import Escalation
+from appliance.alerts.evidence_veil import Veil, company
+from appliance.config import SiteConfig
 from appliance.escalate.media import Message, chunk_message
 from appliance.types import Alert, Event, EvidenceStep, FrameBoxes
 
@@ -52,10 +53,11 @@ class Album:
     others, `guessed`), and a clip, which is cut from packets (`guessed`, with no bytes).
     """
 
-    def __init__(self, site: str, settings: Escalation, *, image_free: bool = False) -> None:
-        self._site = site
-        self._settings = settings
-        self._image_free = image_free
+    def __init__(self, config: SiteConfig, camera: str) -> None:
+        self._site = config.site.name
+        self._settings = config.escalation
+        self._image_free = config.image_free(camera)
+        self._veil = Veil(config.cameras[camera])
         self._seen: deque[FrameBoxes] = deque(maxlen=LOOKS_HELD_MAX)
         self._shown: deque[_Shown] = deque(maxlen=FRAMES_HELD_MAX)
 
@@ -87,7 +89,8 @@ class Album:
         first: with which evidence the question begins (None: as the site file says); need: of a later message, what
         the cloud needs to see in it. At least one look must have been shown.
         """
-        chosen = FACTS_ALONE if self._image_free else plan(first or self._settings.first, need, step)
+        clips = not self._veil.mark
+        chosen = FACTS_ALONE if self._image_free else plan(first or self._settings.first, need, step, clips=clips)
         made, wanted, guessed = self._made(alert, event, chosen.cut)
         sizes = [sum(message.size for message in self._chunks(each)) for each in made]
         size = round(wanted * sum(sizes) / len(sizes)) if guessed else sum(sizes)
@@ -108,11 +111,12 @@ class Album:
         guessed = len(moments) - len(there)
         if not there:  # the newest picture stands in, so that the guess has a size
             there, kept = [moments[-1]], {moments[-1].t: self._shown[-1].picture}
-        made = [self._cut(cut, each, kept[each.t]) for each in there]
+        made = [self._cut(cut, each, alert, kept[each.t]) for each in there]
         return list({each.ref.id: each for each in made}.values()), len(moments), guessed
 
-    def _cut(self, cut: Cut, moment: Moment, picture: av.VideoFrame) -> Picture:
+    def _cut(self, cut: Cut, moment: Moment, alert: Alert, picture: av.VideoFrame) -> Picture:
         image = np.asarray(picture.to_ndarray(format="bgr24"), np.uint8)
+        image = self._veil.over(image, company(moment.t, self._seen, alert.tracks, moment.box))
         return picture_of(cut, self._settings, moment.t, moment, image)
 
     def _chunks(self, picture: Picture) -> list[Message]:

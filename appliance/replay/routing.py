@@ -10,6 +10,7 @@ from appliance.clock import film_period
 from appliance.config import SiteConfig
 from appliance.escalate.router.outlook import Outlook
 from appliance.escalate.router.planner import Plan, Planner
+from appliance.privacy import PrivacyRules
 from appliance.replay.answers import Question
 from appliance.replay.cassette_questions import question_of
 from appliance.replay.pictures import Album
@@ -20,7 +21,8 @@ from appliance.types import AlertChange, FrameBoxes, Route, Step, StreamHeader
 def outlook_of(config: SiteConfig, wall: Wall | None = None) -> Outlook:
     """What the router knows beyond one camera, in a replay: the site file's budgets, off-peak hours where the footage
     has a time of day, nothing of link and box, and nothing learnt."""
-    return Outlook.of(config, film_period, off_peak_in_s(config.escalation.off_peak, wall))
+    privacy = PrivacyRules(config, wall)
+    return Outlook.of(config, film_period, off_peak_in_s(config.escalation.off_peak, wall), privacy.of)
 
 
 class Routing:
@@ -36,7 +38,7 @@ class Routing:
         self._camera = camera
         self._model = model
         self._planner = Planner(config, camera, outlook or outlook_of(config))
-        self._album = Album(config.site.name, config.escalation, image_free=config.image_free(camera))
+        self._album = Album(config, camera)
         self._t = 0.0
         self._questions: tuple[Question, ...] = ()
         self.begin()

@@ -32,6 +32,9 @@ class _Armed:
 class RulesEngine:
     """Judges every look at one camera. Pure: the same messages give the same events.
 
+    A track that is known to have stood where it is first seen (`TrackedObject.stood_s`: parked there before the camera
+    or the box was started anew, or long hidden) entered its zones before, and its dwelling is counted from then.
+
     State: one Record per track of the present run, forgotten when unseen for FORGET_S; at most TRACKS_MAX, of which
     the one unseen for longest makes room (`evicted` counts). A look in which the detector did not answer
     (`looked=False`) changes nothing. A header with another run (or without one) resets everything.
@@ -123,7 +126,7 @@ class RulesEngine:
             if len(self._records) >= TRACKS_MAX:
                 del self._records[next(iter(self._records))]
                 self.evicted += 1
-            record = Record(found, now)
+            record = Record(found, now, None if found.stood_s is None else now - found.stood_s)
         elif now - record.seen > self._gap_max_s:
             record.walks.clear()
         elif record.missing_since is not None and now - record.seen > ROW_S:
@@ -150,7 +153,9 @@ class RulesEngine:
         for zone in self._zones:
             member = record.members.get(zone.name)
             if member is None:
-                member = record.members[zone.name] = Membership()
+                member = record.members[zone.name] = zone.begin(here, record.known_since)
+                if member.known:
+                    continue
             passage = zone.look(member, here, now, margin, self._aspect, settle_s)
             if passage:
                 record.passages[zone.name] = passage

@@ -22,13 +22,15 @@ class Claim:
 class Record:
     """One track. Owner: the RulesEngine.
 
-    seen: time of the last sighting. missing_since: time of the first look since then that did not find it. lost: it
-    has been missing for so long that its path and stays are broken off. passages and crossings hold what changed in
+    seen: time of the last sighting. known_since: it stood where it is first seen since then, as is known from before,
+    so it did not enter there now. missing_since: time of the first look since it was seen that did not find it. lost:
+    it has been missing for so long that its path and stays are broken off. passages and crossings hold what changed in
     the present look only.
     """
 
     last: TrackedObject
     seen: float
+    known_since: float | None = None
     missing_since: float | None = None
     lost: bool = False
     scores: dict[str, Confidence] = field(default_factory=dict)

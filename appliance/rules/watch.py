@@ -66,7 +66,10 @@ class LineWatch:
 
 
 class DwellWatch:
-    """Claims once per stay, when it has lasted `seconds`. Time in which the rule is not armed does not count."""
+    """Claims once per stay, when it has lasted `seconds`. Time in which the rule is not armed does not count.
+
+    A stay that is known from before and had lasted so long by then was claimed then.
+    """
 
     def __init__(self, rule: DwellRule, gap_max_s: float) -> None:
         self._rule = rule
@@ -80,8 +83,10 @@ class DwellWatch:
             return
         stay = record.stays.get(self._rule.name)
         if stay is None:
-            began = member.since if record.passages.get(self._rule.zone) else t
-            stay = record.stays[self._rule.name] = Stay(began, t)
+            entered = record.passages.get(self._rule.zone) or member.known
+            began = member.since if entered else t
+            told = member.known and t - began >= self._rule.seconds
+            stay = record.stays[self._rule.name] = Stay(began, t, told)
         stay.look(t, self._gap_max_s)
         if stay.seconds >= self._rule.seconds and not stay.told:
             stay.told = True

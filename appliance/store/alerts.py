@@ -184,6 +184,12 @@ class Alerts:
         where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
         return self._list(f"{where} ORDER BY t_start DESC, id DESC LIMIT ?", (*values, _bounded(limit)))
 
+    def events_of(self, alert_id: str) -> list[Event]:
+        """What an alert was merged from, oldest first. Raises StoreError."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
+            return [read_event(row) for row in rows]
+
     def get(self, alert_id: str) -> AlertDetail | None:
         """All that is known of one alert."""
         with self._db.read() as connection:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from appliance.store.database import Database
+from appliance.store.database import Database, peek
 
 AuditKind = Literal["facts", "frame", "crop", "clip"]
 PAGE_MAX = 1000
@@ -69,3 +71,14 @@ class Audit:
                 (t0, t1),
             )
             return [AuditTotal(**dict(row)) for row in rows]
+
+
+def left_in(path: Path, t0: float, t1: float, camera: str | None = None) -> Iterator[AuditRow]:
+    """What left with t0 <= t < t1, of one camera or (None) of all, oldest first, from a database that a running
+    appliance may own. Raises StoreError."""
+    with peek(path) as connection:
+        rows = connection.execute(
+            "SELECT * FROM audit WHERE t >= ?1 AND t < ?2 AND (?3 IS NULL OR camera = ?3) ORDER BY t, id",
+            (t0, t1, camera),
+        )
+        yield from (AuditRow(**dict(row)) for row in rows)

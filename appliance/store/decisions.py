@@ -12,10 +12,11 @@ from typing import Any
 from appliance.store.changes import touch
 from appliance.store.database import Database, peek
 from appliance.store.rows import EscalationRow, read_escalation
-from appliance.types import RouteInputs
+from appliance.types import RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
 ROWS_MAX = 50_000
+ASKED_MAX = 256
 _BATCH = 5000
 
 # The last decision of each alert of which somebody knows whether it was real. A review outranks a verdict; `unsure`
@@ -38,6 +39,18 @@ class OutcomeRow:
     inputs: RouteInputs
     real: bool
     reviewed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRow:
+    """A question, and of which track in which run of the camera it was; t: of the event. size: of the picture."""
+
+    rule: str
+    severity: Severity
+    track: int
+    run: str
+    t: float
+    size: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,19 @@ class Decisions:
                 (),
             )
         return 0.0 if row["t"] is None else max(0.0, now - row["t"])
+
+    def asked(self, camera: str, since_t: float) -> list[AskedRow]:
+        """What was decided to be asked of a camera since `since_t`, the oldest first. Raises StoreError."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
+                   FROM decision JOIN alert ON alert.id = decision.alert JOIN event ON event.id = decision.event
+                   LEFT JOIN camera ON camera.name = decision.camera
+                   WHERE decision.made_t >= ? AND decision.camera = ? AND decision.moment <> 'never'
+                   ORDER BY decision.id DESC LIMIT ?""",
+                (since_t, camera, ASKED_MAX),
+            ).fetchall()
+        return [AskedRow(row[0], row[1], row[2], row[3], row[4], (row[5] or 0, row[6] or 0)) for row in reversed(rows)]
 
     def deferred(self, limit: int) -> list[EscalationRow]:
         """The questions that wait for a better moment, the most urgent and oldest first. Raises StoreError."""

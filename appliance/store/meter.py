@@ -25,10 +25,11 @@ class MeterTotal:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What of a camera's pictures is decoded now, and why, where there is a reason."""
+    """What of a camera's pictures is decoded now, and why, where there is a reason; how late its packets are read."""
 
     state: DecodeState
     reason: str = ""
+    behind_s: float = 0.0
 
 
 class Meter:
@@ -73,6 +74,15 @@ class Meter:
                     rows,
                 )
             self._pending.clear()
+
+    def of_day(self, kind: str, day: str) -> int:
+        """What of a kind was written to the account of `day`, by all cameras and runs. Raises StoreError."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, kind)
+            ).fetchone()
+        amount: int = row["amount"]
+        return amount
 
     def totals(self, since: Since) -> list[MeterTotal]:
         """Sums since this core started, since midnight, or ever, by camera and kind, unflushed amounts included."""

@@ -27,12 +27,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What of a segment can be read: seconds from its first frame to the end of its last, and how many frames."""
+    """What of a segment can be read: seconds from its first frame to the end of its last, and how many frames.
+
+    bytes: to how many the file was cut back because its end was nonsense; None: it was left as it is.
+    """
 
     seconds: float
     frames: int
     codec: str
     size: tuple[int, int]
+    bytes: int | None = None
 
 
 Measure = Callable[[Path], Measured | None]
@@ -142,6 +146,7 @@ class _Folder:
                 return
             change = ", t_end = :t_end, frames = :frames"
             values |= {"t_end": row["t_start"] + measured.seconds, "frames": measured.frames}
+            values["bytes"] = size if measured.bytes is None else measured.bytes
         connection.execute(f"UPDATE segment SET complete = 1, bytes = :bytes{change} WHERE path = :path", values)
         self._found.rows_closed += 1
 
@@ -157,9 +162,10 @@ class _Folder:
             return False
         began = datetime.strptime(stamp[1], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc).timestamp()
         kind = "pre_roll" if parts[0] == PREROLL else "continuous"
+        length = self._files[name][0] if measured.bytes is None else measured.bytes
         connection.execute(
             "INSERT INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?)",
-            (f"{self._folder}/{name}", parts[1], began, began + measured.seconds, self._files[name][0],
+            (f"{self._folder}/{name}", parts[1], began, began + measured.seconds, length,
              measured.frames, measured.codec, *measured.size, kind),
         )  # fmt: skip
         self._found.adopted += 1

@@ -193,7 +193,8 @@ def best_json(best: BestView | None) -> str | None:
 
 
 def objects_json(objects: Sequence[TrackedObject]) -> str:
-    return to_json([asdict(each) for each in objects])
+    """As in a log: what is not known of an object from before is not written."""
+    return to_json([{key: said for key, said in asdict(each).items() if said is not None} for each in objects])
 
 
 def read_alert(row: sqlite3.Row) -> AlertRow:

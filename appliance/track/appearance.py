@@ -18,6 +18,9 @@ _BESIDE = 0.2
 # So many points of each half are looked at, whatever its size in pixels: the cost of an object is fixed.
 _ROWS, _COLUMNS = 12, 8
 _BINS = 12
+_ACROSS = _BESIDE + (1 - 2 * _BESIDE) * (np.arange(_COLUMNS) + 0.5) / _COLUMNS
+_STEPS = (np.arange(_ROWS) + 0.5) / _ROWS
+_DOWN = np.stack([low + (high - low) * _STEPS for low, high in _HALVES])
 # Where video has its values: brightness 16..235, and what cameras outdoors make of colours.
 _LOWEST = (16.0, 96.0, 96.0)
 _HIGHEST = (235.0, 160.0, 160.0)
@@ -32,14 +35,16 @@ def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats | None:
     if not planes:
         return None
     x, y = _points(np.asarray(boxes, np.float64))
-    parts = []
-    for plane, low, high in zip(planes, _LOWEST, _HIGHEST, strict=False):
-        height, width = plane.shape
-        column = np.clip((x * width).astype(np.intp), 0, width - 1)
-        row = np.clip((y * height).astype(np.intp), 0, height - 1)
-        values = plane[row[:, :, :, None], column[:, None, None, :]].reshape(2 * len(boxes), _ROWS * _COLUMNS)
-        parts.append(_histograms((values - low) / (high - low)).reshape(len(boxes), 2 * _BINS))
-    return np.concatenate(parts, axis=1)
+    count = min(len(planes), len(_LOWEST))
+    values = np.empty((len(boxes), count, 2, _ROWS, _COLUMNS))
+    shape, row, column = None, None, None
+    for index, plane in enumerate(planes[:count]):
+        if plane.shape != shape:
+            shape = height, width = plane.shape
+            column = np.minimum(np.maximum((x * width).astype(np.intp), 0), width - 1)[:, None, None, :]
+            row = np.minimum(np.maximum((y * height).astype(np.intp), 0), height - 1)[:, :, :, None]
+        values[:, index] = (plane[row, column] - _LOWEST[index]) / (_HIGHEST[index] - _LOWEST[index])
+    return _histograms(values.reshape(-1, _ROWS * _COLUMNS)).reshape(len(boxes), count * 2 * _BINS)
 
 
 def likeness(some: Floats, others: Floats) -> Floats:
@@ -55,16 +60,13 @@ def likeness(some: Floats, others: Floats) -> Floats:
 def _points(boxes: Floats) -> tuple[Floats, Floats]:
     """x (N, columns) and y (N, 2, rows) of the points to look at, in shares."""
     side = boxes[:, 2:] - boxes[:, :2]
-    across = _BESIDE + (1 - 2 * _BESIDE) * (np.arange(_COLUMNS) + 0.5) / _COLUMNS
-    steps = (np.arange(_ROWS) + 0.5) / _ROWS
-    down = np.stack([low + (high - low) * steps for low, high in _HALVES])
-    return boxes[:, :1] + side[:, :1] * across, boxes[:, 1, None, None] + side[:, 1, None, None] * down
+    return boxes[:, :1] + side[:, :1] * _ACROSS, boxes[:, 1, None, None] + side[:, 1, None, None] * _DOWN
 
 
 def _histograms(values: Floats) -> Floats:
     """(M, points), 0..1 and clipped to it, to (M, bins)."""
     count, points = values.shape
-    place = np.clip(values, 0.0, 1.0) * (_BINS - 1)
+    place = np.minimum(np.maximum(values, 0.0), 1.0) * (_BINS - 1)
     lower = np.minimum(place.astype(np.intp), _BINS - 2)
     upper_share = place - lower
     index = (lower + np.arange(count)[:, None] * _BINS).ravel()

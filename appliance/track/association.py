@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,13 +11,14 @@ from appliance.track.kalman import sizes, to_centre
 
 Floats = NDArray[np.float64]
 NEVER = np.inf
+_SMALL = 400  # cells of a table up to which plain numbers are quicker than arrays
 
 
 def overlap(a: Floats, b: Floats) -> Floats:
     """Intersection over union of boxes (N, 4) and (M, 4), (N, M)."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    sides = np.clip(high - low, 0.0, None)
+    sides = np.maximum(high - low, 0.0)
     shared = sides[..., 0] * sides[..., 1]
     area_a = (a[:, 2] - a[:, 0]) * (a[:, 3] - a[:, 1])
     area_b = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
@@ -26,7 +29,7 @@ def cover(a: Floats, b: Floats) -> Floats:
     """Share of the smaller of two boxes that lies in the other, of boxes (N, 4) and (M, 4), (N, M)."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    sides = np.clip(high - low, 0.0, None)
+    sides = np.maximum(high - low, 0.0)
     area_a = (a[:, 2] - a[:, 0]) * (a[:, 3] - a[:, 1])
     area_b = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
     smaller = np.maximum(np.minimum(area_a[:, None], area_b[None]), 1e-12)
@@ -72,7 +75,8 @@ def pair(prices: Floats, price_max: float = 2.0) -> list[tuple[int, int]]:
         # One more column per row stands for "nobody"; what is impossible is dearer than that.
         table = np.where(possible, prices, 2 * price_max + 1)[np.ix_(rows, columns)]
         nobody = np.full((len(rows), len(rows)), price_max)
-        chosen = hungarian(np.concatenate([table, nobody], axis=1))
+        whole = np.concatenate([table, nobody], axis=1)
+        chosen = _hungarian_small(whole.tolist()) if whole.size <= _SMALL else hungarian(whole)
         pairs += [(rows[row], columns[column]) for row, column in enumerate(chosen) if column < len(columns)]
     return sorted(pairs)
 
@@ -115,20 +119,64 @@ def hungarian(table: Floats) -> list[int]:
     return chosen
 
 
+def _hungarian_small(table: list[list[float]]) -> list[int]:
+    """What `hungarian` gives, number by number."""
+    n, m = len(table), len(table[0])
+    row_potential, column_potential = [0.0] * n, [0.0] * m
+    row_of = [-1] * m
+    for start in range(n):
+        least, came_from, done = [math.inf] * m, [-1] * m, [False] * m
+        row, column, shortest = start, -1, 0.0
+        while True:
+            base, prices, nearest = row_potential[row], table[row], math.inf
+            chosen = -1
+            for each in range(m):
+                if done[each]:
+                    continue
+                reduced = shortest + prices[each] - base - column_potential[each]
+                if reduced < least[each]:
+                    least[each], came_from[each] = reduced, column
+                if least[each] < nearest:
+                    nearest, chosen = least[each], each
+            column, shortest = chosen, nearest
+            if row_of[column] < 0:
+                break
+            done[column] = True
+            row = row_of[column]
+        row_potential[start] += shortest
+        for each in range(m):
+            if done[each]:
+                row_potential[row_of[each]] += shortest - least[each]
+                column_potential[each] -= shortest - least[each]
+        while column >= 0:
+            before = came_from[column]
+            row_of[column] = start if before < 0 else row_of[before]
+            column = before
+    found = [-1] * n
+    for column, row in enumerate(row_of):
+        if row >= 0:
+            found[row] = column
+    return found
+
+
 def _groups(possible: NDArray[np.bool_]) -> list[tuple[list[int], list[int]]]:
     """Connected rows and columns of the table, each in order; rows without any column are left out."""
-    groups = []
-    waiting = {int(row) for row in np.flatnonzero(possible.any(axis=1))}
-    while waiting:
-        rows = np.zeros(possible.shape[0], bool)
-        rows[min(waiting)] = True
-        while True:
-            columns = possible[rows].any(axis=0)
-            grown = np.asarray(possible[:, columns].any(axis=1))
-            if np.array_equal(grown, rows):
-                break
-            rows = grown
-        members = np.flatnonzero(rows).tolist()
-        groups.append((members, np.flatnonzero(columns).tolist()))
-        waiting -= set(members)
+    columns_of: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = {}
+    for row, column in np.argwhere(possible).tolist():
+        columns_of.setdefault(row, []).append(column)
+        rows_of.setdefault(column, []).append(row)
+    groups, grouped = [], set[int]()
+    for first in columns_of:
+        if first in grouped:
+            continue
+        rows, columns, new = {first}, set[int](), [first]
+        while new:
+            fresh = [column for column in columns_of[new.pop()] if column not in columns]
+            columns.update(fresh)
+            reached = {row for column in fresh for row in rows_of[column]} - rows
+            rows |= reached
+            new += reached
+        grouped |= rows
+        groups.append((sorted(rows), sorted(columns)))
     return groups

@@ -30,12 +30,14 @@ class KalmanBank:
         self._pp: Floats = np.zeros((0, 4))
         self._ps: Floats = np.zeros((0, 4))
         self._ss: Floats = np.zeros((0, 4))
+        self._boxes: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.position)
 
     def add(self, boxes: NDArray[np.floating]) -> None:
         """New filters at `boxes` (N, 4) xyxy, standing still as far as is known."""
+        self._boxes = None
         position = to_centre(boxes)
         scale = _scale(position)
         self.position = np.concatenate([self.position, position])
@@ -46,12 +48,17 @@ class KalmanBank:
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
         """Forget all filters that `rows` does not mark."""
+        self._boxes = None
         self.position, self.speed = self.position[rows], self.speed[rows]
         self._pp, self._ps, self._ss = self._pp[rows], self._ps[rows], self._ss[rows]
 
-    def predict(self, dt: float) -> None:
-        """Move all filters on by `dt` seconds, dt >= 0."""
+    def predict(self, dt: float, still: NDArray[np.bool_] | None = None) -> None:
+        """Move all filters on by `dt` seconds, dt >= 0; those that `still` (N,) marks stay where they are, and only
+        grow unsure."""
+        self._boxes = None
         noise = ACCELERATION * _scale(self.position) ** 2
+        if still is not None:
+            self.speed = np.where(still[:, None], 0.0, self.speed)
         self.position = self.position + self.speed * dt
         # A box must not shrink through zero while nobody looks.
         self.position[:, 2:] = np.maximum(self.position[:, 2:], 1e-3)
@@ -64,6 +71,7 @@ class KalmanBank:
 
         doubt: (len(rows),) how many times the usual variance each box has; None: 1 for all.
         """
+        self._boxes = None
         measured = to_centre(boxes)
         pp, ps = self._pp[rows], self._ps[rows]
         usual = (_scale(measured) * MEASURED_STD) ** 2
@@ -77,9 +85,15 @@ class KalmanBank:
         self._pp[rows] = (1 - gain_p) * pp
 
     def boxes(self) -> Floats:
-        """(N, 4) xyxy as predicted or corrected last; may lie outside the picture."""
+        """(N, 4) xyxy as predicted or corrected last; may lie outside the picture. Not to be written into."""
+        if self._boxes is not None:
+            return self._boxes
         half = self.position[:, 2:] / 2
-        return np.concatenate([self.position[:, :2] - half, self.position[:, :2] + half], axis=1)
+        found = np.empty_like(self.position)
+        found[:, :2] = self.position[:, :2] - half
+        found[:, 2:] = self.position[:, :2] + half
+        self._boxes = found
+        return found
 
     def spread(self) -> Floats:
         """(N, 2) standard deviation of the centre, in shares."""
@@ -88,16 +102,21 @@ class KalmanBank:
 
 def to_centre(boxes: NDArray[np.floating]) -> Floats:
     """xyxy (N, 4) to centre x, centre y, width, height."""
-    boxes = np.asarray(boxes, np.float64)
-    sizes = boxes[:, 2:] - boxes[:, :2]
-    return np.concatenate([boxes[:, :2] + sizes / 2, sizes], axis=1)
+    found = np.array(boxes, np.float64)
+    found[:, 2:] -= found[:, :2]
+    found[:, :2] += found[:, 2:] / 2
+    return found
 
 
 def sizes(position: Floats) -> Floats:
     """(N, 2): the geometric mean of the sides in shares of the width and of the height."""
-    height = np.sqrt(np.maximum(position[:, 2] * position[:, 3] / ASPECT, 1e-8))
-    return np.stack([height * ASPECT, height], axis=1)
+    return _scale(position)[:, :2]
 
 
 def _scale(position: Floats) -> Floats:
-    return np.tile(sizes(position), 2)
+    """(N, 4): `sizes` for the centre, and again for the sides."""
+    scale = np.empty((len(position), 4))
+    height = np.sqrt(np.maximum(position[:, 2] * position[:, 3] / ASPECT, 1e-8))
+    scale[:, 1] = scale[:, 3] = height
+    scale[:, 0] = scale[:, 2] = height * ASPECT
+    return scale

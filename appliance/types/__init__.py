@@ -20,10 +20,12 @@ from appliance.types.frames import Detections, FrameBoxes, StreamHeader, Tracked
 from appliance.types.log import LogEnd, LogLine, LogVerdict
 from appliance.types.routes import Route, RouteInputs
 from appliance.types.words import (
+    AGE_EDGES_MS,
     EVIDENCE_STEPS,
     HEALTH_KINDS,
     SCHEMA,
     SEVERITIES,
+    SHED_REASONS,
     Box,
     CameraStateName,
     Decision,
@@ -36,14 +38,17 @@ from appliance.types.words import (
     Review,
     SegmentKind,
     Severity,
+    ShedReason,
     When,
 )
 
 __all__ = [
+    "AGE_EDGES_MS",
     "EVIDENCE_STEPS",
     "HEALTH_KINDS",
     "SCHEMA",
     "SEVERITIES",
+    "SHED_REASONS",
     "Alert",
     "AlertChange",
     "BestView",
@@ -75,6 +80,7 @@ __all__ = [
     "SegmentKind",
     "SegmentRow",
     "Severity",
+    "ShedReason",
     "Step",
     "StreamHeader",
     "TrackedObject",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from appliance.types.frames import FrameBoxes, StreamHeader
-from appliance.types.words import CameraStateName, DecodeState, HealthKind, SegmentKind
+from appliance.types.words import CameraStateName, DecodeState, HealthKind, SegmentKind, ShedReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,10 @@ class CameraMeter:
     received: bytes from the camera's socket (TCP payload as the kernel counted it; `exact`), or, where the kernel
     cannot say, the sum of packet sizes (`exact` False). unexamined: frames due for a look that did not get one.
     unrecorded: packets that the recorder could not keep. skipped: packets that were never decoded; decoding: what is
-    decoded now, None from a process that does not say, with the reason where there is one.
+    decoded now, None from a process that does not say, with the reason where there is one. why: `unexamined` by reason.
+    ages: of the pictures that the tracker heard of, how many were how old, a count for each of AGE_EDGES_MS and one
+    above them, then the sum in milliseconds; () from a process that does not say. retried: looks that were asked for
+    again because the detector failed. behind_s: how late, at most, packets were read since the last message.
     """
 
     type: Literal["meter"] = "meter"
@@ -77,11 +81,19 @@ class CameraMeter:
     skipped: int = 0
     decoding: DecodeState | None = None
     decoding_reason: str = ""
+    why: Mapping[ShedReason, int] = field(default_factory=dict)
+    ages: tuple[int, ...] = ()
+    retried: int = 0
+    behind_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestHealth:
-    """A sign of life of the ingest process, about one a second."""
+    """A sign of life of the ingest process, about one a second.
+
+    load: share of the time in which the detector was at work. age_p95_ms: of the pictures that the trackers heard of in
+    the last seconds, those decoded late left out.
+    """
 
     type: Literal["health"] = "health"
     t: float
@@ -89,6 +101,8 @@ class IngestHealth:
     queue: int
     rss_bytes: int
     warning: str = ""
+    load: float = 0.0
+    age_p95_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,12 +37,17 @@ class Detections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedObject:
-    """One object in one examined frame. `score` is this frame's detection score, rounded to 3 places; `box` to 4."""
+    """One object in one examined frame. `score` is this frame's detection score, rounded to 3 places; `box` to 4.
+
+    stood_s: for so long it was known to stand there, unmoved, before this track of it began (an earlier run of the
+    camera, or long unseen); None: nothing is known from before.
+    """
 
     track: int
     label: str
     score: float
     box: Box
+    stood_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,3 +25,10 @@ SegmentKind = Literal["continuous", "pre_roll", "alert"]
 DecodeState = Literal["everything", "active", "idle"]
 """What of a camera's pictures is decoded: all (by order, or because the stream allows nothing else), all as long as
 something may happen, key frames only."""
+ShedReason = Literal["newer", "capped", "late", "run", "failed", "stuck"]
+"""Why a look that was due came to nothing: a newer picture took its place; the same, of a camera that had taken more
+than its part of the detector; it was decoded late and waited too long; its run was over; the detector failed; the
+detector did not answer."""
+SHED_REASONS: tuple[ShedReason, ...] = ("newer", "capped", "late", "run", "failed", "stuck")
+AGE_EDGES_MS: tuple[int, ...] = (50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
+"""Upper edges of the buckets of a picture's age when the tracker hears of it."""

@@ -4,7 +4,8 @@
     python -m benchmarks.ingest --rounds 3           # the same, one contender after the other
     python -m benchmarks.ingest --full --rounds 3 --json out.json
     python -m benchmarks.ingest --scenes quiet --lines 1080 --streams 2 --cameras 16 --rounds 3
-    python -m benchmarks.ingest --model yolo11n-320.onnx --latency thrifty
+    python -m benchmarks.ingest --scenes mixed --latency lowest normal thrifty --rounds 3
+    python -m benchmarks.ingest --model yolo11n-320.onnx
 
 CPU seconds a camera-minute (all processes), peak memory, frames examined, recall of labelled objects, time to the
 first box. Every contender watches the same frames (RTSP over TCP, served by a process that is not counted), one after
@@ -28,10 +29,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.ingest import report
-from benchmarks.ingest.contender import ROOT, Way, everything, ultralytics, vedette
+from benchmarks.ingest.contender import ROOT, Way, everything, ultralytics, vedette, vedette_at
 from benchmarks.ingest.footage import SCENES, SIZES
 from benchmarks.ingest.slot import Measured, Setting, SlotFailed, Terms, measure, prepare
 
+LATENCIES = ("lowest", "normal", "thrifty")
 OURS, FLOOR, OTHERS = "vedette", "(a) everything", "(b) ultralytics"
 FULL = [
     *(Setting(scene, lines, 1, cameras) for scene in SCENES for lines in (720, 1080) for cameras in (1, 4)),
@@ -47,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = FULL if chosen.full else _settings(chosen)
     chosen.together = chosen.together or chosen.quick
     ways = _ways(chosen)
-    terms = Terms(
-        {"model": chosen.model, "threads": 1}, chosen.fps, chosen.seconds, chosen.settle, chosen.record, chosen.latency
-    )
+    terms = Terms({"model": chosen.model, "threads": 1}, chosen.fps, chosen.seconds, chosen.settle, chosen.record)
     rows: list[report.Row] = []
     failed = False
     for setting in settings:
@@ -102,7 +102,7 @@ def _settings(chosen: argparse.Namespace) -> list[Setting]:
 
 
 def _ways(chosen: argparse.Namespace) -> dict[str, Way]:
-    ways: dict[str, Way] = {OURS: vedette}
+    ways: dict[str, Way] = {f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency} or {OURS: vedette}
     if not chosen.alone:
         ways[FLOOR] = everything
     if chosen.ultralytics:
@@ -136,7 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--alone", action="store_true", help="Vedette only")
     parser.add_argument("--fps", type=float, default=5.0, help="looks a second (5)")
     parser.add_argument("--model", default="vedette-nano", help="network, by name or .onnx file")
-    parser.add_argument("--latency", default="", help="detect.latency of all cameras (default: the appliance's own)")
+    parser.add_argument(
+        "--latency",
+        nargs="+",
+        default=(),
+        choices=LATENCIES,
+        help="each a contender (default: its own)",
+    )
     parser.add_argument("--record", action="store_true", help="Vedette also records one-stream cameras")
     parser.add_argument("--ultralytics", metavar="PYTHON", help="a Python with ultralytics, to run (b) with")
     parser.add_argument("--footage", type=Path, default=ROOT / "benchmarks" / "out" / "footage", help="made once, kept")

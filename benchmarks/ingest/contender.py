@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ class Plan:
 class Ledger:
     """What a running contender has said so far. Owner of its writing: the reading thread.
 
-    packets: of all its streams; what only counts decoded pictures has decoded every packet.
+    packets: of all its streams; what only counts decoded pictures has decoded every packet. live_age_ms: as it says
+    itself, once a second, the 95th percentile of how old pictures were when its trackers heard of them, without those
+    that were decoded after the fact.
     """
 
     looks: list[Heard] = field(default_factory=list)
@@ -71,6 +73,7 @@ class Ledger:
     detector_s: dict[str, float] = field(default_factory=dict)
     dropped: int = 0
     warning: str = ""
+    live_age_ms: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -94,6 +97,11 @@ class Contender:
     take: Callable[[Ledger, bytes, float], None]
     detector_threads: tuple[str, ...] = ()
     on_fd: bool = False
+
+
+def vedette_at(latency: str) -> Way:
+    """`vedette` with all cameras at that `detect.latency`."""
+    return lambda plan: vedette(replace(plan, latency=latency))
 
 
 def vedette(plan: Plan) -> Contender:
@@ -178,8 +186,10 @@ def _take_message(ledger: Ledger, line: bytes, now: float) -> None:
         ledger.decoded[message.camera] = ledger.decoded.get(message.camera, 0) + message.decoded
         ledger.packets[message.camera] = ledger.packets.get(message.camera, 0) + message.packets
         ledger.dropped += message.unexamined
-    elif isinstance(message, IngestHealth) and message.warning:
-        ledger.warning = message.warning
+    elif isinstance(message, IngestHealth):
+        ledger.warning = message.warning or ledger.warning
+        if message.age_p95_ms:
+            ledger.live_age_ms.append(message.age_p95_ms)
 
 
 def _take_line(ledger: Ledger, line: bytes, now: float) -> None:

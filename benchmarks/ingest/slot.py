@@ -61,7 +61,6 @@ class Terms:
     seconds: float = 30.0
     settle_s: float = 8.0
     record: bool = False
-    latency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Measured:
 
     camera_minutes: of footage taken in, by its packets; asked: of footage shown. Less than that: it fell behind, as
     happens where the machine is too busy, and what it has not taken in yet has cost nothing yet. ages_s: of each
-    look, from its frame being taken to its being told.
+    look, from its frame being taken to its being told; live_age_ms: see `Ledger`.
     """
 
     camera_minutes: float
@@ -83,6 +82,7 @@ class Measured:
     pss_bytes: int
     score: Score
     ages_s: tuple[float, ...] = ()
+    live_age_ms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,6 @@ def measure(setting: Setting, way: Way, terms: Terms, footage: Path) -> Measured
             fps=terms.fps,
             storage=Path(storage),
             record=terms.record or setting.streams == 2,
-            latency=terms.latency,
         )
         with running(way(plan)) as contender:
             watched = {name: cameras.taken[_watched(name, setting)] for name in plan.eyes}
@@ -121,9 +120,11 @@ def measure(setting: Setting, way: Way, terms: Terms, footage: Path) -> Measured
             _sleep_until(begin_t, contender)
             before = _fresh_tally(contender)
             begin_t = time.time()
+            contender.ledger.live_age_ms.clear()
             pss_bytes = _wait_and_weigh(begin_t + terms.seconds, contender)
             after = _fresh_tally(contender)
             end_t = time.time()
+            live_age_ms = tuple(contender.ledger.live_age_ms)
             _sleep_until(end_t + LATE_S, contender)
         looks = {name: _looks(contender.ledger.looks, name, taken) for name, taken in watched.items()}
     if after.packets <= before.packets:
@@ -146,6 +147,7 @@ def measure(setting: Setting, way: Way, terms: Terms, footage: Path) -> Measured
         pss_bytes=pss_bytes,
         score=total,
         ages_s=tuple(ages_s),
+        live_age_ms=live_age_ms,
     )
 
 

@@ -17,7 +17,9 @@ SILENT_S_MAX = 12.0
 GLANCE_S = 2.0
 WARM_SHARE = 0.25
 GROWTH_SHARE_MAX, GROWTH_MB_MAX = 0.05, 10.0
-_TROUBLE = re.compile(r"^\S+ (?:warning|error) +(.*?(?:recording is paused|internal error)[^(\n]*)", re.MULTILINE)
+_TROUBLE = re.compile(
+    r"^\S+ (?:warning|error) +(.*?(?:recording is paused|internal error|of alert \S+ is missing)[^(\n]*)", re.MULTILINE
+)
 SHORT_S, SHORT_GROWTH_MB_MAX = 600.0, 40.0
 
 
@@ -48,7 +50,7 @@ def slope(points: Sequence[tuple[float, float]], pairs_max: int = 20_000) -> flo
 
 
 def of_log(log: str) -> list[Finding]:
-    """Each sentence in which the appliance says that it does not record, or that it has a bug, once."""
+    """Each sentence in which the appliance says that it does not record, lost evidence or has a bug, once."""
     said = {match.group(1).strip() for match in _TROUBLE.finditer(log)}
     return [Finding(f"the log says: {text}") for text in sorted(said)]
 

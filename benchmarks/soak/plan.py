@@ -35,7 +35,7 @@ class Pace:
 
 
 LONG = Pace(apart_s=(20.0, 180.0), off_apart_s=(420.0, 900.0), first_s=(20.0, 120.0))
-SHORT = Pace(apart_s=(1.0, 3.0), off_apart_s=(1e9, 1e9), first_s=(2.0, 5.0), last_s=(11.0, 12.0), recover_s=15.0)
+SHORT = Pace(apart_s=(1.0, 3.0), off_apart_s=(1e9, 1e9), first_s=(2.0, 5.0), last_s=(11.0, 12.0), recover_s=25.0)
 
 
 def make(cameras: list[str], seconds: float, pace: Pace, seed: int) -> list[Fault]:

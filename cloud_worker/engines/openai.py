@@ -5,72 +5,48 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from appliance.clock import Clock
 from appliance.errors import EngineError, EngineUnavailable, redact
 from appliance.wire import FrameSupport, Need
-from cloud_worker.clips import frames_of
 from cloud_worker.config import OpenAiEngine
+from cloud_worker.engines.completion import Completion, read_answer
+from cloud_worker.engines.views import Shown, views
 from cloud_worker.judge import Case, Opinion
-from cloud_worker.media import MediaRefused, Picture
-from cloud_worker.pictures import Pixels, decode, jpeg, shrink
-from cloud_worker.prompt import PROMPT_VERSION, SYSTEM, Answer, facts, response_format
+from cloud_worker.pictures import jpeg
+from cloud_worker.prompt import (
+    ANSWER_SCHEMA,
+    PROMPT_VERSION,
+    SYSTEM,
+    facts,
+    prompt_version,
+    question,
+    response_format,
+)
 
 ANSWER_BYTES_MAX = 256 * 1024
 CONNECT_S_MAX = 5.0
 RETRY_AFTER_S_MAX = 300.0
-FOREIGN_SHARE_MAX = 0.2
 _AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 
-
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Message(_Lenient):
-    content: str | None = None
-    tool_calls: list[Any] | None = None
-    refusal: str | None = None
-
-
-class _Choice(_Lenient):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Usage(_Lenient):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class Completion(_Lenient):
-    """The part of a chat completion that is read; servers add much to it."""
-
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A picture as the model gets it. t: its own time, which in a clip is not that of the clip."""
-
-    picture: Picture
-    jpeg: bytes
-    t: float
+logger = logging.getLogger(__name__)
 
 
 class OpenAi:
-    """Owner of an HTTP client; asks one question per call and never retries by itself: redelivery is the retry."""
+    """Owner of an HTTP client; never retries by itself, as redelivery is the retry. A question takes at most two calls,
+    each of at most `timeout_s`."""
 
     name = "openai"
     prompt_version = PROMPT_VERSION
+    answer_schema = ANSWER_SCHEMA
     uses: frozenset[Need] = frozenset({"crop", "frame", "clip"})
 
     def __init__(self, settings: OpenAiEngine, clock: Clock, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -90,14 +66,39 @@ class OpenAi:
         return self._settings.model
 
     async def judge(self, case: Case) -> Opinion:
-        """Ask once. Raises EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one)."""
+        """Ask, and once more when the model is unsure and the evidence holds more than it was shown.
+
+        Raises EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
+        """
+        settings = self._settings
+        first, views_left = await self._look(case, settings.image_side_max, second=False)
+        if not (first.more and views_left and settings.second_look):
+            return first
+        try:
+            second, _ = await self._look(case, settings.second_side_max, second=True)
+        except EngineError as error:  # what it said first stands: a better answer is not worth losing that
+            logger.info("%s: no second look: %s", case.escalation.id, error)
+            return replace(first, looks=2)
+        return replace(
+            second,
+            tokens_in=first.tokens_in + second.tokens_in,
+            tokens_out=first.tokens_out + second.tokens_out,
+            preprocess_s=first.preprocess_s + second.preprocess_s,
+            more=second.decision == "unsure",
+            looks=2,
+        )
+
+    async def _look(self, case: Case, side_max: int, *, second: bool) -> tuple[Opinion, bool]:
+        """The answer to these pictures, and whether the evidence holds more than was shown."""
         started = self._clock.monotonic()
-        shown, lost = await asyncio.to_thread(self._prepare, case.pictures)
+        found = await asyncio.to_thread(views, case.pictures, self._settings.images_max, side_max, second=second)
         preprocess_s = self._clock.monotonic() - started
-        if not shown:
-            return Opinion(decision="unsure", reason=f"No picture could be shown to the model: {lost[0]}.", more=True)
-        status, body = await self._post(self._request(case, shown))
-        return self._opinion(status, body, shown, preprocess_s)
+        if not found.shown:
+            reason = f"No picture could be shown to the model: {found.lost[0]}."
+            return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
+        status, body = await self._post(self._request(case, found.shown))
+        opinion = self._opinion(status, body, found.shown, preprocess_s)
+        return replace(opinion, prompt=prompt_version(case.escalation)), found.more
 
     async def check(self) -> str:
         """Ask a trial question with as many pictures as are allowed, as a limit of the server would show only then."""
@@ -116,30 +117,12 @@ class OpenAi:
     def _where(self) -> str:
         return redact(self._settings.url)
 
-    def _prepare(self, pictures: Sequence[Picture]) -> tuple[list[Shown], list[str]]:
-        """Decode, sample and shrink, so that what a question costs does not depend on the camera."""
-        shown: list[Shown] = []
-        lost: list[str] = []
-        stills, clips = choose(pictures, self._settings.images_max)
-        for picture in [*stills, *clips]:
-            try:
-                shown += [Shown(picture, self._jpeg(pixels), t) for t, pixels in self._unpacked(picture, len(stills))]
-            except MediaRefused as error:
-                lost.append(str(error))
-        return sorted(shown, key=lambda each: each.t), lost
-
-    def _unpacked(self, picture: Picture, stills: int) -> list[tuple[float, Pixels]]:
-        if picture.ref.kind == "clip":
-            return frames_of(picture, self._settings.images_max - stills)
-        return [(picture.ref.t, decode(picture))]
-
-    def _jpeg(self, pixels: Pixels) -> bytes:
-        return jpeg(shrink(pixels, self._settings.image_side_max))
-
-    def _request(self, case: Case, shown: list[Shown]) -> bytes:
+    def _request(self, case: Case, shown: Sequence[Shown]) -> bytes:
+        """What is the same for all questions comes first, then what is for all of a rule, and the case itself last."""
         content = [_image(each.jpeg) for each in shown]
-        views = [(each.t, each.picture.ref) for each in shown]
-        return self._body([*content, {"type": "text", "text": facts(case.escalation, views)}])
+        times = [(each.t, each.picture.ref) for each in shown]
+        asked = {"type": "text", "text": question(case.escalation)}
+        return self._body([asked, *content, {"type": "text", "text": facts(case.escalation, times)}])
 
     def _body(self, content: list[dict[str, Any]]) -> bytes:
         request = {
@@ -179,7 +162,7 @@ class OpenAi:
                     raise EngineError(f"{self._where}: an answer of over {ANSWER_BYTES_MAX} bytes was cut off")
             return response, bytes(body)
 
-    def _opinion(self, status: int, body: bytes, shown: list[Shown], preprocess_s: float) -> Opinion:
+    def _opinion(self, status: int, body: bytes, shown: Sequence[Shown], preprocess_s: float) -> Opinion:
         tokens_in = tokens_out = 0
 
         def unsure(why: str) -> Opinion:
@@ -197,8 +180,7 @@ class OpenAi:
             completion = Completion.model_validate_json(body)
         except ValidationError:
             return unsure("its server's reply is not a chat completion")
-        usage = completion.usage or _Usage()
-        tokens_in, tokens_out = max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
+        tokens_in, tokens_out = completion.tokens()
         answer = read_answer(completion, len(shown))
         if isinstance(answer, str):
             return unsure(answer)
@@ -217,81 +199,6 @@ class OpenAi:
             preprocess_s=preprocess_s,
             more=answer.decision == "unsure",
         )
-
-
-def choose(pictures: Sequence[Picture], count: int) -> tuple[list[Picture], list[Picture]]:
-    """Which stills to show, and which clip (at most one) fills the rest of the `count` pictures.
-
-    What was asked for last tells most: of a clip comes all but one picture, and whole pictures go before cut-outs.
-    """
-    clips = [each for each in pictures if each.ref.kind == "clip"][-1:]
-    whole = [each for each in pictures if each.ref.kind == "frame"]
-    parts = [each for each in pictures if each.ref.kind == "crop"]
-    room = count if not clips else min(1, count - 1)
-    stills = sample(whole, room) if room else []
-    stills += sample(parts, room - len(stills)) if room > len(stills) else []
-    return stills, clips
-
-
-def sample(pictures: Sequence[Picture], count: int) -> list[Picture]:
-    """At most `count` of them: spread evenly over the time, first and last included; one: the middle."""
-    if len(pictures) <= count:
-        return list(pictures)
-    if count == 1:
-        return [pictures[len(pictures) // 2]]
-    step = (len(pictures) - 1) / (count - 1)
-    return [pictures[round(n * step)] for n in range(count)]
-
-
-def read_answer(completion: Completion, pictures: int) -> Answer | str:
-    """The answer, or why it cannot be believed."""
-    if not completion.choices:
-        return "an empty reply"
-    choice = completion.choices[0]
-    if choice.message.tool_calls:
-        return "it called a tool instead of answering"
-    if choice.finish_reason != "stop":
-        return _unfinished(choice)
-    text = (choice.message.content or "").strip()
-    if not text:
-        return "an empty answer" + (" (a refusal)" if choice.message.refusal else "")
-    try:
-        answer = Answer.model_validate_json(text)
-    except ValidationError as error:
-        return _not_valid(text, error)
-    return _contradiction(answer, pictures) or answer
-
-
-def _unfinished(choice: _Choice) -> str:
-    text = choice.message.content or ""
-    if choice.finish_reason == "length":
-        blanks = len(text) - len("".join(text.split()))
-        return "it filled its answer with blanks" if blanks * 2 > len(text) > 0 else "it was cut off at the token limit"
-    return f"it stopped early ({str(choice.finish_reason)[:40]})"
-
-
-def _not_valid(text: str, error: ValidationError) -> str:
-    if text.startswith("```"):
-        return "the answer is wrapped in Markdown"
-    if not text.startswith("{"):
-        return "prose instead of JSON"
-    first = error.errors(include_url=False, include_input=False)[0]
-    if first["type"] == "json_invalid":
-        return "the JSON is broken or cut off"
-    return f"`{'.'.join(map(str, first['loc'])) or 'answer'}` is wrong: {first['msg'][:120]}"
-
-
-def _contradiction(answer: Answer, pictures: int) -> str:
-    """Why a well-formed answer is still not believed; empty when it is."""
-    numbers = [each.picture for each in answer.pictures]
-    if len(set(numbers)) != len(numbers) or any(number > pictures for number in numbers):
-        return f"it speaks of pictures it was not shown ({pictures} were)"
-    if answer.decision == "confirmed" and not any(each.supports == "yes" for each in answer.pictures):
-        return "it confirms, and says of no picture that it supports the claim"
-    letters = [char for char in answer.reason if char.isalpha()]
-    if sum(not char.isascii() for char in letters) > FOREIGN_SHARE_MAX * len(letters):
-        return "the reason is not in English"
-    return ""
 
 
 def _image(data: bytes) -> dict[str, Any]:

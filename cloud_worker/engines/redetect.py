@@ -60,6 +60,7 @@ class Redetect:
 
     name = "redetect"
     prompt_version = ""
+    answer_schema = ""
     uses: frozenset[Need] = frozenset({"crop", "frame"})
 
     def __init__(self, detector: Detector, score_min: float, clock: Clock) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import time
@@ -31,28 +32,39 @@ def session(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def feed(opened: ort.InferenceSession) -> dict[str, np.ndarray]:
-    """Inputs of the network's own shapes, dynamic batches being one."""
+def shape(opened: ort.InferenceSession) -> tuple[int, int]:
+    """The (width, height) of its picture input; where that is free, those of its metadata (`imgsz`)."""
+    found = next(each.shape for each in opened.get_inputs() if len(each.shape) == 4)
+    named = [int(side) for side in re.findall(r"\d+", opened.get_modelmeta().custom_metadata_map.get("imgsz", ""))]
+    height, width = (side if isinstance(side, int) else (named or [416] * 2)[n] for n, side in enumerate(found[2:]))
+    return width, height
+
+
+def feed(opened: ort.InferenceSession, size: tuple[int, int]) -> dict[str, np.ndarray]:
+    """Inputs for a picture of `size`, noise."""
     rng = np.random.default_rng(0)
     feeds: dict[str, np.ndarray] = {}
     for each in opened.get_inputs():
-        shape = [side if isinstance(side, int) else 1 for side in each.shape]
-        if len(shape) == 4:
-            feeds[each.name] = rng.random(shape, np.float32)
-        elif len(shape) == 2:
-            feeds[each.name] = np.array([[416, 416]], np.int64)
+        if len(each.shape) == 4:
+            feeds[each.name] = rng.random((1, 3, size[1], size[0]), np.float32)
+        elif len(each.shape) == 2:
+            feeds[each.name] = np.array([size], np.int64)
     return feeds
 
 
-def measure(paths: Mapping[str, Path], rounds: int) -> dict[str, float]:
-    """Median CPU milliseconds of one run of each network."""
-    opened = {name: session(path) for name, path in paths.items()}
-    feeds = {name: feed(each) for name, each in opened.items()}
-    spent: dict[str, list[float]] = {name: [] for name in paths}
+def measure(paths: Mapping[str, Path], rounds: int, sizes: Sequence[tuple[int, int]] = ()) -> dict[str, float]:
+    """Median CPU milliseconds of one run of each network in its own shape; those of free shape in each of `sizes`."""
+    runs: dict[str, tuple[ort.InferenceSession, dict[str, np.ndarray]]] = {}
+    for name, path in paths.items():
+        opened = session(path)
+        free = not isinstance(next(each for each in opened.get_inputs() if len(each.shape) == 4).shape[2], int)
+        for size in sizes if free and sizes else [shape(opened)]:
+            runs[f"{name} {size[0]}x{size[1]}" if free and sizes else name] = (opened, feed(opened, size))
+    spent: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(rounds + 2):
-        for name, each in opened.items():
+        for name, (each, feeds) in runs.items():
             start = time.process_time()
-            each.run(None, feeds[name])
+            each.run(None, feeds)
             if index >= 2:
                 spent[name].append((time.process_time() - start) * 1000)
     return {name: statistics.median(values) for name, values in spent.items()}
@@ -63,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m models.evaluation.cost", description=__doc__)
     parser.add_argument("model", nargs="+", help="a name of models.toml or an .onnx; the first is the measure")
     parser.add_argument("--rounds", type=int, default=30)
+    help_size = "measure networks of free shape in this one; repeatable; default: their own"
+    parser.add_argument("--size", type=int, nargs=2, action="append", metavar=("WIDTH", "HEIGHT"), help=help_size)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
@@ -70,14 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2
-    times = measure(paths, options.rounds)
+    times = measure(paths, options.rounds, [(width, height) for width, height in options.size or ()])
     if options.json:
         print(json.dumps({"cpu_ms": times}))
         return 0
     first = times[next(iter(times))]
     print("| network | MB | CPU ms | of the first |\n|---|---|---|---|")
     for name, value in times.items():
-        print(f"| {name} | {paths[name].stat().st_size / 1e6:.2f} | {value:.1f} | {value / first:.2f} |")
+        print(
+            f"| {name} | {paths[name.partition(' ')[0]].stat().st_size / 1e6:.2f} | {value:.1f} | {value / first:.2f} |"
+        )
     return 0
 
 

@@ -1,7 +1,8 @@
 """Turn a trained network into the file the appliance loads: python -m models.train.export --checkpoint RUN/best.pt.
 
 The layout is YOLOv8's, [1, 4 + classes, cells] with centre and size in pixels and scores 0..1, which
-`appliance.detect.heads` tells by its shape. Batch norms and training-time branches are folded away.
+`appliance.detect.heads` tells by its shape. Batch norms and training-time branches are folded away. Height and width
+are free (multiples of 32), unless --fixed; `--size` is the box that pictures are scaled into.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from models import shapes
 from models.train.index import CLASSES
 from models.train.network import DESIGNS, STRIDES, Network, cells
 
@@ -67,8 +69,8 @@ class Delivered(nn.Module):
         return torch.cat([centre, size, torch.sigmoid(answer[:, 4:])], 1)
 
 
-def export(network: Network, path: Path, width: int = 416, height: int = 416) -> Path:
-    """Write `network` as ONNX (opset 13, static shape, names in the metadata); returns `path`."""
+def export(network: Network, path: Path, width: int = 416, height: int = 416, *, fixed: bool = False) -> Path:
+    """Write `network` as ONNX (opset 13, any shape unless `fixed`, names in the metadata); returns `path`."""
     delivered = Delivered(network, width, height)
     with warnings.catch_warnings():
         # The exporter that follows the code traces Shape and Gather into static graphs and needs onnxscript.
@@ -90,7 +92,7 @@ def export(network: Network, path: Path, width: int = 416, height: int = 416) ->
     notes = {"names": str(names), "task": "detect", "stride": str(max(STRIDES)), "imgsz": f"[{height}, {width}]"}
     onnx.helper.set_model_props(model, {**notes, "design": network.design.name, "license": "Apache-2.0"})
     onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, str(path))
+    onnx.save(model if fixed else shapes.free(model), str(path))
     return path
 
 
@@ -108,8 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint", type=Path, required=True, help="last.pt or best.pt of a run")
     parser.add_argument("--out", type=Path, required=True, help="the .onnx to write")
     parser.add_argument("--size", type=int, nargs=2, default=(416, 416), metavar=("WIDTH", "HEIGHT"))
+    parser.add_argument("--fixed", action="store_true", help="for this size alone, as some compilers need it")
     options = parser.parse_args(arguments)
-    export(load(options.checkpoint), options.out, *options.size)
+    export(load(options.checkpoint), options.out, *options.size, fixed=options.fixed)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0
 

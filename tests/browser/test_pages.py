@@ -107,7 +107,7 @@ def test_a_card_changes_in_place_when_its_verdict_lands(visit: Visit, house: Hou
     alert = house.site.raise_alert("asked", house.t0 + 10, seconds=1.0)
     page = visit("/")
     live(page)
-    expect(page.locator("#a-asked")).to_contain_text("Waiting for the cloud")
+    expect(page.locator("#a-asked")).to_contain_text("Unverified")
     house.site.answer(alert, "rejected")
     expect(page.locator("#a-asked")).to_contain_text("Rejected")
     assert page.locator("#a-asked").count() == 1

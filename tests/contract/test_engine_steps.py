@@ -15,7 +15,7 @@ from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
 from cloud_worker.clips import frames_of
-from cloud_worker.engines.openai import choose
+from cloud_worker.engines.views import choose
 from cloud_worker.judge import Case, Engine
 from cloud_worker.media import MediaRefused, Picture
 from cloud_worker.prompt import facts

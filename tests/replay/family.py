@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
+from appliance.ingest.examine import Elastic
 from appliance.replay import diff_words
 from appliance.replay.diff import compare
 from appliance.replay.reader import RecordedLog, read_log
@@ -41,6 +42,10 @@ def loaded(name: str) -> Plan:
     return plan.load(SCENARIOS / f"{name}.scenario.yaml")
 
 
+def shape_step_of(eye: ObjectDetector) -> int:
+    return eye.shape_step if isinstance(eye, Elastic) else 0
+
+
 class Once:
     """A detector that looks at each picture once and remembers the answer: a dozen tests then cost as much as one."""
 
@@ -49,6 +54,7 @@ class Once:
     def __init__(self, eye: ObjectDetector) -> None:
         self._eye = eye
         self.name, self.labels = eye.name, eye.labels
+        self.shape_step = shape_step_of(eye)
         self._known: dict[bytes, Detections] = {}
 
     def picture_size(self, width: int, height: int) -> tuple[int, int]:
@@ -72,6 +78,7 @@ class Less:
     def __init__(self, eye: ObjectDetector, share: float) -> None:
         self._eye, self._share = eye, np.float32(share)
         self.name, self.labels = f"{share:g} of {eye.name}", eye.labels
+        self.shape_step = shape_step_of(eye)
 
     def picture_size(self, width: int, height: int) -> tuple[int, int]:
         return self._eye.picture_size(width, height)

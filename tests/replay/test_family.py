@@ -29,7 +29,7 @@ from appliance.scenario.command import Reports, scenario_command
 from appliance.scenario.plan import Plan
 from appliance.scenario.run import Models
 from appliance.scenario.verdict import Fault, Verdict
-from appliance.track import tracker
+from appliance.track import match
 
 FILES = sorted(
     file.name.removesuffix(".scenario.yaml")
@@ -166,14 +166,14 @@ def test_a_weaker_model_is_noticed(eye: Once, tmp_path: Path) -> None:
 
 def test_a_tracker_that_confuses_people_is_noticed(eye: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two who could be taken for each other, each is."""
-    right = tracker.pair
+    right = match.pair
 
     def wrong(*arguments: Any, **more: Any) -> list[tuple[int, int]]:
         pairs = right(*arguments, **more)
         columns = [column for _, column in pairs]
         return [(row, column) for (row, _), column in zip(pairs, columns[1:] + columns[:1], strict=True)]
 
-    monkeypatch.setattr(tracker, "pair", wrong)
+    monkeypatch.setattr(match, "pair", wrong)
     faults, report = failed("crowd", eye, tmp_path)
     assert {fault.kind for fault in faults} >= {"miss", "figure"}
     assert any(fault.title.startswith("idf1 is ") for fault in faults)

@@ -116,10 +116,10 @@ def test_a_tracker_that_loses_everyone_fails_and_is_suspected(folder: Path, monk
     whole = Tracker.update
     count = iter(range(1, 10_000))
 
-    def forgetful(self: Tracker, found: Detections, t: float, planes: Any) -> Any:
+    def forgetful(self: Tracker, found: Detections, t: float, planes: Any, region: Any = None) -> Any:
         from dataclasses import replace
 
-        return tuple(replace(each, track=next(count)) for each in whole(self, found, t, planes))
+        return tuple(replace(each, track=next(count)) for each in whole(self, found, t, planes, region))
 
     monkeypatch.setattr(Tracker, "update", forgetful)
     verdict = run(folder)

@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.waiting import until
 
 START_S_MAX = 15.0
 
@@ -55,6 +56,13 @@ class NatsServer:
 
     def url_of(self, user: str, password: str) -> str:
         return f"nats://{user}:{password}@127.0.0.1:{self.port}"
+
+    @property
+    def monitoring(self) -> str:
+        """Of its HTTP monitoring, when `extra` asked for that."""
+        (ports,) = self._folder.glob("*.ports")
+        found: str = json.loads(ports.read_text())["monitoring"][0]
+        return found
 
     @property
     def url(self) -> str:
@@ -100,15 +108,14 @@ class NatsServer:
         return "\n".join([*lines, self._extra, ""])
 
     def _wait(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + START_S_MAX
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                raise RuntimeError(f"nats-server ended: {self.log()[-500:]}")
-            if self._listens():
-                return
-            time.sleep(0.01)  # a process outside has nothing to wait on
-        raise RuntimeError(f"nats-server does not listen: {self.log()[-500:]}")
+        process = self._process
+        assert process is not None
+
+        def listens() -> bool:
+            assert process.poll() is None, f"nats-server ended: {self.log()[-500:]}"
+            return self._listens()
+
+        until(listens, START_S_MAX, "nats-server listens")
 
     def _listens(self) -> bool:
         if not self.port:

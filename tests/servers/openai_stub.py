@@ -7,7 +7,6 @@ import base64
 import contextlib
 import json
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -16,6 +15,8 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from tests.waiting import until
 
 MODEL = "stub-vlm"
 KEY = "sk-stub"
@@ -60,13 +61,19 @@ CONTENTS: dict[str, tuple[str | None, str]] = {
 
 
 class OpenAiStub:
-    """`mode` says how the next request is answered; `requests` holds the bodies of all that were well-formed."""
+    """`mode` says how the next request is answered, unless `modes` names one for it.
+
+    requests: the bodies of all that were well-formed, the worker's trials apart.
+    """
 
     def __init__(self) -> None:
         self.mode = "good"
+        self.modes: list[str] = []
         self.requests: list[dict[str, Any]] = []
         self.complaints: list[str] = []
-        self.release = threading.Event()
+        self.trials = 0
+        self._over = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         app = FastAPI()
         app.post("/v1/chat/completions")(self._completions)
         config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off")
@@ -79,18 +86,21 @@ class OpenAiStub:
 
     def start(self) -> OpenAiStub:
         self._thread.start()
-        deadline = time.monotonic() + 10
-        while not self._server.started:
-            assert time.monotonic() < deadline, "the stub does not start"
-            time.sleep(0.01)
+        until(lambda: self._server.started, 10, "the stub's start")
         return self
 
     def stop(self) -> None:
-        self.release.set()
+        self.release()
         self._server.should_exit = self._server.force_exit = True
         self._thread.join(10)
 
+    def release(self) -> None:
+        """End all answers that are slow on purpose."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+
     async def _completions(self, request: Request) -> Response:
+        self._loop = asyncio.get_running_loop()
         body = await request.json()
         if request.headers.get("authorization") != f"Bearer {KEY}":
             return JSONResponse({"error": "Unauthorized"}, 401)  # vLLM: a string here, not an object
@@ -99,14 +109,21 @@ class OpenAiStub:
         images = [part for part in body["messages"][1]["content"] if part["type"] == "image_url"]
         if len(images) > IMAGES_MAX:
             return _error(400, f"At most {IMAGES_MAX} image(s) may be provided in one prompt.", "BadRequestError")
-        self._inspect(body, images)
-        self.requests.append(body)
+        if is_trial(body):
+            self.trials += 1
+        else:
+            self._inspect(body, images)
+            self.requests.append(body)
         return await self._answer(self._mode_of(body))
 
     def _mode_of(self, body: dict[str, Any]) -> str:
         """`needs frame`: unsure until a whole picture is among those shown; `needs clip` likewise."""
+        if self.modes and not is_trial(body):
+            return self.modes.pop(0)
         if not self.mode.startswith("needs "):
             return self.mode
+        if is_trial(body):
+            return "good"
         return "good" if self.mode.removeprefix("needs ") in kinds_shown(body) else "unsure"
 
     async def _answer(self, mode: str) -> Response:
@@ -125,6 +142,9 @@ class OpenAiStub:
             return _error(400, "The decoder prompt is longer than the maximum model length of 2048.", "BadRequestError")
         if mode in {"500", "502", "503"}:
             return _error(int(mode), "EngineCore encountered an issue.", "InternalServerError")
+        if mode == "held 503":
+            await self._pause(60)
+            return _error(503, "EngineCore is dead.", "InternalServerError")
         return StreamingResponse(self._slowly(mode), media_type="application/json")
 
     async def _slowly(self, mode: str) -> AsyncIterator[bytes]:
@@ -138,9 +158,17 @@ class OpenAiStub:
         if mode == "drip":
             for n in range(len(data)):
                 yield data[n : n + 1]
-                await asyncio.sleep(0.2)
-        while not self.release.is_set():  # "hang"
-            await asyncio.sleep(0.05)
+                await self._pause(0.2)
+        if mode == "blank drip":
+            while not self._over.is_set():
+                yield b" "
+                await self._pause(0.05)
+        await self._pause(60)  # "hang"
+
+    async def _pause(self, seconds: float) -> None:
+        """A slow server's wait, which ends with the test."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
 
     def _inspect(self, body: dict[str, Any], images: list[dict[str, Any]]) -> None:
         """What a real server, or its cache, would mind."""
@@ -148,6 +176,7 @@ class OpenAiStub:
         schema = body["response_format"]["json_schema"]
         checks = {
             "fixed system text first": system["role"] == "system" and isinstance(system["content"], str),
+            "the rule's question before the pictures": user["content"][0]["type"] == "text",
             "facts after the pictures": user["content"][-1]["type"] == "text",
             "temperature 0": body["temperature"] == 0,
             "bounded answer": 0 < body["max_tokens"] <= 4096,
@@ -157,7 +186,7 @@ class OpenAiStub:
             "bounded reason": schema["schema"]["properties"]["reason"]["maxLength"] > 0,
             "no removed parameter": not any(name.startswith("guided_") for name in body),
             "some picture": len(images) > 0,
-            "small JPEGs as data": all(_side_of(each) <= 768 for each in images),
+            "small JPEGs as data": all(side_of(each) <= 1536 for each in images),
         }
         self.complaints += [name for name, fine in checks.items() if not fine]
 
@@ -178,6 +207,11 @@ def completion(content: str | None, finish_reason: str, **message: Any) -> dict[
     }  # fmt: skip
 
 
+def is_trial(request: dict[str, Any]) -> bool:
+    """Whether the worker only tries if the model answers."""
+    return bool(request["messages"][1]["content"][-1].get("text", "").startswith("A trial"))
+
+
 def kinds_shown(request: dict[str, Any]) -> list[str]:
     """What each picture of a request was said to be, in order."""
     text = request["messages"][1]["content"][-1]["text"]
@@ -188,7 +222,7 @@ def _error(status: int, message: str, kind: str, headers: dict[str, str] | None 
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status, headers)
 
 
-def _side_of(part: dict[str, Any]) -> int:
+def side_of(part: dict[str, Any]) -> int:
     prefix, data = part["image_url"]["url"].split(",", 1)
     assert prefix == "data:image/jpeg;base64"
     picture = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)

@@ -7,14 +7,14 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 from pydantic import SecretStr
 
 from appliance import config, wire
-from appliance.address import Address
-from appliance.clock import SystemClock
+from appliance.clock import Clock, SystemClock
 from appliance.escalate.outbox import Outbox
 from appliance.escalate.router.question import build
 from appliance.escalate.service import EscalationService
@@ -57,16 +57,27 @@ def ref_of(data: bytes, t: float = 0.0, kind: str = "frame", box: object = (0.3,
 class Site:
     """One site's store and escalation service; `cut()` and `connect()` stop and start the service."""
 
-    def __init__(self, folder: Path, url: str, *, name: str = "depot-7", token: str = "", expire_s: float = 3600.0):
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        *,
+        name: str = "depot-7",
+        token: str = "",
+        expire_s: float = 3600.0,
+        clock: Clock | None = None,
+        **limits: Any,
+    ):
+        folder.mkdir(parents=True, exist_ok=True)
         self.root = folder
         self.name = name
-        self.clock = SystemClock()
+        self.clock = clock or SystemClock()
         self.db = Database(folder / "vedette.db", self.clock)
         self.alerts = Alerts(self.db)
         self.evidence = Evidence(self.db)
         self.meter = Meter(self.db, "run")
         self.outbox = Outbox(self.db, expire_s)
-        self.settings = Address(url=url, token=SecretStr(token) if token else None)
+        self.settings = config.Uplink(url=url, token=SecretStr(token) if token else None, **limits)
         self.failures: list[BaseException] = []
         self._thread: threading.Thread | None = None
         self.service = self._service()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +19,10 @@ from appliance.address import Address
 from appliance.broker import Link
 from appliance.clock import SystemClock
 from appliance.types import Detections
+from cloud_worker.config import Status, WorkerConfig
 from cloud_worker.config import Worker as WorkerSettings
-from cloud_worker.config import WorkerConfig
 from cloud_worker.judge import Engine, Judge
+from cloud_worker.shelf import Shelf
 from cloud_worker.worker import Worker
 
 
@@ -39,6 +40,8 @@ class ScriptedDetector:
         self.gate.set()
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        if not any(picture.any() for picture in pictures):  # black: the worker tries whether it works
+            return [Detections.empty() for _ in pictures]
         assert self.gate.wait(30)
         self.seen += [picture.shape for picture in pictures]
         score = self._scores.pop(0) if len(self._scores) > 1 else self._scores[0]
@@ -53,9 +56,13 @@ class ScriptedDetector:
 class WorkerThread:
     """`cloud_worker.Worker` in a thread; `stop()` is SIGTERM, `kill()` drops everything where it stands."""
 
-    def __init__(self, url: str, engine: Engine, *, token: str = "", **settings: object) -> None:
+    def __init__(
+        self, url: str, engine: Engine, *, token: str = "", status: Mapping[str, object] | None = None,
+        shelf: Shelf | None = None, **settings: object,
+    ) -> None:  # fmt: skip
         quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 5.0, "name": "w1"}
-        self._config = WorkerConfig(worker=WorkerSettings(**{**quick, **settings}))
+        self._config = WorkerConfig(worker=WorkerSettings(**{**quick, **settings}), status=Status(**(status or {})))
+        self._shelf = shelf
         self._address = Address(url=url, token=SecretStr(token) if token else None)
         self._engine = engine
         self._ready = threading.Event()
@@ -84,8 +91,10 @@ class WorkerThread:
         clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         link = Link(self._address, "worker", clock)
-        self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock)
+        self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, self._shelf)
         self._task = asyncio.create_task(self.worker.run())
+        while self._config.status.port is not None and not self.worker.status.port:
+            await asyncio.sleep(0)
         self._ready.set()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

@@ -33,8 +33,9 @@ def test_a_minute_of_misbehaving_cameras_leaves_nothing_unnoticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = tmp_path / "soak.json"
-    words = ["--hours", str(60 / 3600), "--cameras", "2", "--lines", "360", "--scene", "quiet", "--seed", "1"]
+    words = ["--hours", str(60 / 3600), "--cameras", "2", "--lines", "360", "--scene", "quiet", "--seed", "5"]
     assert soak.main([*words, "--footage", str(tmp_path / "footage"), "--json", str(to)]) == 0, capsys.readouterr().out
     made = json.loads(to.read_text())
-    assert made["verdict"]["noticed_s"]
+    assert {fault["kind"] for fault in made["faults"]} == {"stall", "hang"}
+    assert len(made["verdict"]["noticed_s"]) == 2
     assert len(made["glances"]) > 40

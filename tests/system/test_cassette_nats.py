@@ -125,11 +125,11 @@ def test_a_worker_that_never_answers_is_not_waited_for_for_ever(
     broker: NatsServer, footage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with openai_stub() as stub:
-        stub.mode = "hang"
         working = worker(footage, broker, stub)
+        stub.mode = "hang"
         try:
             assert replay("--record-verdicts", "c.jsonl", "--cloud", broker.url, "--verdict-wait", "1") == 1
             assert "no verdict came in time on 1 question in a row: is a worker running" in capsys.readouterr().err
         finally:
-            stub.release.set()
+            stub.release()
             working.end(signal.SIGKILL)

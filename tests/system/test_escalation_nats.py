@@ -76,7 +76,7 @@ def ask_broker(url: str, work: object, inbox: str = "_INBOX") -> object:
 
 
 def make_streams(url: str) -> None:
-    ask_broker(url, lambda js: streams.ensure(js, Streams(), 2.0))
+    ask_broker(url, lambda js: streams.ensure(js, Streams()))
 
 
 def left_in_queue(url: str) -> int:
@@ -95,7 +95,7 @@ def test_a_question_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, 
         assert (verdict.decision, verdict.engine, verdict.model) == ("confirmed", "redetect", "scripted")
         assert verdict.reason == "A second look by scripted found the person in 2 of 2 frames (best 0.90)."
         assert [each.supports for each in verdict.support] == ["yes", "yes"]
-        assert set(verdict.timings) == {"queue", "fetch", "preprocess", "model"}
+        assert set(verdict.timings) == {"link", "queue", "fetch", "preprocess", "model", "publish"}
         row = here.detail(1).escalation
         assert row is not None
         assert (row.id, row.state, row.attempts, row.error) == (asked, "settled", 1, "")
@@ -125,7 +125,8 @@ def test_what_left_is_counted_and_written_down(one_broker: NatsServer, tmp_path:
         assert "intruder" in audit[0]["why"]
         until(lambda: here.service.link.sent > row.bytes_sent, what="the socket's own count")
         assert here.service.link.exact
-        until(lambda: uplink_total(here) == here.service.link.sent, what="the account agrees with the socket")
+        assert here.service.link.wire > here.service.link.sent, "with the headers of its packets"
+        until(lambda: uplink_total(here) == here.service.link.wire, what="the account agrees with the socket")
 
 
 def uplink_total(here: Site) -> int:
@@ -218,7 +219,7 @@ def test_a_worker_that_is_killed_while_judging_leaves_the_question_to_another(
     with site(tmp_path / "site", broker.url) as here:
         with worker(broker.url, stuck) as first:
             here.ask(1)
-            until(lambda: first.worker is not None and len(first.worker._judging) == 1)
+            until(lambda: first.worker is not None and first.worker.judging == 1)
             first.kill()
             detector.gate.set()
         healthy, _ = second_look(0.0)
@@ -236,7 +237,7 @@ def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tm
     other, idle = second_look(0.0)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, slow, ack_wait_s=1.0) as first:
         here.ask(1)
-        until(lambda: first.worker is not None and len(first.worker._judging) == 1)
+        until(lambda: first.worker is not None and first.worker.judging == 1)
         with worker(broker.url, other, ack_wait_s=1.0):
             waited = SystemClock()
             deadline = waited.monotonic() + 3.0
@@ -412,7 +413,8 @@ def test_a_wrong_token_is_one_clear_sentence_without_the_token(
 
 def test_an_engine_that_breaks_is_asked_again_and_then_given_up(one_broker: NatsServer, tmp_path: Path) -> None:
     class Broken:
-        name, model, prompt_version = "broken", "m", ""
+        name, model, prompt_version, answer_schema = "broken", "m", "", ""
+        uses: frozenset[str] = frozenset()
 
         def __init__(self) -> None:
             self.asked = 0
@@ -457,15 +459,17 @@ def test_urgent_questions_overtake(one_broker: NatsServer, tmp_path: Path) -> No
 
 def test_the_servers_own_settings_are_compared(broker: NatsServer) -> None:
     async def twice(js: object) -> tuple[list[str], list[str]]:
-        first = await streams.ensure(js, Streams(), 2.0)  # type: ignore[arg-type]
-        second = await streams.ensure(js, Streams(media_days=1.0), 5.0)  # type: ignore[arg-type]
+        first = await streams.ensure(js, Streams())  # type: ignore[arg-type]
+        second = await streams.ensure(js, Streams(media_days=1.0))  # type: ignore[arg-type]
+        first += await streams.ensure_lane(js, "depot-7", "high", 2.0)  # type: ignore[arg-type]
+        second += await streams.ensure_lane(js, "depot-7", "high", 5.0)  # type: ignore[arg-type]
         return first, second
 
     first, second = ask_broker(broker.url, twice)  # type: ignore[misc]
     assert first == [], "this server makes what was asked for"
-    assert len(second) == 4
+    assert len(second) == 2
     assert second[0].startswith("VEDETTE_MEDIA: max_age is 259200")
-    assert all("worker-" in each and "ack_wait" in each for each in second[1:])
+    assert second[1].startswith("VEDETTE_ESCALATION/worker-high-depot-7: ack_wait is 2")
 
 
 def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServer, tmp_path: Path) -> None:
@@ -584,11 +588,11 @@ def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
 async def forget_doubles(js: object) -> None:
     """The question's id was seen less than an hour ago; a new stream has seen nothing."""
     await js.delete_stream(wire.STREAM_ESCALATION)  # type: ignore[attr-defined]
-    await streams.ensure(js, Streams(), 2.0)  # type: ignore[arg-type]
+    await streams.ensure(js, Streams())  # type: ignore[arg-type]
 
 
-def language_model(stub: OpenAiStub) -> OpenAi:
-    settings = {"kind": "openai", "url": stub.url, "model": MODEL, "api_key": SecretStr(KEY), "timeout_s": 5.0}
+def language_model(stub: OpenAiStub, timeout_s: float = 5.0) -> OpenAi:
+    settings = {"kind": "openai", "url": stub.url, "model": MODEL, "api_key": SecretStr(KEY), "timeout_s": timeout_s}
     return OpenAi(OpenAiEngine(**settings), SystemClock())  # type: ignore[arg-type]
 
 
@@ -600,6 +604,7 @@ def test_a_language_model_judges_and_while_it_is_away_the_questions_wait(
         site(tmp_path / "site", one_broker.url) as here,
         worker(one_broker.url, language_model(stub), deliveries_max=1, ack_wait_s=1.0) as judge,
     ):
+        until(lambda: judge.worker is not None and judge.worker.unready() == "")
         stub.mode = "503"
         here.ask(1)
         here.ask(2)
@@ -635,7 +640,7 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_judges_and_gives_back_th
         with worker(broker.url, engine, concurrency=1, ack_wait_s=60.0) as first:
             for n, severity in enumerate(("alert", "warning", "warning")):
                 here.ask(n, severity=severity)
-            until(lambda: first.worker is not None and len(first.worker._judging) == 1)
+            until(lambda: first.worker is not None and first.worker.judging == 1)
             until(lambda: here.outbox.counts().sent == 3)
             threading.Timer(0.3, detector.gate.set).start()
             first.stop()

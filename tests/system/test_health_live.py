@@ -14,7 +14,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from health_films import CLIPS, turned
+from health_films import CLIPS, covered, turned
 from numpy.typing import NDArray
 from streams import CountingTracker, clip
 from tiny_networks import Thing, yolo
@@ -63,6 +63,10 @@ def film(path: Path, pictures: list[NDArray[np.uint8]]) -> Path:
     return path
 
 
+def _covered(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.repeat(covered(np.ascontiguousarray(picture[..., 1]))[..., None], 3, axis=2)
+
+
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, seen = tmp_path_factory.mktemp("films"), yard(12)
@@ -70,6 +74,8 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "well": film(folder / "well.mp4", seen),
         "frozen": film(folder / "frozen.mp4", [seen[40]] * 50),
         "turned": film(folder / "turned.mp4", [turned(picture) for picture in seen]),
+        "black": film(folder / "black.mp4", [np.full_like(seen[0], 3)] * 20),
+        "covered": film(folder / "covered.mp4", [_covered(picture) for picture in seen]),
     }
 
 
@@ -97,6 +103,11 @@ def wait_for(box: Box, kind: str, condition: Callable[[dict[str, Any]], object],
     found = event(box, kind)
     assert found is not None
     return found
+
+
+def watching(server: RunningServer) -> int:
+    """Connections that got as far as the picture, so far."""
+    return sum(bool(session.mount) for session in server.sessions())
 
 
 def say_seen(box: Box, url: str) -> dict[str, Any]:
@@ -154,6 +165,24 @@ def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
     assert "Camera moved" in box.page("/cameras/gate")
     assert say_seen(box, found["url"])["seen_t"] is not None
     wait_for(box, "moved", lambda each: each["t_end"] is not None, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["covered", "black"])
+def test_what_cannot_be_seen_through_is_noticed_and_one_new_connection_tried(
+    box: Box, server: RunningServer, films: dict[str, Path], kind: str
+) -> None:
+    threading.Event().wait(11.0)  # it learns where it looks
+    before = watching(server)
+    server.change("main", films[kind])
+    began = time.time()
+    found = wait_for(box, kind, lambda each: each["attempts"] == 1, 25)
+    assert found["told_t"] - began <= BOUND_S
+    until(lambda: watching(server) > before, 15)
+    assert f"({kind})" in box.log
+    server.change("main", films["well"])
+    wait_for(box, kind, lambda each: each["t_end"] is not None, 30)
+    assert watching(server) == before + 1
 
 
 class Hangs:

@@ -27,7 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.mark.slow  # timing: fails beside other tests on two cores; to be mended
 def test_a_camera_that_was_cut_for_30_s_is_back_within_10_s_and_its_gap_is_on_its_page(
     tmp_path: Path, server: RunningServer
 ) -> None:
@@ -38,7 +37,7 @@ def test_a_camera_that_was_cut_for_30_s_is_back_within_10_s_and_its_gap_is_on_it
         server.refuse()
         until(lambda: box.get("/cameras/gate")["state"] == "lost")
         told = box.get("/cameras/gate")
-        assert "ended the stream" in told["reason"] or "broke off" in told["reason"]
+        assert any(words in told["reason"] for words in ("ended the stream", "broke off", "cannot be reached"))
         assert told["gaps"][0]["t_end"] is None
         threading.Event().wait(CUT_S)
 

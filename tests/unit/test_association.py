@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from appliance.track.association import NEVER, hungarian, overlap, pair, price
+from appliance.track.association import NEVER, _hungarian_small, hungarian, overlap, pair, price
 
 BOX = np.array([[0.4, 0.4, 0.44, 0.5]])
 SURE = np.full((1, 2), 0.001)
@@ -90,3 +90,13 @@ def test_doubt_reaches_further_but_not_for_ever() -> None:
         return float(steps[np.isfinite(prices)].max())
 
     assert furthest(0.001) < furthest(0.02) < furthest(0.5) == furthest(5.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_small_tables_are_solved_alike_number_by_number(data: st.DataObject) -> None:
+    """Ties too: the same columns, so that the size of a table decides nothing."""
+    n = data.draw(st.integers(1, 6))
+    m = data.draw(st.integers(n, 10))
+    table = data.draw(arrays.arrays(float, (n, m), elements=st.sampled_from([0.0, 0.25, 0.3, 1.0, 2.0, 17.0])))
+    assert _hungarian_small(table.tolist()) == hungarian(table)

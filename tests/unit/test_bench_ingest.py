@@ -70,7 +70,8 @@ def test_a_named_thread_is_counted_apart(tmp_path: Path) -> None:
     script = tmp_path / "worker.py"
     script.write_text(
         "import threading, time\n"
-        "def burn():\n    while time.thread_time() < 0.5: pass\n    print('burnt', flush=True)\n    time.sleep(60)\n"
+        "def burn():\n    while time.thread_time() < 0.5: pass\n    print('burnt', flush=True)\n"
+        "    threading.Event().wait()\n"
         "threading.Thread(target=burn, name='looks', daemon=True).start()\ninput()\n"
     )
     command = [sys.executable, "-m", "benchmarks.ingest.named", "worker"]
@@ -194,6 +195,20 @@ def test_a_ratio_is_held_against_its_bar() -> None:
     said = report.ratios([row("ours", 1.0), row("theirs", 2.0)], "ours", "theirs")
     assert "0.50 x theirs (bar 0.35: MISSED)" in said
     assert "met" in report.ratios([row("ours", 0.5), row("theirs", 2.0)], "ours", "theirs")
+
+
+def test_each_latency_is_held_against_its_own_bar() -> None:
+    def row(who: str, told_s: float, live_age_ms: tuple[float, ...] = ()) -> report.Row:
+        found = Score(first_told_s=(told_s,))
+        return report.row(Setting("mixed"), who, [Measured(1.0, 1.0, 2.0, 0.0, 0, 900, 0, 1, found, (), live_age_ms)])
+
+    ours = [row(f"ours {latency}", 1.5, (200.0, 400.0, 250.0)) for latency in ("lowest", "normal", "thrifty")]
+    said = report.ratios([*ours, row("theirs", 0.5)], "ours", "theirs").splitlines()
+    first = [line for line in said if "first box" in line]
+    assert first[0].endswith("lowest: first box +1000 ms (bar 100: MISSED)")
+    assert first[1].strip().endswith("normal: first box +1000 ms")
+    assert first[2].endswith("thrifty: first box +1000 ms (bar 2000: met)")
+    assert sum("250 ms (bar 300: met)" in line for line in said) == 3
 
 
 def test_a_busy_machine_makes_nobody_cheap_and_who_fell_behind_is_not_compared() -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 from streams import CountingTracker, Heard, NumberReader, ScriptedSource, clip
 from waiting import until
 
@@ -16,12 +20,12 @@ from appliance.clock import ManualClock
 from appliance.errors import SourceLost, SourceRefused
 from appliance.ingest.camera import Camera
 from appliance.ingest.feed import REFUSED_WAIT_S, RETRY_S_MAX, Feed
-from appliance.ingest.looks import Looks
+from appliance.ingest.looks import STUCK_S, Looks
 from appliance.ingest.recorder import Place
-from appliance.ingest.source import SourceStalled, StreamInfo, VideoPacket
+from appliance.ingest.source import Received, SourceStalled, StreamInfo, VideoPacket
 from appliance.ingest.tcpmeter import SocketFinder
 from appliance.ingest.watch import Watch
-from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
+from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader
 
 CUT = SourceLost("camera gate: 10.0.0.9 ended the stream")
 REFUSED = SourceRefused("camera gate: rtsp://10.0.0.9/main refused the password (401)")
@@ -145,6 +149,49 @@ def test_silence_is_noticed_before_the_time_out_and_ends_with_the_next_packet(te
     sink.stop_after = 8
     feed.run()
     assert listener.states == ["connecting", "live", "stalled", "live"]
+
+
+class Backlogged(ScriptedSource):
+    """Everything it will ever send has come before the first packet is read."""
+
+    def received(self) -> Received:
+        return Received(1_000_000, exact=True)
+
+
+def test_a_camera_is_stalled_by_what_arrives_and_not_by_what_is_still_read(ten: Path) -> None:
+    feed, sink, listener, clock = a_feed(Backlogged(ten, end=CUT))
+
+    def slowly() -> None:
+        clock.advance(1)
+        feed.notice_silence()
+
+    sink.on_packet = slowly
+    sink.stop_after = 8
+    feed.run()
+    assert listener.states == ["connecting", "live", "stalled"], "and not live again with each packet that waited"
+
+
+class Pausing(ScriptedSource):
+    """From the sixth packet on everything is `pause_s` later."""
+
+    def __init__(self, step: Path, pause_s: float) -> None:
+        super().__init__(step)
+        self._pause_s = pause_s
+
+    def packets(self) -> Iterator[VideoPacket]:
+        for n, packet in enumerate(super().packets()):
+            yield replace(packet, t=packet.t + self._pause_s * (n > 5))
+
+
+@pytest.mark.parametrize(("pause_s", "gaps"), [(5.0, 1), (1.0, 0)])
+def test_a_pause_of_a_connection_that_held_is_a_gap(ten: Path, pause_s: float, gaps: int) -> None:
+    feed, _, listener, _ = a_feed(Pausing(ten, pause_s))
+    feed.run()
+    assert len(listener.gaps) == gaps
+    for begin, end, reason in listener.gaps:
+        assert end is not None
+        assert end - begin == pytest.approx(pause_s + 0.1, abs=0.01)
+        assert reason == "connected, but no picture came"
 
 
 def test_a_clip_that_does_not_loop_ends_without_a_gap(ten: Path) -> None:
@@ -272,6 +319,38 @@ def test_a_failing_detector_is_never_an_empty_yard(tmp_path: Path) -> None:
     assert not any(seen.looked for seen in boxes)
     assert "too much for me" in house.looks.warning
     assert [row for row in house.heard.of(SegmentRow) if row.complete], "recording goes on"
+
+
+def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: Path) -> None:
+    made, answers = clip(tmp_path / "c.mp4", 40), threading.Event()
+
+    class Hangs(NumberReader):
+        def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+            answers.wait(30)
+            return super().detect(pictures)
+
+    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), Hangs())
+    looks = threading.Thread(target=house.looks.run, daemon=True)
+    looks.start()
+    house.camera.start()
+    until(lambda: any(state.state == "ended" for state in house.heard.of(CameraState)))
+    assert house.camera.join(10)
+    assert sum(row.frames for row in house.heard.of(SegmentRow) if row.complete) == 40
+    house.clock.advance(STUCK_S + 1)
+    house.looks.notice()
+    (untaken,) = house.heard.of(FrameBoxes)
+    assert not untaken.looked
+    answers.set()
+    until(lambda: house.looks.queue() == 0 and house.looks.busy_s() == 0)
+    house.looks.stop()
+    looks.join(10)
+    first, *others = house.heard.of(FrameBoxes)
+    assert first == untaken, "the answer of then is not used"
+    assert others
+    assert all(seen.looked for seen in others)
+    counts = house.watch.counts()
+    assert counts.why["stuck"] == 1
+    assert counts.decoded == 40
 
 
 def test_a_camera_whose_clip_is_gone_says_so(tmp_path: Path) -> None:

@@ -38,7 +38,18 @@ def segment(path: str, frames: int) -> SegmentRow:
 
 def meter(received: int, *, exact: bool = True) -> CameraMeter:
     return CameraMeter(
-        camera="gate", t=1, received=received, exact=exact, packets=1, decoded=2, examined=3, unexamined=4, reconnects=5
+        camera="gate",
+        t=1,
+        received=received,
+        exact=exact,
+        packets=1,
+        decoded=2,
+        examined=3,
+        unexamined=4,
+        reconnects=5,
+        why={"newer": 3, "late": 1},
+        ages=(1, 2, 30),
+        retried=1,
     )
 
 
@@ -113,6 +124,7 @@ def test_waiting_meters_are_added_up_and_only_the_last_health_counts(pipe: tuple
     summed, health = drained(channel, *pipe)
     assert isinstance(summed, CameraMeter)
     assert (summed.received, summed.exact, summed.packets, summed.reconnects) == (303, False, 3, 15)
+    assert (summed.why, summed.ages, summed.retried) == ({"newer": 9, "late": 3}, (3, 6, 90), 3)
     assert isinstance(health, IngestHealth)
     assert health.t == 2
 

@@ -200,11 +200,13 @@ def test_a_camera_tells_its_state_reason_gaps_and_numbers_but_no_password(site: 
     assert found["gaps"] == [{"t_start": T0 + 10, "t_end": T0 + 42, "reason": "connection closed by the camera"}]
     assert found["fps"] == pytest.approx(10)
     assert (found["received_today"], found["received_exact"], found["unexamined_today"]) == (9_000_000, True, 2)
+    assert found["unexamined_why_today"] == {"newer": 1, "failed": 1}
     assert (found["skipped_today"], found["decoding"]) == (700, None), "a camera that is not live decodes nothing"
     assert found["source"] == "rtsp://viewer:***@192.168.1.20/main"
     assert client.get("/api/v1/cameras/nobody").status_code == 404
     page = client.get("/cameras/gate").text
     assert "32 s" in page
+    assert "1 a newer picture took its place, 1 the detector failed" in page
     assert "connection closed by the camera" in page
 
 
@@ -334,6 +336,13 @@ def test_metrics_are_prometheus_text(site: Site, client: TestClient) -> None:
         'vedette_camera_bytes_total{camera="gate",counted="exact"} 1000000',
         'vedette_uplink_bytes_total{camera="gate"} 5000',
         'vedette_frames_unexamined_total{camera="gate"} 2',
+        'vedette_frames_unexamined_by_reason_total{camera="gate",reason="newer"} 1',
+        'vedette_frame_age_seconds_bucket{camera="gate",le="0.05"} 30',
+        'vedette_frame_age_seconds_bucket{camera="gate",le="0.3"} 39',
+        'vedette_frame_age_seconds_bucket{camera="gate",le="10"} 39',
+        'vedette_frame_age_seconds_bucket{camera="gate",le="+Inf"} 40',
+        'vedette_frame_age_seconds_sum{camera="gate"} 4.25',
+        'vedette_frame_age_seconds_count{camera="gate"} 40',
         'vedette_packets_skipped_total{camera="gate"} 700',
         'vedette_camera_decoding{camera="gate",decoding="idle"} 1',
         'vedette_camera_decoding{camera="gate",decoding="everything"} 0',

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import av
+import cv2
 import numpy as np
 import pytest
 from media import picture
+from numpy.typing import NDArray
 from streams import CountingTracker, NumberReader, clip
 
 from appliance import config
 from appliance.ingest.clip import Clip
-from appliance.ingest.examine import QUIET_AFTER_S, Examiner
+from appliance.ingest.examine import QUIET_AFTER_S, Examiner, Look
+from appliance.ingest.picture import Pictures, cut_of, upright
 from appliance.types import Detections, FrameBoxes, TrackedObject
 
 STILL = av.VideoFrame.from_ndarray(np.full((240, 320, 3), 90, np.uint8), format="rgb24").reformat(format="yuv420p")
@@ -27,6 +31,23 @@ class Blind(NumberReader):
 
     def detect(self, pictures: object) -> list[Detections]:
         return [Detections.empty()]
+
+
+class Following(CountingTracker):
+    """One number for all; what stands where it stood needs no look."""
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        super().__init__(labels)
+        self._before: list[tuple[float, ...]] = []
+
+    def update(
+        self, detections: Detections, t: float, planes: object = (), region: object = None
+    ) -> tuple[TrackedObject, ...]:
+        found = super().update(detections, t, planes, region)
+        places = [tuple(round(side, 2) for side in each.box) for each in found]
+        self.unsettled = tuple(each.box for each, at in zip(found, places, strict=True) if at not in self._before)
+        self._before = places
+        return found
 
 
 def examiner(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> Examiner:
@@ -116,3 +137,163 @@ def test_the_same_footage_gives_the_same_boxes_also_in_the_split_form(tmp_path: 
 
     assert whole() == whole() == split()
     assert len(whole()) == 30
+
+
+# Looks at a part of the picture.
+
+STEP = 32
+SIDE = 20
+WHOLE = (640, 352)
+
+
+class Spotter(Blind):
+    """Finds what is bright, wherever it is shown it, and costs by the area of what it is shown."""
+
+    labels = ("person",)
+    shape_step = STEP
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[tuple[int, int]] = []
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return WHOLE
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        return [self._spot(picture) for picture in pictures]
+
+    def _spot(self, picture: NDArray[np.uint8]) -> Detections:
+        height, width = picture.shape[:2]
+        self.sizes.append((width, height))
+        _, _, stats, _ = cv2.connectedComponentsWithStats((picture[:, :, 1] > 170).astype(np.uint8))
+        x, y, w, h = (stats[1:, column].astype(np.float32) for column in range(4))
+        boxes = np.stack([x / width, y / height, (x + w) / width, (y + h) / height], axis=1)
+        return Detections(boxes, np.full(len(boxes), 0.9, np.float32), np.zeros(len(boxes), np.int32))
+
+
+def yard(*spots: tuple[int, int], size: tuple[int, int] = (1280, 704)) -> av.VideoFrame:
+    """A grey yard with white squares; x, y of their top left corners."""
+    luma = np.full((size[1] * 3 // 2, size[0]), 128, np.uint8)
+    luma[: size[1]] = 90
+    for x, y in spots:
+        luma[y : y + 2 * SIDE, x : x + 2 * SIDE] = 230
+    return av.VideoFrame.from_ndarray(luma, format="yuv420p")
+
+
+def walked(each: Examiner, spotter: Spotter, seconds: float, *others: tuple[int, int]) -> list[tuple[Look, FrameBoxes]]:
+    """Somebody walks to the right, 5 looks a second; `others` stand there."""
+    taken = []
+    for n in range(round(5 * seconds)):
+        look = each.due(n, n / 5, yard((300 + 8 * n, 300), *others))
+        if look is not None:
+            taken.append((look, each.result(look, spotter.detect([each.picture(look)])[0])))
+    return taken
+
+
+def spotting() -> tuple[Examiner, Spotter]:
+    spotter = Spotter()
+    return Examiner("gate", spotter, Following(spotter.labels), config.Detect(fps=5, heartbeat_s=2)), spotter
+
+
+def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
+    each, spotter = spotting()
+    taken = walked(each, spotter, 6)
+    parts = [look for look, _ in taken if look.region is not None]
+    assert len(taken) == 30
+    assert len(parts) > 15
+    whole = [look.t for look, _ in taken if look.region is None]
+    assert max(b - a for a, b in itertools.pairwise(whole)) <= 1.0 + 1e-6
+    for (look, _), size in zip(taken, spotter.sizes, strict=True):
+        if look.region is None:
+            assert size == WHOLE
+        else:
+            assert size[0] % STEP == size[1] % STEP == 0
+            assert size[0] * size[1] < 0.3 * WHOLE[0] * WHOLE[1]
+            assert size[0] == pytest.approx((look.region[2] - look.region[0]) * WHOLE[0], abs=1), "at the same scale"
+
+
+def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
+    each, spotter = spotting()
+    for n, (look, boxes) in enumerate(walked(each, spotter, 6)):
+        (found,) = boxes.objects
+        left = (300 + 8 * n) / 1280
+        assert found.box == pytest.approx((left, 300 / 704, left + 40 / 1280, 340 / 704), abs=0.004), look.region
+
+
+def test_a_detector_to_which_a_part_costs_as_much_is_shown_the_whole() -> None:
+    each, spotter = spotting()
+    spotter.shape_step = 0
+    each = Examiner("gate", spotter, Following(spotter.labels), config.Detect())
+    assert all(look.region is None for look, _ in walked(each, spotter, 3))
+
+
+def test_where_all_moves_the_whole_is_shown() -> None:
+    each, spotter = spotting()
+    for n in range(20):
+        look = each.due(n, n / 5, yard((20 + 8 * n, 20), (1200 - 8 * n, 600)))
+        assert look is not None
+        assert look.region is None
+        each.result(look, spotter.detect([each.picture(look)])[0])
+
+
+def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next() -> None:
+    each, spotter = spotting()
+    walked(each, spotter, 2.2)
+    look = each.due(11, 2.2, yard((388, 300)))
+    assert look is not None
+    assert look.region is not None
+    cut = Detections(np.array([[0.9, 0.4, 1.0, 0.6]], np.float32), np.array([0.9], np.float32), np.zeros(1, np.int32))
+    assert each.result(look, cut).objects == ()
+    following = each.due(12, 2.4, yard((396, 300)))
+    assert following is not None
+    assert following.region is None
+
+
+def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> None:
+    each, spotter = spotting()
+    walked(each, spotter, 2.2)
+    look = each.due(11, 2.2, yard((388, 300)))
+    assert look is not None
+    each.result(look, None)
+    whole = each.due(12, 2.4, yard((396, 300)))
+    assert whole is not None
+    assert whole.region is None
+    later = [each.due(n, n / 5, yard((300 + 8 * n, 300))) for n in range(13, 17)]  # nobody has looked at `whole`
+    assert any(each is not None and each.region is None for each in later)
+
+
+def test_what_rests_does_not_keep_the_camera_awake() -> None:
+    """The tracker says that nothing it follows needs a look: the heartbeat is enough."""
+    each, spotter = spotting()
+    times = []
+    for n in range(100):
+        look = each.due(n, n / 5, yard((300, 300)))
+        if look is not None:
+            each.result(look, spotter.detect([each.picture(look)])[0])
+            times.append(look.t)
+    late = [t for t in times if t > 2 * QUIET_AFTER_S]
+    assert len(late) == pytest.approx((20 - 2 * QUIET_AFTER_S) / 2, abs=1)
+    assert not each.busy(20.0)
+
+
+@pytest.mark.parametrize("form", ["yuv420p", "yuvj420p", "nv12", "yuv422p", "yuv444p", "gray", "bgr24"])
+def test_a_part_of_a_picture_is_that_part_whatever_the_format(form: str) -> None:
+    frame = moving(4711).reformat(format=form)
+    pictures, part = Pictures(), (0.25, 0.1, 0.75, 0.6)
+    whole = pictures.bgr(frame, (frame.width, frame.height))
+    x, y, width, height = cut_of(part, frame.width, frame.height)
+    made = pictures.bgr(frame, (width, height), part)
+    apart = np.abs(whole[y : y + height, x : x + width].astype(int) - made)
+    assert apart.mean() < 3
+
+
+@pytest.mark.parametrize("turns", range(-3, 4))
+def test_boxes_turn_with_the_picture_and_back(turns: int) -> None:
+    box = (0.1, 0.2, 0.4, 0.9)
+    assert upright(upright(box, turns), -turns) == pytest.approx(box)
+    mark = np.zeros((10, 10), int)
+    mark[2:9, 1:4] = 1
+    x1, y1, x2, y2 = (round(10 * side) for side in upright(box, turns))
+    turned = np.zeros((10, 10), int)
+    turned[y1:y2, x1:x2] = 1
+    assert (turned == np.rot90(mark, turns)).all()

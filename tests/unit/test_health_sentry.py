@@ -238,6 +238,25 @@ def test_a_frozen_camera_is_connected_to_again_ever_more_rarely() -> None:
     assert (said[-1].attempts, said[-1].recovery) == (4, "connecting to the camera again")
 
 
+@pytest.mark.parametrize("kind", ["black", "covered", "moved"])
+def test_what_a_new_connection_may_mend_is_tried_once(kind: str) -> None:
+    """An encoder that hangs sends black or grey, or another channel's picture; a lens cap does not care."""
+    stories = {
+        "black": planes(YARD, 45, weather="black:40s@15s"),
+        "covered": planes(YARD, 45, alter=between(15, 99, covered)),
+        "moved": planes(YARD, 45, alter=between(15, 99, turned)),
+    }
+    said: list[HealthEvent] = []
+    sentry = Sentry("gate", config.Health(), (), said.append, mend=True)
+    reasons = []
+    for t, plane in stories[kind]:
+        sentry.look(t, plane)
+        reasons.append(sentry.reconnect_due(t))
+    assert len([reason for reason in reasons if reason]) == 1
+    assert {event.kind for event in said} == {kind}
+    assert (said[-1].attempts, said[-1].recovery, said[-1].t_end) == (1, "connecting to the camera again", None)
+
+
 def test_a_clip_is_not_connected_to_again() -> None:
     sentry = Sentry("gate", config.Health(), (), lambda event: None, mend=False)
     for n in range(200):

@@ -57,3 +57,45 @@ def test_boxes_in_the_grey_are_clipped_to_the_picture() -> None:
     shares = Letterbox(416, 416, "corner").to_shares(box, 768, 576)
     assert shares.min() >= 0
     assert shares.max() <= 1
+
+
+FREE = Letterbox(416, 416, "centre", step=32)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [((1920, 1080), (416, 288)), ((768, 576), (416, 352)), ((1080, 1920), (288, 416)), ((100, 60), (160, 96))],
+    ids=str,
+)
+def test_a_free_input_is_small_and_lies_on_the_grid_of_the_whole_one(
+    given: tuple[int, int], wanted: tuple[int, int]
+) -> None:
+    assert FREE.input_size(*given) == wanted
+    assert all((416 - side) % 64 == 0 for side in wanted), "as many steps are left out on one side as on the other"
+    assert FREE.lay(np.zeros((given[1], given[0], 3), np.uint8)).shape == (wanted[1], wanted[0], 3)
+
+
+def test_a_part_of_a_picture_keeps_its_scale_and_fills_its_own_input() -> None:
+    part = np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)
+    assert FREE.lay(part) is part
+    small = FREE.lay(part[:50, :90])
+    np.testing.assert_array_equal(small[23:73, 3:93], part[:50, :90])
+    assert FREE.picture_size(90, 50) == (416, 231), "a whole picture of that size is wanted larger"
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000))
+def test_there_are_few_shapes_and_the_scale_is_that_of_the_square(width: int, height: int) -> None:
+    across, down = FREE.input_size(width, height)
+    assert 32 <= across <= 416
+    assert 32 <= down <= 416
+    assert across % 32 == down % 32 == 0
+    if max(width, height) > 416:
+        assert FREE.picture_size(width, height) == Letterbox(416, 416, "centre").picture_size(width, height)
+
+
+@given(st.integers(40, 1000), st.integers(40, 1000))
+def test_boxes_come_back_from_a_free_input_too(width: int, height: int) -> None:
+    laid = FREE.lay(np.full((height, width, 3), 255, np.uint8))
+    ys, xs = np.nonzero(laid[:, :, 0] == 255)
+    box = np.array([[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], np.float32)
+    np.testing.assert_array_equal(FREE.to_shares(box, width, height), [[0, 0, 1, 1]])

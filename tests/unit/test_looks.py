@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 from media import picture
+from numpy.typing import NDArray
 from streams import CountingTracker, Heard, NumberReader, clip
 
 from appliance import config
 from appliance.clock import ManualClock
+from appliance.errors import DetectorError
 from appliance.ingest.file import FileSource
-from appliance.ingest.looks import Looks
+from appliance.ingest.looks import STUCK_S, Looks
+from appliance.ingest.schedule.claim import worth_of
 from appliance.ingest.source import VideoPacket
 from appliance.ingest.watch import Watch
-from appliance.types import FrameBoxes, StreamHeader
+from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
 
 
 class Yard:
@@ -74,6 +79,7 @@ def test_no_camera_waits_long_because_another_is_busy(tmp_path: Path) -> None:
     yard = Yard(tmp_path, "quiet", "busy", still_ones=("quiet",))
     yard.feed("quiet")
     yard.looks.run_once()
+    yard.clock.advance(1.9)
     yard.feed("quiet")
     for _ in range(20):
         yard.feed("busy")
@@ -131,3 +137,139 @@ def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplo
     assert not seen.looked
     assert yard.looks.warning == "the detector failed: RuntimeError"
     assert "CUDA error 700" in caplog.text
+
+
+class Moody(NumberReader):
+    """Fails as often as told, then answers; a call may take time."""
+
+    def __init__(self, clock: ManualClock, failures: int, *, lasts_s: float = 0.01) -> None:
+        super().__init__()
+        self.left, self.calls, self.lasts_s = failures, 0, lasts_s
+        self.meanwhile: Callable[[], object] = lambda: None
+        self._clock = clock
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        self.calls += 1
+        self._clock.advance(self.lasts_s)
+        self.meanwhile()
+        if self.left > 0:
+            self.left -= 1
+            raise DetectorError("out of memory")
+        return super().detect(pictures)
+
+
+def moody_yard(tmp_path: Path, failures: int, *names: str, lasts_s: float = 0.01) -> tuple[Yard, Moody]:
+    yard = Yard(tmp_path, *(names or ("gate",)))
+    moody = Moody(yard.clock, failures, lasts_s=lasts_s)
+    yard.looks = Looks(moody, list(yard.watches.values()), yard.clock)
+    return yard, moody
+
+
+def test_a_call_that_fails_is_made_again_and_nobody_is_told_of_it(tmp_path: Path) -> None:
+    yard, moody = moody_yard(tmp_path, 2)
+    yard.feed("gate")
+    assert yard.looks.run_once()
+    (seen,) = yard.heard.of(FrameBoxes)
+    assert (seen.looked, moody.calls, yard.looks.warning) == (True, 3, "")
+    counts = yard.watches["gate"].counts()
+    assert (counts.examined, counts.unexamined, counts.retried) == (1, 0, 2)
+
+
+def test_it_is_made_again_on_the_newest_picture(tmp_path: Path) -> None:
+    yard, moody = moody_yard(tmp_path, 1)
+    yard.feed("gate")
+    moody.meanwhile = lambda: yard.feed("gate", 3) if moody.calls == 1 else None
+    yard.looks.run_once()
+    assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (3, True)]
+    assert yard.watches["gate"].counts().why == {"failed": 1, "newer": 2}
+
+
+def test_a_detector_that_always_fails_is_asked_once_a_look_and_forgiven_when_it_works_again(tmp_path: Path) -> None:
+    yard, moody = moody_yard(tmp_path, 5)
+    for calls in (3, 4, 5, 6):
+        yard.feed("gate")
+        yard.looks.run_once()
+        assert moody.calls == calls
+    assert [seen.looked for seen in yard.heard.of(FrameBoxes)] == [False, False, False, True]
+    assert yard.watches["gate"].counts().why == {"failed": 3}
+    moody.left = 1
+    yard.feed("gate")
+    yard.looks.run_once()
+    assert yard.heard.of(FrameBoxes)[-1].looked
+
+
+def test_a_call_that_took_long_to_fail_is_not_made_again_at_once(tmp_path: Path) -> None:
+    """Others wait; the next picture comes by itself."""
+    yard, moody = moody_yard(tmp_path, 1, lasts_s=3.0)
+    yard.feed("gate")
+    yard.looks.run_once()
+    assert moody.calls == 1
+    assert not yard.heard.of(FrameBoxes)[-1].looked
+
+
+def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_path: Path) -> None:
+    class Together(NumberReader):
+        batch_max = 4
+
+        def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+            yard.clock.advance(0.01 + 0.001 * len(pictures))
+            return super().detect(pictures)
+
+    yard = Yard(tmp_path, "one", "two", "three")
+    yard.looks = Looks(Together(fail=lambda n: n == 100), list(yard.watches.values()), yard.clock)
+    yard.looks.settle()
+    for name in yard.watches:
+        yard.feed(name)
+    assert yard.looks.run_once()
+    assert not yard.looks.run_once(), "all in one call"
+    assert {seen.camera: seen.looked for seen in yard.heard.of(FrameBoxes)} == {
+        "one": True,
+        "two": False,
+        "three": True,
+    }
+
+
+def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(tmp_path: Path) -> None:
+    yard, moody = moody_yard(tmp_path, 0, lasts_s=STUCK_S + 1)
+    gate = yard.watches["gate"]
+
+    def meanwhile() -> None:
+        """What the other threads do while the detector hangs."""
+        assert yard.looks.busy_s() > STUCK_S
+        yard.looks.notice()
+        yard.looks.notice()
+        yard.feed("gate", 4)
+
+    moody.meanwhile = meanwhile
+    yard.feed("gate")
+    yard.looks.run_once()
+    (seen,) = yard.heard.of(FrameBoxes)
+    assert (seen.frame, seen.looked) == (0, False)
+    assert gate.counts().why == {"stuck": 4}
+    moody.meanwhile, moody.lasts_s = (lambda: None), 0.01
+    yard.looks.run_once()
+    assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (4, True)]
+    assert gate.counts().examined == 1
+
+
+def test_how_old_a_picture_is_when_the_tracker_hears_of_it(tmp_path: Path) -> None:
+    yard, _ = moody_yard(tmp_path, 0, lasts_s=0.25)
+    yard.feed("gate")
+    yard.clock.advance(0.5)
+    yard.looks.run_once()
+    counts = yard.watches["gate"].counts()
+    assert dict(zip(AGE_EDGES_MS, counts.ages, strict=False))[1000] == 1
+    assert sum(counts.ages[:-1]) == 1
+    assert counts.ages[-1] == pytest.approx(750, abs=1)
+    assert yard.looks.age_p95_ms() == pytest.approx(750, abs=1)
+    yard.clock.advance(60)
+    assert yard.looks.age_p95_ms() == 0
+
+
+def test_a_region_is_worth_more_than_a_whole_picture_and_what_is_followed_more_than_leaves() -> None:
+    leaves = worth_of(0.02, followed=False)
+    person = worth_of(0.02, followed=True)
+    assert 0 < leaves < person < worth_of(0.02, followed=True, area=0.25) <= 2
+    assert worth_of(0.0, followed=False) == 0
+    assert worth_of(0.0, followed=False, news=True) > leaves
+    assert worth_of(1.0, followed=False) < person, "rain is not worth more than somebody"

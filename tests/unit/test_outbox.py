@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,16 @@ import pytest
 from appliance import config, wire
 from appliance.clock import ManualClock
 from appliance.errors import EvidenceError
+from appliance.escalate.limits import ttl_s
 from appliance.escalate.media import chunk_message, read_chunk
-from appliance.escalate.outbox import AGAIN_FIRST_S, AGEING_S, Outbox
+from appliance.escalate.outbox import AGAIN_FIRST_S, Outbox
+from appliance.escalate.room import Room
 from appliance.escalate.router.question import build
+from appliance.escalate.turns import AGEING_S, LIVE_S, Turns
 from appliance.store.alerts import Alerts
 from appliance.store.database import Database
 from appliance.store.evidence import Evidence
-from appliance.store.rows import EscalationRow, MediaRow
+from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
 from tests.servers.site import ref_of
 
@@ -81,14 +85,38 @@ def test_the_urgent_goes_first_and_among_equals_the_oldest(desk: Desk) -> None:
     assert desk.order() == ["c", "b", "d", "a"]
 
 
-def test_waiting_makes_up_for_priority(desk: Desk) -> None:
+def test_waiting_makes_up_for_priority_in_the_backlog(desk: Desk) -> None:
     desk.ask("old and low", "info")
     desk.clock.advance(2 * AGEING_S - 10)
-    desk.ask("new and high", "alert")
-    assert desk.order() == ["new and high", "old and low"]
+    desk.ask("younger and high", "alert")
     desk.clock.advance(20)
-    desk.ask("newer and high", "alert")
-    assert desk.order() == ["new and high", "old and low", "newer and high"]
+    desk.ask("youngest and high", "alert")
+    desk.clock.advance(LIVE_S)
+    assert desk.order() == ["younger and high", "old and low", "youngest and high"]
+
+
+def test_what_just_happened_overtakes_everything_that_waited(desk: Desk) -> None:
+    for name in ("first of the night", "second of the night"):
+        desk.ask(name, "alert")
+        desk.clock.advance(6 * HOUR_S)
+    desk.ask("now", "warning")
+    desk.ask("now, and nothing much", "info")
+    assert desk.order() == ["now", "first of the night", "second of the night", "now, and nothing much"]
+
+
+def test_however_much_is_live_the_backlog_gets_its_share(desk: Desk) -> None:
+    for n in range(20):
+        desk.ask(f"old {n}")
+    desk.clock.advance(HOUR_S)
+    turns, sent = Turns(desk.db), {True: 0, False: 0}
+    for n in range(150):
+        desk.ask(f"live {n}")
+        turn = turns.pick(desk.clock.now())
+        assert turn is not None
+        turns.took(turn, 4096)
+        sent[turn.live] += 1
+        desk.outbox.sent(turn.row, desk.clock.now(), 4096)
+    assert 8 <= sent[False] <= 18, "a tenth of the bytes"
 
 
 def test_what_still_waits_for_evidence_is_not_sent(desk: Desk) -> None:
@@ -107,6 +135,7 @@ def test_a_question_that_fails_again_and_again_lets_the_others_go_first(desk: De
         desk.outbox.failed(desk.row("bad"), "too large", 700)
     desk.clock.advance(3 * AGEING_S)
     desk.ask("much later")
+    desk.clock.advance(LIVE_S)
     assert desk.order() == ["good", "bad", "much later"], "the penalty is bounded"
     assert (desk.row("bad").error, desk.row("bad").bytes_sent) == ("too large", 1001 * 700)
 
@@ -282,3 +311,73 @@ def test_a_verdict_may_overtake_the_news_that_its_question_was_sent(desk: Desk) 
     desk.outbox.sent(row, desk.clock.now(), 100)
     assert (desk.row("a").state, desk.row("a").error) == ("settled", "")
     assert [kind for kind, _, _ in desk.audit()] == ["facts"], "that it left is written down all the same"
+
+
+def test_each_class_has_its_own_time_to_live(desk: Desk) -> None:
+    outbox = Outbox(desk.db, 72 * HOUR_S, {"low": 24 * HOUR_S})
+    for name, severity in (("grave", "alert"), ("light", "info")):
+        desk.ask(name, severity)  # type: ignore[arg-type]
+    desk.clock.advance(25 * HOUR_S)
+    assert outbox.expire(desk.clock.now()) == 1
+    assert desk.row("light").error == "given up after 24 h: could not be sent (no connection)"
+    assert desk.row("grave").state == "ready"
+
+
+def test_the_site_file_names_the_times_by_severity() -> None:
+    site = config.SiteConfig(
+        cameras={"gate": config.Camera(url="file:/clip.mp4")},
+        uplink=config.Uplink(url="nats://hub:4222", ttl_hours=config.TtlHours(warning=1.5, info=100)),
+    )
+    assert ttl_s(site) == {"high": 72 * HOUR_S, "normal": 1.5 * HOUR_S, "low": 72 * HOUR_S}
+
+
+def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
+    meter = Counter[tuple[str, str]]()
+
+    def count(camera: str, kind: str, amount: int) -> None:
+        meter[camera, kind] += amount
+
+    room = Room(desk.outbox, desk.folder, 0.25, count)
+    severities: tuple[Severity, ...] = ("alert", "warning", "info", "info")
+    for n in range(192):  # every 15 minutes; 3 kB each would be 0.77 MB
+        desk.ask(f"q{n}", severities[n % 4], b"%d" % n * 1000)
+        (desk.folder / f"q{n}-0.jpg").write_bytes(b"%d" % n * 1000)
+        desk.clock.advance(900)
+        if n % 8 == 7:
+            desk.outbox.expire(desk.clock.now())
+            room.run_once()
+            assert desk.outbox.held() <= 250_000
+    lost = [desk.row(f"q{n}") for n in range(192) if desk.row(f"q{n}").state == "expired"]
+    assert room.dropped == len(lost) == meter["gate", "outbox_dropped"] > 50
+    assert {row.priority for row in lost} <= {"low", "normal"}, "nothing grave while there is anything less so"
+    assert lost[0].error.startswith("given up: the outbox is over 0.25 MB (uplink.outbox_mb_max)")
+    assert not (desk.folder / f"{lost[0].alert}-0.jpg").exists(), "its pictures make the room"
+    kept = [row.created_t for row in desk.outbox.next_ready(200) if row.priority == "normal"]
+    gone = [row.created_t for row in lost if row.priority == "normal"]
+    assert min(kept) > max(gone), "of these the oldest"
+    desk.ask("now", "warning")
+    assert desk.order()[0] == "now"
+    assert desk.outbox.next_ready(3)[1].alert == "q0", "then the gravest, the oldest first"
+
+
+def test_a_file_that_the_page_shows_stays_when_its_question_is_given_up(desk: Desk) -> None:
+    desk.ask("a", "info", b"still")
+    (desk.folder / "a-0.jpg").write_bytes(b"still")
+    Evidence(desk.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
+    assert Room(desk.outbox, desk.folder, 0.0001, lambda *_: None).run_once() == 1
+    assert (desk.folder / "a-0.jpg").exists()
+
+
+def test_the_next_is_found_by_an_index_however_many_wait(desk: Desk) -> None:
+    said: list[str] = []
+    with desk.db.read() as connection:
+        connection.set_trace_callback(said.append)
+    desk.ask("a")
+    desk.order()
+    with desk.db.read() as connection:
+        connection.set_trace_callback(None)
+        picks = [each for each in said if "ORDER BY created_t LIMIT" in each]
+        assert picks
+        for pick in picks:
+            (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {pick}").fetchall()
+            assert "USING INDEX escalation_open (state=? AND priority=? AND created_t" in plan["detail"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -79,6 +80,29 @@ def test_a_file_that_lost_its_end_counts_as_far_as_it_can_be_read(db: Database, 
         readable = [packet for packet in container.demux(video=0) if packet.size and not packet.is_corrupt]
     assert len(readable) == cut.frames
     assert not (tmp_path / told[2].path).exists()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.6, 0.62, 0.8])  # a frame, a header, its inside, a frame
+@pytest.mark.parametrize("tail", [b"\0", b"\xff", b"moof"], ids=["zeros", "ones", "old blocks"])
+def test_a_file_whose_end_the_power_cut_filled_with_what_was_not_written_counts_up_to_there(
+    db: Database, tmp_path: Path, tail: bytes, share: float
+) -> None:
+    """File systems keep a length and lose the blocks: the file is as long as its row says, and its end is nonsense."""
+    told = record(tmp_path)[0]
+    Segments(db).put(replace(told, complete=False))
+    kept = int(told.bytes * share)
+    with (tmp_path / told.path).open("r+b") as file:
+        file.seek(kept)
+        file.write((tail * told.bytes)[: told.bytes - kept])
+    Segments(db).reconcile(tmp_path, measure=measure)
+    (row,) = [each for each in Segments(db).covering("gate", T, T + 10) if each.path == told.path]
+    assert row.complete
+    assert (8 if share < 0.59 else 10) <= row.frames < told.frames
+    assert row.t_end - row.t_start == pytest.approx(row.frames / 10, abs=0.15)
+    assert row.bytes == (tmp_path / row.path).stat().st_size
+    with av.open(str(tmp_path / row.path)) as container:
+        readable = [packet for packet in itertools.islice(container.demux(video=0), row.frames) if packet.size]
+    assert len(readable) == row.frames
 
 
 def test_a_segment_that_was_left_open_gets_the_seconds_that_were_never_told(db: Database, tmp_path: Path) -> None:

@@ -301,4 +301,4 @@ def test_after_a_kill_the_segment_can_be_read_but_for_the_last_second(tmp_path: 
 
 
 def test_a_packet_has_everything_the_recorder_needs() -> None:
-    assert {"packet", "t", "keyframe", "size", "jump"} == set(VideoPacket.__slots__)
+    assert {"packet", "t", "keyframe", "size", "jump", "behind_s"} == set(VideoPacket.__slots__)

@@ -268,3 +268,43 @@ def test_whatever_comes_entries_and_exits_of_a_track_alternate(
         kinds = [event.kind for event in events if event.track == track]
         assert kinds == [("enter", "exit")[index % 2] for index in range(len(kinds))]
     assert len({event.id for event in events}) == len(events)
+
+
+LOITERER = {"name": "loiterer", "kind": "dwell", "zone": "yard", "seconds": 20}
+
+
+def stood(seconds: float | None, foot: Point = IN, looks_: int = 40, t: float = 0.0) -> list[FrameBoxes]:
+    """Looks at somebody who is known to have stood there for so long before."""
+    there = replace(person(foot), stood_s=seconds)
+    return [look(t + index * 0.2, there) for index in range(looks_)]
+
+
+def test_what_is_known_to_have_stood_in_a_zone_before_does_not_enter_it_and_leaves_it() -> None:
+    frames = [*stood(600.0), *looks([OUT] * 4, t=8.0)]
+    assert fired(engine(INTRUDER, LEAVER).feed, frames) == [("leaver", 8.2)]
+    frames = [*stood(None), *looks([OUT] * 4, t=8.0)]
+    assert fired(engine(INTRUDER, LEAVER).feed, frames) == [("intruder", 0.2), ("leaver", 8.2)]
+
+
+def test_what_is_known_to_have_stood_elsewhere_enters_like_any_other() -> None:
+    frames = [*stood(600.0, OUT), *looks([IN] * 4, t=8.0)]
+    assert fired(engine(INTRUDER).feed, frames) == [("intruder", 8.2)]
+
+
+def test_one_that_left_and_comes_back_enters() -> None:
+    frames = [*stood(600.0), *looks([OUT] * 4, t=8.0), *looks([IN] * 4, t=9.0)]
+    assert fired(engine(INTRUDER).feed, frames) == [("intruder", 9.2)]
+
+
+def test_dwelling_that_was_told_before_is_not_told_again() -> None:
+    assert fired(engine(LOITERER).feed, stood(600.0, looks_=150)) == []
+
+
+def test_dwelling_that_had_begun_before_is_told_when_its_time_has_come() -> None:
+    assert fired(engine(LOITERER).feed, stood(15.0, looks_=150)) == [("loiterer", 5.0)]
+
+
+def test_dwelling_counts_from_when_the_rule_is_armed_also_for_what_stood_there_before() -> None:
+    late = {**LOITERER, "schedule": Schedule(hours=("01:00-24:00",)).model_dump()}
+    feed = engine(late, wall=lambda t: (FRIDAY, 0 if t < 10 else 60)).feed
+    assert fired(feed, stood(600.0, looks_=200)) == [("loiterer", 30.0)]

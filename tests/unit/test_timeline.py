@@ -57,6 +57,28 @@ def test_a_camera_that_thinks_it_is_1970_is_not_believed() -> None:
     assert timeline.live(0, 0, T0, 86_400 * SECOND).pts == T0
 
 
+def test_a_camera_that_is_ahead_of_us_is_not_believed() -> None:
+    """No picture arrives before it was taken."""
+    assert Timeline().live(0, 0, T0, T0 + 11 * SECOND).pts == T0
+
+
+def test_after_a_jump_the_report_from_before_it_is_not_believed_but_the_next_one_is() -> None:
+    """FFmpeg reckons with the last report until another comes: it would put the pictures 11 s into the past."""
+    timeline, back = Timeline(), 11 * SECOND
+    late = FRAME // 2
+    for n in range(50):
+        timeline.live(n * FRAME, n * FRAME, T0 + n * FRAME + late, T0 + n * FRAME)
+    stamps = []
+    for n in range(50, 150):
+        own = n * FRAME - back
+        report = T0 + own if n < 80 else T0 + n * FRAME
+        stamps.append(timeline.live(own, own, T0 + n * FRAME + late, report))
+    assert timeline.jumps == 1
+    off = [(stamp.pts or 0) - T0 - n * FRAME for n, stamp in enumerate(stamps, 50)]
+    assert max(map(abs, off)) <= late
+    assert abs(off[-1]) < late / 2, "it is steered towards the report again"
+
+
 def test_a_clock_that_jumps_back_is_anchored_anew_and_counted() -> None:
     timeline, out = live(
         [(n * FRAME, n * FRAME, n * FRAME) for n in range(50)] + [(0, 0, 50 * FRAME), (FRAME, FRAME, 51 * FRAME)]

@@ -20,6 +20,11 @@ MESSAGES = [(wire.Escalation, ESCALATION), (wire.Verdict, VERDICT)]
 ESCALATION_2 = json.loads((GOLDEN / "escalation.2.json").read_text())
 VERDICT_2 = json.loads((GOLDEN / "verdict.2.json").read_text())
 NEWER = [(wire.Escalation, ESCALATION_2), (wire.Verdict, VERDICT_2)]
+SCHEMA_3 = [
+    (model, json.loads((GOLDEN / name).read_text()))
+    for model, name in ((wire.Escalation, "escalation.3.json"), (wire.Verdict, "verdict.3.json"))
+    if (GOLDEN / name).exists()
+]
 OLDER = [(wire_v1.Escalation, ESCALATION_2), (wire_v1.Verdict, VERDICT_2)]
 
 
@@ -43,7 +48,14 @@ def common(found: Any, golden: Any) -> Any:
 
 
 @pytest.mark.parametrize(("model", "golden"), NEWER, ids=["escalation", "verdict"])
-def test_schema_2_reads_and_writes_the_same(model: Any, golden: dict[str, Any]) -> None:
+def test_schema_2_still_reads_and_every_field_of_it_is_written_the_same(model: Any, golden: dict[str, Any]) -> None:
+    read = model.from_json(json.dumps(golden).encode())
+    assert common(json.loads(read.to_json()), golden) == golden, "a field was dropped, renamed or changed"
+
+
+@pytest.mark.parametrize(("model", "golden"), SCHEMA_3, ids=lambda each: getattr(each, "__name__", ""))
+def test_schema_3_reads_and_writes_the_same(model: Any, golden: dict[str, Any]) -> None:
+    assert golden["schema_version"] == wire.WIRE_SCHEMA
     assert json.loads(model.from_json(json.dumps(golden).encode()).to_json()) == golden
 
 
@@ -53,6 +65,19 @@ def test_a_side_of_schema_1_reads_what_schema_2_writes(older: Any, golden: dict[
     read = older.from_json(json.dumps(golden).encode())
     assert common(golden, json.loads(read.to_json())) == json.loads(read.to_json())
     assert getattr(read, "decision", "unsure") == "unsure"
+
+
+@pytest.mark.parametrize(("model", "golden"), SCHEMA_3, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_side_of_schema_1_reads_what_schema_3_writes(model: Any, golden: dict[str, Any]) -> None:
+    read = {wire.Escalation: wire_v1.Escalation, wire.Verdict: wire_v1.Verdict}[model].from_json(
+        json.dumps(golden).encode()
+    )
+    assert common(golden, json.loads(read.to_json())) == json.loads(read.to_json())
+
+
+def test_a_verdict_of_before_schema_3_says_nothing_of_versions_and_archive() -> None:
+    verdict = wire.Verdict.from_json(json.dumps(VERDICT_2).encode())
+    assert (verdict.worker_version, verdict.answer_schema, verdict.looks, verdict.archive) == ("", "", 1, ())
 
 
 def test_a_question_of_schema_1_offers_nothing_and_so_is_never_asked_for_more() -> None:

@@ -1,10 +1,12 @@
-"""The urgent goes first, and the rest is not forgotten."""
+"""The urgent goes first, the rest is not forgotten, and no site stands in another's way."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from cloud_worker.pull import Shares
+from appliance.wire import PRIORITIES
+from cloud_worker.lanes import RING_S, Lanes, Shares
+from cloud_worker.places import Places
 
 
 def test_with_everything_waiting_each_priority_gets_its_share() -> None:
@@ -19,3 +21,74 @@ def test_a_priority_alone_is_served_at_once() -> None:
     shares = Shares()
     assert [shares.pick(("low",)) for _ in range(50)] == ["low"] * 50
     assert shares.pick(("low", "high")) == "high", "having been alone is no debt"
+
+
+def serve(lanes: Lanes, held: dict[str, int], turns: int, now: float = 0.0) -> list[str]:
+    """Whose question was taken in each of `turns`, when the sites have `held` waiting."""
+    order = []
+    for _ in range(turns):
+        lane = lanes.next(PRIORITIES, now)
+        if lane is None:
+            break
+        if held[lane.site] > 0:
+            held[lane.site] -= 1
+            order.append(lane.site)
+            lanes.served(lane, now)
+        else:
+            lanes.empty(lane, now)
+    return order
+
+
+def test_a_site_that_floods_gets_no_more_turns_than_the_others() -> None:
+    lanes = Lanes()
+    lanes.wake([("flood", "high"), ("depot-1", "high"), ("depot-2", "high")], 0.0)
+    order = serve(lanes, {"flood": 1000, "depot-1": 3, "depot-2": 3}, 40)
+    assert order[:9] == ["flood", "depot-1", "depot-2"] * 3
+    assert set(order[9:]) == {"flood"}
+
+
+def test_a_site_that_asks_later_is_next_but_one() -> None:
+    lanes = Lanes()
+    lanes.wake([("flood", "high")], 0.0)
+    held = {"flood": 1000, "depot-1": 1}
+    serve(lanes, held, 10)
+    lanes.ring("depot-1", "high", 0.0)
+    assert "depot-1" in serve(lanes, held, 2)
+
+
+def test_a_lane_is_asked_by_one_at_a_time_and_forgotten_when_empty() -> None:
+    lanes = Lanes()
+    lanes.wake([("depot-1", "low")], 0.0)
+    lane = lanes.next(PRIORITIES, 0.0)
+    assert lane is not None
+    assert lanes.next(PRIORITIES, 0.0) is None
+    lanes.empty(lane, 0.0)
+    assert len(lanes) == 0
+
+
+def test_a_question_that_was_announced_is_looked_for_until_it_is_stored() -> None:
+    lanes = Lanes()
+    lanes.ring("depot-1", "high", 10.0)
+    now, looks = 10.0, 0
+    while (lane := lanes.next(PRIORITIES, now)) is not None:
+        looks += 1
+        lanes.empty(lane, now)
+        now = max(now, lanes.next_due(PRIORITIES) or now)
+    assert now >= 10.0 + RING_S - 0.3
+    assert 8 < looks < 30, "soon at first, then less often"
+
+
+def test_places_are_kept_for_the_urgent() -> None:
+    given = []
+    places = Places(4, lambda: given.append(1))
+    for priority in ("low", "normal", "low"):
+        assert priority in places.open_to()
+        places.take(priority)
+    assert places.open_to() == ("high",)
+    places.take("high")
+    assert places.open_to() == ()
+    places.give("low")
+    assert places.open_to() == PRIORITIES
+    assert given == [1]
+    alone = Places(1, lambda: None)
+    assert alone.open_to() == PRIORITIES, "of one place none can be kept"

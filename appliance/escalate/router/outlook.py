@@ -10,6 +10,7 @@ from appliance.config import Escalation, SiteConfig
 from appliance.escalate.calibration import UNTAUGHT, Calibration
 from appliance.escalate.router.case import Cost, Surroundings, expected_bytes
 from appliance.escalate.router.purse import Purse
+from appliance.types import Event, Privacy
 
 
 @dataclass(slots=True)
@@ -18,7 +19,7 @@ class Outlook:
 
     One for all cameras of a site. Owner: the core, which renews it, or a replay, in which surroundings are unknown; one
     thread. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there are none. bytes_:
-    expected of a question that begins with each evidence step.
+    expected of a question that begins with each evidence step. privacy: what may leave of an event's alert.
     """
 
     settings: Escalation
@@ -27,6 +28,7 @@ class Outlook:
     calibration: Calibration = UNTAUGHT
     around: Surroundings = field(default_factory=Surroundings)
     bytes_: tuple[int, ...] = ()
+    privacy: Callable[[Event], Privacy] = lambda event: "free"
 
     @classmethod
     def of(
@@ -34,13 +36,20 @@ class Outlook:
         config: SiteConfig,
         period: Callable[[float], Period],
         off_peak_in_s: Callable[[float], float] | None = None,
+        privacy: Callable[[Event], Privacy] | None = None,
     ) -> Outlook:
-        """With nothing learnt and nothing spent."""
+        """With nothing learnt and nothing spent. privacy: see `appliance.privacy`; None: what `image_free` says."""
         settings = config.escalation
         purse = Purse(settings.budget, settings.prices, period)
-        return cls(settings, purse, off_peak_in_s, bytes_=expected_bytes(settings))
+        return cls(
+            settings, purse, off_peak_in_s, bytes_=expected_bytes(settings), privacy=privacy or _by_image_free(config)
+        )
 
     @property
     def costs(self) -> tuple[Cost, ...]:
         """Of a question that begins with each evidence step."""
         return tuple(self.purse.cost(each) for each in self.bytes_)
+
+
+def _by_image_free(config: SiteConfig) -> Callable[[Event], Privacy]:
+    return lambda event: "image_free" if config.image_free(event.camera) else "free"

@@ -16,7 +16,7 @@ from appliance.escalate.router.novelty import AskedPlaces
 from appliance.escalate.router.outlook import Outlook
 from appliance.escalate.router.question import build
 from appliance.escalate.router.sightings import Sighting, Sightings
-from appliance.types import Alert, AlertChange, Event, FrameBoxes, Privacy, Route, RouteInputs, StreamHeader
+from appliance.types import Alert, AlertChange, Event, FrameBoxes, Route, RouteInputs, StreamHeader
 
 TRACKS_JUDGED_MAX = 4
 OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
@@ -61,14 +61,15 @@ class Planner:
     question that was put off is let go when a later event makes it urgent.
     """
 
-    def __init__(self, config: SiteConfig, camera: str, outlook: Outlook) -> None:
+    def __init__(self, config: SiteConfig, camera: str, outlook: Outlook, places: AskedPlaces | None = None) -> None:
+        """places: what was asked about before (`recall`); None: nothing."""
         self._config = config
         self._camera = camera
         self._rules = {rule.name: rule for rule in config.cameras[camera].rules}
         self._outlook = outlook
         self._asks = config.uplink is not None and config.escalation.enabled
         self._sightings = Sightings()
-        self._places = AskedPlaces(config.escalation.router.repeat_s)
+        self._places = AskedPlaces(config.escalation.router.repeat_s) if places is None else places
         self._open: dict[str, _Open] = {}
         self._run = self._model = ""
 
@@ -165,7 +166,7 @@ class Planner:
             label=event.label,
             severity=alert.severity,
             own_question=bool(rule.ask),
-            privacy=self._privacy,
+            privacy=self._outlook.privacy(event),
             score=subject.seen.score,
             spread=subject.seen.spread,
             looks=subject.seen.looks,
@@ -197,10 +198,6 @@ class Planner:
             judged.sort(key=lambda each: -calibration.probability(self._camera, each[2], each[0]))
         stability, seconds, label = judged[0]
         return _Subject(stability, seconds, calibration.chance(self._camera, label, stability))
-
-    @property
-    def _privacy(self) -> Privacy:
-        return "image_free" if self._config.image_free(self._camera) else "free"
 
     def _off_peak_in_s(self, alert: Alert, now: float) -> float | None:
         hours = self._config.escalation.off_peak

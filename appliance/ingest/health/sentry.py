@@ -27,6 +27,9 @@ _EARLY_S = 0.05
 BLACK = "the picture is black: no light, a dead sensor, or a cover on the lens"
 FROZEN = "pictures come, but not even the noise in them changes: the camera shows an old picture"
 CLOCK = "the camera's clock jumped"
+IS_BLACK = "the picture is black"
+IS_COVERED = "the scene cannot be seen"
+IS_ELSEWHERE = "the picture shows another view"
 COVERED = "the edges of the scene are gone: the lens is covered, painted over or out of focus"
 
 
@@ -60,6 +63,7 @@ class Sentry:
         self._last: Shift | None = None
         self._retry_t = float("-inf")
         self._retry_s = RETRY_S
+        self._tried: dict[HealthKind, str] = {}
 
     def look(self, t: float, plane: Plane) -> None:
         """Take in one picture. plane: uint8 (90, 160), brightness, as the gate gets it."""
@@ -87,12 +91,26 @@ class Sentry:
             self._relearn.add(kind)
 
     def reconnect_due(self, t: float) -> str:
-        """Why the camera is to be connected to anew now, or ''. A reason is given once; ever more rarely."""
-        if not self._mend or not self._frozen.is_open or t < self._retry_t <= t + RETRY_S_MAX:
+        """Why the camera is to be connected to anew now, or ''. A reason is given once; while the picture stands still
+        again, ever more rarely."""
+        if not self._mend:
             return ""
+        if not self._frozen.is_open or t < self._retry_t <= t + RETRY_S_MAX:
+            return self._once(t)
         self._retry_t, self._retry_s = t + self._retry_s, min(2 * self._retry_s, RETRY_S_MAX)
         self._frozen.tried(t, "connecting to the camera again")
         return "the picture stands still"
+
+    def _once(self, t: float) -> str:
+        """A new connection may mend an encoder that sends nothing but black, grey, or another camera's picture. If it
+        does not, a person must."""
+        for case, reason in ((self._black, IS_BLACK), (self._covered, IS_COVERED), (self._moved, IS_ELSEWHERE)):
+            event = case.event
+            if case.is_open and event is not None and self._tried.get(case.kind) != event.id:
+                self._tried[case.kind] = event.id
+                case.tried(t, "connecting to the camera again")
+                return reason
+        return ""
 
     def _still(self, t: float, plane: Plane, black: bool) -> None:
         since = self._stillness.since(t, plane)

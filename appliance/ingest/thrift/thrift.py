@@ -106,6 +106,10 @@ class Thrift:
         else:
             yield from self._idle(packet)
 
+    def until_key_s(self, t: float) -> float:
+        """Seconds from a packet's time `t` on until the next key frame, as they came so far; 0: it is due, or late."""
+        return max(0.0, self._key_t + self._groups.key_every_s - t)
+
     def end(self) -> Iterator[Frame]:
         """The stream ended: what the decoder still holds back, if every packet was decoded."""
         if not self._held.pending and self._intact:

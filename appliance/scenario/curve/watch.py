@@ -57,7 +57,7 @@ class Watch:
         self._camera = camera
         self._model = model
         self._rules = config.cameras[camera].rules
-        self._album = Album(config.site.name, config.escalation, image_free=config.image_free(camera))
+        self._album = Album(config, camera)
         first = plan(config.escalation.first, None, 0).cut
         self._pictures = {"crops": config.escalation.crops, "frames": config.escalation.frames}.get(first, 1)
         self._tracks: dict[int, Sighted] = {}

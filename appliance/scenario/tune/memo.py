@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
+from appliance.ingest.examine import Elastic
 from appliance.types import Detections
 
 ANSWERS_MAX = 100_000  # some 100 MB at 30 objects a picture; five and a half hours at 5 looks a second
@@ -37,6 +38,10 @@ class Memo:
     @property
     def labels(self) -> tuple[str, ...]:
         return self._detector.labels
+
+    @property
+    def shape_step(self) -> int:
+        return self._detector.shape_step if isinstance(self._detector, Elastic) else 0
 
     def picture_size(self, width: int, height: int) -> tuple[int, int]:
         return self._detector.picture_size(width, height)

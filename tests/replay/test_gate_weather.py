@@ -1,0 +1,86 @@
+"""The gate in weather: a person who crosses in rain after an infrared switch, and real footage with seeded rain."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from family import Once, loaded
+
+from appliance import config
+from appliance.detect import detector
+from appliance.ingest.clip import Clip
+from appliance.ingest.examine import LATE_SHARE, Examiner
+from appliance.model import Detector
+from appliance.replay.reader import read_log
+from appliance.replay.runner import replay
+from appliance.track.tracker import Tracker
+from appliance.types import Detections, FrameBoxes
+from appliance.weather.lens import lens_of
+from appliance.weather.weather import Weather
+
+HEARTBEAT_S = config.Detect().heartbeat_s
+SWITCH_S, RAIN_S, END_S = 4, 6, 19
+CROSSES = range(13, 18)  # seconds in which the person can be seen whole; before and after, the border cuts them off
+
+
+@pytest.fixture(scope="module")
+def looks(tmp_path_factory: pytest.TempPathFactory) -> list[FrameBoxes]:
+    """What a replay says of fixtures/family/ir_rain.mp4: dusk, at 4 s infrared, at 5.5 s rain, then a person."""
+    scenario, log = loaded("ir_rain"), io.BytesIO()
+    part = scenario.parts[0]
+    replay(part.clip, scenario.config, part.camera, Once(detector.load(Detector())), log)
+    path = tmp_path_factory.mktemp("ir_rain") / "log.jsonl"
+    path.write_bytes(log.getvalue())
+    return [line for line in read_log(path).lines if isinstance(line, FrameBoxes)]
+
+
+def test_rain_after_an_infrared_switch_is_examined_in_every_second_of_it(looks: list[FrameBoxes]) -> None:
+    taken = Counter(int(look.t) for look in looks if look.looked)
+    assert all(taken[second] >= 4 for second in range(SWITCH_S, END_S)), taken
+    gaps = [b.t - a.t for a, b in itertools.pairwise(looks)]
+    assert max(gaps) <= HEARTBEAT_S * (1 + LATE_SHARE)
+
+
+def test_who_crosses_in_it_is_tracked_in_every_second(looks: list[FrameBoxes]) -> None:
+    tracks: dict[int, set[int]] = {second: set() for second in CROSSES}
+    for look in looks:
+        if int(look.t) in tracks:
+            tracks[int(look.t)] |= {each.track for each in look.objects if each.label == "person"}
+    assert all(tracks.values()), tracks
+    assert len(set.union(*tracks.values())) == 1, "one person, one track"
+    assert not any(look.objects for look in looks if RAIN_S <= look.t < 11), "the rain alone is nobody"
+
+
+class Nobody:
+    """A detector that finds nothing: what is looked at is the gate's and the heartbeat's doing alone."""
+
+    name, warning, labels = "scripted:nobody", "", ("person",)
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return 64, 48
+
+    def detect(self, pictures: object) -> list[Detections]:
+        return [Detections.empty()]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("weather", ["rain:10mm", "ir@10s,rain:25mm@12s", "snow:5cm@5s"])
+def test_real_people_in_seeded_weather_are_looked_at_as_in_dry(shared_data: Path, weather: str) -> None:
+    """PETS09-S2L1, where somebody is to be seen in every frame: weather closes the gate for no second."""
+    clip, seen = shared_data / "footage" / "pets09_s2l1_vtest_480x360.mp4", Counter[int]()
+    made = Examiner(
+        "pets", Nobody(), Tracker(("person",)), config.Detect(), lens=lens_of(Weather.read([weather], seed=3))
+    )
+    with Clip(str(clip)) as film:
+        for frame in film.frames():
+            if frame.t >= 30:
+                break
+            look = made.due(frame.index, frame.t, frame.picture)
+            if look is not None:
+                made.result(look, Detections.empty())
+                seen[int(frame.t)] += look.priority > 0
+    assert all(seen[second] >= 4 for second in range(30)), seen

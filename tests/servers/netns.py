@@ -1,0 +1,74 @@
+"""Two network namespaces with a cable between them, so that what crosses it can be counted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def why_not() -> str:
+    """Why there can be no namespaces here; '': there can."""
+    if shutil.which("ip") is None:
+        return "iproute2 (ip) is not there"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    name = f"vdt-try-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        return "network namespaces are not allowed here"
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return ""
+
+
+@dataclass(frozen=True)
+class Cable:
+    """`hub` is at 10.91.0.1, `site` at 10.91.0.2; each a namespace with the interface `wire`."""
+
+    hub: str
+    site: str
+    address: str = "10.91.0.1"
+
+    def inside(self, namespace: str, *command: str | Path) -> list[str | Path]:
+        """`command` as it is run in a namespace."""
+        return ["ip", "netns", "exec", namespace, *command]
+
+    def sent_by_site(self) -> int:
+        """Bytes that the kernel counted on the site's interface, outward, Ethernet headers included."""
+        said = _ip("-n", self.site, "-s", "-j", "link", "show", "dev", "wire")
+        count: int = json.loads(said)[0]["stats64"]["tx"]["bytes"]
+        return count
+
+
+@contextlib.contextmanager
+def cable() -> Iterator[Cable]:
+    """Made, and unmade at the end."""
+    made = Cable(f"vdt-hub-{os.getpid()}", f"vdt-site-{os.getpid()}")
+    try:
+        for name in (made.hub, made.site):
+            _ip("netns", "add", name)
+            for where in ("all", "default"):  # its own chatter would be counted with ours
+                _run(made.inside(name, "sysctl", "-qw", f"net.ipv6.conf.{where}.disable_ipv6=1"), check=False)
+        _ip("-n", made.hub, "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", made.site)
+        for name, address in ((made.hub, "10.91.0.1/24"), (made.site, "10.91.0.2/24")):
+            _ip("-n", name, "address", "add", address, "dev", "wire")
+            # One packet a segment, as on a cable: what is cut into packets later would be counted as one.
+            _ip("-n", name, "link", "set", "wire", "gso_max_segs", "1")
+            _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", name, "link", "set", "wire", "up")
+        yield made
+    finally:
+        for name in (made.hub, made.site):
+            _run(["ip", "netns", "del", name], check=False)
+
+
+def _ip(*arguments: str) -> str:
+    return _run(["ip", *arguments])
+
+
+def _run(command: Sequence[str | Path], *, check: bool = True) -> str:
+    return subprocess.run(command, check=check, capture_output=True, text=True).stdout

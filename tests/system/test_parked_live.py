@@ -1,0 +1,61 @@
+"""The ingest process with the default network before a row of parked cars, ended, killed and started anew."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_ingest_process import ROOT, Process
+from waiting import until
+
+from appliance.types import FrameBoxes, TrackedObject
+
+pytestmark = pytest.mark.slow  # in real time: a car is parked once it has stood for five seconds
+
+
+@pytest.fixture
+def lives() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for each in started:
+        each.end()
+
+
+def site(folder: Path) -> dict[str, Any]:
+    film = ROOT / "fixtures" / "family" / "parked.mp4"
+    return {
+        "cameras": {"gate": {"url": f"file:{film}", "loop": False, "record": False}},
+        "storage": {"dir": str(folder)},
+        "detector": {"model": "vedette-nano"},
+    }
+
+
+def cars(process: Process) -> list[TrackedObject]:
+    return [found for boxes in process.of(FrameBoxes) for found in boxes.objects if found.label != "person"]
+
+
+def test_parked_cars_are_known_after_an_end_and_after_a_kill(lives: list[Process], tmp_path: Path) -> None:
+    kept = tmp_path / "parked" / "gate.json"
+    first = Process(site(tmp_path))
+    lives.append(first)
+    until(lambda: any(boxes.t for boxes in first.of(FrameBoxes)), seconds=20)
+    began = first.of(FrameBoxes)[0].t
+    until(lambda: first.of(FrameBoxes)[-1].t - began > 9, seconds=40)
+    assert first.child.stdin is not None
+    first.child.stdin.close()
+    assert first.wait() == 0
+    assert cars(first)
+    assert all(found.stood_s is None for found in cars(first))
+    assert kept.exists()
+    for _ in range(2):  # the second of them begins after a kill -9
+        again = Process(site(tmp_path))
+        lives.append(again)
+        until(lambda again=again: len(cars(again)) >= 10, seconds=30)  # type: ignore[misc]
+        again.child.send_signal(signal.SIGKILL)
+        again.wait()
+        known = [found for found in cars(again) if found.stood_s is not None]
+        assert len(known) >= len(cars(again)) // 2
+        assert all(found.stood_s is not None and found.stood_s > 3 for found in known)

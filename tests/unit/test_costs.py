@@ -1,0 +1,151 @@
+"""What asking took and cost, per day and camera."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from dashboard_site import Site, config_of
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock, local_day
+from appliance.config import Prices
+from appliance.dashboard.app import create_app
+from appliance.dashboard.templating import money
+from appliance.savings.cost import Bill, bill, idle, priced
+from appliance.store.costs import asked_since
+from appliance.wire import Verdict
+
+NOON = 1_700_000_000.0
+DAY_S = 86400.0
+PRICES = Prices(uplink_gb=2.0, gpu_hour=3.6, tokens_in_million=1.0, tokens_out_million=10.0)
+
+
+@dataclass(frozen=True)
+class Took:
+    verdicts: int = 1
+    judge_s: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    bytes: int = 0
+
+
+def test_a_bill_by_hand() -> None:
+    found = bill(Took(judge_s=1000, tokens_in=500_000, tokens_out=20_000, bytes=250_000_000), PRICES)
+    assert (found.uplink, found.gpu, found.tokens) == pytest.approx((0.5, 1.0, 0.7))
+    assert found.total == pytest.approx(2.2)
+
+
+def test_a_rented_gpu_costs_what_nobody_used_of_it() -> None:
+    prices = Prices(gpu_hour=3.6, gpu_rented_hours_day=1)
+    assert idle([Took(judge_s=1000), Took(judge_s=600)], prices) == Bill(idle=pytest.approx(2.0))
+    used = sum((bill(Took(judge_s=1600), prices), idle([Took(judge_s=1600)], prices)), Bill())
+    assert used.total == pytest.approx(3.6), "the rent, whatever was judged"
+    assert idle([Took(judge_s=9000)], prices).idle == 0, "two at once do not make money"
+
+
+def test_without_prices_nothing_costs() -> None:
+    assert not priced(Prices())
+    assert bill(Took(judge_s=1e6, bytes=10**12), Prices()).total == 0
+
+
+def test_money_has_the_digits_that_matter() -> None:
+    assert [money(each) for each in (0, 0.00001, 0.00123, 0.5, 12.345)] == ["0", "< 0.0001", "0.0012", "0.5", "12.35"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    config = config_of()
+    prices = PRICES.model_copy(update={"gpu_rented_hours_day": 1.0})
+    escalation = config.escalation.model_copy(update={"prices": prices})
+    made = Site(tmp_path, ManualClock(NOON), config.model_copy(update={"escalation": escalation}))
+    yield made
+    made.close()
+
+
+def judged(site: Site, name: str, t: float, camera: str = "gate", seconds: float = 2.0) -> None:
+    """An alert, its question of 10 kB, and the last word on it."""
+    site.raise_alert(name, t, camera=camera)
+    asked = site.alerts.get(name)
+    assert asked is not None
+    assert asked.escalation is not None
+    with site.db.transaction() as connection:
+        connection.execute("UPDATE escalation SET bytes_sent = 10000, state = 'sent' WHERE alert = ?", (name,))
+    body = Verdict(
+        escalation=asked.escalation.id, site=asked.escalation.body.site, alert=name, decision="confirmed", reason="r",
+        engine="openai", model="m", seconds=seconds, tokens_in=1000, tokens_out=50, judged_t=t,
+    )  # fmt: skip
+    assert site.alerts.settle(body, t)
+
+
+def test_days_and_cameras_are_told_apart_and_old_ones_left_out(site: Site) -> None:
+    for n, (t, camera) in enumerate(
+        ((NOON - 40 * DAY_S, "gate"), (NOON - DAY_S, "gate"), (NOON, "gate"), (NOON, "dock"))
+    ):
+        judged(site, f"a{n}", t, camera)
+    judged(site, "a9", NOON, seconds=3.0)
+    rows = asked_since(site.db, NOON - 30 * DAY_S)
+    today, yesterday = local_day(NOON), local_day(NOON - DAY_S)
+    assert [(row.day, row.camera, row.verdicts) for row in rows] == [
+        (today, "dock", 1),
+        (today, "gate", 2),
+        (yesterday, "gate", 1),
+    ]
+    assert (rows[1].judge_s, rows[1].tokens_in, rows[1].bytes) == (5.0, 2000, 20000)
+
+
+def test_a_request_for_more_costs_too(site: Site) -> None:
+    judged(site, "a1", NOON)
+    escalation = site.alerts.get("a1").escalation.id  # type: ignore[union-attr]
+    with site.db.transaction() as connection:
+        connection.execute(
+            """INSERT OR REPLACE INTO step (escalation, n, answer)
+               VALUES (?, 0, json_object('judged_t', ?, 'seconds', ?))""",
+            (escalation, NOON, 1.5),
+        )
+    [row] = asked_since(site.db, 0)
+    assert (row.verdicts, row.judge_s, row.bytes) == (1, 3.5, 10000)
+
+
+def test_the_page_and_the_api_say_what_a_verdict_costs(site: Site) -> None:
+    judged(site, "a1", NOON)
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        found = client.get("/api/v1/costs").json()
+        assert found["verdicts"] == 1
+        assert found["per_verdict"] == pytest.approx(found["money"]["total"])
+        assert found["money"]["idle"] == pytest.approx(3.6 * (3598 / 3600))
+        assert found["days"][0]["cameras"][0]["tokens_in"] == 1000
+        page = client.get("/savings").text
+        assert "paid for a GPU that had nothing to do" in page
+        assert "3.60 for 1 verdict: 3.60 each" in page
+        assert client.get("/api/v1/costs?days=0").status_code == 422
+
+
+def test_without_prices_the_page_asks_for_them(tmp_path: Path) -> None:
+    site = Site(tmp_path, ManualClock(NOON))
+    judged(site, "a1", NOON)
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert "Set your prices in the site file" in client.get("/savings").text
+    site.close()
+
+
+def test_the_metrics_tell_by_version_how_often_the_cloud_disagrees(site: Site) -> None:
+    judged(site, "a1", NOON)
+    judged(site, "a2", NOON)
+    with site.db.transaction() as connection:
+        connection.execute(
+            "UPDATE escalation SET body = json_set(body, '$.model', 'n@1', '$.box_version', '0.5') WHERE alert = 'a2'"
+        )
+        connection.execute("UPDATE verdict SET decision = 'rejected' WHERE alert = 'a2'")
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith("vedette_opinions{")]
+    assert len(lines) == 2
+    [one] = [line for line in lines if 'decision="rejected"' in line]
+    assert one == (
+        'vedette_opinions{box_version="0.5",detector="n@1",engine="openai",model="m",prompt="",decision="rejected"} 1'
+    )

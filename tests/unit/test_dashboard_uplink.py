@@ -1,0 +1,87 @@
+"""What the dashboard says of an alert while the cloud is away, and of the cloud itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dashboard_site import Link, Site
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.dashboard.app import create_app
+from appliance.store.health import HealthEvents
+from appliance.types import HealthEvent
+
+T0 = 1_700_000_000.0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, ManualClock(T0 + 100))
+    made.live("gate", T0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[TestClient]:
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
+        link=lambda: site.link, health=lambda: site.health,
+    )  # fmt: skip
+    with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
+        yield made
+
+
+def standing(client: TestClient, alert: str) -> str:
+    found: str = client.get(f"/api/v1/alerts/{alert}").json()["alert"]["standing"]
+    return found
+
+
+def test_an_alert_stands_at_once_and_the_verdict_upgrades_or_withdraws_it(site: Site, client: TestClient) -> None:
+    for name in ("a", "b", "c"):
+        site.raise_alert(name, T0)
+    site.raise_alert("d", T0, ask=False)
+    assert [standing(client, name) for name in "abcd"] == ["unverified"] * 3 + ["edge"]
+    assert "Unverified" in client.get("/").text
+    with site.db.transaction() as connection:
+        for name, decision in (("a", "confirmed"), ("b", "rejected"), ("c", "unsure")):
+            connection.execute("UPDATE alert SET verdict = ? WHERE id = ?", (decision, name))
+    assert [standing(client, name) for name in "abc"] == ["confirmed", "withdrawn", "unsure"]
+
+
+def test_a_question_that_was_given_up_leaves_the_alert_unverified(site: Site, client: TestClient) -> None:
+    site.raise_alert("a", T0)
+    with site.db.transaction() as connection:
+        connection.execute("UPDATE escalation SET state = 'expired', error = 'given up after 72 h: no verdict came'")
+    assert standing(client, "a") == "unverified"
+    assert "given up after 72 h" in client.get("/alerts/a").text
+
+
+def test_with_both_sides_ill_the_alert_is_there_and_says_so(site: Site, client: TestClient) -> None:
+    site.raise_alert("a", T0)
+    site.link = Link(up=False, error="the broker at hub:4222: nothing answers there")
+    assert "The cloud cannot be reached now." in client.get("/alerts/a").text
+    site.link = Link(breaker="open", breaker_why="no worker has answered for 5 min", trips=1)
+    HealthEvents(site.db).put(
+        HealthEvent(
+            id="h", camera="", kind="detector", t=T0, t_start=T0, t_end=None, reason="the detector does not answer"
+        )
+    )
+    page = client.get("/alerts/a").text
+    assert "Unverified: the edge saw it (87 % sure)." in page
+    assert "The cloud does not answer now." in page
+    assert "The edge itself is not well: detector stuck." in page
+    assert client.get("/api/v1/alerts").json()["alerts"][0]["id"] == "a", "it reaches whoever looks"
+
+
+def test_the_breaker_is_on_the_page_in_healthz_and_in_the_metrics(site: Site, client: TestClient) -> None:
+    assert 'vedette_breaker_state{state="closed"} 1' in client.get("/metrics").text
+    site.link = Link(breaker="half_open", breaker_why="no worker has answered for 5 min", trips=2)
+    assert "Cloud does not answer (no worker has answered for 5 min)" in client.get("/").text
+    assert any("the cloud does not answer" in reason for reason in client.get("/healthz").json()["reasons"])
+    told = client.get("/metrics").text
+    assert 'vedette_breaker_state{state="half_open"} 1' in told
+    assert "vedette_breaker_trips_total 2" in told

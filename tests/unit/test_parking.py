@@ -1,0 +1,157 @@
+"""What is parked survives a restart in a small file; a bad file, a full disk and a power cut are no harm."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from appliance.clock import ManualClock
+from appliance.ingest.parking import RENEW_EVERY_S, WRITE_EVERY_S, Parking
+from appliance.track.patch import alike, normal
+from appliance.track.places import PLACES_MAX, Place
+
+
+def place(x: float = 0.2, t: float = 1_700_000_000.0) -> Place:
+    patch = normal(np.random.default_rng(3).integers(0, 255, 192))
+    return Place("vehicle", (x, 0.4, x + 0.2, 0.6), t - 50, t, 50.0, patch)
+
+
+def file_of(folder: Path) -> Path:
+    return folder / "parked" / "gate.json"
+
+
+def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    before = Parking(tmp_path, "gate", clock)
+    before.places.park(place())
+    before.close()
+    (known,) = Parking(tmp_path, "gate", clock).places.snapshot()
+    assert (known.kind, known.box, known.t_first, known.t_last, known.stood_s) == (
+        "vehicle", (0.2, 0.4, 0.4, 0.6), 1_699_999_950.0, 1_700_000_000.0, 50.0,
+    )  # fmt: skip
+    assert (known.number, known.taken) == (0, False)
+    was = place().patch
+    assert known.patch is not None
+    assert was is not None
+    assert alike(known.patch, was) > 0.999
+
+
+def test_each_camera_has_its_own(tmp_path: Path) -> None:
+    clock = ManualClock()
+    gate = Parking(tmp_path, "gate", clock)
+    gate.places.park(place())
+    gate.close()
+    assert len(Parking(tmp_path, "yard", clock).places) == 0
+
+
+def test_it_is_written_within_a_minute_of_a_change_and_otherwise_every_ten(tmp_path: Path) -> None:
+    clock = ManualClock()
+    parking, written = Parking(tmp_path, "gate", clock), list[float]()
+    parking.places.park(standing := place())
+    began = clock.monotonic()
+    for second in range(3600):
+        clock.advance(1)
+        standing.see(standing.t_last + 1)
+        if second == 1800:
+            parking.places.park(place(0.6))
+        parking.tick()
+        if file_of(tmp_path).exists():
+            file_of(tmp_path).rename(tmp_path / "seen")
+            written.append(clock.monotonic() - began)
+    assert written[0] == WRITE_EVERY_S
+    assert len(written) <= 2 + 3600 / RENEW_EVERY_S
+    assert any(1800 < at <= 1800 + WRITE_EVERY_S for at in written)
+
+
+def test_nothing_parked_is_never_written(tmp_path: Path) -> None:
+    clock = ManualClock()
+    parking = Parking(tmp_path, "gate", clock)
+    for _ in range(2000):
+        clock.advance(1)
+        parking.tick()
+    parking.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def file_with(**more: object) -> bytes:
+    """A file with one place, of which `more` is wrong."""
+    good = {"kind": "vehicle", "box": [0, 0, 1, 1], "t_first": 0, "t_last": 0, "stood_s": 0}
+    return json.dumps({"version": 1, "places": [{**good, **more}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\0" * 4096,
+        b'{"version": 2, "places": []}',
+        file_with(box=[0.1, 0.1, 0.2]),
+        file_with(t_last=float("nan")),
+        file_with(patch="AAA"),
+        file_with(patch="AAAA"),
+        b"[" * 300_000,
+    ],
+    ids=["empty", "cut", "zeros", "newer", "three sides", "no time", "no base64", "small patch", "huge"],
+)
+def test_a_file_that_makes_no_sense_is_said_and_forgotten(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    file_of(tmp_path).parent.mkdir()
+    file_of(tmp_path).write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        parking = Parking(tmp_path, "gate", ManualClock())
+    assert len(parking.places) == 0
+    (said,) = caplog.messages
+    assert "camera gate: gate.json is not understood" in said
+    parking.places.park(place())
+    parking.close()
+    assert len(Parking(tmp_path, "gate", ManualClock()).places) == 1
+
+
+def test_a_kill_while_it_is_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    parking = Parking(tmp_path, "gate", clock)
+    parking.places.park(place())
+    parking.close()
+    parking.places.park(place(0.6))
+
+    def killed(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        parking.close()
+    assert len(Parking(tmp_path, "gate", clock).places) == 1
+
+
+def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    (tmp_path / "parked").write_text("a file stands in the way")
+    with caplog.at_level(logging.WARNING):
+        parking = Parking(tmp_path, "gate", clock)
+        caplog.clear()
+        parking.places.park(place())
+        for _ in range(300):
+            clock.advance(1)
+            parking.tick()
+        assert len(caplog.messages) == 1
+        (tmp_path / "parked").unlink()
+        for _ in range(61):
+            clock.advance(1)
+            parking.tick()
+    assert file_of(tmp_path).exists()
+
+
+def test_a_car_park_takes_little_room(tmp_path: Path) -> None:
+    parking = Parking(tmp_path, "gate", ManualClock())
+    for index in range(3 * PLACES_MAX):
+        parking.places.park(place(index / 1000 + (index % 2) / 2))
+    parking.close()
+    assert file_of(tmp_path).stat().st_size < 32_000
+    assert len(json.loads(file_of(tmp_path).read_text())["places"]) <= PLACES_MAX

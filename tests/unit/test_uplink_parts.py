@@ -1,0 +1,188 @@
+"""The parts of the uplink, each with a clock that is moved by hand: rate, daily allowance, breaker, account."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+import pytest
+
+from appliance.broker import LinkState
+from appliance.clock import ManualClock, local_day
+from appliance.escalate.account import Account
+from appliance.escalate.allowance import DayAllowance
+from appliance.escalate.breaker import PROBE_FIRST_S, Breaker
+from appliance.escalate.shaping import TokenBucket
+from appliance.tcpinfo import TcpBytes, failed_attempt, on_the_wire
+
+MESSAGE = 5000
+
+
+def drain(bucket: TokenBucket, clock: ManualClock, seconds: float, *, live: bool = False) -> int:
+    """Send for so long as fast as it lets us; the bytes."""
+    end, sent = clock.monotonic() + seconds, 0
+    while clock.monotonic() < end:
+        wait_s = bucket.wait_s(live=live)
+        if wait_s:
+            clock.advance(wait_s + 0.001)
+            continue
+        bucket.take(MESSAGE)
+        sent += MESSAGE
+    return sent
+
+
+def test_the_backlog_drains_at_the_rate_and_never_faster() -> None:
+    clock = ManualClock()
+    bucket = TokenBucket(800.0, clock)
+    sent = drain(bucket, clock, 60.0)
+    assert 0.97 * 60 * 100_000 < sent < 60 * 100_000 + 25_000 + MESSAGE
+
+
+def test_what_is_live_does_not_wait_behind_the_backlog() -> None:
+    clock = ManualClock()
+    bucket = TokenBucket(800.0, clock)
+    drain(bucket, clock, 10.0)
+    for _ in range(10):
+        assert bucket.wait_s(live=True) == 0
+        bucket.take(MESSAGE)
+    assert bucket.wait_s(live=False) > 0.4, "what went before it is paid back by the backlog"
+
+
+def test_however_much_is_live_the_rate_holds() -> None:
+    clock = ManualClock()
+    bucket = TokenBucket(800.0, clock)
+    assert drain(bucket, clock, 60.0, live=True) < 61.3 * 100_000 + MESSAGE
+
+
+def test_without_a_rate_nothing_waits() -> None:
+    bucket = TokenBucket(None, ManualClock())
+    bucket.take(10**9)
+    assert bucket.wait_s(live=False) == 0
+
+
+def noon() -> ManualClock:
+    return ManualClock(datetime(2026, 6, 1, 12).timestamp())  # noqa: DTZ001 (local, as budgets are)
+
+
+def test_when_the_day_is_used_up_the_urgent_go_on_and_the_rest_waits_until_midnight() -> None:
+    clock = noon()
+    today = DayAllowance(1.0, "urgent", lambda day: 900_000 if day == local_day(clock.now()) else 0, clock)
+    assert today.fits(90_000, "normal")
+    today.spend(90_000)
+    assert not today.fits(20_000, "normal")
+    assert not today.fits(5_000, "low"), "a smaller one does not slip through before it"
+    assert today.fits(20_000, "high")
+    assert today.priorities() == ("high",)
+    assert today.why == "the 1 MB of today are sent: all but the most urgent waits until midnight (uplink.mb_day)"
+    clock.advance(12 * 3600 + 1)
+    assert today.fits(20_000, "low")
+    assert today.why == ""
+
+
+def test_the_owner_may_have_all_wait() -> None:
+    today = DayAllowance(1.0, "wait", lambda _: 1_000_000, noon())
+    assert today.priorities() == ()
+    assert not today.fits(1, "high")
+
+
+def test_what_was_sent_before_a_restart_counts() -> None:
+    today = DayAllowance(1.0, "wait", lambda _: 999_000, noon())
+    assert not today.fits(2_000, "high")
+
+
+def test_a_silent_worker_is_tried_with_one_question_more_and_more_rarely() -> None:
+    clock = ManualClock()
+    breaker = Breaker(300.0, clock)
+    breaker.asked()
+    clock.advance(299)
+    breaker.look(299.0)
+    assert (breaker.state.name, breaker.holds) == ("closed", False)
+    clock.advance(2)
+    breaker.look(301.0)
+    assert (breaker.state.name, breaker.holds) == ("open", True)
+    assert breaker.state.why == "no worker has answered for 5 min"
+    waits = []
+    for _ in range(7):
+        waited = 0
+        while breaker.holds:
+            clock.advance(1)
+            waited += 1
+            breaker.look(1e6)
+        assert (breaker.state.name, breaker.one_at_a_time) == ("half_open", True)
+        breaker.asked()
+        assert breaker.holds, "one question and no more"
+        waits.append(waited)
+    assert waits[0] <= PROBE_FIRST_S * 1.3
+    assert waits[:4] == sorted(waits[:4])
+    assert 600 < max(waits) <= 900 + 60 + 2
+    breaker.heard()
+    assert (breaker.state.name, breaker.holds, breaker.state.trips) == ("closed", False, 1)
+
+
+def test_silence_counts_only_while_somebody_was_asked_and_could_answer() -> None:
+    clock = ManualClock()
+    breaker = Breaker(300.0, clock)
+    clock.advance(5000)
+    breaker.look(None)
+    breaker.look(10.0)
+    assert breaker.state.name == "closed"
+    breaker.lost("the broker at hub:4222: nothing answers there")
+    clock.advance(5000)
+    breaker.look(5000.0)
+    breaker.found()
+    assert breaker.state.name == "half_open", "the link is back; no verdict could come before"
+    breaker.look(5000.0)
+    breaker.took()
+    breaker.look(5000.0)
+    assert breaker.state.name == "closed"
+
+
+def test_a_broker_that_refuses_again_and_again_opens_it_and_the_first_message_closes_it() -> None:
+    breaker = Breaker(300.0, ManualClock())
+    breaker.failed("the stream is full")
+    breaker.failed("the stream is full")
+    assert breaker.state.name == "closed"
+    breaker.failed("the stream is full")
+    assert (breaker.state.name, breaker.state.why, breaker.holds) == ("open", "the stream is full", False)
+    breaker.found()
+    breaker.took()
+    assert breaker.state.name == "closed"
+
+
+class Meter(Counter[tuple[str, str]]):
+    def add(self, camera: str, kind: str, amount: int) -> None:
+        self[camera, kind] += amount
+
+
+def test_payload_protocol_and_what_was_sent_again_are_counted_apart_and_add_up() -> None:
+    meter = Meter()
+    account = Account(meter)
+    account.message("gate", "crop", 5000)
+    account.message("gate", "again", 5000)
+    assert account.overhead(LinkState(up=True, since=0, wire=9000)) == 0, "the socket was looked at before"
+    assert account.overhead(LinkState(up=True, since=0, wire=12_000, resent=700)) == 2000
+    assert meter == {
+        ("gate", "uplink_bytes"): 10_000,
+        ("gate", "uplink_bytes_crop"): 5000,
+        ("gate", "uplink_bytes_again"): 5000,
+        ("", "uplink_bytes"): 2000,
+        ("", "uplink_bytes_resent"): 700,
+        ("", "uplink_bytes_protocol"): 1300,
+    }
+
+
+@pytest.mark.parametrize(("version", "frame"), [(4, 66), (6, 86)])
+def test_a_connection_weighs_its_payload_and_a_frame_for_each_segment(version: int, frame: int) -> None:
+    counted = TcpBytes(received=0, sent=10_000, resent=1400, segments=20)
+    wire = on_the_wire(counted, version=version, segment_max=1448, ended=False)
+    assert wire is not None
+    assert (wire.bytes, wire.resent) == (10_000 + 20 * frame + 8, 1400 + frame)
+    ended = on_the_wire(counted, version=version, segment_max=1448, ended=True)
+    assert ended is not None
+    assert ended.bytes == wire.bytes + 4 * frame
+
+
+def test_attempts_that_fail_are_counted_too() -> None:
+    assert failed_attempt(0.0, "10.0.0.1", answered=False).bytes >= 74
+    assert failed_attempt(5.0, "10.0.0.1", answered=False).bytes >= 6 * 74
+    assert failed_attempt(0.1, "hub.example", answered=True).bytes > 6000
