@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.errors import DetectorError
 from appliance.ingest.gate import Gate
-from appliance.ingest.picture import Pictures, quarter_turns, small, snapped, upright, upright_size
+from appliance.ingest.picture import Pictures, quarter_turns, snapped, upright, upright_size
 from appliance.ingest.region import TOLD_MIN, choose, cut_off, known, placed, size_of, within
+from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
 QUIET_AFTER_S = 2.0
 WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
+STANDING_EVERY_S = 1.0  # looks while somebody stands still; a parked car waits for the heartbeat
+STANDING_S = 2.5
 UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
 SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
 RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
@@ -134,7 +137,7 @@ class Examiner:
         self._lens = lens
         self._settle = settle
         self._seen = seen
-        self._gate = Gate()
+        self._gate = Gate(eager=plan.latency == "lowest")
         self._for_gate = Pictures()
         self._sketched: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
         self._for_detector = Pictures()
@@ -142,6 +145,7 @@ class Examiner:
         self._look_t = float("-inf")
         self._moved_t = float("-inf")
         self._seen_t = float("-inf")
+        self._standing_t = float("-inf")
         self._seq = 0
         self._step = detector.shape_step if isinstance(detector, Elastic) else 0
         self._whole_t = float("-inf")
@@ -173,7 +177,7 @@ class Examiner:
             picture = self._lens(frame, t, picture)
         sketch = self._sketch(picture)
         if self._seen is not None:
-            self._seen(t, small(sketch))
+            self._seen(t, self._for_gate.luma(picture))
         motion = self._gate.measure(sketch)
         if motion.priority > 0:
             self._moved_t = t
@@ -196,11 +200,16 @@ class Examiner:
         """Something moves or is followed, or did a moment ago. Called by the camera's thread."""
         if self._settle is not None and not self.moved(t):
             self._settle()
-        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S
+        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S or self._stands(t)
 
     def overdue(self, t: float) -> bool:
-        """The heartbeat is due at `t`. Called by the camera's thread."""
-        return t - self._look_t >= self._heartbeat_s - _EARLY_S
+        """The heartbeat is due at `t`, which is faster while somebody stands still. Called by the camera's thread."""
+        every_s = min(STANDING_EVERY_S, self._heartbeat_s) if self._stands(t) else self._heartbeat_s
+        return t - self._look_t >= every_s - _EARLY_S
+
+    def _stands(self, t: float) -> bool:
+        """Somebody is followed who is no vehicle: a rule may wait for them to have stayed long enough."""
+        return t - self._standing_t <= STANDING_S
 
     def changed(self, picture: av.VideoFrame) -> bool:
         """Whether the gate would see movement in this picture; it learns nothing. Called by the camera's thread."""
@@ -232,6 +241,8 @@ class Examiner:
             self._unsettled = self._tracker.unsettled
             if self._unsettled:
                 self._seen_t = look.t
+            if any(each.label not in VEHICLES for each in objects):
+                self._standing_t = look.t
         self._seq += 1
         return FrameBoxes(
             camera=self._camera,

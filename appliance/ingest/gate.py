@@ -84,10 +84,12 @@ class _Blobs:
 class Gate:
     """State: background, what is usual for each cell, the blobs of the last picture, the bar. Owner: one camera run.
 
-    Deterministic in the planes it is given. All planes of a run have one size.
+    Deterministic in the planes it is given. All planes of a run have one size. eager: the bar stays at its lowest: rain
+    costs looks, and nobody has to bring evidence for a second one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, eager: bool = False) -> None:
+        self._eager = eager
         self._background: NDArray[np.float32] | None = None
         self._usual: Cells = np.zeros((0, 0), np.float32)
         self._spread: Cells = self._usual
@@ -193,7 +195,7 @@ class Gate:
         gone = before.ages <= FLEETING
         if len(self._blobs.ages) and len(before.ages):
             gone &= ~_touch(before.boxes, self._blobs.boxes).any(axis=1)
-        if gone.any():
+        if gone.any() and not self._eager:
             self._bar = max(self._bar, min(BAR_MAX, BAR_ABOVE * float(before.peaks[gone].max())))
 
     def _told(self, shape: tuple[int, ...]) -> Motion:

@@ -124,11 +124,6 @@ class Pictures:
         return cut
 
 
-def small(sketch: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """uint8 (90, 160): a sketch as health wants it, much cheaper than made anew of the picture."""
-    return np.asarray(cv2.resize(sketch, GATE_SIZE, interpolation=cv2.INTER_AREA), np.uint8)
-
-
 def cut_of(part: Box, width: int, height: int) -> tuple[int, int, int, int]:
     """(x, y, width, height) in even pixels of a part of a picture of that size; never empty, never beyond it."""
     x1, y1 = min(round(part[0] * width / 2), width // 2 - 1), min(round(part[1] * height / 2), height // 2 - 1)

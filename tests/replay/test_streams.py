@@ -160,7 +160,7 @@ def check_pictures(pictures: Pictures, gate: Gate, frame: av.VideoFrame, size: t
     assert (bgr.shape, bgr.dtype, bgr.flags["C_CONTIGUOUS"]) == ((small[1], small[0], 3), np.uint8, True)
     luma = pictures.luma(frame)
     assert luma.shape == (90, 160)
-    assert 0 <= gate.measure(luma) <= 1
+    assert 0 <= gate.measure(luma).priority <= 1
 
 
 @pytest.mark.timeout(SECONDS_MAX)

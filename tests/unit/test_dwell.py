@@ -41,7 +41,7 @@ def test_a_passer_by_does_not_fire() -> None:
 
 
 def test_time_in_which_nobody_looked_is_no_proof_of_presence() -> None:
-    engine = loiter()
+    engine = RulesEngine("gate", camera(LOITER, detect={"heartbeat_s": 2}))
     frames = [look(0.0, person(IN)), look(0.2, person(IN)), look(600.0, person(IN))]
     assert fired(engine.feed, frames) == []
     assert fired(engine.feed, [look(602.0, person(IN))]) == [("loiter", 602.0)]

@@ -276,3 +276,14 @@ def test_to_peek_tells_the_same_and_teaches_nothing() -> None:
         told = gate.peek(shot)
         assert told == gate.peek(shot) == pytest.approx(gate.measure(shot).priority)
         assert other.measure(shot).priority == pytest.approx(told)
+
+
+def test_an_eager_gate_waits_for_no_evidence_in_rain_either() -> None:
+    """For a camera whose owner wants no delay (detect.latency: lowest): somebody small counts in the first picture."""
+    first = {}
+    for eager in (False, True):
+        yard, gate = Yard(640, 360), Gate(eager=eager)
+        yard.lived(gate, 20, rain(200, 9))
+        first[eager] = [motion.priority > 0 for motion in yard.lived(gate, 6, walker(4, 8, x=300, y=200))].index(True)
+        assert (gate.bar == BAR_MIN) == eager
+    assert first[True] == 0 < first[False]
