@@ -25,8 +25,8 @@ from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
 QUIET_AFTER_S = 2.0
 WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
-STANDING_EVERY_S = 1.0  # looks while somebody stands still; a parked car waits for the heartbeat
-STANDING_S = 2.5
+STANDING_EVERY_S = 2.0  # while somebody stands still, so by key frames; a parked car waits for the heartbeat
+STANDING_S = 4.5
 UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
 SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
 RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
@@ -200,7 +200,7 @@ class Examiner:
         """Something moves or is followed, or did a moment ago. Called by the camera's thread."""
         if self._settle is not None and not self.moved(t):
             self._settle()
-        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S or self._stands(t)
+        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S
 
     def overdue(self, t: float) -> bool:
         """The heartbeat is due at `t`, which is faster while somebody stands still. Called by the camera's thread."""

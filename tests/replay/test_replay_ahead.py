@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import threading
 from collections.abc import Sequence
@@ -94,8 +95,8 @@ class Slow(BrightBlock):
 
 
 def test_where_a_look_hangs_on_what_was_seen_before_it_waits_for_that(tmp_path: Path) -> None:
-    """Who has always stood there is followed though nothing moves, and so looked at every second, long after the gate
-    has lost interest."""
+    """Who has always stood there is followed though nothing moves, and so looked at every other second, long after the
+    gate has lost interest."""
     standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
 
@@ -106,7 +107,9 @@ def test_where_a_look_hangs_on_what_was_seen_before_it_waits_for_that(tmp_path: 
         return [row["t"] for row in rows if row["type"] == "boxes"]
 
     alone = looked_at(1)
-    assert alone == list(range(12))
+    assert alone[:3] == [0, 1, 2]
+    assert all(b - a <= 2.5 for a, b in itertools.pairwise([*alone, 12.0]))
+    assert len(alone) < 9
     assert looked_at(3) == alone
 
 

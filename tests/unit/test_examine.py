@@ -190,10 +190,10 @@ def walked(each: Examiner, spotter: Spotter, seconds: float, *others: tuple[int,
     return taken
 
 
-def spotting(label: str = "person") -> tuple[Examiner, Spotter]:
+def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[Examiner, Spotter]:
     spotter = Spotter()
     spotter.labels = (label,)
-    return Examiner("gate", spotter, Following(spotter.labels), config.Detect(fps=5, heartbeat_s=2)), spotter
+    return Examiner("gate", spotter, Following(spotter.labels), config.Detect(fps=5, heartbeat_s=heartbeat_s)), spotter
 
 
 def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
@@ -263,11 +263,11 @@ def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> Non
     assert any(each is not None and each.region is None for each in later)
 
 
-@pytest.mark.parametrize(("label", "every_s"), [("car", 2.0), ("person", 1.0)])
+@pytest.mark.parametrize(("label", "every_s"), [("car", 4.0), ("person", 2.0)])
 def test_what_rests_is_looked_at_rarely(label: str, every_s: float) -> None:
     """The tracker says that nothing it follows needs a look: for a parked car the heartbeat is enough. For somebody who
     stands there it is not, since a rule may wait for them to have stayed long enough."""
-    each, spotter = spotting(label)
+    each, spotter = spotting(label, heartbeat_s=4.0)
     times = []
     for n in range(100):
         look = each.due(n, n / 5, yard((300, 300)))
@@ -276,7 +276,7 @@ def test_what_rests_is_looked_at_rarely(label: str, every_s: float) -> None:
             times.append(look.t)
     late = [t for t in times if t > 2 * QUIET_AFTER_S]
     assert len(late) == pytest.approx((20 - 2 * QUIET_AFTER_S) / every_s, abs=1)
-    assert each.busy(20.0) == (label == "person")
+    assert not each.busy(20.0), "and all that is decoded meanwhile are key frames"
 
 
 @pytest.mark.parametrize("form", ["yuv420p", "yuvj420p", "nv12", "yuv422p", "yuv444p", "gray", "bgr24"])
