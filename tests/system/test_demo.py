@@ -178,6 +178,7 @@ def test_what_is_taken_is_said_in_one_line(part: str, tmp_path: Path, walk: Path
     assert ("--port" if part == "port" else "--data") in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_each_part_comes_back_and_no_alert_is_lost_or_doubled(
     start: Callable[..., Running], walk: Path, tmp_path: Path

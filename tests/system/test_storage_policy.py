@@ -69,6 +69,7 @@ def gaps(box: Box) -> list[tuple[Any, ...]]:
     return rows(box, "SELECT t_end, reason FROM gap WHERE reason LIKE 'recording is paused%' ORDER BY t_start")
 
 
+@pytest.mark.slow
 def test_a_disk_that_others_fill_pauses_the_recording_and_nothing_that_was_flagged_is_lost(
     tmp_path: Path, camera: str, small_disk: Path
 ) -> None:
