@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -235,9 +236,10 @@ class Uplink:
         None: the outbox had to be put right first; look again what is next.
         """
         row = turn.row
-        if self._stopped_at_border(row) or await self._begun_elsewhere(row):
+        pictures = self._outbox.media_of(row.id)
+        if self._stopped_at_border(row, pictures) or await self._begun_elsewhere(row):
             return None
-        for media in self._outbox.media_of(row.id):
+        for media in pictures:
             if media.chunks_acked < media.ref.chunks:
                 return await self._chunk(turn, media)
         return _Due(turn, _question(row, live=turn.live))
@@ -265,13 +267,12 @@ class Uplink:
         self.breaker.asked()
         return 1
 
-    def _stopped_at_border(self, row: EscalationRow) -> bool:
+    def _stopped_at_border(self, row: EscalationRow, pictures: Sequence[MediaRow]) -> bool:
         """Whether the question must not leave, and ended, or had pictures that must not, and has none now."""
         if self._border.forbids(row.body):
             logger.info("escalation %s ends: the privacy rules forbid it", row.id)
             self._outbox.drop(row, "the privacy rule of this camera forbids it")
             return True
-        pictures = self._outbox.media_of(row.id) if row.body.media else []
         if not any(self._border.withholds(row.camera, each.path) for each in pictures):
             return False
         logger.info("escalation %s goes without its pictures: they may not leave (any more)", row.id)
@@ -294,11 +295,12 @@ class Uplink:
 
     async def _ask_again(self, row: EscalationRow) -> int:
         """Send an unanswered question again, and before it the pictures that the broker no longer has."""
-        if self._stopped_at_border(row):
+        pictures = self._outbox.media_of(row.id)
+        if self._stopped_at_border(row, pictures):
             self._outbox.reopen(row, ())
             self._more.set()
             return 0
-        lost = await self._courier.lost(row.site, self._outbox.media_of(row.id))
+        lost = await self._courier.lost(row.site, pictures)
         if lost:
             self._outbox.reopen(row, lost)
             self._more.set()

