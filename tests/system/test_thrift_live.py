@@ -85,9 +85,10 @@ def test_a_visitor_is_examined_from_the_first_moments_though_the_camera_was_idle
         (first, *_) = site.visits()
         counts = site.watch.counts()
         assert counts.skipped > 3 * FPS
-        assert counts.unexamined == 0
+        # A busy machine may leave out a live picture for a newer one, but none of those that were held.
+        assert set(counts.why) <= {"newer"}
         # 2.6 s at five looks a second; a track is told from its second look on.
-        assert len(first) >= (VISIT[1] - VISIT[0]) * 5 - 3
+        assert len(first) >= (VISIT[1] - VISIT[0]) * 5 - 3 - counts.unexamined
         times = [each.t for each in site.boxes()]
         assert times == sorted(times)
 
