@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from appliance.dashboard.desk import Desk
-from appliance.dashboard.shapes import HEALTH_TITLES, AlertItem, EvidenceItem
+from appliance.dashboard.health_shapes import HEALTH_TITLES
+from appliance.dashboard.shapes import AlertItem, EvidenceItem
 from appliance.dashboard.templating import score
 from appliance.store.alerts import AlertDetail, AlertRow, Cursor
 from appliance.store.rows import EscalationRow, EvidenceRow
@@ -91,6 +92,7 @@ def values(desk: Desk, detail: AlertDetail) -> dict[str, Any]:
         "steps": _steps(detail) if asked else (),
         "end_words": _END_WORDS,
         "waiting_words": _waiting_words(desk, row, asked),
+        "second_look": detail.second_look,
     }
 
 

@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from appliance.clock import iso_utc
+from appliance.dashboard.camera_shapes import CameraFull, CameraItem, gap_items
 from appliance.dashboard.desk import AtDesk, Desk
 from appliance.dashboard.pictures import newest_readable
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.shapes import API, CameraFull, CameraItem, FrameItem, gap_items
+from appliance.dashboard.shapes import API, FrameItem
 from appliance.errors import EvidenceError
 from appliance.store.cameras import CameraRow
 from appliance.types import SHED_REASONS, SegmentRow

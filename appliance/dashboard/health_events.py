@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 from appliance.dashboard.alerts import PAGE_LENGTH, Before, cursor_of
 from appliance.dashboard.desk import AtDesk, Desk
+from appliance.dashboard.health_shapes import LEARNABLE, HealthItem, HealthPage
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.shapes import API, LEARNABLE, HealthItem, HealthPage
+from appliance.dashboard.shapes import API
 from appliance.types import HealthKind
 
 router = APIRouter(prefix=f"{API}/health/events", tags=["health"])

@@ -8,8 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import StreamingResponse
 
+from appliance.dashboard.camera_shapes import CameraItem
+from appliance.dashboard.health_shapes import HealthItem
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.shapes import API, AlertItem, CameraItem, HealthItem
+from appliance.dashboard.shapes import API, AlertItem
 from appliance.dashboard.stream import Change, Hub, TooManyViewers
 from appliance.store.alerts import Alerts
 from appliance.store.cameras import Cameras

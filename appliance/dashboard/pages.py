@@ -11,10 +11,12 @@ from starlette.responses import HTMLResponse, Response
 from appliance.config import LineRule, Rule
 from appliance.dashboard import alert_page, costs, savings, scenarios, storage
 from appliance.dashboard.alerts import PAGE_LENGTH, Before, Filter, Filtered, detail_of, page_of
+from appliance.dashboard.camera_shapes import CameraItem
 from appliance.dashboard.cameras import camera_of, full_camera
 from appliance.dashboard.desk import AtDesk, Desk
 from appliance.dashboard.health_events import health_page
-from appliance.dashboard.shapes import HEALTH_TITLES, AlertItem, CameraItem, HealthItem
+from appliance.dashboard.health_shapes import HEALTH_TITLES, HealthItem
+from appliance.dashboard.shapes import AlertItem
 from appliance.dashboard.timeline import Show, takes_health, timeline_of
 from appliance.store.meter import Since
 

@@ -1,4 +1,4 @@
-"""The JSON of the HTTP API. Fields may be added; those that stand here stay."""
+"""The JSON of alerts and what all of the HTTP API is made of. Fields may be added; those that stand here stay."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
-from appliance.store.cameras import CameraRow
-from appliance.store.health import HealthRow
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -17,20 +15,18 @@ from appliance.store.rows import (
     EscalationRow,
     EvidenceRow,
     EvidenceState,
+    LookState,
+    SecondLookRow,
     StepEvidence,
     StepRow,
 )
 from appliance.types import (
     Box,
-    CameraStateName,
     Decision,
-    DecodeState,
+    EdgeVerdict,
     EventKind,
-    Gap,
-    HealthKind,
     Review,
     Severity,
-    ShedReason,
     TrackedObject,
 )
 from appliance.wire import Need, Verdict
@@ -48,7 +44,9 @@ class AlertItem(Shape):
 
     `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
     `delivery` null: the alert was settled on the edge, nothing was asked of the cloud. `standing`: edge (nobody else
-    was asked), unverified (asked, no answer yet, or none came), and then confirmed, withdrawn or unsure.
+    was asked), unverified (asked, no answer yet, or none came), and then confirmed, withdrawn or unsure. `edge`: what
+    the box itself says after a second look (null: nothing), `edge_confidence` how sure it is; neither changes
+    `standing`, and `verdict`, the cloud's, counts above them.
     """
 
     id: str
@@ -64,6 +62,8 @@ class AlertItem(Shape):
     t_end: float | None
     end_reason: str
     verdict: Decision | None
+    edge: Decision | None = None
+    edge_confidence: float | None = None
     delivery: Delivery | None
     standing: Standing
     review: Review | None
@@ -82,7 +82,8 @@ class AlertItem(Shape):
             id=row.id, camera=row.camera, title=_title(row), severity=row.severity, rules=row.rules, labels=row.labels,
             tracks=row.tracks, score=row.score,
             best_box=row.best.box if row.best else None, t_start=row.t_start, t_end=row.t_end,
-            end_reason=row.end_reason, verdict=row.verdict, delivery=row.delivery,
+            end_reason=row.end_reason, verdict=row.verdict, edge=row.edge,
+            edge_confidence=row.edge_confidence, delivery=row.delivery,
             standing=_standing(row), review=row.review,
             review_t=row.review_t, rev=row.rev,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
@@ -100,62 +101,6 @@ def _standing(row: AlertRow) -> Standing:
 def _title(row: AlertRow) -> str:
     labels = " and ".join(row.labels[:2]) or "Something"
     return labels[:1].upper() + labels[1:] + (f" and {len(row.labels) - 2} more" if len(row.labels) > 2 else "")
-
-
-HEALTH_TITLES: dict[HealthKind, str] = {
-    "stalled": "No picture comes",
-    "frozen": "Frozen picture",
-    "black": "Black picture",
-    "covered": "Covered or out of focus",
-    "moved": "Camera moved",
-    "clock": "Clock jumped",
-    "detector": "Detector stuck",
-    "unexamined": "Not examined",
-}
-LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
-
-
-class HealthItem(Shape):
-    """Something was not as it should be; `camera` "" for the box, `t_end` null while it lasts.
-
-    told_t: when it was noticed. recovery: what was tried last, attempts: how often; times: how often it came back.
-    seen_t: when a person said that it was seen. learnable: seen means that what is seen now is right.
-    """
-
-    id: str
-    camera: str
-    kind: HealthKind
-    title: str
-    t_start: float
-    t_end: float | None
-    told_t: float
-    reason: str
-    recovery: str
-    attempts: int
-    times: int
-    ended_by: str
-    seen_t: float | None
-    learnable: bool
-    rev: int
-    url: str
-    camera_page: str | None
-
-    @classmethod
-    def of(cls, row: HealthRow) -> HealthItem:
-        return cls(
-            id=row.id, camera=row.camera, kind=row.kind, title=HEALTH_TITLES[row.kind], t_start=row.t_start,
-            t_end=row.t_end, told_t=row.told_t, reason=row.reason, recovery=row.recovery, attempts=row.attempts,
-            times=row.times, ended_by=row.ended_by, seen_t=row.seen_t, learnable=row.kind in LEARNABLE, rev=row.rev,
-            url=f"{API}/health/events/{quote(row.id, safe='')}",
-            camera_page=f"/cameras/{quote(row.camera, safe='')}" if row.camera else None,
-        )  # fmt: skip
-
-
-class HealthPage(Shape):
-    """`next` is the query of the page with older events; null: there are none."""
-
-    events: list[HealthItem]
-    next: str | None
 
 
 class AlertPage(Shape):
@@ -253,24 +198,48 @@ class DeliveryItem(Shape):
         )  # fmt: skip
 
 
+class SecondLookItem(Shape):
+    """A second look of the box itself. state: asked (under way), judged, or failed because of `error`.
+
+    `verdict` null: none (yet). superseded: the cloud has spoken since.
+    """
+
+    state: LookState
+    why: str
+    asked_t: float
+    made_t: float | None
+    error: str
+    verdict: EdgeVerdict | None
+    superseded: bool
+
+    @classmethod
+    def of(cls, row: SecondLookRow, *, superseded: bool) -> SecondLookItem:
+        return cls(
+            state=row.state, why=row.why, asked_t=row.asked_t, made_t=row.made_t, error=row.error,
+            verdict=row.verdict, superseded=superseded,
+        )  # fmt: skip
+
+
 class AlertFull(Shape):
-    """Everything about one alert. `verdict` and `delivery` null: there is none."""
+    """Everything about one alert. `verdict`, `delivery`, `second_look` null: there is none."""
 
     alert: AlertItem
     events: list[EventItem]
     evidence: list[EvidenceItem]
     delivery: DeliveryItem | None
     verdict: Verdict | None
+    second_look: SecondLookItem | None = None
 
     @classmethod
     def of(cls, detail: AlertDetail) -> AlertFull:
-        asked, answer = detail.escalation, detail.verdict
+        asked, answer, looked = detail.escalation, detail.verdict, detail.second_look
         return cls(
             alert=AlertItem.of(detail.alert),
             events=[EventItem.model_validate(event) for event in detail.events],
             evidence=[EvidenceItem.of(row) for row in detail.evidence],
             delivery=DeliveryItem.of(asked, detail.steps) if asked else None,
             verdict=answer.body if answer else None,
+            second_look=SecondLookItem.of(looked, superseded=answer is not None) if looked else None,
         )
 
 
@@ -279,73 +248,6 @@ class ReviewChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     review: Review | None
-
-
-class CameraItem(Shape):
-    """A camera and what it last said. `source` is its URL without the password; width 0: not opened yet."""
-
-    name: str
-    state: CameraStateName
-    reason: str
-    since_t: float
-    source: str
-    model: str
-    width: int
-    height: int
-    rev: int
-    url: str
-    page: str
-    picture: str
-    boxes: str
-
-    @classmethod
-    def of(cls, row: CameraRow) -> CameraItem:
-        name = quote(row.name, safe="")
-        return cls(
-            name=row.name, state=row.state, reason=row.reason, since_t=row.since_t, source=row.source, model=row.model,
-            width=row.size[0], height=row.size[1], rev=row.rev, url=f"{API}/cameras/{name}", page=f"/cameras/{name}",
-            picture=f"{API}/cameras/{name}/picture", boxes=f"{API}/cameras/{name}/boxes",
-        )  # fmt: skip
-
-
-class GapItem(Shape):
-    """Nothing was received; `t_end` null while it lasts."""
-
-    t_start: float
-    t_end: float | None
-    reason: str
-
-
-class CameraFull(CameraItem):
-    """One camera with its numbers: fps of the newest recording, looks a second over the last seconds, today's sums.
-
-    decoding: all of its pictures (`everything`, by order or because the stream allows nothing else), all while
-    something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
-    unexamined_why_today: `unexamined_today` by reason, see docs/scheduling.md. behind_s:
-    how late its packets are read; beyond 2 s they are recorded and not looked at.
-    """
-
-    codec: str = ""
-    fps: float | None = None
-    looks_fps: float | None = None
-    received_today: int = 0
-    received_exact: bool = True
-    examined_today: int = 0
-    unexamined_today: int = 0
-    unexamined_why_today: dict[ShedReason, int] = {}
-    reconnects_today: int = 0
-    decoding: DecodeState | None = None
-    decoding_reason: str = ""
-    behind_s: float = 0.0
-    decoded_today: int = 0
-    skipped_today: int = 0
-    zones: dict[str, tuple[tuple[float, float], ...]] = {}
-    lines: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {}
-    gaps: list[GapItem] = []
-
-
-def gap_items(gaps: list[Gap]) -> list[GapItem]:
-    return [GapItem.model_validate(gap) for gap in gaps]
 
 
 class FrameItem(Shape):

@@ -9,7 +9,8 @@ from fastapi import Query
 from appliance.dashboard.alerts import Filter, page_of
 from appliance.dashboard.desk import Desk
 from appliance.dashboard.health_events import health_page
-from appliance.dashboard.shapes import AlertItem, HealthItem
+from appliance.dashboard.health_shapes import HealthItem
+from appliance.dashboard.shapes import AlertItem
 from appliance.store.health import HealthRow
 
 Show = Annotated[Literal["", "alerts", "health"], Query(description="alerts, health, or both")]
