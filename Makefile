@@ -22,11 +22,12 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)")
 
-test: setup browser  ## run every test that CI runs, files side by side on all cores
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# Half as many again as there are cores: many tests wait for cameras and brokers that go on in real time.
+test: setup browser  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
+	$(BIN)/python -m pytest -n $$(( ($$(nproc) * 3 + 1) / 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: setup browser  ## run also what takes minutes
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
 
 test-train: setup ## the tests of the training, which need PyTorch (gigabytes where CUDA comes with it)
 	$(BIN)/python -m pip install --quiet --editable '.[train]'

@@ -5,10 +5,16 @@ from __future__ import annotations
 import logging
 import secrets
 import signal
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.alerts.evidence import EvidenceMaker
+from appliance.alerts.notify.around import Around
+from appliance.alerts.notify.message import Composer
+from appliance.alerts.notify.ports import Means, TargetState
 from appliance.broker import LinkState
 from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
 from appliance.config import SiteConfig, Uplink
@@ -19,11 +25,13 @@ from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingPart, redact
 from appliance.escalate.limits import ttl_s
 from appliance.escalate.outbox import Outbox
+from appliance.escalate.second.looks import SecondLooks, Views
+from appliance.escalate.second.occasion import Box, Cloud
 from appliance.escalate.service import EscalationService
-from appliance.escalate.surroundings import Watch
+from appliance.escalate.surroundings import Watch, load, temperature_c
 from appliance.ingest.remains import measure
 from appliance.parts import Part, Parts, periodic
-from appliance.privacy import PrivacyBorder
+from appliance.privacy import PrivacyBorder, PrivacyRules
 from appliance.store.alerts import Alerts
 from appliance.store.boxes import Boxes
 from appliance.store.cameras import NOT_RUNNING, Cameras
@@ -32,12 +40,16 @@ from appliance.store.decisions import Decisions
 from appliance.store.health import HealthEvents
 from appliance.store.limits import Limits
 from appliance.store.meter import Meter
+from appliance.store.notices import Notices
 from appliance.store.paths import DATABASE
 from appliance.store.retention import Retention
 from appliance.store.ring import Ring, prepare
 from appliance.store.segments import Segments
 from appliance.supervisor import IngestSupervisor
 from appliance.types import Relearn
+
+if TYPE_CHECKING:
+    from appliance.alerts.notify.notifier import Notifier
 
 METER_S = 1.0
 RETENTION_S = 10.0
@@ -87,6 +99,8 @@ class Appliance:
         watch = Watch(self._link_state if self._uplink else None, self._shelves.decisions, clock)
         self._core = Core(config, self._shelves, clock, watch.read)
         self._supervisor = IngestSupervisor(config, self._core.take, self._core.lost, clock)
+        self._second = self._make_second_looks()
+        self._notifier = self._make_notifier() if any(each.enabled for each in config.notify.values()) else None
         self._dashboard = self._make_dashboard() if config.dashboard.enabled else None
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
@@ -94,7 +108,7 @@ class Appliance:
         """In the order of starting; what makes alerts comes last, and so stops first."""
         wake = self._uplink.wake if self._uplink else None
         evidence = EvidenceMaker(self._db, self._root, self._config, self._clock, ready=wake)
-        self._core.alerted = evidence.wake
+        self._core.alerted = partial(_all, evidence.wake, self._wake_notifier)
         config = self._config
         retention = Retention(self._db, self._root, config.storage, config.cameras)
         before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
@@ -105,7 +119,10 @@ class Appliance:
             periodic("retention", RETENTION_S, retention.run_once, self._clock),
             periodic("ring", RING_S, ring.run_once, self._clock),
             Part("evidence", evidence.run, evidence.stop),
+            Part("second looks", self._second.run, self._second.stop),
         ]
+        if self._notifier is not None:
+            found.append(Part("notifier", self._notifier.run, self._notifier.stop))
         if self._uplink is not None:
             found.append(Part("uplink", self._uplink.run, self._uplink.stop))
         if self._dashboard is not None:
@@ -144,8 +161,59 @@ class Appliance:
             shelves.meter,
             shelves.alerts,
             self._clock,
+            changed=self._wake_notifier,
             border=PrivacyBorder(self._config, local_weekday_minute, shelves.alerts.events_of),
         )
+
+    def _make_notifier(self) -> Notifier:
+        from appliance.alerts.notify.notifier import Notifier  # it brings an HTTP client: only where somebody is told
+
+        rules, shelves = PrivacyRules(self._config, local_weekday_minute), self._shelves
+        link = self._link_state if self._uplink else None
+        public_url = self._config.dashboard.public_url
+        means = Means(
+            notices=Notices(self._db),
+            alerts=shelves.alerts,
+            composer=Composer(self._config.site.name, public_url, lambda event: rules.of(event) == "never"),
+            around=Around(link, HealthEvents(self._db), lambda: self._core.warning, self._clock),
+            counts=shelves.meter,
+            clock=self._clock,
+        )
+        made = Notifier(self._config.notify, means, self._db)
+        self._core.unwritten = made.unwritten
+        return made
+
+    def _wake_notifier(self) -> None:
+        if self._notifier is not None:
+            self._notifier.wake()
+
+    def _targets(self) -> tuple[TargetState, ...]:
+        return self._notifier.states if self._notifier else ()
+
+    def _make_second_looks(self) -> SecondLooks:
+        views = Views(self._box, self._cloud, lambda: self._core.calibration)
+        made = SecondLooks(self._config, self._db, self._shelves.meter, self._clock, self._supervisor.send, views)
+        self._core.seen_again = made.take
+        return made
+
+    def _box(self) -> Box:
+        status = self._supervisor.status
+        if status.pid == 0 or status.health is None:
+            return Box()
+        return Box(
+            starts=status.starts,
+            load=load(),
+            temperature_c=temperature_c(),
+            detector_load=status.health.load,
+            detector_queue=status.health.queue,
+        )
+
+    def _cloud(self) -> Cloud:
+        if self._uplink is None or not self._config.escalation.enabled:
+            return Cloud()
+        link = self._uplink.link
+        down_s = None if link.up else self._clock.now() - link.since
+        return Cloud(asked=True, down_s=down_s, silent=link.up and link.breaker != "closed")
 
     def _make_dashboard(self) -> DashboardServer:
         app = create_app(
@@ -156,6 +224,7 @@ class Appliance:
             meter=self._shelves.meter,
             link=self._link_state if self._uplink else None,
             health=self._health,
+            targets=self._targets,
             relearn=lambda camera, kind: self._supervisor.send(Relearn(camera=camera, kind=kind)),
         )
         return DashboardServer(app, self._config.dashboard.host, self._config.dashboard.port)
@@ -183,6 +252,11 @@ class Appliance:
             load=status.health.load,
             age_p95_ms=status.health.age_p95_ms,
         )
+
+
+def _all(*calls: Callable[[], None]) -> None:
+    for call in calls:
+        call()
 
 
 def _storage(config: SiteConfig) -> Path:

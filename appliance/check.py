@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from appliance import config
+from appliance.alerts.notify.check import targets
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector, precision
@@ -74,7 +75,10 @@ def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
         if site.uplink is not None:
             yield _broker(site.uplink.url)
     if site.uplink is None:
-        yield Finding("uplink", "ok", "absent: edge only, nothing leaves this box")
+        leaves = any(each.enabled and not each.local for each in site.notify.values())
+        what = "only notifications leave this box" if leaves else "nothing leaves this box"
+        yield Finding("uplink", "ok", f"absent: edge only, {what}")
+    yield from (Finding(*said) for said in targets(site, contact=contact))
 
 
 def _storage(folder: Path) -> Finding:

@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Protocol
 
 
@@ -27,6 +28,14 @@ class Clock(Protocol):
 
 class SystemClock:
     """The machine's clocks."""
+
+    @property
+    def boot(self) -> str:
+        """Which start of the machine `monotonic` counts from, for who keeps it beyond this process; '': unknown."""
+        try:
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
 
     def now(self) -> float:
         return time.time()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from appliance import wire
+from appliance.alerts.notify.plan import Addressee, NoticePlanner
 from appliance.clock import Clock, local_period, local_weekday_minute
 from appliance.config import SiteConfig
+from appliance.escalate.calibration import Calibration
 from appliance.escalate.router.case import Surroundings
 from appliance.escalate.router.novelty import AskedPlaces
 from appliance.escalate.router.outlook import Outlook
@@ -18,7 +20,7 @@ from appliance.escalate.router.recall import recall
 from appliance.escalate.router.rounds import Rounds
 from appliance.pipeline import Pipeline
 from appliance.privacy import PrivacyRules
-from appliance.rules.schedule import off_peak_in_s
+from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import Alerts
 from appliance.store.backlog import Backlog
 from appliance.store.boxes import Boxes
@@ -26,9 +28,11 @@ from appliance.store.cameras import Cameras
 from appliance.store.decisions import Decisions
 from appliance.store.health import HealthEvents
 from appliance.store.meter import Decoding, Meter
+from appliance.store.notices import NewNotice
 from appliance.store.segments import Segments
 from appliance.types import (
     AGE_EDGES_MS,
+    Alert,
     AlertChange,
     CameraMeter,
     CameraState,
@@ -37,6 +41,7 @@ from appliance.types import (
     HealthEvent,
     IngestHealth,
     IngestMessage,
+    SecondSight,
     SegmentRow,
     Step,
     StreamHeader,
@@ -96,8 +101,12 @@ class Core:
         self._backlog = Backlog(clock)
         self._ill: dict[str, HealthEvent] = {}
         self.alerted: Callable[[], None] = lambda: None  # told of each alert that is written; its evidence waits
+        self.unwritten: Callable[[Alert, Sequence[NewNotice], str], None] = lambda *_: None  # the disk did not take it
+        self.seen_again: Callable[[SecondSight], None] = lambda sight: None  # told what a second look saw
         off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
         outlook = Outlook.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).of)
+        self._outlook = outlook
+        self._notices = _notices(config)
         self._rounds = Rounds(shelves.decisions, outlook, clock, around) if config.uplink else None
         self._desks = {
             name: _Desk(
@@ -113,6 +122,11 @@ class Core:
         """What a person should know now, or ''."""
         return self._backlog.warning
 
+    @property
+    def calibration(self) -> Calibration:
+        """What the router believes of scores, as learnt so far. Any thread."""
+        return self._outlook.calibration
+
     def take(self, message: IngestMessage) -> None:
         """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
         if isinstance(message, IngestHealth):
@@ -120,6 +134,9 @@ class Core:
             return
         if isinstance(message, HealthEvent):
             self._health(message)
+            return
+        if isinstance(message, SecondSight):
+            self.seen_again(message)
             return
         desk = self._desks.get(message.camera)
         if desk is None:
@@ -201,6 +218,7 @@ class Core:
 
     def _apply(self, desk: _Desk, change: AlertChange) -> None:
         plan = desk.planner.plan(change, self._clock.now())
+        notices = self._notices.plan(change, self._clock.now())
         self._backlog.write(
             partial(
                 self._shelves.alerts.apply,
@@ -208,8 +226,11 @@ class Core:
                 escalation=_signed(plan.escalation) if plan and plan.escalation else None,
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
+                notices=notices,
             )
         )
+        if notices and self._backlog.waiting:
+            self.unwritten(change.alert, notices, self._backlog.warning)
         self.alerted()
 
     def _flush(self, name: str, desk: _Desk) -> None:
@@ -252,6 +273,16 @@ class Core:
         if desk.last_t is None:
             return self._clock.now()
         return desk.last_t + (self._clock.monotonic() - desk.last_at)
+
+
+def _notices(config: SiteConfig) -> NoticePlanner:
+    """Who is to be told of what, and what the privacy rules keep from whoever is not on the site."""
+    rules = PrivacyRules(config, local_weekday_minute)
+    targets = {
+        name: Addressee(name, target, armed_at(target.schedule, local_weekday_minute))
+        for name, target in config.notify.items()
+    }
+    return NoticePlanner(config.site.name, targets, lambda event: rules.of(event) == "never")
 
 
 def _signed(question: wire.Escalation) -> wire.Escalation:

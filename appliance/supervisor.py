@@ -17,7 +17,7 @@ from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.errors import UsageError, VedetteError
 from appliance.telemetry import Repeats
-from appliance.types import IngestHealth, IngestMessage, Relearn
+from appliance.types import Command, IngestHealth, IngestMessage
 from appliance.wire import WireError, decode_ingest, encode_command
 
 LINE_BYTES_MAX = 1024 * 1024
@@ -66,7 +66,7 @@ class IngestSupervisor:
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
     ) -> None:
-        self._plan = config.model_dump_json().encode() + b"\n"
+        self._plan = config.model_dump_json(exclude={"notify"}).encode() + b"\n"
         self._deliver = deliver
         self._lost = lost
         self._clock = clock
@@ -109,7 +109,7 @@ class IngestSupervisor:
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
 
-    def send(self, command: Relearn) -> bool:
+    def send(self, command: Command) -> bool:
         """Hand the child a command; False: there is none now. Any thread."""
         with self._speaking:
             child = self._spoken_to

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from appliance.errors import VedetteError
-from appliance.types import Alert, Box, Decision, FrameBoxes, IngestMessage, LogLine, Relearn, Severity
+from appliance.types import Alert, Box, Command, Decision, FrameBoxes, IngestMessage, LogLine, Severity
 
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
@@ -35,7 +35,7 @@ class WireError(VedetteError):
 
 
 _ingest: TypeAdapter[IngestMessage] = TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")])
-_command: TypeAdapter[Relearn] = TypeAdapter(Relearn)
+_command: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="type")])
 _log: TypeAdapter[LogLine] = TypeAdapter(Annotated[LogLine, Field(discriminator="type")])
 
 
@@ -50,14 +50,14 @@ def decode_ingest(line: bytes) -> IngestMessage:
     return message
 
 
-def encode_command(command: Relearn) -> bytes:
+def encode_command(command: Command) -> bytes:
     """One JSON line to the ingest process, newline included."""
     return _command.dump_json(command) + b"\n"
 
 
-def decode_command(line: bytes) -> Relearn:
+def decode_command(line: bytes) -> Command:
     """Read one line to the ingest process. Raises WireError."""
-    command: Relearn = _read(_command, line)
+    command: Command = _read(_command, line)
     return command
 
 

@@ -76,7 +76,7 @@ def pinned(folder: Path) -> Path:
 
 
 def regions(clip: Path, detector: OnnxDetector) -> Iterator[Picture]:
-    """The regions that the detector would be shown, in order; whole pictures are looked at, but not handed on."""
+    """The parts that the detector would be shown, in order; whole pictures are looked at, but not handed on."""
     looker = Shared(detector)
     examiner = Examiner(clip.stem, looker, Tracker(detector.labels), config.Detect())
     with av.open(str(clip)) as film:
@@ -86,7 +86,7 @@ def regions(clip: Path, detector: OnnxDetector) -> Iterator[Picture]:
                 continue
             picture = examiner.picture(look)
             examiner.result(look, looker.detect([picture])[0])
-            if look.region is not None:
+            if look.mosaic is not None:
                 yield picture
 
 

@@ -2,9 +2,10 @@
 
     .venv/bin/python -m benchmarks.uplink_drain --backlog 10000 --kbps 4000
 
-A site (SQLite on disk), a nats-server and a worker whose engine answers at once, over loopback; two crops of 5 KB a
-question. The backlog is what an outage of 24 hours left. Budget: at least 90 % of the shaped rate, from the first byte
-to the last, and the p95 of live questions at most twice that of the same questions without a backlog.
+A site (SQLite on disk), a nats-server and a worker process whose engine answers at once, over loopback; two crops of
+5 KB a question. The backlog is what an outage of 24 hours left. Budget: at least 90 % of the shaped rate, from the
+first byte to the last, and the p95 of live questions at most twice that of the same questions without a backlog.
+`stages` tells where a live one spent its time (p50, p95), see benchmarks.verdict_latency.
 """
 
 from __future__ import annotations
@@ -12,16 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import threading
 import time
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from benchmarks.verdict_latency import Instant
+from benchmarks.stand_in import stand_in
+from benchmarks.verdict_latency import ask, at, small, stages, ways
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.site import Site, picture, site
-from tests.servers.worker import worker
+from tests.servers.site import Site, site
 from tests.waiting import until
 
 DAY_S = 86400.0
@@ -44,9 +43,9 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, float]:
+def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     limits = {"kbps_max": options.kbps, "outbox_mb_max": 10_000}
-    with site(folder, url, expire_s=10 * DAY_S, **limits) as here, worker(url, Instant(), concurrency=16):
+    with stand_in(url, concurrency=16), site(folder, url, expire_s=10 * DAY_S, **limits) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)
         before = live(here, LIVE_FIRST, options)
@@ -61,16 +60,19 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, fl
         until(lambda: here.outbox.counts().settled >= 1 + 2 * options.live + options.backlog, 300, every_s=0.2)
         assert here.service.verdicts.applied >= options.backlog + options.live
     assert still, "the backlog was gone before the live questions were: give it more, or less rate"
+    alone_s, loaded_s = at(before, "all", 95), at(loaded, "all", 95)
     return {
         "backlog": options.backlog,
         "kbps_max": options.kbps,
         "kbps": round(rate_kbps, 1),
         "share_of_rate": round(rate_kbps / options.kbps, 3),
-        "live_p95_alone_s": round(float(np.percentile(before, 95)), 4),
-        "live_p95_loaded_s": round(float(np.percentile(loaded, 95)), 4),
-        "live_p50_alone_s": round(float(np.percentile(before, 50)), 4),
-        "live_p50_loaded_s": round(float(np.percentile(loaded, 50)), 4),
-        "live_ratio_p95": round(float(np.percentile(loaded, 95) / np.percentile(before, 95)), 2),
+        "live_p95_alone_s": alone_s,
+        "live_p95_loaded_s": loaded_s,
+        "live_p50_alone_s": at(before, "all", 50),
+        "live_p50_loaded_s": at(loaded, "all", 50),
+        "live_ratio_p95": round(loaded_s / alone_s, 2),
+        "stages_alone_s": stages(before),
+        "stages_loaded_s": stages(loaded),
     }
 
 
@@ -80,28 +82,17 @@ def drained(here: Site, wire: int, began: float) -> float:
     return (here.service.link.wire - wire) * 8 / 1000 / (time.monotonic() - began)
 
 
-def live(here: Site, first: int, options: argparse.Namespace) -> list[float]:
-    """Ask one question after the other, each at its time; the seconds until each verdict was applied."""
-    asked: dict[str, float] = {}
-    begin = time.monotonic()
-    for n in range(options.live):
-        threading.Event().wait(max(0.0, begin + n * options.live_every_s - time.monotonic()))
-        now = time.time()
-        asked[here.ask(first + n, crops(first + n))] = now
-    until(lambda: here.settled(*range(first, first + options.live)), 120)
-    with here.db.read() as connection:
-        rows = connection.execute("SELECT escalation, applied_t FROM verdict").fetchall()
-    return [row["applied_t"] - asked[row["escalation"]] for row in rows if row["escalation"] in asked]
-
-
-def crops(n: int) -> tuple[bytes, ...]:
-    return tuple(picture(n * 2 + k, (76, 60), noise=True) for k in range(2))
+def live(here: Site, first: int, options: argparse.Namespace) -> list[dict[str, float]]:
+    """Ask one question after the other, each at its time, and wait for all verdicts; see `ways`."""
+    asked = ask(here, options.live, 60 / options.live_every_s, small, ("alert",), first)
+    until(lambda: here.settled(*range(first, first + options.live)), 120, every_s=0.2)
+    return ways(here, asked)
 
 
 def fill(here: Site, count: int) -> None:
     """The questions of a day without a link, one in ten of them grave."""
     for n in range(count):
-        here.ask(n, crops(n), severity="alert" if n % 10 == 0 else "warning")
+        here.ask(n, small(n), severity="alert" if n % 10 == 0 else "warning")
     with here.db.transaction() as connection:
         connection.execute(
             "UPDATE escalation SET created_t = created_t - ? * (1 + random() / 9223372036854775808.0) / 2 - 300 "

@@ -1,9 +1,15 @@
 """From the question being ready to its verdict being applied, without a model's own time: the way itself.
 
-    .venv/bin/python -m benchmarks.verdict_latency --rate 100 --seconds 60
+    .venv/bin/python -m benchmarks.verdict_latency --rate 100 --seconds 180
+    .venv/bin/python -m benchmarks.verdict_latency --overload 3
 
-A site (SQLite on disk), a nats-server and a worker on this machine over loopback; four pictures of 60 KB a question.
-The engine answers at once. Budget: p50 0.15 s, p99 0.5 s at 100 questions a minute (docs/design.md).
+A site (SQLite on disk), a nats-server and a worker process on this machine over loopback; four pictures of 60 KB a
+question, or two of 5 KB with `--overload`. The engine answers at once, or, with `--overload N`, takes `--latency-s` for
+each of at most `--places` at a time, and is asked N times as many as it can answer: one in ten of them grave. Budget:
+p50 0.15 s, p99 0.5 s at 100 questions a minute; at three times the capacity the grave ones take at most twice as long
+(p95, the engine's time included) as with nothing else to do, and of the others each one is accounted for. `way` is the
+time without the engine's own; `stages` are p50 and p95 of those of docs/worker.md, and `back` is from the verdict's
+making to its being applied.
 """
 
 from __future__ import annotations
@@ -11,32 +17,24 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from appliance.wire import Need
-from cloud_worker.judge import Case, Opinion
+from appliance.wire import Verdict
+from benchmarks.stand_in import Instant, stand_in
 from tests.servers.nats import NatsServer, find_nats_servers
-from tests.servers.site import picture, site
-from tests.servers.worker import worker
+from tests.servers.site import Site, picture, site
 from tests.waiting import until
 
-
-class Instant:
-    """An engine without a model."""
-
-    name, model, prompt_version, answer_schema = "instant", "none", "", ""
-    uses: frozenset[Need] = frozenset({"crop", "frame"})
-
-    async def judge(self, case: Case) -> Opinion:
-        return Opinion(decision="confirmed", reason=f"{len(case.pictures)} pictures arrived.")
-
-    async def check(self) -> str:
-        return "instant"
-
-    async def close(self) -> None: ...
+__all__ = ["Instant", "measure", "ways"]
+MIX = ("alert", *("warning", "info", "warning", "info") * 2, "warning")
+"""Severities of ten questions in a row."""
 
 
 def main() -> None:
@@ -44,34 +42,32 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="questions a minute")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pictures", type=int, default=4)
+    parser.add_argument("--overload", type=float, help="times the engine's capacity")
+    parser.add_argument("--places", type=int, default=8, help="with --overload: questions that it answers at a time")
+    parser.add_argument("--latency-s", type=float, default=2.0, help="with --overload: for each of them")
+    parser.add_argument("--every-server", action="store_true", help="with each nats-server that is installed")
     options = parser.parse_args()
-    for binary in find_nats_servers():
+    for binary in find_nats_servers()[: None if options.every_server else 1]:
         with tempfile.TemporaryDirectory() as folder:
             server = NatsServer(binary, Path(folder) / "nats").start()
             try:
-                print(json.dumps({"server": binary.version, **measure(server.url, Path(folder) / "site", options)}))
+                measured = overload if options.overload else measure
+                print(json.dumps({"server": binary.version, **measured(server.url, Path(folder) / "site", options)}))
             finally:
                 server.stop()
 
 
-def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    with site(folder, url) as here, worker(url, Instant()):
+def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """At a rate that can be answered."""
+    with stand_in(url), site(folder, url) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
-        ready: dict[str, float] = {}
-        started = time.monotonic()
         count = int(options.rate * options.seconds / 60)
-        for n in range(count):
-            time.sleep(max(0.0, started + n * 60 / options.rate - time.monotonic()))
-            pictures = tuple(picture(n * 10 + k, (280, 200), noise=True) for k in range(options.pictures))
-            before = time.time()
-            ready[here.ask(n, pictures)] = before
-        until(lambda: here.settled(*range(count)), 60)
-        with here.db.read() as connection:
-            rows = connection.execute("SELECT escalation, applied_t FROM verdict WHERE alert != 'alert--1'").fetchall()
-        took = np.array([row["applied_t"] - ready[row["escalation"]] for row in rows])
+        asked = ask(here, count, options.rate, lambda n: pictures(n, options.pictures), ("alert",))
+        until(lambda: here.settled(*range(count)), 60, every_s=0.2)
+        found = ways(here, asked)
         sent = here.meter_totals()["uplink_bytes"] / (count + 1)
-    assert len(took) == count
+    took = np.array([each["all"] for each in found])
     return {
         "questions": count,
         "per_minute": options.rate,
@@ -79,7 +75,103 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, fl
         "p50_s": round(float(np.percentile(took, 50)), 4),
         "p99_s": round(float(np.percentile(took, 99)), 4),
         "max_s": round(float(took.max()), 4),
+        "stages_s": stages(found),
     }
+
+
+def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The grave ones alone first, at their own rate, then among all the others."""
+    capacity = options.places / options.latency_s * 60
+    rate = capacity * options.overload
+    count = int(rate * options.seconds / 60)
+    with stand_in(url, concurrency=options.places, latency_s=options.latency_s), site(folder, url) as here:
+        here.ask(-1)
+        until(lambda: here.settled(-1), 60)
+        alone = range(10 * count, 10 * count + count // len(MIX))
+        asked = ask(here, len(alone), rate / len(MIX), small, ("alert",), first=alone.start)
+        until(lambda: here.settled(*alone), 60 + options.latency_s, every_s=0.2)
+        before = ways(here, asked)
+        asked = ask(here, count, rate, small, MIX)
+        grave = range(0, count, len(MIX))
+        until(lambda: here.settled(*grave), 120 + 10 * options.latency_s, every_s=0.2)
+        among = ways(here, {name: t for name, t in asked.items() if int(name_of(here, name)) % len(MIX) == 0})
+        fate = fates(here, asked)
+    assert sum(sum(each.values()) for each in fate.values()) == count, fate
+    return {
+        "capacity_per_minute": capacity,
+        "per_minute": rate,
+        "questions": count,
+        "grave_p50_s": (at(before, "all", 50), at(among, "all", 50)),
+        "grave_p95_s": (at(before, "all", 95), at(among, "all", 95)),
+        "grave_ratio_p95": round(at(among, "all", 95) / at(before, "all", 95), 2),
+        "grave_way_p95_s": (at(before, "way", 95), at(among, "way", 95)),
+        "stages_alone_s": stages(before),
+        "stages_overloaded_s": stages(among),
+        "fates": fate,
+    }
+
+
+def ask(
+    here: Site, count: int, rate: float, shown: Callable[[int], tuple[bytes, ...]], mix: Sequence[str], first: int = 0
+) -> dict[str, float]:
+    """Ask `count` questions at `rate` a minute; when each was asked, by its id."""
+    asked: dict[str, float] = {}
+    started = time.monotonic()
+    for n in range(count):
+        media = shown(first + n)
+        threading.Event().wait(max(0.0, started + n * 60 / rate - time.monotonic()))
+        before = time.time()
+        asked[here.ask(first + n, media, severity=mix[n % len(mix)])] = before
+    return asked
+
+
+def pictures(n: int, count: int) -> tuple[bytes, ...]:
+    return tuple(picture(n * 10 + k, (280, 200), noise=True) for k in range(count))
+
+
+def small(n: int) -> tuple[bytes, ...]:
+    return tuple(picture(n * 2 + k, (76, 60), noise=True) for k in range(2))
+
+
+def ways(here: Site, asked: Mapping[str, float]) -> list[dict[str, float]]:
+    """Of each question that was asked at its time: the seconds of each stage, and of `all` until it was applied."""
+    with here.db.read() as connection:
+        rows = connection.execute("SELECT escalation, body, applied_t FROM verdict").fetchall()
+    found = []
+    for row in rows:
+        if row["escalation"] in asked:
+            verdict: Verdict = Verdict.from_json(row["body"].encode())
+            whole, back = row["applied_t"] - asked[row["escalation"]], row["applied_t"] - verdict.judged_t
+            found.append({**verdict.timings, "back": back, "way": whole - verdict.timings["model"], "all": whole})
+    assert len(found) == len(asked)
+    return found
+
+
+def name_of(here: Site, escalation: str) -> str:
+    """The number of the alert that it asks about."""
+    with here.db.read() as connection:
+        row = connection.execute("SELECT alert FROM escalation WHERE id = ?", (escalation,)).fetchone()
+    return str(row["alert"]).removeprefix("alert-")
+
+
+def fates(here: Site, asked: Mapping[str, float]) -> dict[str, dict[str, int]]:
+    """By priority, what has become of the questions: the state of each, as the dashboard and /metrics show it."""
+    with here.db.read() as connection:
+        rows = connection.execute("SELECT id, priority, state FROM escalation").fetchall()
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        if row["id"] in asked:
+            found.setdefault(row["priority"], Counter())[row["state"]] += 1
+    return {priority: dict(counter) for priority, counter in found.items()}
+
+
+def stages(found: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """p50 and p95 of each."""
+    return {name: (at(found, name, 50), at(found, name, 95)) for name in found[0]}
+
+
+def at(found: Sequence[Mapping[str, float]], name: str, percent: float) -> float:
+    return round(float(np.percentile([each[name] for each in found], percent)), 4)
 
 
 if __name__ == "__main__":

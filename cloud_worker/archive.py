@@ -1,58 +1,32 @@
 """Keeps evidence and verdicts in a bucket of any S3-compatible store, beside the answer and never in its way.
 
 Keys: PREFIX/SITE/media/SHA256.EXT (the same picture is stored once) and PREFIX/SITE/YYYY/MM/DD/ESCALATION.STEP.json.
-Every object carries our sha-256 as checksum, which the store verifies when it receives it; the worker reads back what
-the store says it holds, and the bytes themselves where the store says nothing.
+What is put there is verified: see bucket.py.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
-
-import boto3
-from botocore.client import Config as BotoConfig
-from botocore.exceptions import BotoCoreError, ClientError
+from typing import Literal
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock, iso_utc
 from appliance.telemetry import Repeats
 from appliance.wire import ArchiveLink, MediaRef, Verdict
+from cloud_worker.bucket import Bucket, NotSigned, NotStored, Piece
 from cloud_worker.config import Archive as ArchiveSettings
 from cloud_worker.judge import Case
 
 Result = Literal["stored", "known", "failed", "left_out"]
 KNOWN_MAX = 8192
 _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
-_NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 
 logger = logging.getLogger(__name__)
-
-
-class NotStored(Exception):
-    """The store refused, did not answer, or holds something else. `again`: whether trying again may help."""
-
-    def __init__(self, why: str, *, again: bool) -> None:
-        super().__init__(why)
-        self.again = again
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One object to store."""
-
-    key: str
-    mime: str
-    data: bytes
-    sha256: str
-    tags: str
 
 
 class Archive:
@@ -66,7 +40,7 @@ class Archive:
         self._settings = settings
         self._clock = clock
         self._counted = counted
-        self._client = _client(settings)
+        self._bucket = Bucket(settings)
         self._queue: queue.Queue[tuple[Case, Verdict]] = queue.Queue(settings.waiting_max)
         self._known: dict[str, None] = {}
         self._lock = threading.Lock()
@@ -92,11 +66,17 @@ class Archive:
         try:
             return tuple(
                 ArchiveLink.model_validate(
-                    {"kind": kind, "media": media, "key": key, "url": self._sign(key, seconds), "expires_t": expires_t}
+                    {
+                        "kind": kind,
+                        "media": media,
+                        "key": key,
+                        "url": self._bucket.sign(key, seconds),
+                        "expires_t": expires_t,
+                    }
                 )
                 for kind, media, key in wanted
             )
-        except BotoCoreError as error:  # no credentials
+        except NotSigned as error:
             self._report(f"the archive's links cannot be signed: {error}")
             return ()
 
@@ -115,7 +95,9 @@ class Archive:
         """One sentence on what it is, after storing and verifying a small object. Raises NotStored."""
         data = b"Stored by `vedette-worker check`.\n"
         kept = f"vedette-keep-days={self._settings.keep_days}&vedette-kind=check"
-        self._store(Piece(f"{self._prefix}check.txt", "text/plain", data, hashlib.sha256(data).hexdigest(), kept))
+        self._bucket.store(
+            Piece(f"{self._prefix}check.txt", "text/plain", data, hashlib.sha256(data).hexdigest(), kept)
+        )
         return f"the archive {self._settings.bucket} takes objects and holds what it was sent"
 
     def close(self, seconds: float) -> None:
@@ -129,7 +111,7 @@ class Archive:
                 case, _ = self._queue.get_nowait()
                 for _ in range(len(case.pictures) + 1):
                     self._counted("left_out")
-        self._client.close()
+        self._bucket.close()
 
     def _run(self) -> None:
         while not (self._stop.is_set() and self._queue.empty()) and not self._hurry.is_set():
@@ -175,7 +157,7 @@ class Archive:
         backoff = Backoff(0.5, 30.0)
         for attempt in range(1, self._settings.tries + 1):
             try:
-                self._store(piece)
+                self._bucket.store(piece)
             except NotStored as error:
                 if attempt < self._settings.tries and error.again and not self._hurry.is_set():
                     self._clock.sleep(backoff.next_s(), self._hurry)
@@ -186,29 +168,6 @@ class Archive:
             self._remember(piece.key)
             self._counted("stored")
             return
-
-    def _store(self, piece: Piece) -> None:
-        """Put it and verify what the store holds. Raises NotStored."""
-        place = {"Bucket": self._settings.bucket, "Key": piece.key}
-        ours = base64.b64encode(bytes.fromhex(piece.sha256)).decode()
-        try:
-            self._client.put_object(
-                **place, Body=piece.data, ContentType=piece.mime, ChecksumSHA256=ours, Tagging=piece.tags
-            )
-            head = self._client.head_object(**place, ChecksumMode="ENABLED")
-            theirs = head.get("ChecksumSHA256")
-            if theirs is None:
-                body = self._client.get_object(**place)["Body"]
-                theirs = base64.b64encode(hashlib.sha256(body.read(len(piece.data) + 1)).digest()).decode()
-        except ClientError as error:
-            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            said = error.response.get("Error", {})
-            why = f"{said.get('Code', status)}: {str(said.get('Message', ''))[:120]}"
-            raise NotStored(why, again=status not in _NEVER) from None
-        except BotoCoreError as error:
-            raise NotStored(f"{type(error).__name__}", again=True) from None
-        if theirs != ours:
-            raise NotStored("the store holds other bytes than were sent", again=True)
 
     def _remember(self, key: str) -> None:
         if not key.endswith(".json"):
@@ -232,28 +191,3 @@ class Archive:
     def _prefix(self) -> str:
         prefix = self._settings.prefix.strip("/")
         return f"{prefix}/" if prefix else ""
-
-    def _sign(self, key: str, seconds: int) -> str:
-        parameters = {"Bucket": self._settings.bucket, "Key": key}
-        url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
-        return url
-
-
-def _client(settings: ArchiveSettings) -> Any:
-    """A client that gives up soon: the retries are ours, so that they are counted."""
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=settings.url,
-        region_name=settings.region,
-        aws_access_key_id=settings.access_key.get_secret_value() if settings.access_key else None,
-        aws_secret_access_key=settings.secret_key.get_secret_value() if settings.secret_key else None,
-        config=BotoConfig(
-            signature_version="s3v4",
-            connect_timeout=settings.timeout_s,
-            read_timeout=settings.timeout_s,
-            retries={"total_max_attempts": 1},
-            s3={"addressing_style": "path" if settings.url else "auto"},
-            request_checksum_calculation="when_required",
-            max_pool_connections=settings.threads + 1,
-        ),
-    )

@@ -73,10 +73,10 @@ def shelf_of(settings: WorkerConfig, clock: Clock, numbers: Numbers) -> Shelf:
 def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[Archive, type[Exception]]:
     """The archive, and how it says no. Raises MissingPart."""
     try:
-        from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
+        from cloud_worker import archive, bucket  # boto3 comes with the extra `s3`: only who asks needs it
     except ModuleNotFoundError as error:
         raise MissingPart(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
-    return archive.Archive(settings.archive, clock, counted), archive.NotStored
+    return archive.Archive(settings.archive, clock, counted), bucket.NotStored
 
 
 async def check(settings: WorkerConfig, clock: Clock) -> Findings:

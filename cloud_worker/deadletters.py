@@ -13,7 +13,7 @@ from nats.js.api import RawStreamMsg
 
 from appliance.errors import UplinkError, UsageError
 from appliance.wire import STREAM_ESCALATION
-from cloud_worker.streams import STREAM_DEAD, lane_of
+from cloud_worker.layout import STREAM_DEAD, lane_of
 
 Kind = Literal["unreadable", "stray", "redelivered", "engine", "media", "fault"]
 KINDS: tuple[Kind, ...] = ("unreadable", "stray", "redelivered", "engine", "media", "fault")

@@ -12,23 +12,38 @@ WEIGHTS = {"high": 8, "normal": 3, "low": 1}
 RING_S = 2.0  # a question is announced before a replicated stream has stored it: look for it this long
 LOOK_FIRST_S, LOOK_LAST_S = 0.005, 0.25
 LANES_MAX = 30_000
+OTHERS_SHARE = 1 - WEIGHTS["high"] / sum(WEIGHTS.values())
+AHEAD_MAX = 4.0  # turns that count against those that are not urgent at most, however long they were alone
+_ROUNDING = 1e-6
 
 
 class Shares:
-    """Which priority goes next: smooth weighted round robin (nginx's) among those that have something waiting.
+    """Which priority goes next: the top one, but for the turns that are owed to the others; among these smooth weighted
+    round robin (nginx's).
 
-    State: one credit per priority. Invariant: over 12 picks with all waiting, 8 are high, 3 normal and 1 low.
+    State: one credit for each of the others, and how many turns they are owed together: while one of them waits they
+    are owed their weights' share of each turn, and what they got beyond that counts against them, so that the top
+    priority does not wait as long as it takes less than its own share.
+    Invariant: over 12 picks with all waiting, 8 are high, 3 normal and 1 low.
     """
 
     def __init__(self) -> None:
+        self._owed = 0.0
         self._credit = dict.fromkeys(PRIORITIES, 0)
 
     def pick(self, waiting: Collection[str]) -> str:
         """One of `waiting`, which is not empty."""
-        for priority in waiting:
+        others = [priority for priority in PRIORITIES[1:] if priority in waiting]
+        if not others:
+            return PRIORITIES[0]
+        self._owed += OTHERS_SHARE
+        if PRIORITIES[0] in waiting and self._owed < 1 - _ROUNDING:
+            return PRIORITIES[0]
+        self._owed = max(-AHEAD_MAX, self._owed - 1)
+        for priority in others:
             self._credit[priority] += WEIGHTS[priority]
-        chosen = max((p for p in PRIORITIES if p in waiting), key=lambda p: self._credit[p])
-        self._credit[chosen] -= sum(WEIGHTS[priority] for priority in waiting)
+        chosen = max(others, key=lambda p: self._credit[p])
+        self._credit[chosen] -= sum(WEIGHTS[priority] for priority in others)
         return chosen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from appliance.wire import Escalation, Verdict
 from cloud_worker.exposition import Counter, Gauge, Histogram, Labels, exposition
@@ -65,3 +66,21 @@ class Numbers:
     def text(self) -> str:
         families = [each for each in vars(self).values() if isinstance(each, (Counter, Histogram))]
         return exposition([*families, *self._gauges])
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What this worker did since it started. more: of those judged, how many asked for more evidence."""
+
+    judged: int
+    more: int
+    repeated: int
+    refused: int
+    retried: int
+    given_up: int
+    dead: int
+
+    @classmethod
+    def of(cls, n: Numbers) -> Counts:
+        counters = (n.judged, n.more, n.repeated, n.refused, n.retries, n.given_up, n.dead)
+        return cls(*(int(each.total()) for each in counters))

@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 from appliance.broker import Link
 from appliance.errors import UplinkError
 from appliance.wire import STREAM_ESCALATION
-from cloud_worker.streams import lane_name
+from cloud_worker.layout import lane_name
 
 ACK_S_MAX = 5.0
 PULL_S_MAX = 2.0

@@ -5,51 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from appliance.backoff import Backoff
-from appliance.broker import Link, end_tasks
+from appliance.broker import Link, end_tasks, until_set
 from appliance.clock import Clock
 from appliance.errors import EngineError, UplinkError
 from appliance.telemetry import Repeats
 from appliance.wire import PRIORITIES
-from cloud_worker import deadletters, streams
+from cloud_worker import layout, streams
 from cloud_worker.clerk import PUBLISH_S_MAX, Clerk
 from cloud_worker.config import WorkerConfig
 from cloud_worker.judge import Judge
 from cloud_worker.lanes import Lane, Lanes
-from cloud_worker.numbers import Numbers
+from cloud_worker.lookout import Lookout
+from cloud_worker.numbers import Counts, Numbers
 from cloud_worker.places import Places
 from cloud_worker.pull import Delivery, NoLane, pull
 from cloud_worker.shelf import NoShelf, Shelf
 from cloud_worker.status import StatusServer
 
-SWEEP_S = 1.0
-STRAYS_A_SWEEP_MAX = 20
 LANE_PAUSE_S = 1.0
 ARCHIVE_DRAIN_S = 10.0
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What this worker did since it started. more: of those judged, how many asked for more evidence."""
-
-    judged: int
-    more: int
-    repeated: int
-    refused: int
-    retried: int
-    given_up: int
-    dead: int
 
 
 class Worker:
@@ -72,10 +55,10 @@ class Worker:
         self.numbers = numbers or Numbers()
         self._clerk = Clerk(config.worker, judge, link, clock, self.numbers, self._shelf)
         self._news = asyncio.Event()
-        self._places = Places(config.worker.concurrency, self._news.set)
+        self._places = Places(config.worker.concurrency, self._news.set, clock)
         self._lanes = Lanes()
+        self._lookout = Lookout(self._lanes, judge.worker, self.numbers, clock, self._news.set)
         self._made: set[tuple[str, str]] = set()
-        self._waiting = streams.Waiting({}, ())
         self._serving: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
         self._stop = asyncio.Event()
@@ -87,9 +70,7 @@ class Worker:
 
     @property
     def counts(self) -> Counts:
-        n = self.numbers
-        counters = (n.judged, n.more, n.repeated, n.refused, n.retries, n.given_up, n.dead)
-        return Counts(*(int(each.total()) for each in counters))
+        return Counts.of(self.numbers)
 
     @property
     def judging(self) -> int:
@@ -118,11 +99,11 @@ class Worker:
         try:
             while not self._stop.is_set():
                 try:
-                    await self._until_stop(self.run_once())
+                    await until_set(self._stop, self.run_once())
                     backoff.forgive()
                 except UplinkError as error:
                     self._repeats.report(error)
-                    await self._until_stop(asyncio.sleep(backoff.next_s()))
+                    await until_set(self._stop, asyncio.sleep(backoff.next_s()))
             await self._drain()
         finally:
             self.status.close()
@@ -137,9 +118,9 @@ class Worker:
         for difference in await streams.ensure(jetstream, self._streams):
             self._say_once(difference)
         self._made.clear()
-        bell = await client.subscribe(streams.QUESTIONS, cb=self._rung, pending_bytes_limit=2**20)
+        bell = await client.subscribe(layout.QUESTIONS, cb=self._lookout.rung, pending_bytes_limit=2**20)
         lost = self._link.while_up(asyncio.Event().wait())
-        work = (lost, self._sweep(jetstream), self._dispatch(client, jetstream))
+        work = (lost, self._lookout.run(jetstream), self._dispatch(client, jetstream))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -163,27 +144,6 @@ class Worker:
             self._warm = True
             logger.info("ready: %s", said)
             return
-
-    async def _rung(self, message: Msg) -> None:
-        """A question passed by: JetStream's subjects are ordinary ones, too. Its copy is not looked at."""
-        lane = streams.lane_of(message.subject)
-        if lane is not None:
-            self._lanes.ring(*lane, self._clock.monotonic())
-            self._news.set()
-
-    async def _sweep(self, jetstream: JetStreamContext) -> None:
-        """See what is stored: what was there before, was given back, or came over another server without a bell."""
-        while True:
-            self._waiting = await streams.waiting(jetstream)
-            if self._waiting.lanes:
-                self._lanes.wake(self._waiting.lanes, self._clock.monotonic())
-                self._news.set()
-            for subject in self._waiting.strays[:STRAYS_A_SWEEP_MAX]:
-                letter = await deadletters.bury_stray(jetstream, subject, self._judge.worker)
-                if letter is not None:
-                    self.numbers.dead.add(letter.kind)
-                    self._repeats.report(f"moved a question on {subject} to the dead letters: {letter.reason}")
-            await asyncio.sleep(SWEEP_S)
 
     async def _dispatch(self, client: Client, jetstream: JetStreamContext) -> None:
         if not self._warm:
@@ -232,7 +192,7 @@ class Worker:
             self._made.discard(name)
         except UplinkError as error:
             self._repeats.report(error)
-            await self._until_stop(asyncio.sleep(LANE_PAUSE_S if self._link.state.up else 0.0))
+            await until_set(self._stop, asyncio.sleep(LANE_PAUSE_S if self._link.state.up else 0.0))
         finally:
             now = self._clock.monotonic()
             if found is None:
@@ -263,17 +223,6 @@ class Worker:
             with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
                 await client.flush(2)
 
-    async def _until_stop(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await `work`, or cancel it when `stop()` is called."""
-        task = asyncio.create_task(work)
-        stopping = asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-        finally:
-            await end_tasks(task, stopping)
-
     def _watch(self) -> None:
         """The numbers that are asked for when somebody reads them."""
         watch = self.numbers.watch
@@ -283,9 +232,9 @@ class Worker:
         watch("vedette_worker_judging", "Questions in hand.", ("priority",),
               lambda: {(p,): float(self._places.taken(p)) for p in PRIORITIES})  # fmt: skip
         watch("vedette_worker_backlog", "Questions stored at the broker, those in hand included.", ("priority",),
-              lambda: {(p,): float(self._waiting.of(p)) for p in PRIORITIES})  # fmt: skip
+              lambda: {(p,): float(self._lookout.waiting.of(p)) for p in PRIORITIES})  # fmt: skip
         watch("vedette_worker_backlog_sites", "Sites with a question stored at the broker.", (),
-              lambda: {(): float(len({site for site, _ in self._waiting.lanes}))})  # fmt: skip
+              lambda: {(): float(len({site for site, _ in self._lookout.waiting.lanes}))})  # fmt: skip
         watch("vedette_worker_archive_waiting", "Verdicts that are not archived yet.", (),
               lambda: {(): float(self._shelf.waiting())})  # fmt: skip
 

@@ -240,5 +240,5 @@ def running(server: DashboardServer) -> Iterator[str]:
         yield server.url.rstrip("/")
     finally:
         server.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive(), "the dashboard did not stop"

@@ -128,9 +128,10 @@ class CountingTracker:
         self._next = 1
         self.times: list[float] = []
         self.unsettled: tuple[Box, ...] = ()
+        self.unconfirmed = False
 
     def update(
-        self, detections: Detections, t: float, planes: object = (), region: object = None
+        self, detections: Detections, t: float, planes: object = (), parts: object = ()
     ) -> tuple[TrackedObject, ...]:
         self.times.append(t)
         found = []

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 
+# Deadlines are written for a quiet machine. A busy one may be so many times slower, and nothing is wrong then.
+PATIENCE = 4.0
+
 
 def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "", *, every_s: float = 0.01) -> None:
-    """Return once `condition()` is true, or fail after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """Return once `condition()` is true, or fail after `seconds`, times PATIENCE."""
+    deadline = time.monotonic() + seconds * PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"it did not happen within {seconds} s: {what or condition}"
+        assert time.monotonic() < deadline, f"it did not happen within {seconds * PATIENCE:.0f} s: {what or condition}"
         threading.Event().wait(every_s)
+
+
+class Gate:
+    """Stands open until it is shut: `wait()` in any event loop, `open()` and `shut()` from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def shut(self) -> None:
+        with self._lock:
+            self._open = False
+
+    def open(self) -> None:
+        with self._lock:
+            self._open = True
+            waiting, self._waiting = self._waiting, []
+        for loop, passes in waiting:
+            with contextlib.suppress(RuntimeError):  # that loop has ended
+                loop.call_soon_threadsafe(_let_through, passes)
+
+    async def wait(self) -> None:
+        with self._lock:
+            if self._open:
+                return
+            loop = asyncio.get_running_loop()
+            passes: asyncio.Future[None] = loop.create_future()
+            self._waiting.append((loop, passes))
+        await passes
+
+
+def _let_through(passes: asyncio.Future[None]) -> None:
+    if not passes.done():
+        passes.set_result(None)

@@ -158,6 +158,12 @@ def egress(options: argparse.Namespace) -> int:
     return egress_command(options.config, asked, as_json=options.json)
 
 
+def notify_test(options: argparse.Namespace) -> int:
+    from appliance.alerts.notify.command import test_command
+
+    return test_command(options.config, options.target, as_json=options.json)
+
+
 def run_demo(options: argparse.Namespace) -> int:
     from appliance.demo.run import DemoOptions, demo
 

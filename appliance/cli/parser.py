@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from appliance.alerts.notify import arguments as notify_arguments
 from appliance.cli import commands, texts
 from appliance.egress import arguments as egress_arguments
 from appliance.escalate import calibrate_arguments
@@ -54,6 +55,8 @@ def build() -> argparse.ArgumentParser:
     grammar.command("calibrate", calibrate_arguments.CALIBRATE, calibrate_arguments.add_calibrate, commands.calibrate)
     grammar.command("export", export_arguments.EXPORT, export_arguments.add_export, commands.export_alerts)
     grammar.command("egress", egress_arguments.EGRESS, egress_arguments.add_egress, commands.egress)
+    notify = grammar.family("notify", notify_arguments.NOTIFY)
+    notify.verb("test", notify_arguments.TEST, notify_arguments.add_test, commands.notify_test)
     grammar.command("demo", texts.DEMO, _add_demo, commands.run_demo)
     return parser
 

@@ -19,6 +19,8 @@ SUMMARY = {
     "calibrate": "show what the router has learnt from reviews and verdicts, and the recall that it claims",
     "export": "export reviewed alerts as data to train a detector on",
     "egress": "print what left the site: when, why, how many bytes",
+    "notify": "who is told of alerts",
+    "notify test": "send each target a test message and say what came back",
     "demo": "see the whole thing work on this machine, with footage that comes along",
 }
 

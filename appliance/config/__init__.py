@@ -14,8 +14,14 @@ from appliance.config.escalation import Escalation as Escalation
 from appliance.config.escalation import OffPeak as OffPeak
 from appliance.config.escalation import Prices as Prices
 from appliance.config.escalation import Router as Router
+from appliance.config.escalation import SecondLook as SecondLook
 from appliance.config.escalation import TtlHours as TtlHours
 from appliance.config.escalation import Uplink as Uplink
+from appliance.config.notify import NtfyTarget as NtfyTarget
+from appliance.config.notify import Target as Target
+from appliance.config.notify import TargetName as TargetName
+from appliance.config.notify import WebhookTarget as WebhookTarget
+from appliance.config.notify import signing_key as signing_key
 from appliance.config.rules import DwellRule as DwellRule
 from appliance.config.rules import EnterRule as EnterRule
 from appliance.config.rules import ExitRule as ExitRule
@@ -39,3 +45,4 @@ from appliance.config.values import Schedule as Schedule
 from appliance.config.values import Seconds as Seconds
 from appliance.config.values import Share as Share
 from appliance.config.values import SharePoint as SharePoint
+from appliance.model import Detector as Detector

@@ -24,6 +24,20 @@ class Router(Section):
     temperature_max_c: float | None = None
 
 
+class SecondLook(Section):
+    """When and how the box itself looks at an alert once more while the cloud does not. See docs/second_look.md.
+
+    after_s: when an answer is late; detector_load_max: the share of the time in which the detector may be at work;
+    model: another network for it, None: the one of `detector`.
+    """
+
+    enabled: bool = True
+    per_minute: Annotated[int, Field(ge=1, le=60)] = 6
+    after_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
+    detector_load_max: Share = 0.7
+    model: Annotated[str, Field(min_length=1)] | None = None
+
+
 class OffPeak(Schedule):
     """When questions of these severities are sent; at other times they wait."""
 

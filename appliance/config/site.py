@@ -9,7 +9,8 @@ from pydantic import Field, SecretStr, model_validator
 
 from appliance import yamlfile
 from appliance.config.camera import Camera, CameraName
-from appliance.config.escalation import Escalation, Uplink
+from appliance.config.escalation import Escalation, SecondLook, Uplink
+from appliance.config.notify import Target, TargetName
 from appliance.config.storage import Storage
 from appliance.model import Detector
 from appliance.types import HealthKind
@@ -48,6 +49,7 @@ class Dashboard(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     token: SecretStr | None = None
     allowed_hosts: tuple[str, ...] = ()
+    public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
 
     @model_validator(mode="after")
     def _guarded(self) -> Dashboard:
@@ -69,8 +71,19 @@ class SiteConfig(Section):
     alerts: Alerts = Alerts()
     health: Health = Health()
     escalation: Escalation = Escalation()
+    second_look: SecondLook = SecondLook()
     uplink: Uplink | None = None
+    notify: Annotated[dict[TargetName, Target], Field(max_length=16)] = {}
     dashboard: Dashboard = Dashboard()
+
+    @model_validator(mode="after")
+    def _known_to_targets(self) -> SiteConfig:
+        rules = {rule.name for camera in self.cameras.values() for rule in camera.rules}
+        for name, target in self.notify.items():
+            for what, named, known in (("camera", target.cameras, self.cameras), ("rule", target.rules, rules)):
+                if strange := [each for each in named if each not in known]:
+                    raise ValueError(f"notify.{name}: there is no {what} `{strange[0]}` in this file")
+        return self
 
     def image_free(self, camera: str) -> bool:
         """No pixels of this camera may leave the site, by its own setting or the site's."""

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from appliance.dashboard.desk import Desk
 from appliance.dashboard.health_shapes import HEALTH_TITLES
+from appliance.dashboard.notices import notices_of
 from appliance.dashboard.shapes import AlertItem, EvidenceItem
 from appliance.dashboard.templating import score
 from appliance.store.alerts import AlertDetail, AlertRow, Cursor
@@ -90,6 +91,7 @@ def values(desk: Desk, detail: AlertDetail) -> dict[str, Any]:
         "answer_s": detail.verdict.applied_t - asked.created_t if detail.verdict and asked else 0.0,
         "delivery": asked,
         "steps": _steps(detail) if asked else (),
+        "notices": notices_of(desk, row.id),
         "end_words": _END_WORDS,
         "waiting_words": _waiting_words(desk, row, asked),
         "second_look": detail.second_look,

@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 
 from appliance.dashboard.desk import AtDesk, Desk
+from appliance.dashboard.notices import AlertTold
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.shapes import API, AlertFull, AlertItem, AlertPage, ReviewChange
+from appliance.dashboard.shapes import API, AlertItem, AlertPage, ReviewChange
 from appliance.store.alerts import AlertDetail, Cursor
 from appliance.store.rows import AlertRow
 from appliance.types import Severity
@@ -112,9 +113,9 @@ def list_alerts(
 
 
 @router.get("/{alert_id}")
-def one_alert(desk: AtDesk, alert_id: str) -> AlertFull:
-    """One alert with its events, evidence, delivery and verdict."""
-    return AlertFull.of(detail_of(desk, alert_id))
+def one_alert(desk: AtDesk, alert_id: str) -> AlertTold:
+    """One alert with its events, evidence, delivery and verdict, and who was told of it."""
+    return AlertTold.read(desk, detail_of(desk, alert_id))
 
 
 @router.post("/{alert_id}/review")

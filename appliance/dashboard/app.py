@@ -32,7 +32,7 @@ from appliance.dashboard.auth import Sessions, Throttle
 from appliance.dashboard.desk import Counts, Desk
 from appliance.dashboard.guard import Guard, Hosts
 from appliance.dashboard.pictures import Cut, Pictures, cut_from_recording
-from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder
+from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder, TargetsProbe
 from appliance.dashboard.stream import Hub
 from appliance.dashboard.templating import Templates
 from appliance.keep.keeper import Keeper
@@ -42,6 +42,7 @@ from appliance.store.cameras import Cameras
 from appliance.store.database import Database
 from appliance.store.health import HealthEvents
 from appliance.store.meter import Meter
+from appliance.store.notices import Notices
 from appliance.store.segments import Segments
 from appliance.store.storage import StorageBook
 
@@ -59,10 +60,11 @@ def create_app(
     health: HealthProbe | None = None,
     cut: Cut = cut_from_recording,
     relearn: RelearnOrder | None = None,
+    targets: TargetsProbe = lambda: (),
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `link` None: edge only; `meter` is the core's own."""
     token = config.dashboard.token
-    desk = _desk(db, meter, root, config, clock, (link, health, relearn), cut)
+    desk = _desk(db, meter, root, config, clock, (link, health, relearn, targets), cut)
     hub = Hub(db.rev, live.changes_of(desk.alerts, desk.cameras, desk.health_events), clock)
     sessions = Sessions(token.get_secret_value(), clock) if token is not None else None
     throttle = Throttle(clock)
@@ -86,7 +88,7 @@ def _desk(
     root: Path,
     config: SiteConfig,
     clock: Clock,
-    probes: tuple[LinkProbe | None, HealthProbe | None, RelearnOrder | None],
+    probes: tuple[LinkProbe | None, HealthProbe | None, RelearnOrder | None, TargetsProbe],
     cut: Cut,
 ) -> Desk:
     alerts_room, segments, boxes = Alerts(db), Segments(db), Boxes(db)
@@ -109,6 +111,8 @@ def _desk(
         link=probes[0],
         health=probes[1],
         relearn=probes[2],
+        targets=probes[3],
+        notices=Notices(db),
     )
 
 

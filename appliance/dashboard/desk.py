@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard.pictures import Pictures
-from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder
+from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder, TargetsProbe
 from appliance.dashboard.templating import Templates
 from appliance.keep.keeper import Keeper
 from appliance.store.alerts import AlertCounts, Alerts
@@ -20,6 +20,7 @@ from appliance.store.cameras import Cameras
 from appliance.store.database import Database
 from appliance.store.health import HealthEvents
 from appliance.store.meter import Meter
+from appliance.store.notices import Notices
 from appliance.store.segments import Segments
 from appliance.store.storage import StorageBook
 
@@ -71,6 +72,8 @@ class Desk:
     templates: Templates
     keeper: Keeper
     storage: StorageBook
+    notices: Notices
+    targets: TargetsProbe
     link: LinkProbe | None
     health: HealthProbe | None
     relearn: RelearnOrder | None = None

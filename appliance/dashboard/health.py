@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from appliance.dashboard.desk import AtDesk, Desk
+from appliance.dashboard.notices import failing
 
 router = APIRouter(tags=["health"])
 
@@ -40,7 +41,7 @@ def reasons(desk: Desk) -> list[str]:
             found.append(f"the cloud link is down{why}; what was flagged waits, unverified")
         elif link.breaker != "closed":
             found.append(f"the cloud does not answer: {link.breaker_why}; what was flagged waits, unverified")
-    return found
+    return found + failing(desk)
 
 
 @router.get("/healthz")

@@ -81,6 +81,7 @@ def metrics(desk: AtDesk, request: Request) -> PlainTextResponse:
     _cameras(out, desk)
     _meters(out, desk)
     _alerts(out, desk)
+    _targets(out, desk)
     _storage(out, desk)
     _process(out, desk, request.app.state.hub.viewers)
     return PlainTextResponse(out.text(), media_type="text/plain; version=0.0.4")
@@ -120,6 +121,13 @@ def _meters(out: Exposition, desk: Desk) -> None:
         if each.kind.startswith("unexamined_")
     ]
     out.add("vedette_frames_unexamined_by_reason_total", "counter", "Frames that did not get their look, and why.", why)
+    looks = [
+        ({"camera": each.camera, "outcome": each.kind.removeprefix("second_look_")}, float(each.amount))
+        for each in totals
+        if each.kind.startswith("second_look_")
+    ]
+    text = "Second looks of the box: confirmed, unsure, failed, retried, missed (no time), late (the cloud was faster)."
+    out.add("vedette_second_looks_total", "counter", text, looks)
     out.histogram("vedette_frame_age_seconds", "Age of a frame when the tracker hears of it.", _ages(totals))
     received = [
         ({"camera": each.camera, "counted": counted}, float(each.amount))
@@ -166,6 +174,23 @@ def _alerts(out: Exposition, desk: Desk) -> None:
     )
     waiting = [({"state": state}, float(amount)) for state, amount in outbox(desk.db).items()]
     out.add("vedette_outbox", "gauge", "Questions to the cloud that are not settled, by state.", waiting)
+
+
+def _targets(out: Exposition, desk: Desk) -> None:
+    found = desk.targets()
+    outcomes = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
+    ended: list[Sample] = [
+        ({"target": each.name, "outcome": outcome}, float(getattr(each, outcome)))
+        for each in found
+        for outcome in outcomes
+    ]
+    out.add("vedette_notices_total", "counter", "Alerts by what became of telling a target.", ended)
+    failures: list[Sample] = [({"target": each.name}, float(each.failures)) for each in found]
+    out.add("vedette_notify_failures_total", "counter", "Tries that did not arrive.", failures)
+    waiting: list[Sample] = [({"target": each.name}, float(each.waiting)) for each in found]
+    out.add("vedette_notify_waiting", "gauge", "Messages that are held or to be sent.", waiting)
+    ill: list[Sample] = [({"target": each.name}, float(each.failing_since is not None)) for each in found]
+    out.add("vedette_notify_failing", "gauge", "1 since a target's last message did not arrive.", ill)
 
 
 def _storage(out: Exposition, desk: Desk) -> None:

@@ -16,6 +16,7 @@ from appliance.dashboard.cameras import camera_of, full_camera
 from appliance.dashboard.desk import AtDesk, Desk
 from appliance.dashboard.health_events import health_page
 from appliance.dashboard.health_shapes import HEALTH_TITLES, HealthItem
+from appliance.dashboard.notices import failing
 from appliance.dashboard.shapes import AlertItem
 from appliance.dashboard.timeline import Show, takes_health, timeline_of
 from appliance.store.meter import Since
@@ -48,6 +49,7 @@ def alerts_page(desk: AtDesk, wanted: Filtered, before: Before = "", show: Show 
         headline_after_s=savings.HEADLINE_AFTER_S,
         settled_after_s=savings.SETTLED_AFTER_S,
         link_words=_link_words(desk),
+        untold=failing(desk),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,7 +52,48 @@ class HealthState:
     warnings: tuple[str, ...] = ()
 
 
+class TargetState(Protocol):
+    """How a target of `notify` does (`appliance.alerts.notify.ports.TargetState` is one). Counts are since the start.
+
+    failing_since: UTC seconds of the first failure since a message arrived; None: it is well. error: why it fails.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def failing_since(self) -> float | None: ...
+
+    @property
+    def error(self) -> str: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def told(self) -> int: ...
+
+    @property
+    def updated(self) -> int: ...
+
+    @property
+    def withdrawn(self) -> int: ...
+
+    @property
+    def quiet(self) -> int: ...
+
+    @property
+    def forbidden(self) -> int: ...
+
+    @property
+    def given_up(self) -> int: ...
+
+    @property
+    def failures(self) -> int: ...
+
+
 LinkProbe = Callable[[], LinkState]
 HealthProbe = Callable[[], HealthState]
+TargetsProbe = Callable[[], Sequence[TargetState]]
 RelearnOrder = Callable[[str, HealthKind], object]
 """(camera, kind): a person says that what the camera shows is right as it is."""

@@ -20,6 +20,7 @@ KIND_WORDS = {
     "crop": "Crops",
     "frame": "Pictures",
     "clip": "Clips",
+    "notice": "Notifications",
     "again": "Sent again after a cut",
     "resent": "Repeated by TCP",
     "protocol": "Protocol and connection",

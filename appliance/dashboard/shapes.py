@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
+from appliance.store.edge_rows import LookState, SecondLookRow
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -15,8 +16,6 @@ from appliance.store.rows import (
     EscalationRow,
     EvidenceRow,
     EvidenceState,
-    LookState,
-    SecondLookRow,
     StepEvidence,
     StepRow,
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 EGRESS = """\
 What left this site, when, why, and how many bytes: one line for each set of facts, picture and clip that the broker
-has stored, from the audit table, which nothing deletes. It only reads, and the appliance may run meanwhile.
+has stored, and each notification that arrived, from the audit table, which nothing deletes. It only reads, and the
+appliance may run meanwhile.
 
   vedette egress --config site.yaml
   vedette egress --config site.yaml --camera gate --from 2026-11-20T22:00 --to 2026-11-21T06:00

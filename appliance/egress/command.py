@@ -38,7 +38,7 @@ def egress_command(site_file: Path, asked: Asked, *, as_json: bool) -> int:
     if t1 <= t0:
         raise UsageError(f"--to {asked.t_to} is not after --from {asked.t_from}")
     rows = left_in(site.storage.dir.absolute() / DATABASE, t0, t1, asked.camera)
-    wanted = (row for row in rows if row.kind != "facts" or not asked.pictures)
+    wanted = (row for row in rows if row.kind not in {"facts", "notice"} or not asked.pictures)
     if as_json:
         for row in wanted:
             print(json.dumps(_as_json(row)))
@@ -66,7 +66,7 @@ def _print(rows: Iterable[AuditRow], console: Console) -> None:
     for row in rows:
         count[row.kind] += 1
         size[row.kind] += row.bytes
-        what = f"{iso_utc(row.t)}  {row.camera:<12}  {row.kind:<5}  {row.bytes:>9,}  {row.sha256[:12]}  {row.why}"
+        what = f"{iso_utc(row.t)}  {row.camera:<12}  {row.kind:<6}  {row.bytes:>9,}  {row.sha256[:12]}  {row.why}"
         console.print(escape(what))
     if not count:
         console.print("nothing left in that time")

@@ -84,14 +84,16 @@ class Breaker:
             self._try_at = self._clock.monotonic() + ANSWER_S
         self._tried = True
 
-    def heard(self) -> None:
-        """A verdict came."""
+    def heard(self) -> bool:
+        """A verdict came; returns whether that opens the way for what waited."""
         self._heard_at = self._clock.monotonic()
         self._backoff.forgive()
-        if self._silent:
-            self._silent = False
-            self._turn("closed", "")
-            logger.info("the cloud answers again: what waited is sent")
+        if not self._silent:
+            return False
+        self._silent = False
+        self._turn("closed", "")
+        logger.info("the cloud answers again: what waited is sent")
+        return True
 
     def look(self, oldest_s: float | None) -> None:
         """Call it now and then. oldest_s: for how long the oldest question at the cloud waits; None: there is none."""

@@ -1,4 +1,4 @@
-"""Evidence files cut into chunks, each with the headers under which it is published."""
+"""Questions and evidence files, the latter cut into chunks, each with the headers under which it is published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import EvidenceError
-from appliance.wire import CHUNK_BYTES, MediaRef, media_subject, message_id
+from appliance.store.rows import EscalationRow
+from appliance.wire import (
+    CHUNK_BYTES,
+    PRIORITIES,
+    MediaRef,
+    escalation_subject,
+    media_subject,
+    message_id,
+    question_message_id,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +55,10 @@ def chunk_message(site: str, ref: MediaRef, n: int, payload: bytes) -> Message:
         "Vedette-Chunk": f"{n + 1}/{ref.chunks}",
     }
     return Message(media_subject(site, ref.id, n), payload, headers, ref.kind)
+
+
+def question_message(row: EscalationRow, *, live: bool) -> Message:
+    """What waited goes to the workers as the least urgent: there, too, it must not be in the way of what is live."""
+    headers = {"Nats-Msg-Id": question_message_id(row.site, row.id, row.step)}
+    priority = row.priority if live else PRIORITIES[-1]
+    return Message(escalation_subject(row.site, priority), row.body.to_json(), headers, "facts")

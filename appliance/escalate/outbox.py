@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
+from appliance.escalate.departures import Departures, count_bytes
+from appliance.escalate.ending import Endings, read_media_of
 from appliance.escalate.turns import Turns
-from appliance.store.audit import Audit, AuditKind, AuditRow
 from appliance.store.changes import touch
+from appliance.store.clockmark import ClockMark
 from appliance.store.database import Database
-from appliance.store.rows import EscalationRow, MediaRow, read_escalation, read_media
-from appliance.store.steps import give_up
+from appliance.store.rows import EscalationRow, MediaRow, read_escalation
 
 AGAIN_FIRST_S = 900.0
 AGAIN_LAST_S = 6 * 3600.0
-_WHY_CHARS_MAX = 300
+_SEEN_WITHIN_S = 30.0  # a clock that was set is noticed this soon
 _BATCH = 500
 _FILES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
 
@@ -46,7 +47,9 @@ class Outbox:
         """expire_s: the age at which a question is given up; ttl_s: the same for some priorities."""
         self.db = self._db = db
         self._expire_s = dict.fromkeys(wire.PRIORITIES, expire_s) | dict(ttl_s or {})
-        self._audit = Audit(db)
+        self._departures = Departures(db)
+        self._endings = Endings(db, self._departures)
+        self._clock_mark = ClockMark(db)
 
     def next_ready(self, limit: int) -> list[EscalationRow]:
         """What is to be sent, in the order of its going (see turns.py), for who wants to know. Raises StoreError."""
@@ -68,24 +71,27 @@ class Outbox:
     def media_of(self, escalation: str) -> list[MediaRow]:
         """What an escalation carries, in order."""
         with self._db.read() as connection:
-            rows = connection.execute("SELECT * FROM media WHERE escalation = ? ORDER BY n", (escalation,))
-            return [read_media(row) for row in rows]
+            return read_media_of(connection, escalation)
 
     def chunk_acked(self, row: EscalationRow, media: MediaRow, chunks_acked: int, bytes_sent: int) -> None:
-        """The broker has stored `chunks_acked` chunks of a file now. Raises StoreError."""
+        """The broker has stored `chunks_acked` chunks of a file now. Raises StoreError.
+
+        Not flushed to the disk: that is done with the question's own `sent`, and after a power cut in between the
+        pictures go, and are noted, again.
+        """
         complete = chunks_acked >= media.ref.chunks
-        with self._db.transaction(durable=complete) as connection:
+        with self._db.transaction(durable=False) as connection:
             connection.execute(
                 "UPDATE media SET chunks_acked = ? WHERE escalation = ? AND n = ?", (chunks_acked, row.id, media.n)
             )
-            _count(connection, row, bytes_sent)
+            count_bytes(connection, row, bytes_sent)
             if complete:
-                self._left(connection, row, media.ref.kind, media.ref.bytes, media.ref.sha256, "")
+                self._departures.left(connection, row, media.ref.kind, media.ref.bytes, media.ref.sha256, "")
 
     def media_lost(self, row: EscalationRow, media: MediaRow, reason: str) -> None:
         """A file cannot be read any more: the question goes without it, and says so. Raises StoreError."""
         with self._db.transaction() as connection:
-            self._half_left(connection, row, media, "given up")
+            self._departures.half_left(connection, row, media, "given up")
             connection.execute("DELETE FROM media WHERE escalation = ? AND n = ?", (row.id, media.n))
             body = self._body(connection, row.id)
             rest = tuple(ref for ref in body.media if ref.id != media.ref.id)
@@ -101,7 +107,7 @@ class Outbox:
         """
         with self._db.transaction() as connection:
             for media in self.media_of(row.id):
-                self._half_left(connection, row, media, "withheld")
+                self._departures.half_left(connection, row, media, "withheld")
             connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
             body = self._body(connection, row.id).model_copy(update={"media": (), "can": (), "image_free": True})
             connection.execute("UPDATE escalation SET body = ? WHERE id = ?", (body.to_json().decode(), row.id))
@@ -114,10 +120,10 @@ class Outbox:
                    WHERE id = ? AND step = ? AND state IN ('ready', 'sent')""",
                 (t, row.id, row.step),
             )
-            _count(connection, row, bytes_sent)
+            count_bytes(connection, row, bytes_sent)
             facts = row.body.to_json()
             again = "sent again, as no verdict came; " if row.state == "sent" else ""
-            self._left(connection, row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), again)
+            self._departures.left(connection, row, "facts", len(facts), hashlib.sha256(facts).hexdigest(), again)
             if changed.rowcount and row.state != "sent":
                 touch(self._db, connection, row.alert)
 
@@ -140,16 +146,28 @@ class Outbox:
                    WHERE id = ? AND step = ?""",
                 (error, row.id, row.step),
             )
-            _count(connection, row, bytes_sent)
+            count_bytes(connection, row, bytes_sent)
 
     def clock_stepped(self, step_s: float) -> None:
-        """Move the open questions with the wall clock: they are no older than before it was set. Raises StoreError."""
-        with self._db.transaction() as connection:
+        """Move the open questions with the wall clock: they are no older than before it was set. Raises StoreError.
+
+        What has the time of this moment was made, or sent, by the clock as it is now, and stays.
+        """
+        now = self._db.clock.now()
+        with self._db.transaction(durable=bool(step_s)) as connection:
             connection.execute(
-                """UPDATE escalation SET created_t = created_t + :step, sent_t = sent_t + :step
-                   WHERE state IN ('waiting', 'ready', 'sent') AND created_t <= :before""",
-                {"step": step_s, "before": self._db.clock.now() - step_s},
+                """UPDATE escalation SET
+                       created_t = iif(created_t > :before OR created_t BETWEEN :since AND :now,
+                                       created_t, created_t + :step),
+                       sent_t = iif(sent_t > :before OR sent_t BETWEEN :since AND :now, sent_t, sent_t + :step)
+                   WHERE :step <> 0 AND state IN ('waiting', 'ready', 'sent')""",
+                {"step": step_s, "before": now - step_s, "since": now - _SEEN_WITHIN_S, "now": now},
             )
+            self._clock_mark.set()
+
+    def clock_missed_s(self) -> float:
+        """Seconds by which the clock was stepped while nobody looked, before this start. Raises StoreError."""
+        return self._clock_mark.missed_s()
 
     def probe(self) -> None:
         """Whether what is sent now could be noted. Raises StoreUnavailable while it could not."""
@@ -161,7 +179,7 @@ class Outbox:
         for priority, age_s in self._expire_s.items():
             while rows := self._too_old(priority, t - age_s):
                 for row in rows:
-                    self._expire(row)
+                    self._endings.expire(row, age_s)
                 count += len(rows)
         return count
 
@@ -213,24 +231,7 @@ class Outbox:
 
         What the cloud said of an earlier step stands. Raises StoreError.
         """
-        with self._db.transaction() as connection:
-            ended = row.step > 0 and give_up(self._db, connection, row, why, self._db.clock.now())
-            if not ended:
-                connection.execute(
-                    "UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ?",
-                    (f"given up: {why}", row.id),
-                )
-            media = self.media_of(row.id)
-            for each in media:
-                self._half_left(connection, row, each, "given up")
-            connection.execute("DELETE FROM media WHERE escalation = ?", (row.id,))
-            own = [each.path for each in media if _is_its_own(connection, row.alert, each.path)]
-            connection.executemany(
-                "UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ? WHERE alert = ? AND path = ?",
-                [(why, row.alert, path) for path in own],
-            )
-            touch(self._db, connection, row.alert)
-        return own
+        return self._endings.drop(row, why)
 
     def counts(self) -> OutboxCounts:
         """Numbers for the dashboard and /metrics."""
@@ -242,78 +243,7 @@ class Outbox:
             ).fetchone()[0]
         return OutboxCounts(**states, oldest_t=oldest)
 
-    def _expire(self, row: EscalationRow) -> None:
-        if row.step and self._end_with_what_was_said(row):
-            return
-        hours = self._expire_s[row.priority] / 3600
-        why = "no verdict came" if row.state == "sent" else f"could not be sent ({row.error or 'no connection'})"
-        with self._db.transaction() as connection:
-            changed = connection.execute(
-                "UPDATE escalation SET state = 'expired', error = ? WHERE id = ? AND state = ?",
-                (f"given up after {hours:g} h: {why}", row.id, row.state),
-            )
-            if changed.rowcount:
-                for media in self.media_of(row.id):
-                    self._half_left(connection, row, media, "given up")
-                touch(self._db, connection, row.alert)
-
-    def _end_with_what_was_said(self, row: EscalationRow) -> bool:
-        """The cloud saw the first evidence and was unsure; that stands when what it asked for could not be sent."""
-        hours = self._expire_s[row.priority] / 3600
-        why = f"no answer to that came within {hours:g} h"
-        if row.state != "sent":
-            why = f"that could not be sent within {hours:g} h ({row.error or 'no connection'})"
-        with self._db.transaction() as connection:
-            ended = give_up(self._db, connection, row, why, self._db.clock.now())
-            for media in self.media_of(row.id) if ended else ():
-                self._half_left(connection, row, media, "given up")
-        return ended
-
-    def _half_left(self, connection: sqlite3.Connection, row: EscalationRow, media: MediaRow, note: str) -> None:
-        """A picture of which some chunks left has left in part, and the audit says so."""
-        if 0 < media.chunks_acked < media.ref.chunks:
-            size = min(media.chunks_acked * wire.CHUNK_BYTES, media.ref.bytes)
-            self._left(connection, row, media.ref.kind, size, media.ref.sha256, f"in part, then {note}; ")
-
-    def _left(
-        self, connection: sqlite3.Connection, row: EscalationRow, kind: AuditKind, size: int, sha256: str, note: str
-    ) -> None:
-        why = f"{note}rule {row.body.rule}: {row.body.question}"[:_WHY_CHARS_MAX]
-        self._audit.write(
-            AuditRow(
-                t=self._db.clock.now(),
-                camera=row.camera,
-                escalation=row.id,
-                kind=kind,
-                bytes=size,
-                sha256=sha256,
-                why=why,
-            ),
-            connection,
-        )
-
     def _body(self, connection: sqlite3.Connection, escalation: str) -> wire.Escalation:
         row = connection.execute("SELECT body FROM escalation WHERE id = ?", (escalation,)).fetchone()
         body: wire.Escalation = wire.Escalation.from_json(row["body"].encode())
         return body
-
-
-def _count(connection: sqlite3.Connection, row: EscalationRow, bytes_sent: int) -> None:
-    """Bytes that left for the step that `row` was read at."""
-    connection.execute("UPDATE escalation SET bytes_sent = bytes_sent + ? WHERE id = ?", (bytes_sent, row.id))
-    connection.execute(
-        """INSERT INTO step (escalation, n, bytes_sent) VALUES (?, ?, ?)
-           ON CONFLICT DO UPDATE SET bytes_sent = bytes_sent + excluded.bytes_sent""",
-        (row.id, row.step, bytes_sent),
-    )
-
-
-def _is_its_own(connection: sqlite3.Connection, alert: str, path: str) -> bool:
-    """Whether neither another question nor the alert's own page shows this file."""
-    row = connection.execute(
-        """SELECT EXISTS (SELECT 1 FROM media WHERE path = ?1) OR EXISTS (
-               SELECT 1 FROM evidence WHERE alert = ?2 AND path = ?1
-               AND (kind IN ('still', 'boxes') OR kind = 'clip' AND n = 0)) AS shown""",
-        (path, alert),
-    ).fetchone()
-    return not row["shown"]

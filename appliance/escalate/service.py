@@ -14,8 +14,10 @@ from appliance.clock import Clock
 from appliance.config import Uplink as Settings
 from appliance.escalate.border import Border
 from appliance.escalate.limits import Limits
+from appliance.escalate.notary import Notary
 from appliance.escalate.outbox import Outbox
-from appliance.escalate.uplink import Meter, Uplink
+from appliance.escalate.toll import Meter
+from appliance.escalate.uplink import Uplink
 from appliance.escalate.verdicts import Settles, VerdictCounts, Verdicts
 
 
@@ -40,8 +42,10 @@ class EscalationService:
         border: Border | None = None,
     ) -> None:
         self._link = Link(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
-        self._uplink = Uplink(self._link, outbox, root, meter, clock, Limits.of(settings), border)
-        self._verdicts = Verdicts(self._link, site, alerts, clock, changed, self._uplink.heard)
+        notary = Notary(outbox.db)
+        limits = Limits.of(settings)
+        self._uplink = Uplink(self._link, outbox, root, meter, clock, limits, border, notary=notary)
+        self._verdicts = Verdicts(self._link, site, alerts, notary, clock, changed, self._uplink.heard)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
         self._stopped = threading.Event()

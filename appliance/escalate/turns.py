@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,9 @@ PENALTY_S = 60.0  # each failed attempt lets others of that age go first, so tha
 PENALTIES_MAX = 10
 BACKLOG_SHARE = 0.1  # of the bytes is the backlog's, however much is live
 CLAIM_BYTES = 16 * 1024
+PAGE_S = 1.0  # the order of the backlog is looked up this often: who waited loses nothing by it
 _HEAD = 16
+_PAGE = 64
 _FOREVER_S = 1e9
 _INDEXED = "state IN ('waiting', 'ready', 'sent')"  # said as the partial index says it, or SQLite does not use it
 
@@ -33,19 +36,35 @@ class Turn:
 class Turns:
     """Picks from the outbox's ready questions. Owner: the uplink's task.
 
-    State: the bytes that the backlog may claim because what is live went before it. All picks go by the index on
-    state, priority and age: they cost the same with ten questions and with a hundred thousand.
+    State: the bytes that the backlog may claim because what is live went before it, and the backlog's next few, in
+    their order, for PAGE_S; each is looked at again when its turn comes. All picks go by the index on state, priority
+    and age: they cost the same with ten questions and with a hundred thousand.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._claim = 0.0
+        self._page: list[_Place] = []
+        self._page_of: tuple[float, tuple[str, ...]] = (0.0, ())
 
-    def pick(self, now: float, priorities: Sequence[str] = PRIORITIES, busy: Collection[str] = ()) -> Turn | None:
-        """The next question of `priorities` that is not `busy`; None: there is none. Raises StoreError."""
-        live = self._live(now, priorities, busy)
-        waited = self._backlog(now, priorities, busy)
-        if live is not None and (waited is None or self._claim < CLAIM_BYTES):
+    @property
+    def owes(self) -> bool:
+        """The backlog's share is due, whatever is live."""
+        return self._claim >= CLAIM_BYTES
+
+    def pick(
+        self, now: float, priorities: Sequence[str] = PRIORITIES, busy: Collection[str] = (), *, live_only: bool = False
+    ) -> Turn | None:
+        """The next question of `priorities` that is not `busy`; None: there is none. Raises StoreError.
+
+        live_only: of the backlog nothing may go now, and there is some.
+        """
+        with self._db.read() as connection:
+            live = self._live(connection, now, priorities, busy)
+            if live_only:
+                return Turn(live, live=True, contested=True) if live is not None else None
+            waited = self._waited(connection, now, priorities, busy)
+        if live is not None and (waited is None or not self.owes):
             return Turn(live, live=True, contested=waited is not None)
         return Turn(waited, live=False, contested=live is not None) if waited is not None else None
 
@@ -58,44 +77,85 @@ class Turns:
         else:
             self._claim -= size
 
-    def _live(self, now: float, priorities: Sequence[str], busy: Collection[str]) -> EscalationRow | None:
+    def _live(
+        self, connection: sqlite3.Connection, now: float, priorities: Sequence[str], busy: Collection[str]
+    ) -> EscalationRow | None:
         """Within a priority the oldest first, those that failed later."""
         for priority in LIVE_PRIORITIES:
             if priority in priorities:
-                after = (priority, now - LIVE_S)
-                found = self._heads("priority = ? AND created_t > ?", after, busy)
-                if found:
-                    return self._read(min(found)[1])
+                places, _ = _heads(connection, "created_t > ?", (priority, now - LIVE_S), _HEAD + len(busy))
+                free = [place for place in places if place.name not in busy]
+                if free:
+                    return _read(connection, min(free))
         return None
 
-    def _backlog(self, now: float, priorities: Sequence[str], busy: Collection[str]) -> EscalationRow | None:
+    def _waited(
+        self, connection: sqlite3.Connection, now: float, priorities: Sequence[str], busy: Collection[str]
+    ) -> EscalationRow | None:
         """By priority, then by age, where waiting makes up for priority."""
-        heads = []
-        for rank, priority in enumerate(PRIORITIES):
-            if priority in priorities:
-                end = now - LIVE_S if priority in LIVE_PRIORITIES else now + _FOREVER_S
-                found = self._heads("priority = ? AND created_t <= ?", (priority, end), busy)
-                heads += [(rank * AGEING_S + due, name) for due, name in found]
-        return self._read(min(heads)[1]) if heads else None
+        looked_t, of = self._page_of
+        if of != tuple(priorities) or not looked_t <= now < looked_t + PAGE_S:
+            self._page = []
+        for fresh in (False, True):
+            if fresh:
+                self._page, self._page_of = _page(connection, now, priorities, len(busy)), (now, tuple(priorities))
+            for place in list(self._page):
+                if place.name in busy:
+                    continue
+                row = _read(connection, place)
+                if row is not None and row.attempts == place.attempts:
+                    return row
+                self._page.remove(place)
+                if row is not None:  # it failed meanwhile, and its place is another one
+                    break
+        return None
 
-    def _heads(self, where: str, values: tuple[str, float], busy: Collection[str]) -> list[tuple[float, str]]:
-        """The first of a priority, each with its place in the order: the oldest, and the oldest that never failed."""
-        found: list[tuple[float, str]] = []
-        with self._db.read() as connection:
-            for extra, count in (("", _HEAD), ("AND attempts = 0", 1)):
-                rows = connection.execute(
-                    f"""SELECT id, created_t, attempts FROM escalation
-                        WHERE {_INDEXED} AND state = 'ready' AND {where} {extra} ORDER BY created_t LIMIT ?""",
-                    (*values, len(busy) + count),
-                )
-                found += [
-                    (row["created_t"] + min(row["attempts"], PENALTIES_MAX) * PENALTY_S, row["id"])
-                    for row in rows
-                    if row["id"] not in busy
-                ]
-        return found
 
-    def _read(self, name: str) -> EscalationRow | None:
-        with self._db.read() as connection:
-            row = connection.execute("SELECT * FROM escalation WHERE id = ?", (name,)).fetchone()
-        return read_escalation(row) if row is not None else None
+@dataclass(frozen=True, slots=True, order=True)
+class _Place:
+    """Where a question stands in the order. due: the lower, the earlier."""
+
+    due: float
+    name: str
+    attempts: int
+
+
+def _page(connection: sqlite3.Connection, now: float, priorities: Sequence[str], busy: int) -> list[_Place]:
+    """The next of the backlog, in order, as far as it is sure that no other belongs between them."""
+    places, sure = [], float("inf")
+    for rank, priority in enumerate(PRIORITIES):
+        if priority in priorities:
+            end = now - LIVE_S if priority in LIVE_PRIORITIES else now + _FOREVER_S
+            found, until = _heads(connection, "created_t <= ?", (priority, end), _PAGE + busy, rank * AGEING_S)
+            places += found
+            sure = min(sure, until)
+    places.sort()
+    return [place for n, place in enumerate(places) if place.due <= sure or n <= busy]
+
+
+def _heads(
+    connection: sqlite3.Connection, where: str, values: tuple[str, float], count: int, later_s: float = 0.0
+) -> tuple[list[_Place], float]:
+    """The first of a priority: the oldest, and the oldest that never failed; and from which place on there are more."""
+    found: dict[str, _Place] = {}
+    until = float("inf")
+    for extra in ("", "AND attempts = 0"):
+        rows = connection.execute(
+            f"""SELECT id, created_t, attempts FROM escalation
+                WHERE {_INDEXED} AND state = 'ready' AND priority = ? AND {where} {extra}
+                ORDER BY created_t LIMIT ?""",
+            (*values, count),
+        ).fetchall()
+        for row in rows:
+            due = row["created_t"] + later_s + min(row["attempts"], PENALTIES_MAX) * PENALTY_S
+            found[row["id"]] = _Place(due, row["id"], row["attempts"])
+        if len(rows) < count:
+            break
+        until = min(until, rows[-1]["created_t"] + later_s)
+    return list(found.values()), until
+
+
+def _read(connection: sqlite3.Connection, place: _Place) -> EscalationRow | None:
+    """The question, if it still is to be sent."""
+    row = connection.execute("SELECT * FROM escalation WHERE id = ? AND state = 'ready'", (place.name,)).fetchone()
+    return read_escalation(row) if row is not None else None

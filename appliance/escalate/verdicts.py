@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,13 +18,12 @@ from appliance.backoff import Backoff
 from appliance.broker import Link
 from appliance.clock import Clock
 from appliance.errors import StoreUnavailable, UplinkError
+from appliance.escalate.feed import Feed
+from appliance.escalate.notary import Notary
 from appliance.store.steps import Answered
 from appliance.telemetry import Repeats
 from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
 
-PULL_S = 30.0
-BATCH = 32
-BATCH_S = 0.05
 ACK_WAIT_S = 30.0
 AGAIN_S = 5.0
 
@@ -62,6 +61,7 @@ class Verdicts:
         link: Link,
         site: str,
         alerts: Settles,
+        notary: Notary,
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
         heard: Callable[[], None] = lambda: None,
@@ -71,6 +71,7 @@ class Verdicts:
         self._link = link
         self._site = site
         self._alerts = alerts
+        self._notary = notary
         self._clock = clock
         self._changed = changed
         self._said = ""
@@ -92,24 +93,14 @@ class Verdicts:
     async def run_once(self, went_well: Callable[[], None] = lambda: None) -> None:
         """Apply verdicts for as long as one connection lasts. Raises UplinkError when it ends."""
         client = await self._link.client()
-        subscription = await self._link.while_up(self._subscribe(client.jetstream(timeout=10)))
+        consumer = await self._link.while_up(self._consumer(client.jetstream(timeout=10)))
         self._said = ""
         went_well()
-        batch, wait_s = 1, PULL_S
-        while True:
-            try:
-                messages = await self._link.while_up(subscription.fetch(batch, timeout=wait_s))
-            except (nats.errors.TimeoutError, asyncio.TimeoutError):
-                batch, wait_s = 1, PULL_S
-                continue
-            except (nats.errors.Error, OSError) as error:
-                raise UplinkError(f"the verdicts cannot be pulled: {type(error).__name__}") from None
-            for message in messages:
-                await self._take(message)
-            # Where one came, more may wait behind it (a backlog's, say), and a live one behind them.
-            batch, wait_s = BATCH, BATCH_S
+        async with Feed(self._link, client, STREAM_VERDICT, consumer) as feed:
+            while True:
+                await self._take(await feed.next())
 
-    async def _subscribe(self, jetstream: JetStreamContext) -> JetStreamContext.PullSubscription:
+    async def _consumer(self, jetstream: JetStreamContext) -> str:
         """Make the site's consumer, or find it: it remembers what was acknowledged while we were away."""
         name = f"site-{self._site}"
         wanted = ConsumerConfig(
@@ -125,7 +116,7 @@ class Verdicts:
                 await jetstream.consumer_info(STREAM_VERDICT, name)
             except nats.js.errors.NotFoundError:
                 await jetstream.add_consumer(STREAM_VERDICT, wanted)
-            return await jetstream.pull_subscribe_bind(name, stream=STREAM_VERDICT)
+            return name
         except nats.js.errors.NotFoundError:
             raise UplinkError("no worker has made the streams yet") from None
         except nats.js.errors.APIError as error:
@@ -133,7 +124,29 @@ class Verdicts:
         except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
             raise UplinkError(f"the verdict consumer cannot be reached: {type(error).__name__}") from None
 
-    async def _take(self, message: Msg) -> None:
+    async def _take(self, messages: Sequence[Msg]) -> None:
+        """Apply them in one transaction, and then acknowledge each."""
+        found = [(message, verdict) for message in messages if (verdict := await self._read(message)) is not None]
+        if not found:
+            return
+        try:
+            outcomes = await self._notary.note(lambda: self._answer([verdict for _, verdict in found]))
+        except StoreUnavailable:
+            for message, _ in found:
+                await self._say(message.nak(delay=AGAIN_S))
+            raise
+        self._heard()
+        for (message, verdict), outcome in zip(found, outcomes, strict=True):
+            self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
+            await self._say(message.ack())
+            if outcome != "known":
+                said = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
+                logger.info("verdict on alert %s: %s", verdict.alert, said)
+        if any(outcome != "known" for outcome in outcomes):
+            self._changed()
+
+    async def _read(self, message: Msg) -> Verdict | None:
+        """The verdict; None: it is none of ours, and was refused."""
         try:
             verdict: Verdict = Verdict.from_json(message.data)
             if verdict.site != self._site:
@@ -142,19 +155,11 @@ class Verdicts:
             self._count(refused=1)
             self._refusals.report(f"refused a verdict: {error}")
             await self._say(message.term())
-            return
-        try:
-            outcome = self._alerts.answer(verdict, self._clock.now())
-        except StoreUnavailable:
-            await self._say(message.nak(delay=AGAIN_S))
-            raise
-        self._heard()
-        self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
-        await self._say(message.ack())
-        if outcome != "known":
-            said = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
-            logger.info("verdict on alert %s: %s", verdict.alert, said)
-            self._changed()
+            return None
+        return verdict
+
+    def _answer(self, verdicts: Sequence[Verdict]) -> list[Answered]:
+        return [self._alerts.answer(verdict, self._clock.now()) for verdict in verdicts]
 
     async def _say(self, acknowledgement: object) -> None:
         """An acknowledgement that does not get through means one more delivery, which changes nothing."""

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 import av
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from appliance.detect import detector, precision
 from appliance.errors import UsageError
 from appliance.ingest.channel import Channel
 from appliance.ingest.process import DetectorHangs, Ingest
+from appliance.ingest.second.aside import Eye
 from appliance.telemetry import configure_logging
 from appliance.track.tracker import Tracker
 from appliance.wire import WireError, decode_command
@@ -46,7 +48,7 @@ def main() -> int:
     try:
         site = _read_site()
         eye = detector.load(precision.settled(site.detector, site.storage.dir))
-        ingest = Ingest(site, eye, Tracker, Channel(out), SystemClock())
+        ingest = Ingest(site, eye, Tracker, Channel(out), SystemClock(), _second(site))
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
@@ -87,6 +89,14 @@ def _read_site() -> SiteConfig:
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
+def _second(site: SiteConfig) -> Callable[[], Eye] | None:
+    """Another network for second looks, if one is named. It is loaded when the first is asked for."""
+    named = site.second_look.model
+    if named is None:
+        return None
+    return lambda: detector.load(site.detector.model_copy(update={"model": named, "precision": "auto", "labels": None}))
+
+
 def _watch_stdin(ingest: Ingest) -> None:
     """What the core has to say, a JSON line each; the end of it is the end of us."""
     with contextlib.suppress(OSError, ValueError):
@@ -96,7 +106,7 @@ def _watch_stdin(ingest: Ingest) -> None:
             except WireError as error:
                 logger.warning("a command of the core was not understood: %s", error)
             else:
-                ingest.relearn(command.camera, command.kind)
+                ingest.order(command)
     ingest.stop()
 
 

@@ -18,20 +18,24 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.errors import DetectorError
 from appliance.ingest.gate import Gate
-from appliance.ingest.picture import Pictures, quarter_turns, snapped, upright, upright_size
-from appliance.ingest.region import TOLD_MIN, choose, cut_off, known, placed, size_of, within
+from appliance.ingest.mosaic import Mosaic, lay
+from appliance.ingest.picture import Pictures, quarter_turns, upright, upright_size
+from appliance.ingest.region import TOLD_MIN, Grid, choose, known, within
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
-QUIET_AFTER_S = 2.0
+QUIET_AFTER_S = 1.0
 WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
 STANDING_EVERY_S = 2.0  # while somebody stands still, so by key frames; a parked car waits for the heartbeat
 STANDING_S = 4.5
 UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
+CONFIRM_S = 0.06  # in `lowest`: who is new is looked at again with the next picture, at 30 a second the one after it
 SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
 RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
+FEW = 3  # people: where more are followed they cross, and who is who may hang on a score that a part changes by 0.01
 LATE_SHARE = 0.1  # of heartbeat_s: a key frame that comes that much later is waited for
 _EARLY_S = 0.002
+SEEN_EVERY_S = 1.0  # what the sentry watches for lasts for seconds: while pictures come faster, it needs not all
 
 
 class Detector(Protocol):
@@ -79,13 +83,18 @@ class Tracker(Protocol):
         """Where the next look is needed because of what is followed: all but what rests."""
         ...
 
+    @property
+    def unconfirmed(self) -> bool:
+        """Somebody was found in the last look who is not told of until another one has found them, too."""
+        ...
+
     def update(
-        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], region: Box | None = None
+        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], parts: Sequence[Box] = ()
     ) -> tuple[TrackedObject, ...]:
         """The objects of this frame. Called only for frames that were looked at; `t` rises.
 
-        planes: the whole picture, brightness and perhaps two colour planes, upright (see `Pictures.planes`). region:
-        the part of the picture that was looked at; None: all of it. Boxes are always shares of the whole picture.
+        planes: the whole picture, brightness and perhaps two colour planes, upright (see `Pictures.planes`). parts:
+        of the picture, those that were looked at; none: all of it. Boxes are always shares of the whole picture.
         """
         ...
 
@@ -96,14 +105,14 @@ Lens = Callable[[int, float, av.VideoFrame], av.VideoFrame]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A frame that is due. priority: how much moved, 0..1; a frame that is due anyway has 0. region: the part of it to
-    be shown to the detector, shares of the upright picture; None: all of it."""
+    """A frame that is due. priority: how much moved, 0..1; a frame that is due anyway has 0. mosaic: the parts
+    of it to be shown to the detector; None: all of it."""
 
     frame: int
     t: float
     picture: av.VideoFrame
     priority: float
-    region: Box | None = None
+    mosaic: Mosaic | None = None
 
 
 class Examiner:
@@ -115,7 +124,7 @@ class Examiner:
 
     lens: put before gate and detector; asked only for frames that are in step. settle: brings in the results of all
     looks so far. A replay that asks the detector ahead passes it; it is called only where a decision hangs on them.
-    seen: shown the gate's small plane of every frame that is in step (see `health.sentry.Sentry.look`).
+    seen: shown a small plane of the frames that are in step, one each SEEN_EVERY_S (see `health.sentry.Sentry.look`).
     """
 
     def __init__(
@@ -137,7 +146,9 @@ class Examiner:
         self._lens = lens
         self._settle = settle
         self._seen = seen
-        self._gate = Gate(eager=plan.latency == "lowest")
+        self._seen_by_t = float("-inf")
+        self._hurries = plan.latency == "lowest"
+        self._gate = Gate(eager=self._hurries)
         self._for_gate = Pictures()
         self._sketched: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
         self._for_detector = Pictures()
@@ -146,6 +157,7 @@ class Examiner:
         self._moved_t = float("-inf")
         self._seen_t = float("-inf")
         self._standing_t = float("-inf")
+        self._new_t = float("-inf")
         self._seq = 0
         self._step = detector.shape_step if isinstance(detector, Elastic) else 0
         self._whole_t = float("-inf")
@@ -169,14 +181,15 @@ class Examiner:
         """A look to be taken, or None: too early, or nothing moves, nothing is followed and the heartbeat is not due.
 
         Call it for each decoded frame in order. next_s: no other may come for so long; a heartbeat that would fall due
-        before that, by more than LATE_SHARE, is due now.
+        before that, by more than LATE_SHARE, is due now. In `lowest` who is new is looked at again at once.
         """
-        if not self._in_step(t):
+        if not self._in_step(t) and not self._hurried(t):
             return None
         if self._lens is not None:
             picture = self._lens(frame, t, picture)
         sketch = self._sketch(picture)
-        if self._seen is not None:
+        if self._seen is not None and not 0 <= t - self._seen_by_t < SEEN_EVERY_S - _EARLY_S:
+            self._seen_by_t = t
             self._seen(t, self._for_gate.luma(picture))
         motion = self._gate.measure(sketch)
         if motion.priority > 0:
@@ -187,10 +200,10 @@ class Examiner:
         if not self._wanted(t) and not self.overdue(t + next_s - LATE_SHARE * self._heartbeat_s):
             return None
         self._look_t = t
-        region = None if motion.whole else self._region(t, picture)
-        if region is None:
+        mosaic = None if motion.whole else self._parts(t, picture)
+        if mosaic is None:
             self._whole_t, self._whole_next = t, False
-        return Look(frame, t, picture, motion.priority, region)
+        return Look(frame, t, picture, motion.priority, mosaic)
 
     def moved(self, t: float) -> bool:
         """The gate saw something move at `t`, or a moment before. Called by the camera's thread."""
@@ -223,13 +236,11 @@ class Examiner:
     def picture(self, look: Look) -> NDArray[np.uint8]:
         """What the detector is to be shown of a look, as it wants it: uint8 BGR (height, width, 3), upright.
 
-        A part of a picture comes at the scale of the whole one, its sides multiples of `Elastic.shape_step` or as long
-        as the picture's.
+        Parts of a picture come at the scale of the whole one, as one picture whose sides are multiples of
+        `Elastic.shape_step`.
         """
-        size = self._detector.picture_size(*upright_size(look.picture))
-        if look.region is None:
-            return self._for_detector.bgr(look.picture, size)
-        return self._for_detector.bgr(look.picture, size_of(look.region, size, self._step), look.region)
+        picture = self._for_detector.bgr(look.picture, self._detector.picture_size(*upright_size(look.picture)))
+        return picture if look.mosaic is None else look.mosaic.draw(picture)
 
     def result(self, look: Look, detections: Detections | None) -> FrameBoxes:
         """What is known of the frame. None: the detector did not answer, so nothing is said about it."""
@@ -239,6 +250,7 @@ class Examiner:
         else:
             objects = self._objects = tuple(map(_rounded, self._tracked(look, detections)))
             self._unsettled = self._tracker.unsettled
+            self._new_t = look.t if self._tracker.unconfirmed else float("-inf")
             if self._unsettled:
                 self._seen_t = look.t
             if any(each.label not in VEHICLES for each in objects):
@@ -255,20 +267,19 @@ class Examiner:
 
     def _tracked(self, look: Look, found: Detections) -> tuple[TrackedObject, ...]:
         planes = self._for_detector.planes(look.picture)
-        if look.region is None:
+        if look.mosaic is None:
             self._whole_seen_t = look.t
             return self._tracker.update(found, look.t, planes)
-        found = placed(found, look.region)
-        cut = cut_off(found, look.region, self._detector.picture_size(*upright_size(look.picture)))
-        self._whole_next |= any(map(self._is_new, found.select(cut & (found.scores >= TOLD_MIN)).boxes.tolist()))
-        return self._tracker.update(found.select(~cut), look.t, planes, region=look.region)
+        found, cut = look.mosaic.told_apart(found)
+        self._whole_next |= any(map(self._is_new, cut.select(cut.scores >= TOLD_MIN).boxes.tolist()))
+        return self._tracker.update(found, look.t, planes, parts=look.mosaic.parts)
 
     def _is_new(self, box: Sequence[float]) -> bool:
         """Whether what a part of the picture shows a piece of is none of what is followed."""
         return all(within(box, each.box) < 0.5 for each in self._objects)
 
-    def _region(self, t: float, picture: av.VideoFrame) -> Box | None:
-        """The part of the picture to be shown to the detector; None: all of it."""
+    def _parts(self, t: float, picture: av.VideoFrame) -> Mosaic | None:
+        """The parts of the picture to be shown to the detector; None: all of it."""
         if self._whole_due(t):
             return None
         if self._settle is not None:
@@ -277,13 +288,13 @@ class Examiner:
             return None
         if t - self._whole_t >= UNSURE_EVERY_S - _EARLY_S and not known(self._unsettled, self._objects):
             return None
+        if sum(each.label not in VEHICLES for each in self._objects) > FEW:
+            return None
         turns = quarter_turns(picture)
         moved = [upright(box, turns) for at, boxes in self._recent if t - at <= RECENT_S for box in boxes]
-        size = self._detector.picture_size(*upright_size(picture))
-        chosen = choose(moved, self._unsettled, size, self._step)
-        if chosen is None or any(0.0 < within(each.box, chosen) < 0.99 for each in self._objects):
-            return None  # of a parked car that is cut in two, either half is one too many
-        return snapped(chosen, picture)
+        grid = Grid(self._detector.picture_size(*upright_size(picture)), self._step)
+        parts = choose(moved, self._unsettled, [each.box for each in self._objects], grid)
+        return lay(parts, grid) if parts else None
 
     def _whole_due(self, t: float) -> bool:
         return not self._step or self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S
@@ -297,7 +308,17 @@ class Examiner:
 
     def until_step_s(self, t: float) -> float:
         """Seconds from camera time `t` on until another frame can be due. Called by the camera's thread."""
-        return 0.0 if self._next_t is None else max(0.0, self._next_t - t)
+        if self._next_t is None or (self._hurries and self.moved(t)):
+            return 0.0
+        return max(0.0, self._next_t - t)
+
+    def _hurried(self, t: float) -> bool:
+        """The last look found somebody who moves and is not told of yet: this picture says whether there is anybody."""
+        if not self._hurries or t - self._look_t < CONFIRM_S or not self.moved(t):
+            return False
+        if self._settle is not None:
+            self._settle()
+        return self._new_t == self._look_t
 
     def _in_step(self, t: float) -> bool:
         """At most `fps` frames a second, evenly, by camera time; a late frame does not bring two after it."""

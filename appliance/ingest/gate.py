@@ -169,12 +169,14 @@ class Gate:
         self._spread += pace * (np.abs(off) - self._spread)
 
     def _follow(self, change: Cells, above: Cells, moved: NDArray[np.bool_]) -> _Blobs:
-        if not moved.any():
+        there = np.flatnonzero(moved)
+        if len(there) == 0:
             return _Blobs.none()
         count, labels, stats, _ = cv2.connectedComponentsWithStats(moved.view(np.uint8), connectivity=8)
-        weights = np.bincount(labels[moved], above[moved], count)
-        fresh = np.minimum(above, np.abs(change - self._before) - STEADY)[moved]
-        news = np.bincount(labels[moved], np.maximum(fresh, 0.0), count)
+        label, beyond = labels.ravel()[there], above.ravel()[there]
+        weights = np.bincount(label, beyond, count)
+        fresh = np.minimum(beyond, np.abs(change.ravel()[there] - self._before.ravel()[there]) - STEADY)
+        news = np.bincount(label, np.maximum(fresh, 0.0), count)
         rows = 1 + np.argsort(-weights[1:], kind="stable")[:BLOBS_MAX]
         corner = stats[rows, :2]
         boxes = np.concatenate([corner, corner + stats[rows, 2:4]], axis=1)
@@ -213,9 +215,17 @@ class Gate:
 def _change(plane: NDArray[np.uint8], background: NDArray[np.float32]) -> Cells:
     """Mean change of each cell, without what the whole picture has in common."""
     step = max(1, plane.shape[1] // 40)
-    light = float(np.median(plane[::step, ::step] - background[::step, ::step]))
+    light = _median((plane[::step, ::step] - background[::step, ::step]).ravel())
     expected = cv2.convertScaleAbs(background, beta=light)
     return cells(np.asarray(cv2.absdiff(plane, expected), np.uint8)).astype(np.float32)
+
+
+def _median(values: NDArray[np.float32]) -> float:
+    """As np.median, in a third of the time for a thousand of them."""
+    high = len(values) // 2
+    low = high - 1 + len(values) % 2
+    parted = np.partition(values, (low, high))
+    return float((parted[low] + parted[high]) / np.float32(2))
 
 
 def cells(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:

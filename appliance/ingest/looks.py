@@ -13,6 +13,7 @@ from appliance.ingest.examine import Detector
 from appliance.ingest.schedule.ages import p95
 from appliance.ingest.schedule.scheduler import Pick, Scheduler
 from appliance.ingest.schedule.sheet import company_of
+from appliance.ingest.second.aside import Aside
 from appliance.ingest.watch import Request, Watch
 from appliance.telemetry import Repeats
 from appliance.types import Detections
@@ -51,6 +52,8 @@ class Looks:
         self._busy_since: float | None = None
         self._failing = False
         self._failed_s = 0.0
+        self.aside = Aside(detector)
+        self.aside.wake = self._awake.set
         for watch in self._watches:
             watch.wake = self._awake.set
 
@@ -59,7 +62,7 @@ class Looks:
         while not self._stop.is_set():
             self._awake.clear()
             wait_s = self._scheduler.wait_s(self._clock.monotonic())
-            if wait_s > 0 or not self.run_once():
+            if wait_s > 0 or not (self.run_once() or self._look_aside()):
                 self._awake.wait(wait_s or IDLE_S)
 
     def settle(self) -> None:
@@ -88,6 +91,7 @@ class Looks:
 
     def stop(self) -> None:
         self._stop.set()
+        self.aside.stop()
         self._awake.set()
 
     def busy_s(self) -> float:
@@ -117,6 +121,17 @@ class Looks:
             watch.lane.hindrance = "stuck"
         for pick in self._finish():
             self._watches[pick.lane].answer(pick.turn.item, None, "stuck")
+
+    def _look_aside(self) -> bool:
+        """No camera waits: a picture of a second look, if there is one. It counts for none of the figures of looks."""
+        self._busy_since = self._clock.monotonic()
+        try:
+            return self.aside.run_once()
+        except Exception:  # the top of the detector's loop: the live looks go on
+            logger.exception("a second look failed in an unexpected way")
+            return True
+        finally:
+            self._busy_since = None
 
     def _retry(self, pick: Pick[Request], tries: int) -> None:
         watch = self._watches[pick.lane]

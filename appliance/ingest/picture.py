@@ -1,4 +1,4 @@
-"""Decoded frames as arrays: upright BGR for the detector, all or a part; brightness planes for gate and sentry."""
+"""Decoded frames as arrays: upright BGR for the detector; brightness planes for gate and sentry."""
 
 from __future__ import annotations
 
@@ -40,22 +40,14 @@ class Pictures:
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
-        self._part_reformatter = VideoReformatter()
 
-    def bgr(self, frame: av.VideoFrame, size: tuple[int, int], part: Box | None = None) -> NDArray[np.uint8]:
-        """uint8 (height, width, 3) upright picture; size is (width, height) as the picture is shown.
-
-        part: only this of it (shares of the upright picture) is scaled to `size`; its sides are taken to the nearest
-        even pixel.
-        """
+    def bgr(self, frame: av.VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
+        """uint8 (height, width, 3) upright picture; size is (width, height) as the picture is shown."""
         turns = quarter_turns(frame)
         width, height = (size[1], size[0]) if turns % 2 else size
-        reformatter = self._reformatter
-        if part is not None:
-            frame, reformatter = self._cut(frame, upright(part, -turns)), self._part_reformatter
         # AREA: the detector sees the same small people whatever the ratio; FAST_BILINEAR drops every other row.
         # One thread: swscale's own are started for each picture, and bring nothing at this size.
-        scaled = reformatter.reformat(frame, width, height, "bgr24", interpolation=Interpolation.AREA, threads=1)
+        scaled = self._reformatter.reformat(frame, width, height, "bgr24", interpolation=Interpolation.AREA, threads=1)
         picture = np.asarray(scaled.to_ndarray(), np.uint8)
         # PyAV's rows may be padded, and detectors insist on plain ones.
         return np.ascontiguousarray(np.rot90(picture, turns))
@@ -106,36 +98,6 @@ class Pictures:
         while rows.shape[1] > SKETCH_MAX:
             rows = halved(rows)
         return rows
-
-    def _cut(self, frame: av.VideoFrame, part: Box) -> av.VideoFrame:
-        """A part of a frame as a frame of its own; of formats that are not planar, the whole is converted first."""
-        if frame.format.name not in _PLANAR_8_BIT:
-            frame = self._reformatter.reformat(frame, format="yuv420p", threads=1)
-        x, y, width, height = cut_of(part, frame.width, frame.height)
-        cut = av.VideoFrame(width, height, frame.format.name)
-        cut.colorspace, cut.color_range = frame.colorspace, frame.color_range
-        for source, target in zip(frame.planes, cut.planes, strict=True):
-            across, down = frame.width // source.width, frame.height // source.height
-            bytes_each = 2 if frame.format.name == "nv12" and across == 2 else 1
-            wanted = _bytes(source, source.width * bytes_each)
-            left, top = x // across * bytes_each, y // down
-            rows = _bytes(target, target.width * bytes_each)
-            rows[:] = wanted[top : top + rows.shape[0], left : left + rows.shape[1]]
-        return cut
-
-
-def cut_of(part: Box, width: int, height: int) -> tuple[int, int, int, int]:
-    """(x, y, width, height) in even pixels of a part of a picture of that size; never empty, never beyond it."""
-    x1, y1 = min(round(part[0] * width / 2), width // 2 - 1), min(round(part[1] * height / 2), height // 2 - 1)
-    x2, y2 = max(round(part[2] * width / 2), x1 + 1), max(round(part[3] * height / 2), y1 + 1)
-    return 2 * x1, 2 * y1, 2 * (min(x2, width // 2) - x1), 2 * (min(y2, height // 2) - y1)
-
-
-def snapped(part: Box, frame: av.VideoFrame) -> Box:
-    """The part of a frame that `Pictures.bgr` shows when asked for `part`; both in shares of the upright picture."""
-    turns = quarter_turns(frame)
-    x, y, width, height = cut_of(upright(part, -turns), frame.width, frame.height)
-    return upright((x / frame.width, y / frame.height, (x + width) / frame.width, (y + height) / frame.height), turns)
 
 
 def halved(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:

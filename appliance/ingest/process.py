@@ -25,10 +25,12 @@ from appliance.ingest.looks import Looks
 from appliance.ingest.parking import Parking
 from appliance.ingest.recorder import Place
 from appliance.ingest.schedule.shared import shared
+from appliance.ingest.second.again import Again
+from appliance.ingest.second.aside import Eye
 from appliance.ingest.tcpmeter import SocketFinder
 from appliance.ingest.watch import Watch
 from appliance.track.places import Places
-from appliance.types import HealthKind, IngestHealth, IngestMessage
+from appliance.types import Command, HealthKind, IngestHealth, IngestMessage, Relearn
 
 TICK_S = 1.0
 STOP_S_MAX = 6.0
@@ -55,7 +57,9 @@ class Ingest:
         new_tracker: Callable[[tuple[str, ...], Places], Tracker],
         channel: Channel,
         clock: Clock,
+        second: Callable[[], Eye] | None = None,
     ) -> None:
+        """second: who makes second looks, loaded with the first of them; None: the detector, when it is idle."""
         self._clock = clock
         self._channel = channel
         self._stop = threading.Event()
@@ -79,6 +83,7 @@ class Ingest:
         self._detector = detector
         self._looks = Looks(detector, watches, clock)
         self._box = BoxVigil(site.health, self._emit, clock)
+        self._again = Again(Path(site.storage.dir), second or (lambda: self._looks.aside), self._emit, clock)
 
     def run(self) -> None:
         """Until `stop()`. Raises DetectorHangs when the detector does not come back."""
@@ -86,6 +91,7 @@ class Ingest:
         looks = threading.Thread(target=self._looks.run, name="looks", daemon=True)
         writer.start()
         looks.start()
+        self._again.start()
         for camera in self._cameras:
             camera.start()
         try:
@@ -103,6 +109,13 @@ class Ingest:
         for each in self._cameras:
             if each.name == camera:
                 each.relearn(kind)
+
+    def order(self, command: Command) -> None:
+        """What the core asks for. Any thread; never waits."""
+        if isinstance(command, Relearn):
+            self.relearn(command.camera, command.kind)
+        else:
+            self._again.order(command)
 
     def _tick(self) -> None:
         self._looks.notice()
@@ -134,6 +147,7 @@ class Ingest:
         return [text for text in said if text]
 
     def _end(self, writer: threading.Thread, looks: threading.Thread) -> None:
+        self._again.stop()
         self._looks.stop()
         for camera in self._cameras:
             camera.stop()

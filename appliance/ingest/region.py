@@ -1,16 +1,17 @@
-"""Which part of a picture the detector is shown while something moves, so that it costs by what moves."""
+"""Which parts of a picture the detector is shown while something moves, so that it costs by what moves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.letterbox import fitted
 from appliance.ingest.gate import joined
-from appliance.types import Box, Detections, TrackedObject
+from appliance.types import Box, TrackedObject
 
 # In the detector's pixels: a network needs some of what is around an object to know it. Chosen on PETS and the
 # rendered clips: docs/gate.md.
@@ -18,31 +19,140 @@ AROUND_MOVED = 32
 AROUND_FOLLOWED = 24
 SIDE_MIN = 128
 SURE = 0.5
-SHARE_MAX = 0.6  # a part that is hardly smaller than the whole saves nothing, and sees less
 CUT = 2.5  # pixels of the detector's: a box that ends so near to where the part was cut goes on beyond it
 TOLD_MIN = 0.3  # a cut box of less is no reason to look at the whole picture
+PARTS_MAX = 4
+HEAPS_MAX = 10  # where more goes on than that, the whole is looked at
+GROW_MAX = 3  # times that parts are widened, so that they cut nobody in two
+_MUST = 1_000_000
 
 
-def choose(moved: Iterable[Box], followed: Iterable[Box], size: tuple[int, int], step: int) -> Box | None:
-    """The part that holds what moved and what is followed, with what is around it; None: look at the whole picture.
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A rectangle of the network's grid as it lies in the whole picture's input: columns x1 to x2, rows y1 to y2.
 
-    Boxes in shares of the picture. size: (width, height) in which the detector is shown the whole picture; step: what
-    its sides are rounded up to. None too when there is nothing to be shown.
+    A convolutional network then meets in a part the same grid as in the whole; elsewhere the scores of small people
+    change by 0.1 either way.
     """
-    width, height = size
-    parts = [_grown(box, AROUND_MOVED / width, AROUND_MOVED / height) for box in moved]
-    parts += [_grown(box, AROUND_FOLLOWED / width, AROUND_FOLLOWED / height) for box in followed]
-    if not parts:
-        return None
-    held = parts[0]
-    for part in parts[1:]:
-        held = joined(held, part)
-    full = max(size)
-    left, right, across = _side(held[0], held[2], width, full, step)
-    top, bottom, down = _side(held[1], held[3], height, full, step)
-    if across * down > SHARE_MAX * fitted(width, full, step) * fitted(height, full, step):
-        return None
-    return left, top, right, bottom
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+    @property
+    def area(self) -> int:
+        return (self.x2 - self.x1) * (self.y2 - self.y1)
+
+    def meets(self, other: Cells) -> bool:
+        return self.x1 < other.x2 and other.x1 < self.x2 and self.y1 < other.y2 and other.y1 < self.y2
+
+    def with_(self, other: Cells) -> Cells:
+        """The smallest rectangle that holds both."""
+        x1, y1 = min(self.x1, other.x1), min(self.y1, other.y1)
+        return Cells(x1, y1, max(self.x2, other.x2), max(self.y2, other.y2))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The input that the whole picture is laid into, its middle: `size` (width, height) pixels of picture, in steps."""
+
+    size: tuple[int, int]
+    step: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        full = max(self.size)
+        return fitted(self.size[0], full, self.step) // self.step, fitted(self.size[1], full, self.step) // self.step
+
+    @property
+    def edge(self) -> tuple[int, int]:
+        """Pixels of grey left of the picture and above it."""
+        across, down = self.cells
+        return (across * self.step - self.size[0]) // 2, (down * self.step - self.size[1]) // 2
+
+    def around(self, box: Box) -> Cells:
+        """The cells that hold a box (shares of the picture), at least SIDE_MIN pixels each way."""
+        across, down = self.cells
+        x1, x2 = self._side(box[0], box[2], 0, across)
+        y1, y2 = self._side(box[1], box[3], 1, down)
+        return Cells(x1, y1, x2, y2)
+
+    def pixels(self, part: Cells) -> tuple[int, int, int, int]:
+        """x1, y1, x2, y2 of what of the picture lies in these cells, in its pixels at the size of the whole."""
+        x, y = self.edge
+        x1, y1 = max(0, part.x1 * self.step - x), max(0, part.y1 * self.step - y)
+        return x1, y1, min(self.size[0], part.x2 * self.step - x), min(self.size[1], part.y2 * self.step - y)
+
+    def box(self, part: Cells) -> Box:
+        """The same in shares of the picture."""
+        x1, y1, x2, y2 = self.pixels(part)
+        return x1 / self.size[0], y1 / self.size[1], x2 / self.size[0], y2 / self.size[1]
+
+    def _side(self, low: float, high: float, way: int, cells: int) -> tuple[int, int]:
+        pixels, edge = self.size[way], self.edge[way]
+        first = math.floor((low * pixels + edge) / self.step + 1e-6)
+        last = min(cells, math.ceil((high * pixels + edge) / self.step - 1e-6))
+        while last - first < min(cells, SIDE_MIN // self.step):
+            first, last = max(0, first - 1), min(cells, last + (1 if first == 0 else 0))
+        return first, last
+
+
+def choose(moved: Iterable[Box], followed: Iterable[Box], objects: Sequence[Box], grid: Grid) -> tuple[Cells, ...]:
+    """The parts that hold what moved and what is followed, with what is around it; none: look at the whole picture.
+
+    Boxes in shares of the picture. objects: nobody of these is to be cut in two: of a parked car, either half is one
+    too many. None too when there is nothing to be shown. Parts do not overlap.
+    """
+    width, height = grid.size
+    held = [_grown(box, AROUND_MOVED / width, AROUND_MOVED / height) for box in moved]
+    held += [_grown(box, AROUND_FOLLOWED / width, AROUND_FOLLOWED / height) for box in followed]
+    heaps = _heaps(held)
+    if len(heaps) > HEAPS_MAX:
+        return ()
+    parts = _apart([grid.around(box) for box in heaps])
+    for _ in range(GROW_MAX):
+        halves = [box for box in objects if _cut(box, parts, grid)]
+        if not halves:
+            return tuple(parts)
+        parts = _apart([*parts, *(grid.around(box) for box in halves)])
+    return ()
+
+
+def _cut(box: Box, parts: Sequence[Cells], grid: Grid) -> bool:
+    """Whether some of `box` would be shown, and nowhere all of it."""
+    shares = [within(box, grid.box(part)) for part in parts]
+    return any(share > 0 for share in shares) and max(shares) < 0.99
+
+
+def _heaps(boxes: Sequence[Box]) -> list[Box]:
+    """Boxes that overlap, joined."""
+    found: list[Box] = []
+    for box in boxes:
+        heap = box
+        while near := [each for each in found if _overlap(each, heap)]:
+            for each in near:
+                found.remove(each)
+                heap = joined(heap, each)
+        found.append(heap)
+    return found
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _apart(parts: list[Cells]) -> list[Cells]:
+    """Joined where they overlap, where one costs no more than two, and where there are too many."""
+    while len(parts) > 1:
+        pairs = [(a, b) for n, a in enumerate(parts) for b in parts[n + 1 :]]
+        gains = [a.area + b.area - a.with_(b).area + (_MUST if a.meets(b) else 0) for a, b in pairs]
+        best = max(range(len(pairs)), key=gains.__getitem__)
+        if gains[best] < 0 and len(parts) <= PARTS_MAX:
+            break
+        a, b = pairs[best]
+        parts = [each for each in parts if each is not a and each is not b] + [a.with_(b)]
+    return sorted(parts, key=lambda each: (each.x1, each.y1))
 
 
 def known(followed: Iterable[Box], objects: Sequence[TrackedObject]) -> bool:
@@ -55,25 +165,21 @@ def known(followed: Iterable[Box], objects: Sequence[TrackedObject]) -> bool:
     return bool(sure) and all(any(within(box, each) > 0.5 for each in sure) for box in followed)
 
 
-def size_of(part: Box, size: tuple[int, int], step: int) -> tuple[int, int]:
-    """(width, height) in which that part is shown, so that it is seen at the scale of the whole."""
-    width, height = (part[2] - part[0]) * size[0], (part[3] - part[1]) * size[1]
-    return _near(width, step), _near(height, step)
-
-
-def placed(found: Detections, part: Box) -> Detections:
-    """What was found in a part, in shares of the whole picture."""
+def placed(boxes: NDArray[np.float32], part: Box) -> NDArray[np.float32]:
+    """Boxes (N, 4) in shares of a part, in shares of the whole picture."""
     x1, y1, x2, y2 = part
     scale = np.array([x2 - x1, y2 - y1, x2 - x1, y2 - y1], np.float32)
-    boxes = found.boxes * scale + np.array([x1, y1, x1, y1], np.float32)
-    return Detections(boxes.astype(np.float32), found.scores, found.class_ids)
+    return np.asarray(boxes * scale + np.array([x1, y1, x1, y1], np.float32), np.float32)
 
 
-def cut_off(found: Detections, part: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(N,) which boxes (shares of the whole picture) end where the part was cut, and not where the picture ends."""
+def cut_off(boxes: NDArray[np.float32], part: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """(N,) which boxes (N, 4; shares of the whole picture) end where the part was cut, and not where the picture ends.
+
+    size: (width, height) in which the detector is shown the whole picture.
+    """
     near = np.array([CUT / size[0], CUT / size[1]] * 2, np.float32)
     inner = np.array([part[0] > 0, part[1] > 0, part[2] < 1, part[3] < 1])
-    return np.asarray(((np.abs(found.boxes - np.array(part, np.float32)) <= near) & inner).any(axis=1), np.bool_)
+    return np.asarray(((np.abs(boxes - np.array(part, np.float32)) <= near) & inner).any(axis=1), np.bool_)
 
 
 def within(box: Sequence[float], other: Sequence[float]) -> float:
@@ -88,31 +194,3 @@ def _grown(box: Box, x: float, y: float) -> Box:
     """With at least so much around it, and a quarter of its own size."""
     x, y = max(x, (box[2] - box[0]) / 4), max(y, (box[3] - box[1]) / 4)
     return max(0.0, box[0] - x), max(0.0, box[1] - y), min(1.0, box[2] + x), min(1.0, box[3] + y)
-
-
-def _side(low: float, high: float, pixels: int, full: int, step: int) -> tuple[float, float, int]:
-    """One side as (from, to) in shares, and how many pixels the network gets of it.
-
-    It begins where a convolutional network meets the same grid as in the whole picture, which lies in the middle of its
-    input (see `fitted`): elsewhere the scores of small people change by 0.1 either way. So does a part at the picture's
-    edge, which is laid in the middle of its own: it is as many steps long as the whole, or two, four … fewer.
-    """
-    cells = fitted(pixels, full, step) // step
-    edge = (cells * step - pixels) // 2
-    first = math.floor((low * pixels + edge) / step + 1e-6)
-    last = math.ceil((high * pixels + edge) / step - 1e-6)
-    while last - first < min(cells, SIDE_MIN // step):
-        first, last = max(0, first - 1), min(cells, last + (1 if first == 0 else 0))
-    if (first == 0 or last == cells) and (last - first) % 2 != cells % 2:
-        first, last = (0, last + 1) if first == 0 else (first - 1, cells)
-    if first == 0:  # what is cut at the far end is laid in the middle, too
-        return 0.0, min(1.0, (last * step - 2 * edge) / pixels), last * step
-    if last == cells:
-        return first * step / pixels, 1.0, (last - first) * step
-    return (first * step - edge) / pixels, (last * step - edge) / pixels, (last - first) * step
-
-
-def _near(pixels: float, step: int) -> int:
-    """To the multiple of `step` that it was before it was taken to even pixels of the camera's; else as it is."""
-    whole = step * max(1, round(pixels / step))
-    return whole if abs(whole - pixels) <= 4 else max(1, round(pixels))

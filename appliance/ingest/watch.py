@@ -13,10 +13,9 @@ from appliance import config
 from appliance.clock import Clock
 from appliance.errors import SourceLost
 from appliance.ingest.decode import Decoder, Frame
-from appliance.ingest.examine import Detector, Elastic, Examiner, Look, Tracker
+from appliance.ingest.examine import Detector, Examiner, Look, Tracker
 from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.picture import upright_size
-from appliance.ingest.region import size_of
 from appliance.ingest.schedule.ages import Ages, Arrivals
 from appliance.ingest.schedule.claim import worth_of
 from appliance.ingest.schedule.lane import Lane
@@ -61,7 +60,6 @@ class Watch:
     ) -> None:
         self._camera = camera
         self._detector = detector
-        self._step = detector.shape_step if isinstance(detector, Elastic) else 1
         self._new_tracker = new_tracker
         self._plan = plan
         self._clock = clock
@@ -213,15 +211,15 @@ class Watch:
 
     def _put(self, request: Request, size: tuple[int, int], *, late: bool) -> None:
         look = request.look
-        left, top, right, bottom = look.region or (0.0, 0.0, 1.0, 1.0)
-        area = (right - left) * (bottom - top)
-        width, height = self._detector.picture_size(*size)
+        whole = self._detector.picture_size(*size)
+        shown = whole if look.mosaic is None else look.mosaic.size
+        area = min(1.0, shown[0] * shown[1] / (whole[0] * whole[1]))
         self.lane.offer(
             request,
             self._clock.monotonic(),
             worth=worth_of(look.priority, followed=self._stir.stirs, news=late, area=area),
             area=area,
-            size=(width, height) if look.region is None else size_of(look.region, (width, height), self._step),
+            size=shown,
             late=late,
         )
 

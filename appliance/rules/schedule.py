@@ -40,6 +40,14 @@ class Hours:
         return 8 * MINUTES_A_DAY
 
 
+def armed_at(schedule: Schedule | None, wall: Wall) -> Callable[[float], bool]:
+    """Whether a time (UTC seconds) is within the schedule; None: always."""
+    if schedule is None:
+        return lambda t: True
+    hours = Hours(schedule)
+    return lambda t: hours.armed(*wall(t))
+
+
 def off_peak_in_s(hours: OffPeak | None, wall: Wall | None) -> Callable[[float], float] | None:
     """Seconds from a time until the off-peak hours, 0 inside them; None where there are none, or no time of day."""
     if hours is None or wall is None:

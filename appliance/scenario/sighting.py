@@ -12,7 +12,7 @@ from appliance.rules.geometry import Polygon, foot
 from appliance.scenario.expect import Miss, Pattern
 from appliance.scenario.verdict import Moment
 from appliance.track.association import overlap
-from appliance.track.tracker import BEGIN
+from appliance.track.trace import BEGIN
 from appliance.types import Box, FrameBoxes, TrackedObject
 
 TRACKS_MAX = 200

@@ -12,6 +12,8 @@ from appliance import wire
 from appliance.store import steps
 from appliance.store.changes import touch, write_alert, write_decision, write_escalation, write_event
 from appliance.store.database import Database
+from appliance.store.edge_rows import read_second_look
+from appliance.store.notices import NewNotice, write_notices
 from appliance.store.rows import (
     ALERT_COLUMNS,
     AlertDetail,
@@ -82,10 +84,12 @@ class Alerts:
         priority: str,
         suppressed: Sequence[Event] = (),
         route: Route | None = None,
+        notices: Sequence[NewNotice] = (),
     ) -> AlertRow:
         """Write one decision of the alert policy, all of it or nothing; return the alert as it now stands.
 
         route: what the router decided about it, and so whether the question waits; None: it was not asked.
+        notices: who is to be told of it.
         Applying the same change again (a restart) changes nothing. An ended alert stays ended. Raises StoreError.
         """
         alert = change.alert
@@ -99,6 +103,7 @@ class Alerts:
                 changed |= write_escalation(connection, escalation, priority, route)
             if route is not None:
                 write_decision(connection, route, self._db.clock.now())
+            changed |= write_notices(connection, notices)
             if changed:
                 touch(self._db, connection, alert.id)
             return _select_alert(connection, alert.id)
@@ -206,6 +211,7 @@ class Alerts:
                    ORDER BY created_t, escalation, n""",
                 one,
             )
+            looked = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
             return AlertDetail(
                 alert=read_alert(row),
                 events=tuple(map(read_event, events)),
@@ -213,6 +219,7 @@ class Alerts:
                 escalations=tuple(map(read_escalation, asked)),
                 verdicts=tuple(map(read_verdict, answers)),
                 steps=tuple(map(read_step, told)),
+                second_look=None if looked is None else read_second_look(looked),
             )
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:

@@ -10,13 +10,14 @@ from typing import Literal
 
 from appliance.store.database import Database, peek
 
-AuditKind = Literal["facts", "frame", "crop", "clip"]
+AuditKind = Literal["facts", "frame", "crop", "clip", "notice"]
+"""notice: what a target of `notify` was told, which has no pictures; the others go with a question."""
 PAGE_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One thing that left. `bytes` is its payload; `sha256` of the file, or of the JSON for facts."""
+    """One thing that left. `bytes` is its payload; `sha256` of the file, or of the JSON for facts and notices."""
 
     id: int = 0
     t: float

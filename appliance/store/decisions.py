@@ -12,6 +12,7 @@ from typing import Any
 from appliance.store.changes import touch
 from appliance.store.database import Database, peek
 from appliance.store.rows import EscalationRow, read_escalation
+from appliance.store.tokens import TokensTaken, tokens_taken
 from appliance.types import RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
@@ -123,6 +124,10 @@ class Decisions:
             )
         mean: float | None = row["mean"]
         return mean
+
+    def tokens(self, day_t: float, month_t: float) -> TokensTaken:
+        """Of the judge; see `tokens_taken`. Raises StoreError."""
+        return tokens_taken(self._db, day_t, month_t)
 
     def queue_age_s(self, now: float) -> float:
         """For how long the oldest question that may be sent has waited; 0 when none does. Raises StoreError."""

@@ -16,6 +16,8 @@ STEPS: tuple[str, ...] = (
     (_FOLDER / "schema_3_decision.sql").read_text(encoding="utf-8"),
     (_FOLDER / "schema_4_storage.sql").read_text(encoding="utf-8"),
     (_FOLDER / "schema_5_health.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_6_second_look.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_7_notice.sql").read_text(encoding="utf-8"),
 )
 
 

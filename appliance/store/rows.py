@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from appliance import wire
+from appliance.store.edge_rows import SecondLookRow
 from appliance.types import (
     BestView,
     Box,
@@ -33,7 +34,8 @@ class AlertRow:
     """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
 
     delivery: how far the newest escalation got (None: nothing was asked of the cloud); still, clip: the evidence's
-    state (None: not planned). rev grows with every change of the alert, its evidence, delivery, verdict or review.
+    state (None: not planned). edge, edge_confidence: what the box itself says after a second look (None: nothing); the
+    verdict stands above it. rev grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
     id: str
@@ -56,6 +58,8 @@ class AlertRow:
     delivery: Delivery | None = None
     still: EvidenceState | None = None
     clip: EvidenceState | None = None
+    edge: Decision | None = None
+    edge_confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +164,7 @@ class AlertDetail:
     escalations: tuple[EscalationRow, ...] = ()
     verdicts: tuple[VerdictRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
+    second_look: SecondLookRow | None = None
 
     @property
     def escalation(self) -> EscalationRow | None:
@@ -197,7 +202,7 @@ def objects_json(objects: Sequence[TrackedObject]) -> str:
     return to_json([{key: said for key, said in asdict(each).items() if said is not None} for each in objects])
 
 
-def read_alert(row: sqlite3.Row) -> AlertRow:
+def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
     """An AlertRow of a row selected with ALERT_COLUMNS."""
     fields = dict(row)
     for name in ("rules", "labels", "tracks"):

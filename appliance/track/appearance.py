@@ -26,24 +26,36 @@ _LOWEST = (16.0, 96.0, 96.0)
 _HIGHEST = (235.0, 160.0, 160.0)
 
 
-def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats | None:
-    """(N, L) histograms of the objects in `boxes` (N, 4, shares of the picture); None without a picture.
+def _places(lowest: float, highest: float) -> Floats:
+    """(256,): where each value lies among the bins."""
+    shares = (np.arange(256) - lowest) / (highest - lowest)
+    return np.asarray(np.clip(shares, 0.0, 1.0) * (_BINS - 1), np.float64)
+
+
+# For each plane and value, one after the other: the lower of the two bins it lies between, and what each gets of it.
+_PLACES = np.concatenate([_places(low, high) for low, high in zip(_LOWEST, _HIGHEST, strict=True)])
+_FIRST = 256 * np.arange(len(_LOWEST)).reshape(-1, 1, 1, 1)
+_LOWER = np.minimum(_PLACES.astype(np.intp), _BINS - 2)
+_UPPER_SHARE = _PLACES - _LOWER
+_LOWER_SHARE = 1 - _UPPER_SHARE
+
+
+def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
+    """(N, L) histograms of the objects in `boxes` (N, 4, shares of the picture) of a picture that is not empty.
 
     For each half and plane one histogram that sums to 1, linear between its bins, so that a slow change of light
-    moves it a little and not by whole bins. L is 24 for each plane. About 0.03 ms per box on a desktop core.
+    moves it a little and not by whole bins. L is 24 for each plane. About 0.02 ms per box on a desktop core.
     """
-    if not planes:
-        return None
-    x, y = _points(np.asarray(boxes, np.float64))
     count = min(len(planes), len(_LOWEST))
-    values = np.empty((len(boxes), count, 2, _ROWS, _COLUMNS))
-    shape, row, column = None, None, None
+    x, y = _points(np.asarray(boxes, np.float64))
+    values = np.empty((len(boxes), count, 2, _ROWS, _COLUMNS), np.intp)
+    shape, points = None, None
     for index, plane in enumerate(planes[:count]):
         if plane.shape != shape:
-            shape = height, width = plane.shape
-            column = np.minimum(np.maximum((x * width).astype(np.intp), 0), width - 1)[:, None, None, :]
-            row = np.minimum(np.maximum((y * height).astype(np.intp), 0), height - 1)[:, :, :, None]
-        values[:, index] = (plane[row, column] - _LOWEST[index]) / (_HIGHEST[index] - _LOWEST[index])
+            shape = plane.shape
+            points = _pixels(y, shape[0])[:, :, :, None], _pixels(x, shape[1])[:, None, None, :]
+        values[:, index] = plane[points]
+    values += _FIRST[:count]
     return _histograms(values.reshape(-1, _ROWS * _COLUMNS)).reshape(len(boxes), count * 2 * _BINS)
 
 
@@ -63,13 +75,16 @@ def _points(boxes: Floats) -> tuple[Floats, Floats]:
     return boxes[:, :1] + side[:, :1] * _ACROSS, boxes[:, 1, None, None] + side[:, 1, None, None] * _DOWN
 
 
-def _histograms(values: Floats) -> Floats:
-    """(M, points), 0..1 and clipped to it, to (M, bins)."""
+def _pixels(shares: Floats, side: int) -> NDArray[np.intp]:
+    """Which of a picture's `side` pixels."""
+    return np.minimum(np.maximum((shares * side).astype(np.intp), 0), side - 1)
+
+
+def _histograms(values: NDArray[np.intp]) -> Floats:
+    """(M, points), values of planes, to (M, bins)."""
     count, points = values.shape
-    place = np.minimum(np.maximum(values, 0.0), 1.0) * (_BINS - 1)
-    lower = np.minimum(place.astype(np.intp), _BINS - 2)
-    upper_share = place - lower
-    index = (lower + np.arange(count)[:, None] * _BINS).ravel()
     total = count * _BINS
-    found = np.bincount(index, (1 - upper_share).ravel(), total) + np.bincount(index + 1, upper_share.ravel(), total)
+    index = (_LOWER.take(values) + np.arange(0, total, _BINS)[:, None]).ravel()
+    found = np.bincount(index, _LOWER_SHARE.take(values).ravel(), total)
+    found += np.bincount(index + 1, _UPPER_SHARE.take(values).ravel(), total)
     return np.asarray(found.reshape(count, _BINS) / points)

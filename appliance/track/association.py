@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.track import rest
 from appliance.track.kalman import sizes, to_centre
+from appliance.types import Box
 
 Floats = NDArray[np.float64]
-NEVER = np.inf
+NEVER = math.inf
 _SMALL = 400  # cells of a table up to which plain numbers are quicker than arrays
 
 
@@ -25,60 +28,72 @@ def overlap(a: Floats, b: Floats) -> Floats:
     return np.asarray(shared / np.maximum(area_a[:, None] + area_b[None] - shared, 1e-12))
 
 
-def cover(a: Floats, b: Floats) -> Floats:
-    """Share of the smaller of two boxes that lies in the other, of boxes (N, 4) and (M, 4), (N, M)."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    sides = np.maximum(high - low, 0.0)
-    area_a = (a[:, 2] - a[:, 0]) * (a[:, 3] - a[:, 1])
-    area_b = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
-    smaller = np.maximum(np.minimum(area_a[:, None], area_b[None]), 1e-12)
-    return np.asarray(sides[..., 0] * sides[..., 1] / smaller)
+def cover(a: Box, b: Box) -> float:
+    """Share of the smaller of two boxes that lies in the other."""
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    if width <= 0:
+        return 0.0
+    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    return width * height / max(min((a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1])), 1e-12)
 
 
-def distance(tracks: Floats, spread: Floats, found: Floats) -> Floats:
-    """Distance of the centres of boxes (N, 4) and (M, 4) in object sizes, (N, M).
+def prices(
+    track: Box, spread: tuple[float, float], found: Sequence[Box], *, overlap_min: float, distance_max: float
+) -> list[float]:
+    """What each box of `found` costs: 0..1 where it overlaps enough, 1..2 where it is only near and alike in size.
 
-    The size is widened by the track's own uncertainty `spread` (N, 2), but at most doubled: a small box that moved by
-    more than itself between two looks overlaps nothing and is still found, a stale one does not reach for everything.
+    Near is measured between the centres, in object sizes. The size is widened by the track's own uncertainty `spread`
+    (see `Kalman`), but at most doubled: a small box that moved by more than itself between two looks overlaps nothing
+    and is still found, a stale one does not reach for everything.
     """
-    a, b = to_centre(tracks), to_centre(found)
-    reach = sizes(a)
-    reach = reach + np.minimum(spread, reach)
-    steps = (a[:, None, :2] - b[None, :, :2]) / reach[:, None]
-    return np.asarray(np.sqrt((steps**2).sum(axis=2)))
+    x, y, width, height = to_centre(track)
+    size_x, size_y = sizes((x, y, width, height))
+    reach_x, reach_y = size_x + min(spread[0], size_x), size_y + min(spread[1], size_y)
+    # Most boxes are far away, and left and right tell: what is further off than this neither touches nor is near.
+    aside = max(distance_max * reach_x, width / 2) + 1e-9
+    left, right = x - aside, x + aside
+    costs = []
+    for box in found:
+        if box[2] < left or box[0] > right:
+            costs.append(NEVER)
+            continue
+        shared = rest.overlap(track, box)
+        if shared >= overlap_min:
+            costs.append(1.0 - shared)
+            continue
+        at_x, at_y, _, tall = to_centre(box)
+        step_x, step_y = (x - at_x) / reach_x, (y - at_y) / reach_y
+        apart = math.sqrt(step_x * step_x + step_y * step_y)
+        near = apart <= distance_max and 0.5 < (track[3] - track[1]) / max(tall, 1e-9) < 2.0
+        costs.append(1.0 + apart / max(distance_max, 1e-9) if near else NEVER)
+    return costs
 
 
-def price(tracks: Floats, spread: Floats, found: Floats, *, overlap_min: float, distance_max: float) -> Floats:
-    """(N, M) price of each pair: 0..1 where boxes overlap enough, 1..2 where they are only near and alike in size."""
-    shared = overlap(tracks, found)
-    apart = distance(tracks, spread, found)
-    height_a, height_b = tracks[:, 3] - tracks[:, 1], found[:, 3] - found[:, 1]
-    ratio = height_a[:, None] / np.maximum(height_b[None], 1e-9)
-    near = (apart <= distance_max) & (ratio > 0.5) & (ratio < 2.0)
-    far = np.where(near, 1.0 + apart / max(distance_max, 1e-9), NEVER)
-    return np.asarray(np.where(shared >= overlap_min, 1.0 - shared, far))
-
-
-def pair(prices: Floats, price_max: float = 2.0) -> list[tuple[int, int]]:
+def pair(prices: Floats | Sequence[Sequence[float]], price_max: float = 2.0) -> list[tuple[int, int]]:
     """Pairs (row, column) of least total price, in row order; a row left alone costs `price_max`.
 
     One sure pair therefore beats two doubtful ones. The table falls into groups of rows and columns that could be
     confused with each other; most hold one pair. Larger ones go through the Hungarian algorithm.
     """
-    possible = prices <= price_max
+    table: Sequence[Sequence[float]] = prices.tolist() if isinstance(prices, np.ndarray) else prices
     pairs: list[tuple[int, int]] = []
-    for rows, columns in _groups(possible):
+    for rows, columns in _groups(table, price_max):
         if len(rows) == len(columns) == 1:
             pairs.append((rows[0], columns[0]))
             continue
         # One more column per row stands for "nobody"; what is impossible is dearer than that.
-        table = np.where(possible, prices, 2 * price_max + 1)[np.ix_(rows, columns)]
-        nobody = np.full((len(rows), len(rows)), price_max)
-        whole = np.concatenate([table, nobody], axis=1)
-        chosen = _hungarian_small(whole.tolist()) if whole.size <= _SMALL else hungarian(whole)
+        never, nobody = 2 * price_max + 1, [price_max] * len(rows)
+        costs = [[table[row][column] for column in columns] for row in rows]
+        whole = [[cost if cost <= price_max else never for cost in line] + nobody for line in costs]
+        small = len(rows) * len(whole[0]) <= _SMALL
+        chosen = _hungarian_small(whole) if small else hungarian(np.array(whole))
         pairs += [(rows[row], columns[column]) for row, column in enumerate(chosen) if column < len(columns)]
     return sorted(pairs)
+
+
+def contested(table: Sequence[Sequence[float]], price_max: float) -> list[int]:
+    """The rows of a table of prices that have a choice, or of whose only choice another row has it, too."""
+    return sorted(row for rows, columns in _groups(table, price_max) if len(rows) + len(columns) > 2 for row in rows)
 
 
 def hungarian(table: Floats) -> list[int]:
@@ -159,24 +174,33 @@ def _hungarian_small(table: list[list[float]]) -> list[int]:
     return found
 
 
-def _groups(possible: NDArray[np.bool_]) -> list[tuple[list[int], list[int]]]:
+def _groups(table: Sequence[Sequence[float]], price_max: float) -> list[tuple[list[int], list[int]]]:
     """Connected rows and columns of the table, each in order; rows without any column are left out."""
     columns_of: dict[int, list[int]] = {}
     rows_of: dict[int, list[int]] = {}
-    for row, column in np.argwhere(possible).tolist():
-        columns_of.setdefault(row, []).append(column)
-        rows_of.setdefault(column, []).append(row)
+    for row, line in enumerate(table):
+        columns = [column for column, price in enumerate(line) if price <= price_max]
+        if columns:
+            columns_of[row] = columns
+            for column in columns:
+                rows_of.setdefault(column, []).append(row)
     groups, grouped = [], set[int]()
-    for first in columns_of:
-        if first in grouped:
-            continue
-        rows, columns, new = {first}, set[int](), [first]
-        while new:
-            fresh = [column for column in columns_of[new.pop()] if column not in columns]
-            columns.update(fresh)
-            reached = {row for column in fresh for row in rows_of[column]} - rows
-            rows |= reached
-            new += reached
-        grouped |= rows
-        groups.append((sorted(rows), sorted(columns)))
+    for first, columns in columns_of.items():
+        if len(columns) == 1 == len(rows_of[columns[0]]):
+            groups.append(([first], columns))
+        elif first not in grouped:
+            groups.append(_group(first, columns_of, rows_of))
+            grouped.update(groups[-1][0])
     return groups
+
+
+def _group(first: int, columns_of: dict[int, list[int]], rows_of: dict[int, list[int]]) -> tuple[list[int], list[int]]:
+    """The rows that can be reached from the row `first` by way of shared columns, and those columns."""
+    rows, columns, new = {first}, set[int](), [first]
+    while new:
+        fresh = [column for column in columns_of[new.pop()] if column not in columns]
+        columns.update(fresh)
+        reached = {row for column in fresh for row in rows_of[column]} - rows
+        rows |= reached
+        new += reached
+    return sorted(rows), sorted(columns)

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.track.appearance import Planes
-from appliance.track.association import cover
-from appliance.types import Box
+from appliance.track.appearance import Planes, describe
+from appliance.types import Box, Detections
 
 Floats = NDArray[np.float64]
 
-# A newcomer whose box lies to such a part in one that is taken (or the other way round) is the same object twice.
-DOUBLE = 0.7
+HIGH = 0.4  # scores from here on take part in the first stage, lower ones only continue what is known
 
 
-@dataclass(slots=True)
 class Look:
-    """Boxes (N, 4), scores, classes, groups (the class each may be mistaken within) and what they look like, if known.
+    """What was found, in plain numbers, a row each: boxes, scores, classes, groups (the class each may be mistaken
+    within).
 
-    planes: the picture; region: the part of it that was looked at, None: all. taken: track row to detection.
+    planes: the picture; parts: those of it that were looked at, none: all of it. taken: track row to detection. State
+    besides: what those who were asked for look like.
     """
 
-    boxes: Floats
-    scores: Floats
-    class_ids: NDArray[np.int32]
-    groups: NDArray[np.intp]
-    appearance: Floats | None
-    planes: Planes
-    region: Box | None
-    taken: dict[int, int] = field(default_factory=dict)
+    __slots__ = ("_boxes", "_known", "boxes", "class_ids", "groups", "parts", "planes", "scores", "taken")
 
-    def free(self, wanted: NDArray[np.bool_]) -> list[int]:
+    def __init__(self, found: Detections, group_of: Sequence[int], planes: Planes, parts: Sequence[Box]) -> None:
+        self._boxes = found.boxes
+        self._known: dict[int, Floats] = {}
+        self.boxes: list[Box] = [(x1, y1, x2, y2) for x1, y1, x2, y2 in found.boxes.tolist()]
+        self.scores: list[float] = found.scores.tolist()
+        self.class_ids: list[int] = found.class_ids.tolist()
+        self.groups = [group_of[class_id] for class_id in self.class_ids]
+        self.planes = planes
+        self.parts = tuple(parts)
+        self.taken: dict[int, int] = {}
+
+    def free(self, least: float, most: float = 2.0) -> list[int]:
+        """Which detections with a score from `least` to below `most` no track has."""
         used = set(self.taken.values())
-        return [index for index in np.flatnonzero(wanted).tolist() if index not in used]
+        return [index for index, score in enumerate(self.scores) if least <= score < most and index not in used]
 
-    def doubles(self, index: int, others: Iterable[int], held: Floats, held_groups: NDArray[np.intp]) -> bool:
-        """Whether a box is one of `others` again: half a person, or a van that is also a truck; or part of what is
-        `held` (M, 4), of the groups (M,)."""
-        group = self.groups[index]
-        rows = [other for other in others if self.groups[other] == group]
-        there = np.concatenate([self.boxes[rows], held[held_groups == group]]) if len(held) else self.boxes[rows]
-        return bool(len(there)) and bool((cover(self.boxes[[index]], there) > DOUBLE).any())
+    def appearance(self, wanted: Iterable[int]) -> list[Floats]:
+        """What the detections `wanted` look like (`describe`); only where there is a picture."""
+        rows = list(wanted)
+        if any(row not in self._known for row in rows):
+            # Whoever was surely seen will most likely be asked for, too: to describe all at once costs little more.
+            likely = {*rows, *(row for row, score in enumerate(self.scores) if score >= HIGH)}
+            new = sorted(likely.difference(self._known))
+            self._known.update(zip(new, describe(self.planes, self._boxes[new]), strict=True))
+        return [self._known[row] for row in rows]
 
 
-def watched(boxes: Floats, region: Box) -> NDArray[np.bool_]:
-    """(N,): which of `boxes` (N, 4), as far as they are in the picture, lie wholly in `region`.
+def watched(box: Box, parts: Iterable[Box]) -> bool:
+    """Whether `box`, as far as it is in the picture, lies wholly in one of `parts`.
 
     What stands there would have been found; what an inner edge cuts is not trusted.
     """
-    seen = np.clip(boxes, 0.0, 1.0)
-    x1, y1, x2, y2 = region[0] - 1e-6, region[1] - 1e-6, region[2] + 1e-6, region[3] + 1e-6
-    return np.asarray((seen[:, 0] >= x1) & (seen[:, 1] >= y1) & (seen[:, 2] <= x2) & (seen[:, 3] <= y2))
+    x1, y1, x2, y2 = clipped(box)
+    return any(
+        x1 >= part[0] - 1e-6 and y1 >= part[1] - 1e-6 and x2 <= part[2] + 1e-6 and y2 <= part[3] + 1e-6
+        for part in parts
+    )
 
 
-def apart(boxes: Floats, region: Box) -> NDArray[np.bool_]:
-    """(N,): which of `boxes` (N, 4) lie wholly outside `region`."""
-    x1, y1, x2, y2 = region
-    return np.asarray((boxes[:, 2] <= x1) | (boxes[:, 0] >= x2) | (boxes[:, 3] <= y1) | (boxes[:, 1] >= y2))
+def apart(box: Box, parts: Iterable[Box]) -> bool:
+    """Whether `box` lies wholly outside all of `parts`."""
+    return all(box[2] <= part[0] or box[0] >= part[2] or box[3] <= part[1] or box[1] >= part[3] for part in parts)
+
+
+def clipped(box: Box) -> Box:
+    """What of `box` is in the picture."""
+    x1, y1, x2, y2 = box
+    return min(1.0, max(0.0, x1)), min(1.0, max(0.0, y1)), min(1.0, max(0.0, x2)), min(1.0, max(0.0, y2))

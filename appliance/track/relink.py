@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-
-import numpy as np
 
 from appliance.track.appearance import likeness
 from appliance.track.kalman import sizes, to_centre
@@ -45,7 +44,8 @@ def recognise(fresh: Trace, missing: Iterable[Trace]) -> Trace | None:
 def take_over(fresh: Trace, known: Trace) -> None:
     """`fresh` goes on as `known`: number, votes and portrait."""
     fresh.number, known.number = known.number, 0
-    fresh.votes = fresh.votes + known.votes
+    for class_id, score in known.votes.items():
+        fresh.votes[class_id] = fresh.votes.get(class_id, 0.0) + score
     if fresh.portrait is not None and known.portrait is not None:
         fresh.portrait = (fresh.portrait + known.portrait) / 2
         fresh.sittings = max(fresh.sittings, known.sittings)
@@ -54,9 +54,11 @@ def take_over(fresh: Trace, known: Trace) -> None:
 def _in_reach(fresh: Trace, known: Trace) -> bool:
     if known.unseen_s > RELINK_S:
         return False
-    here, there = to_centre(fresh.box[None]), to_centre(known.box[None])
-    if not 0.5 < there[0, 3] / max(here[0, 3], 1e-9) < 2.0:
+    here, there = to_centre(fresh.last), to_centre(known.last)
+    if not 0.5 < there[3] / max(here[3], 1e-9) < 2.0:
         return False
-    reach = (sizes(here) + sizes(there)) / 2
-    apart = float(np.sqrt((((here[:, :2] - there[:, :2]) / reach) ** 2).sum()))
-    return apart <= NEAR + SPEED * known.unseen_s
+    step_x, step_y = (
+        (at - was) / ((size + other) / 2)
+        for at, was, size, other in zip(here[:2], there[:2], sizes(here), sizes(there), strict=True)
+    )
+    return math.sqrt(step_x * step_x + step_y * step_y) <= NEAR + SPEED * known.unseen_s

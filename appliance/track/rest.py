@@ -62,8 +62,11 @@ def near(a: Box, b: Box) -> bool:
 
 def overlap(a: Box, b: Box) -> float:
     """Intersection over union of two boxes."""
-    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    if width <= 0:
+        return 0.0
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    if height <= 0:
         return 0.0
     both = width * height
     return both / max((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both, 1e-12)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.track.faint import Faint
+from appliance.track.kalman import Kalman
 from appliance.track.places import Place
 from appliance.track.rest import Rest
 from appliance.types import Box, TrackedObject
 
 Floats = NDArray[np.float64]
 
+BEGIN = 0.5  # a track begins only from here on; rules start at the same score unless told otherwise
 SURE = 0.6  # with a mean score from here on two looks confirm, below three do
 # A picture of an object is the mean of the looks at it, but never older than about so many.
 _SITTINGS = 10
@@ -24,17 +27,18 @@ _EDGE = 0.015
 class Trace:
     """One object. Owner: its Tracker.
 
-    group: the class it may be mistaken within. votes: score by class. number: 0 until it is confirmed. box: where it
-    was last seen, as the detector said; `last` the same as numbers. undetected_s: seconds in which it was looked for
+    group: the class it may be mistaken within. votes: score by class. number: 0 until it is confirmed. last: where it
+    was last seen, as the detector said; filter: where it is by now. undetected_s: seconds in which it was looked for
     since a box was last found; unseen_s: the same, but a parked one whose place looks as it did is seen without a box.
     missed: looks that did not see it since. portrait: the mean of what it looked like whenever it stood clear of
     others (see `appearance.describe`), None before; sittings: how many looks that were. place: where it is parked;
-    stood_s: how long it was known to stand there before this track began. told: what was last said of it.
+    stood_s: how long it was known to stand there before this track began. told: what was last said of it. faint: it
+    began with a box too doubtful for a track, and is no more than a guess as long as this is not None.
     """
 
     group: int
-    votes: Floats
-    box: Floats
+    votes: dict[int, float]
+    last: Box
     score_sum: float
     t: float
     number: int = 0
@@ -47,20 +51,26 @@ class Trace:
     place: Place | None = None
     stood_s: float | None = None
     told: TrackedObject | None = None
-    last: Box = field(init=False)
+    faint: Faint | None = None
+    filter: Kalman = field(init=False)
     rest: Rest = field(init=False)
 
     def __post_init__(self) -> None:
-        self.last = _plain(self.box)
+        self.filter = Kalman(self.last)
         self.rest = Rest(self.last, self.t)
 
-    def see(self, class_id: int, score: float, box: Floats, t: float) -> None:
+    def see(self, class_id: int, score: float, box: Box, t: float) -> None:
         """It was found in this look, at `t`."""
-        self.votes[class_id] += score
+        self.votes[class_id] = self.votes.get(class_id, 0.0) + score
         self.looks += 1
         self.score_sum += score
-        self.box, self.last = box, _plain(box)
-        self.rest.see(self.last, t)
+        if self.faint is not None:
+            self.faint.see(box, score)
+            self._judge(score)
+        # A doubtful box is most often one that two people share, or half of one.
+        self.filter.correct(box, 1 + 3 * (1 - score))
+        self.last = box
+        self.rest.see(box, t)
         self.unseen_s = self.undetected_s = 0.0
         self.missed = 0
 
@@ -74,8 +84,21 @@ class Trace:
         share = max(1 / self.sittings, 1 / _SITTINGS)
         self.portrait = looks_like if self.portrait is None else self.portrait + share * (looks_like - self.portrait)
 
+    def _judge(self, score: float) -> None:
+        """Whether it is a guess still: not when it walks, and not from a look on that begins a track by itself."""
+        if self.faint is None:
+            return
+        if self.faint.walks:
+            self.faint = None
+        elif score >= BEGIN:
+            self.faint, self.looks, self.score_sum = None, 1, score
+
     def deserves_number(self) -> bool:
-        return self.looks >= (2 if self.score_sum >= SURE * self.looks else 3)
+        return self.faint is None and self.looks >= (2 if self.score_sum >= SURE * self.looks else 3)
+
+    def class_id(self) -> int:
+        """What it is by most votes; of equals the first."""
+        return max(self.votes, key=lambda class_id: (self.votes[class_id], -class_id))
 
     @property
     def at_rest(self) -> bool:
@@ -85,8 +108,3 @@ class Trace:
     def at_edge(self) -> bool:
         """Whether it was last seen cut off by the picture's border: it may have walked out."""
         return min(self.last[:2]) <= _EDGE or max(self.last[2:]) >= 1 - _EDGE
-
-
-def _plain(box: Floats) -> Box:
-    x1, y1, x2, y2 = box.tolist()
-    return (x1, y1, x2, y2)

@@ -9,6 +9,7 @@ from appliance.types.alerts import Alert, AlertChange, BestView, Event, Step
 from appliance.types.cameras import (
     CameraMeter,
     CameraState,
+    Command,
     Gap,
     HealthEvent,
     IngestHealth,
@@ -19,6 +20,7 @@ from appliance.types.cameras import (
 from appliance.types.frames import Detections, FrameBoxes, StreamHeader, TrackedObject
 from appliance.types.log import LogEnd, LogLine, LogVerdict
 from appliance.types.routes import Route, RouteInputs
+from appliance.types.second import EdgeVerdict, Footage, Found, Glimpse, SecondLook, SecondSight, Sighting
 from appliance.types.words import (
     AGE_EDGES_MS,
     EVIDENCE_STEPS,
@@ -56,14 +58,19 @@ __all__ = [
     "CameraMeter",
     "CameraState",
     "CameraStateName",
+    "Command",
     "Decision",
     "DecodeState",
     "Detections",
+    "EdgeVerdict",
     "Event",
     "EventKind",
     "EvidenceStep",
+    "Footage",
+    "Found",
     "FrameBoxes",
     "Gap",
+    "Glimpse",
     "HealthEvent",
     "HealthKind",
     "IngestHealth",
@@ -77,10 +84,13 @@ __all__ = [
     "Review",
     "Route",
     "RouteInputs",
+    "SecondLook",
+    "SecondSight",
     "SegmentKind",
     "SegmentRow",
     "Severity",
     "ShedReason",
+    "Sighting",
     "Step",
     "StreamHeader",
     "TrackedObject",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from appliance.types.frames import FrameBoxes, StreamHeader
+from appliance.types.second import SecondLook, SecondSight
 from appliance.types.words import CameraStateName, DecodeState, HealthKind, SegmentKind, ShedReason
 
 
@@ -136,4 +137,8 @@ class Relearn:
     kind: HealthKind
 
 
-IngestMessage = StreamHeader | FrameBoxes | CameraState | SegmentRow | Gap | CameraMeter | IngestHealth | HealthEvent
+IngestMessage = (
+    StreamHeader | FrameBoxes | CameraState | SegmentRow | Gap | CameraMeter | IngestHealth | HealthEvent | SecondSight
+)
+Command = Relearn | SecondLook
+"""What the core says to the ingest process."""

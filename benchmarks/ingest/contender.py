@@ -128,7 +128,12 @@ def ultralytics(python: str) -> Way:
 
     def way(plan: Plan) -> Contender:
         network = bundle.find(str(plan.detector["model"]))
-        told = {**_streams(plan), "model_path": str(network.path), "size": _side(network.path)}
+        told = {
+            **_streams(plan),
+            "model_path": str(network.path),
+            "size": _side(network.path),
+            "dir": str(plan.storage),
+        }
         return Contender((python, str(Path(__file__).with_name("ultra.py"))), _line(told), _take_line)
 
     return way
@@ -212,9 +217,11 @@ def _streams(plan: Plan) -> dict[str, Any]:
 
 
 def _side(path: Path) -> int:
-    """The longer side of the network's input."""
-    shape = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_inputs()[0].shape
-    return max((side for side in shape[2:] if isinstance(side, int)), default=640)
+    """The longer side of the network's input; where that is free, the one it was made for, as its file says."""
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    said = json.loads(session.get_modelmeta().custom_metadata_map.get("imgsz", "[640]"))
+    fixed = [side for side in session.get_inputs()[0].shape[2:] if isinstance(side, int)]
+    return max(fixed or said)
 
 
 def _line(plan: dict[str, Any]) -> bytes:

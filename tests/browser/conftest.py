@@ -47,7 +47,8 @@ def browser() -> Iterator[playwright.Browser]:
         pytest.skip("the browser tests need the playwright package (it is in the dev extra)")
     program = _chromium()
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS)
+        playwright.expect.set_options(timeout=60_000)
+        opened = driver.chromium.launch(executable_path=program, args=_ARGUMENTS, timeout=120_000)
         yield opened
         opened.close()
 
@@ -110,7 +111,7 @@ def visit(browser: playwright.Browser, house: House) -> Iterator[Callable[..., p
 
     def open_page(path: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> playwright.Page:
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)
         watched = Watched(context.new_page())
         watched.watch()
         opened.append(watched)

@@ -64,7 +64,7 @@ def test_the_frame_on_screen_is_the_frame_of_that_time(tmp_path: Path, b_frames:
     frames = [20, 23, 39, 40, 55, 77, 120, 125, 133]
     seconds = [T0 + n / 10 + 0.05 - clip.t_start for n in frames]  # in the middle of each frame
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=120_000)
         page = browser.new_page()
         shown = page.evaluate(SHOW, [data, [*seconds, T0 + 10 - clip.t_start], BITS])
         browser.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -106,6 +107,15 @@ def test_the_shape_of_a_neighbour_changes_nothing(looker: ObjectDetector) -> Non
     alone = [looker.detect([part])[0] for part in parts]
     for found, wanted in zip(looker.detect(parts[::-1]), alone[::-1], strict=True):
         assert_equal(found, wanted)
+
+
+def test_two_threads_that_look_at_once_get_each_their_own_answer(looker: ObjectDetector) -> None:
+    pictures = [noise(320, 240, seed) for seed in range(4)]
+    alone = [looker.detect([picture])[0] for picture in pictures]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for found, expected in zip(pool.map(lambda each: looker.detect([each])[0], pictures), alone, strict=True):
+                assert_equal(found, expected)
 
 
 def test_no_pictures_no_answers(looker: ObjectDetector) -> None:

@@ -18,12 +18,12 @@ from typing import Any
 import cv2
 import pytest
 import yaml
-from life import LIFE_T0, Life, site_of
+from life import LIFE_T0, Life
+from replay.family import Once
+from replay.lived import FIRST, THIRD, config_of, live, our_eye
 
 from appliance.alerts.evidence_files import DiskRefused
 from appliance.cli import main
-from appliance.config import Detector, SiteConfig
-from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import NotYet, UsageError
 from appliance.export.choice import Chosen, every_alert, incidents, split_of
@@ -33,30 +33,17 @@ from appliance.export.run import Export
 from appliance.store.archive import Archive
 
 ROOT = Path(__file__).parents[2]
-FIRST, SECOND, THIRD = 0, 1, 2
-
-
-def config_of(root: Path) -> SiteConfig:
-    written = yaml.safe_load((ROOT / "fixtures" / "scenarios" / "gate.scenario.yaml").read_text())
-    config = site_of(root, written["cameras"]["gate"])
-    return config.model_copy(update={"alerts": config.alerts.model_copy(update={"length_max_s": 15.0})})
 
 
 @pytest.fixture(scope="module")
-def eye() -> ObjectDetector:
-    return detector.load(Detector())
+def eye() -> Once:
+    return our_eye()
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory, eye: ObjectDetector) -> Path:
+def lived(tmp_path_factory: pytest.TempPathFactory, eye: Once) -> Path:
     """Three alerts of one film, one soon after the other, and a minute later the first two again."""
-    root = tmp_path_factory.mktemp("lived")
-    life = Life(config_of(root), eye)
-    for seconds in (62, 32):
-        life.live_through(ROOT / "fixtures" / "clips" / "gate.mp4", seconds=seconds)
-    life.make_evidence()
-    life.db.close()
-    return root
+    return live(tmp_path_factory.mktemp("lived"), eye, 62, 32)
 
 
 @pytest.fixture

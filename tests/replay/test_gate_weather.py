@@ -24,7 +24,7 @@ from appliance.weather.weather import Weather
 
 HEARTBEAT_S = config.Detect().heartbeat_s
 SWITCH_S, RAIN_S, END_S = 4, 6, 19
-CROSSES = range(13, 18)  # seconds in which the person can be seen whole; before and after, the border cuts them off
+CROSSES = range(12, 18)  # seconds in which more than half of the person can be seen; else the border cuts them off
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from life import LIFE_T0, Life, site_of
+from life import LIFE_T0, Life
+from replay.family import Once
+from replay.lived import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
 
 from appliance.alerts.evidence_files import DiskRefused
 from appliance.cli import main
 from appliance.clock import local_weekday_minute
-from appliance.config import Detector, Schedule, SiteConfig
-from appliance.detect import detector
+from appliance.config import Schedule
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import EvidenceError, NotYet, UsageError
 from appliance.ingest.decode import Frame
@@ -33,31 +34,16 @@ from appliance.scenario.verdict import Verdict
 from appliance.store.retention import Retention
 
 ROOT = Path(__file__).parents[2]
-GATE = ROOT / "fixtures" / "clips" / "gate.mp4"
-# Two come; one of them stays at the wall, and a van comes; two more come.
-FIRST, SECOND, THIRD = 0, 1, 2
 
 
 @pytest.fixture(scope="module")
-def eye() -> ObjectDetector:
-    return detector.load(Detector())
+def eye() -> Once:
+    return our_eye()
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory, eye: ObjectDetector) -> Path:
-    """The storage folder of a box before whose camera the bundled clip happened; alerts end after 15 s."""
-    root = tmp_path_factory.mktemp("lived")
-    life = Life(config_of(root), eye)
-    life.live_through(GATE)
-    life.make_evidence()
-    life.db.close()
-    return root
-
-
-def config_of(root: Path) -> SiteConfig:
-    written = yaml.safe_load((ROOT / "fixtures" / "scenarios" / "gate.scenario.yaml").read_text())
-    config = site_of(root, written["cameras"]["gate"])
-    return config.model_copy(update={"alerts": config.alerts.model_copy(update={"length_max_s": 15.0})})
+def lived(tmp_path_factory: pytest.TempPathFactory, eye: Once) -> Path:
+    return live(tmp_path_factory.mktemp("lived"), eye)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,24 @@ TRACKING = FIGURES["pets09_s2l1_5_looks_a_second"]
 VISITS = FIGURES["intel_one_by_one_3.3_looks_a_second"]
 
 
-# Our own networks always; the reference ones, a minute and a half of somebody else's arithmetic, with `make test-slow`.
-def _slow_unless_ours(names: Iterable[str]) -> list[Any]:
-    return [name if name.startswith("vedette") else pytest.param(name, marks=pytest.mark.slow) for name in names]
+# With `make test-slow`: the reference networks, which are minutes of somebody else's arithmetic, and our second file,
+# whose boxes are measured always and whose tracks are made of those as the first one's are.
+def _slow_unless(usual: Collection[str], names: Iterable[str]) -> list[Any]:
+    return [name if name in usual else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+OURS = ("vedette-nano", "vedette-nano-int8")
+FIRST = OURS[:1]
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", _slow_unless_ours(measure_pets.MODELS))
+@pytest.mark.parametrize("name", _slow_unless(OURS, measure_pets.MODELS))
 def test_finds_persons_as_well_as_recorded(name: str, shared_data: Path) -> None:
     assert measure_pets.detection_figures(shared_data, measure_pets.MODELS[name]) == pytest.approx(AP50[name], abs=0.01)
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", _slow_unless_ours(measure_pets.TRACKED))
+@pytest.mark.parametrize("name", _slow_unless(FIRST, measure_pets.TRACKED))
 def test_follows_persons_as_well_as_recorded(name: str, shared_data: Path) -> None:
     found, recorded = measure_pets.tracking_figures(shared_data, measure_pets.MODELS[name]), TRACKING[name]
     # Another processor rounds scores differently; one score on the other side of a threshold may cost a switch.
@@ -43,7 +48,7 @@ def test_follows_persons_as_well_as_recorded(name: str, shared_data: Path) -> No
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", _slow_unless_ours(measure_pets.TRACKED))
+@pytest.mark.parametrize("name", _slow_unless(FIRST, measure_pets.TRACKED))
 def test_gives_as_many_of_six_visitors_one_number_as_recorded(name: str, shared_data: Path) -> None:
     found, recorded = measure_pets.visit_figures(shared_data, measure_pets.MODELS[name]), VISITS[name]
     # As above: one score on the other side of a threshold may cost a track, or give one.

@@ -164,7 +164,7 @@ def test_things_are_done_in_the_order_in_which_they_were_handed_in() -> None:
     done: list[object] = []
     held = threading.Event()
     with InOrder[int](2) as order:
-        order.ask(lambda: 1 if held.wait(5) else 0, done.append)
+        order.ask(lambda: 1 if held.wait(60) else 0, done.append)
         order.do(lambda: done.append("then"))
         order.ask(lambda: 2, done.append)
         assert done == []
@@ -182,7 +182,7 @@ def test_no_more_wait_than_was_said() -> None:
 
         def push() -> None:
             for number in range(2 * AHEAD + 1):
-                order.ask(lambda number=number: number if held.wait(5) else -1, done.append)  # type: ignore[misc]
+                order.ask(lambda number=number: number if held.wait(60) else -1, done.append)  # type: ignore[misc]
                 asked.append(number)
 
         pushing = threading.Thread(target=push)
@@ -190,7 +190,7 @@ def test_no_more_wait_than_was_said() -> None:
         until(lambda: len(asked) == 2 * AHEAD)
         assert done == []
         held.set()
-        pushing.join(5)
+        pushing.join(60)
     assert done == list(range(2 * AHEAD + 1))
 
 

@@ -169,8 +169,8 @@ def test_a_process_that_was_killed_outright_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "appliance", "replay", "--config", "site.yaml", "walk.mp4", "--json", "--log"]
     where = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.PIPE}
     log = tmp_path / "killed.jsonl"
-    with subprocess.Popen([*command, log.name, "--speed", "1"], **where) as process:  # type: ignore[call-overload]
-        until(lambda: log.exists() and log.read_bytes().count(b"\n") > 12, seconds=120)
+    with subprocess.Popen([*command, log.name, "--speed", "0.5"], **where) as process:  # type: ignore[call-overload]
+        until(lambda: log.exists() and log.read_bytes().count(b"\n") > 12, seconds=60)
         process.send_signal(signal.SIGKILL)
     left = log.read_bytes()
     assert b'"type":"end"' not in left

@@ -116,10 +116,10 @@ def test_a_tracker_that_loses_everyone_fails_and_is_suspected(folder: Path, monk
     whole = Tracker.update
     count = iter(range(1, 10_000))
 
-    def forgetful(self: Tracker, found: Detections, t: float, planes: Any, region: Any = None) -> Any:
+    def forgetful(self: Tracker, found: Detections, t: float, planes: Any, parts: Any = ()) -> Any:
         from dataclasses import replace
 
-        return tuple(replace(each, track=next(count)) for each in whole(self, found, t, planes, region))
+        return tuple(replace(each, track=next(count)) for each in whole(self, found, t, planes, parts))
 
     monkeypatch.setattr(Tracker, "update", forgetful)
     verdict = run(folder)
@@ -421,7 +421,7 @@ def test_only_the_plugin_imports_pytest() -> None:
 
 @pytest.mark.shared
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["yard", "gate"])
+@pytest.mark.parametrize("name", ["yard", pytest.param("gate", marks=pytest.mark.slow)])
 def test_the_bundled_clips_pass_with_the_reference_network(name: str, shared_data: Path) -> None:
     file = ROOT / "fixtures" / "scenarios" / f"{name}.scenario.yaml"
     verdict = scenario_run.run(plan.load(file), Models(str(shared_data / FEMTO)))

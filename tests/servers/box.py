@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-START_S_MAX = 30.0
-STOP_S_MAX = 25.0
+START_S_MAX = 120.0
+STOP_S_MAX = 100.0
 
 
 class Box:
@@ -64,7 +64,7 @@ class Box:
 
     def page(self, path: str) -> str:
         """The text at `path`."""
-        with urllib.request.urlopen(self._url + path, timeout=10) as answer:
+        with urllib.request.urlopen(self._url + path, timeout=60) as answer:
             text: str = answer.read().decode()
         return text
 

@@ -95,7 +95,7 @@ class NatsServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(10)
+            self._process.wait(60)
             self._process = None
 
     def _config(self) -> str:
@@ -125,7 +125,7 @@ class NatsServer:
             except (IndexError, KeyError, ValueError):
                 return False
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 0.5) as probe:
+            with socket.create_connection(("127.0.0.1", self.port), 2.0) as probe:
                 return probe.recv(4) == b"INFO"
         except OSError:
             return False

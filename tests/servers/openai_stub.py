@@ -92,7 +92,7 @@ class OpenAiStub:
     def stop(self) -> None:
         self.release()
         self._server.should_exit = self._server.force_exit = True
-        self._thread.join(10)
+        self._thread.join(60)
 
     def release(self) -> None:
         """End all answers that are slow on purpose."""

@@ -91,7 +91,7 @@ class Site:
     def cut(self) -> None:
         self.service.stop()
         if self._thread is not None:
-            self._thread.join(10)
+            self._thread.join(60)
             assert not self._thread.is_alive()
             self._thread = None
 

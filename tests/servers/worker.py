@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ class ScriptedDetector:
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         if not any(picture.any() for picture in pictures):  # black: the worker tries whether it works
             return [Detections.empty() for _ in pictures]
-        assert self.gate.wait(30)
+        assert self.gate.wait(200)
         self.seen += [picture.shape for picture in pictures]
         score = self._scores.pop(0) if len(self._scores) > 1 else self._scores[0]
         return [self._found(score) if n == 0 else Detections.empty() for n, _ in enumerate(pictures)]
@@ -60,7 +60,7 @@ class WorkerThread:
         self, url: str, engine: Engine, *, token: str = "", status: Mapping[str, object] | None = None,
         shelf: Shelf | None = None, **settings: object,
     ) -> None:  # fmt: skip
-        quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 5.0, "name": "w1"}
+        quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 30.0, "name": "w1"}
         self._config = WorkerConfig(worker=WorkerSettings(**{**quick, **settings}), status=Status(**(status or {})))
         self._shelf = shelf
         self._address = Address(url=url, token=SecretStr(token) if token else None)
@@ -71,12 +71,14 @@ class WorkerThread:
 
     def start(self) -> WorkerThread:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
-    def stop(self) -> None:
+    def stop(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Returns when it has ended; `meanwhile` is called as soon as it takes no more questions."""
         assert self.worker is not None
-        self._call(self.worker.stop)
+        stop = self.worker.stop
+        self._call(lambda: (stop(), meanwhile()))
 
     def kill(self) -> None:
         self._call(self._task.cancel)
@@ -84,7 +86,7 @@ class WorkerThread:
     def _call(self, what: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended already
             self._loop.call_soon_threadsafe(what)  # type: ignore[arg-type]
-        self._thread.join(15)
+        self._thread.join(100)
         assert not self._thread.is_alive()
 
     async def _main(self) -> None:
@@ -128,6 +130,6 @@ class WorkerProcess:
     def end(self, how: signal.Signals) -> int:
         if self._process.poll() is None:
             self._process.send_signal(how)
-        code = self._process.wait(30)
+        code = self._process.wait(120)
         self._log.close()
         return code

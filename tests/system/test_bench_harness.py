@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.ingest import __main__ as ingest
 from benchmarks.soak import __main__ as soak
+from benchmarks.uplink_share import __main__ as uplink_share
 
 
 @pytest.mark.slow
@@ -39,3 +40,18 @@ def test_a_minute_of_misbehaving_cameras_leaves_nothing_unnoticed(
     assert {fault["kind"] for fault in made["faults"]} == {"stall", "hang"}
     assert len(made["verdict"]["noticed_s"]) == 2
     assert len(made["glances"]) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_site_with_a_visitor_stays_within_its_share_of_the_uplink(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "share.json"
+    words = ["--cases", "mixed", "--lines", "360", "--cameras", "1", "--seconds", "35"]
+    uplink_share.main([*words, "--footage", str(tmp_path / "footage"), "--json", str(to)])
+    (books,) = json.loads(to.read_text())
+    assert books["incidents"] == 1, capsys.readouterr().out
+    assert (books["questions"], books["settled"]) == (1, 1)
+    assert 0 < books["sent"] == sum(books["by_kind"].values()) < books["received"]
+    assert books["kernel"] is None or books["kernel"] <= books["sent"] <= 1.01 * books["kernel"]

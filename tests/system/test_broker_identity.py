@@ -37,7 +37,7 @@ def make_streams_as(address: config.Uplink) -> None:
         link = Link(address, "test", SystemClock())
         keeper = asyncio.create_task(link.run())
         try:
-            client = await asyncio.wait_for(link.client(), 15)
+            client = await asyncio.wait_for(link.client(), 60)
             await streams.ensure(client.jetstream(), Streams())
         finally:
             await end_tasks(keeper)

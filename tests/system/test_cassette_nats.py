@@ -63,7 +63,6 @@ def replay(*options: str) -> int:
     return main(["replay", "visits.mp4", "--config", "site.yaml", "--json", *options])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mode", "step"), [("good", 0), ("needs frame", 1)])
 def test_what_was_recorded_once_is_played_for_ever_with_no_server_running(
     broker: NatsServer, footage: Path, capsys: pytest.CaptureFixture[str], mode: str, step: int
@@ -103,7 +102,6 @@ def test_what_was_recorded_once_is_played_for_ever_with_no_server_running(
     assert first["bytes"] > 1000
 
 
-@pytest.mark.timeout(120)
 def test_a_broker_without_a_worker_is_told_in_one_sentence(
     broker: NatsServer, footage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,7 +109,6 @@ def test_a_broker_without_a_worker_is_told_in_one_sentence(
     assert "no worker has made the streams yet (start vedette-worker run)" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(120)
 def test_no_broker_at_all_is_told_in_one_sentence(
     footage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +117,6 @@ def test_no_broker_at_all_is_told_in_one_sentence(
     assert "127.0.0.1:1: nothing answers there (connection refused)" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(120)
 def test_a_worker_that_never_answers_is_not_waited_for_for_ever(
     broker: NatsServer, footage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -20,7 +21,7 @@ PASSWORD = "hunter2-s3cret"
 
 
 def vedette(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*VEDETTE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*VEDETTE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=250, check=False)
     assert PASSWORD not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -37,16 +38,17 @@ def server(film: Path) -> Iterator[RunningServer]:
         yield running
 
 
-def closed_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """A port on which nobody listens, and which nobody else can take meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 def site(folder: Path, url: str, extra: str = "") -> Path:
     path = folder / "site.yaml"
-    text = f"cameras:\n  gate:\n    url: {url}\n    connect_timeout_s: 2\ndashboard: {{port: 0}}\n{extra}"
+    text = f"cameras:\n  gate:\n    url: {url}\n    connect_timeout_s: 20\ndashboard: {{port: 0}}\n{extra}"
     path.write_text(text)
     return path
 
@@ -67,9 +69,10 @@ def test_a_wrong_password_is_a_fault_of_the_file(tmp_path: Path, server: Running
 
 
 def test_an_unreachable_camera_and_broker_are_told_and_are_not_the_files_fault(tmp_path: Path) -> None:
-    port = closed_port()
-    path = site(tmp_path, f"rtsp://u:{PASSWORD}@127.0.0.1:{port}/x", f'uplink: {{url: "nats://127.0.0.1:{port}"}}\n')
-    done = vedette("check", "--json", path, cwd=tmp_path)
+    with closed_port() as port:
+        uplink = f'uplink: {{url: "nats://127.0.0.1:{port}"}}\n'
+        path = site(tmp_path, f"rtsp://u:{PASSWORD}@127.0.0.1:{port}/x", uplink)
+        done = vedette("check", "--json", path, cwd=tmp_path)
     assert done.returncode == 1
     told = json.loads(done.stdout)["problems"]
     assert told[0].startswith("cameras.gate.url: camera gate: 127.0.0.1")

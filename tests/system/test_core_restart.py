@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.demo.rtsp_server import RtspServer
 from appliance.demo.rtsp_thread import RunningServer
@@ -68,12 +68,13 @@ def assert_nothing_lost_or_doubled(box: Box) -> None:
     )
 
 
+@pytest.mark.timeout(600)  # three lives of a whole appliance
 def test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing(box: Box, worker: None) -> None:
     dice = random.Random(7)
-    for _ in range(2):
+    for longest_s in (0.0, 1.5):  # the first time at once, so that it is killed in the middle of an alert
         before = alerts(box)
         until(lambda before=before: alerts(box) > before, 40)
-        pause = time.monotonic() + dice.uniform(0, 1.5)
+        pause = time.monotonic() + dice.uniform(0, longest_s)
         until(lambda pause=pause: time.monotonic() > pause)
         told = alerts(box)
         ingest = ingest_of(box.pid)
@@ -96,7 +97,10 @@ def test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing(box: Bo
     assert "Traceback" not in box.log
 
 
-def test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_its_gap(box: Box) -> None:
+def test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_its_gap(
+    cameras: RunningServer, box: Box
+) -> None:
+    sent_earlier = sum(each.bytes_sent for each in cameras.sessions() if each.state == "closed")
     until(lambda: one(box, "SELECT count(*) FROM alert WHERE t_end IS NULL") == 1, 40)
     box.page("/api/v1/savings")
     bytes_before = one(box, "SELECT total(amount) FROM meter WHERE kind = 'camera_bytes'")
@@ -108,12 +112,13 @@ def test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_it
     assert reason == "the ingest process ended (signal 9); starting it again"
     until(lambda: box.get("/cameras/gate")["state"] == "live")
     back_s = time.monotonic() - killed
-    assert back_s < 10
+    assert back_s < 10 * PATIENCE
     until(lambda: one(box, "SELECT count(*) FROM gap WHERE t_end IS NULL") == 0)
-    assert 0 < one(box, "SELECT t_end - t_start FROM gap ORDER BY t_start DESC LIMIT 1") < 12
+    assert 0 < one(box, "SELECT t_end - t_start FROM gap ORDER BY t_start DESC LIMIT 1") < 12 * PATIENCE
     until(lambda: one(box, "SELECT total(amount) FROM meter WHERE kind = 'camera_bytes'") > bytes_before)
-    grown = one(box, "SELECT total(amount) FROM meter WHERE kind = 'camera_bytes'") - bytes_before
-    assert grown < bytes_before + 20_000, "what was counted before the kill is not counted again"
+    counted = one(box, "SELECT total(amount) FROM meter WHERE kind = 'camera_bytes'")
+    sent = sum(each.bytes_sent for each in cameras.sessions()) - sent_earlier
+    assert bytes_before < counted <= 1.02 * sent + 1000, "what was counted before the kill is not counted again"
 
 
 def test_sigterm_ends_everything_within_seconds_and_keeps_the_last_segment(box: Box) -> None:
@@ -121,10 +126,11 @@ def test_sigterm_ends_everything_within_seconds_and_keeps_the_last_segment(box: 
     ingest = ingest_of(box.pid)
     began = time.monotonic()
     assert box.stop() == 0
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 10 * PATIENCE
     assert is_gone(ingest)
     assert one(box, "SELECT count(*) FROM segment WHERE complete = 0") == 0, "the last row of each segment was taken"
-    assert rows(box, "SELECT end_reason FROM alert") == [("the appliance was stopped",)]
+    last = rows(box, "SELECT end_reason FROM alert ORDER BY t_start DESC LIMIT 1")
+    assert last == [("the appliance was stopped",)]
     assert rows(box, "SELECT state, reason FROM camera") == [("lost", "the appliance was stopped")]
     for path, size in rows(box, "SELECT path, bytes FROM segment"):
         assert (box.folder / "data" / path).stat().st_size == size
@@ -134,10 +140,10 @@ def test_sigterm_ends_everything_within_seconds_and_keeps_the_last_segment(box: 
 
 def test_threads_and_memory_do_not_grow_with_requests(box: Box) -> None:
     until(lambda: one(box, "SELECT count(*) FROM alert") >= 1, 40)
-    for _ in range(50):
+    for _ in range(20):
         box.get("/alerts")
     threads, memory = of_process(box.pid)
-    for _ in range(400):
+    for _ in range(120):
         box.get("/alerts")
     threads_later, memory_later = of_process(box.pid)
     assert threads_later <= threads + 4

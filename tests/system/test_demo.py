@@ -29,7 +29,7 @@ until = functools.partial(waiting.until, seconds=15.0, every_s=0.1)
 ROOT = Path(__file__).parents[2]
 FOOTAGE = ROOT / "fixtures" / "clips" / "yard.mp4"
 FROM_S, TO_S = 44.0, 62.0
-ALERT_S_MAX = 60.0
+ALERT_S_MAX = 240.0
 PARTS = ("nats-server", "rtsp", "worker", "vedette")
 
 
@@ -99,8 +99,8 @@ class Running:
 
     def end(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(60)
-        while line := self._lines.get(timeout=5):
+        code = self.process.wait(120)
+        while line := self._lines.get(timeout=60):
             self.said.append(json.loads(line))
         return code
 
@@ -172,7 +172,7 @@ def test_what_is_taken_is_said_in_one_line(part: str, tmp_path: Path, walk: Path
             data.write_text("a file")
         command = [sys.executable, "-m", "appliance", "demo", "--no-browser", "--clip", str(walk)]
         command += ["--port", str(port), "--data", str(data)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=ROOT)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert ("--port" if part == "port" else "--data") in done.stderr

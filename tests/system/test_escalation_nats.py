@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import threading
 from pathlib import Path
 
 import nats
@@ -215,13 +214,13 @@ def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tm
     slow, detector = second_look(0.9)
     detector.gate.clear()
     other, idle = second_look(0.0)
-    with site(tmp_path / "site", broker.url) as here, worker(broker.url, slow, ack_wait_s=1.0) as first:
+    with site(tmp_path / "site", broker.url) as here, worker(broker.url, slow) as first:
         here.ask(1)
         until(lambda: first.worker is not None and first.worker.judging == 1)
-        with worker(broker.url, other, ack_wait_s=1.0):
+        with worker(broker.url, other):
             waited = SystemClock()
-            deadline = waited.monotonic() + 3.0
-            until(lambda: waited.monotonic() > deadline)
+            deadline = waited.monotonic() + 5.0  # twice the time after which it would be given away
+            until(lambda: waited.monotonic() > deadline, every_s=0.2)
             assert idle.seen == []
             detector.gate.set()
             until(lambda: here.settled(1))
@@ -622,8 +621,7 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_judges_and_gives_back_th
                 here.ask(n, severity=severity)
             until(lambda: first.worker is not None and first.worker.judging == 1)
             until(lambda: here.outbox.counts().sent == 3)
-            threading.Timer(0.3, detector.gate.set).start()
-            first.stop()
+            first.stop(meanwhile=detector.gate.set)
             assert first.worker is not None
             assert first.worker.counts.judged == 1
         until(lambda: here.outbox.counts().settled == 1)

@@ -80,8 +80,7 @@ def test_a_disk_that_fills_up_stops_neither_the_watch_nor_what_was_flagged(box: 
     assert (box.pid, ingest_of(box.pid)) == (core, ingest), "nothing was started afresh"
     filler.unlink()
     until(lambda: "the database cannot be written" not in reasons(box), 20)
-    assert len(alerts(box)) == raised(box)
-    assert one(box, "SELECT count(*) FROM escalation") == raised(box)
+    until(lambda: len(alerts(box)) == raised(box) == one(box, "SELECT count(*) FROM escalation"))
     assert box.stop() == 0
     assert len(alerts(box)) == raised(box)
     assert "and so lost" not in box.log

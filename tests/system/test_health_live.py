@@ -18,7 +18,7 @@ from health_films import CLIPS, covered, turned
 from numpy.typing import NDArray
 from streams import CountingTracker, clip
 from tiny_networks import Thing, yolo
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
@@ -29,9 +29,11 @@ from appliance.ingest.channel import Channel
 from appliance.types import Detections, HealthEvent
 from appliance.wire import decode_ingest
 from tests.servers.box import Box
+from tests.servers.red_camera import one
 
-pytestmark = pytest.mark.timeout(240)
-FPS, SIZE, BOUND_S = 10, (320, 180), 10.0
+pytestmark = pytest.mark.timeout(400)
+FPS, SIZE = 10, (320, 180)
+BOUND_S = 10.0 * PATIENCE  # tests/unit/test_health_sentry.py holds the ten seconds themselves, without a machine
 _SITE = """
 detector: {{model: '{model}'}}
 cameras:
@@ -93,6 +95,12 @@ def box(tmp_path: Path, server: RunningServer) -> Iterator[Box]:
         yield running
 
 
+def watched(box: Box, seconds: float) -> None:
+    """Wait until the camera has shown so much, by its own time."""
+    span = "SELECT coalesce(max(t_end) - min(t_start), 0) FROM segment"
+    until(lambda: one(box, span) > seconds, 20 + seconds, every_s=0.1)
+
+
 def event(box: Box, kind: str) -> dict[str, Any] | None:
     found = box.get(f"/health/events?kind={kind}")["events"]
     return found[0] if found else None
@@ -114,17 +122,17 @@ def say_seen(box: Box, url: str) -> dict[str, Any]:
     request = urllib.request.Request(
         box.url + url + "/seen", b"{}", {"Content-Type": "application/json"}, method="POST"
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         said: dict[str, Any] = json.loads(answer.read())
     return said
 
 
 def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RunningServer) -> None:
-    threading.Event().wait(2.0)
+    watched(box, 2.0)
     server.stall("main")
     began = time.time()
     found = wait_for(box, "stalled", lambda each: each["t_end"] is None and each["attempts"], 15)
-    assert abs(found["t_start"] - began) < 2.0
+    assert abs(found["t_start"] - began) < 2.0 * PATIENCE
     assert found["told_t"] - began <= BOUND_S
     assert any("gate" in reason or "stalled" in reason for reason in json.loads(box.page("/healthz"))["reasons"])
     assert 'vedette_health_open{camera="gate",kind="stalled"} 1' in box.page("/metrics")
@@ -140,7 +148,7 @@ def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RunningServer
 
 
 def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RunningServer, films: dict[str, Path]) -> None:
-    threading.Event().wait(2.0)
+    watched(box, 2.0)
     before = len(server.sessions())
     server.change("main", films["frozen"])
     began = time.time()
@@ -156,7 +164,7 @@ def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RunningSer
 def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
     box: Box, server: RunningServer, films: dict[str, Path]
 ) -> None:
-    threading.Event().wait(11.0)  # it learns where it looks
+    watched(box, 11.0)  # it learns where it looks
     server.change("main", films["turned"])
     began = time.time()
     found = wait_for(box, "moved", lambda each: each["t_end"] is None, 25)
@@ -172,7 +180,7 @@ def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
 def test_what_cannot_be_seen_through_is_noticed_and_one_new_connection_tried(
     box: Box, server: RunningServer, films: dict[str, Path], kind: str
 ) -> None:
-    threading.Event().wait(11.0)  # it learns where it looks
+    watched(box, 11.0)  # it learns where it looks
     before = watching(server)
     server.change("main", films[kind])
     began = time.time()
@@ -200,7 +208,7 @@ class Hangs:
     def detect(self, pictures: object) -> list[Detections]:
         self._looks += 1
         if self._looks > 1:
-            self.go.wait(60)
+            self.go.wait(200)
         return [Detections.empty()]
 
 

@@ -53,7 +53,7 @@ def python(there: Cable, namespace: str, *arguments: str | Path) -> subprocess.P
 def end(*processes: subprocess.Popen[str]) -> None:
     for each in processes:
         each.terminate()
-        each.communicate(timeout=30)
+        each.communicate(timeout=120)
 
 
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls"])

@@ -1,8 +1,7 @@
-"""A camera that is cut for 30 s: it comes back by itself, and the gap is on its page."""
+"""A camera that is cut for a while: it comes back by itself, and the gap is on its page."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,12 @@ from pathlib import Path
 import pytest
 from servers.box import Box
 from streams import clip
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.demo.rtsp_server import RtspServer
 from appliance.demo.rtsp_thread import RunningServer
 
 PASSWORD = "hunter2-s3cret"
-CUT_S = 30.0
 BACK_S_MAX = 10.0
 
 
@@ -27,8 +25,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-def test_a_camera_that_was_cut_for_30_s_is_back_within_10_s_and_its_gap_is_on_its_page(
-    tmp_path: Path, server: RunningServer
+@pytest.mark.parametrize("cut_s", [5.0, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_a_camera_that_was_cut_is_back_within_10_s_and_its_gap_is_on_its_page(
+    tmp_path: Path, server: RunningServer, cut_s: float
 ) -> None:
     with Box(tmp_path, f"cameras: {{gate: {{url: '{server.url('main')}'}}}}\n") as box:
         until(lambda: box.get("/cameras/gate")["state"] == "live")
@@ -39,15 +38,16 @@ def test_a_camera_that_was_cut_for_30_s_is_back_within_10_s_and_its_gap_is_on_it
         told = box.get("/cameras/gate")
         assert any(words in told["reason"] for words in ("ended the stream", "broke off", "cannot be reached"))
         assert told["gaps"][0]["t_end"] is None
-        threading.Event().wait(CUT_S)
+        refused = time.monotonic()
+        until(lambda: time.monotonic() - refused > cut_s, cut_s, every_s=0.5)
 
         server.listen()
         returned = time.monotonic()
         until(lambda: box.get("/cameras/gate")["state"] == "live")
-        assert time.monotonic() - returned < BACK_S_MAX
+        assert time.monotonic() - returned < BACK_S_MAX * PATIENCE
 
         gap = box.get("/cameras/gate")["gaps"][0]
-        assert CUT_S - 2 < gap["t_end"] - gap["t_start"] < CUT_S + BACK_S_MAX + 5
+        assert cut_s - 2 < gap["t_end"] - gap["t_start"] < time.monotonic() - refused + 5
         page = box.page("/cameras/gate")
         assert "No picture" in page
         assert all(PASSWORD not in text for text in (page, box.log, str(box.get("/cameras"))))

@@ -9,7 +9,6 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
 from shelf import T0
 
 from appliance.clock import ManualClock
@@ -77,7 +76,7 @@ def promises(path: Path, life: int, statement: int = 0, kill_after: int = 0, del
         said.add(line.strip())
         if len(said) == kill_after:
             threading.Timer(delay_s, core.send_signal, [signal.SIGKILL]).start()
-    assert core.wait(30) == -signal.SIGKILL
+    assert core.wait(120) == -signal.SIGKILL
     core.stdout.close()
     return said
 
@@ -108,7 +107,6 @@ def check(path: Path, promised: set[str], lives: int) -> None:
     db.close()
 
 
-@pytest.mark.timeout(120)
 def test_killed_before_any_statement_it_loses_nothing_flagged_and_keeps_nothing_by_half(tmp_path: Path) -> None:
     path = tmp_path / "vedette.db"
     promised: set[str] = set()
@@ -118,7 +116,6 @@ def test_killed_before_any_statement_it_loses_nothing_flagged_and_keeps_nothing_
     assert len(promised) > BY_STATEMENT
 
 
-@pytest.mark.timeout(120)
 def test_killed_at_any_time_likewise(tmp_path: Path) -> None:
     path = tmp_path / "vedette.db"
     chance = random.Random(7)

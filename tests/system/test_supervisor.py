@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
@@ -49,7 +50,7 @@ class Listener:
 
     def wait_for(self, count: int, *, deaths: int = 0) -> None:
         with self._news:
-            met = self._news.wait_for(lambda: len(self.reasons) >= count and len(self.deaths) >= deaths, 20)
+            met = self._news.wait_for(lambda: len(self.reasons) >= count and len(self.deaths) >= deaths, 80)
         assert met, (self.reasons, self.deaths)
 
 
@@ -75,7 +76,7 @@ def supervise(tmp_path: Path, listener: Listener) -> Iterator[object]:
     yield start
     for supervisor, thread in running:
         supervisor.stop()
-        thread.join(15)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -124,7 +125,10 @@ def test_stopping_ends_the_child(supervise: object, listener: Listener) -> None:
     assert listener.deaths == []
 
 
-def test_what_the_child_says_while_it_ends_is_still_taken(supervise: object, listener: Listener) -> None:
+def test_what_the_child_says_while_it_ends_is_still_taken(
+    supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.supervisor.STOP_S_MAX", 50.0)
     supervisor = supervise("""
         say("live")
         sys.stdin.read()
@@ -154,13 +158,14 @@ def test_a_child_that_does_not_end_is_killed(
 
 
 def wait_until_gone(pid: int) -> None:
-    for _ in range(400):
+    def is_gone() -> bool:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
-            return
-        threading.Event().wait(0.05)
-    raise AssertionError(f"process {pid} is still there")
+            return True
+        return False
+
+    until(is_gone, what=f"process {pid} ends")
 
 
 def test_a_child_that_refuses_its_configuration_is_not_started_again(tmp_path: Path, listener: Listener) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +23,33 @@ from appliance.wire import Need
 from cloud_worker import deadletters
 from cloud_worker.__main__ import main
 from cloud_worker.judge import Case, Opinion
-from cloud_worker.streams import STREAM_DEAD
+from cloud_worker.layout import STREAM_DEAD
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import CONTENTS, openai_stub
 from tests.servers.site import picture, ref_of, site
 from tests.servers.worker import WorkerThread, worker
-from tests.waiting import until
+from tests.waiting import Gate, until
 
 
 class Steady:
-    """An engine that takes `seconds` for each question, and remembers whose it was."""
+    """An engine that confirms all, and remembers whose it was; while `gate` is shut it holds those of `held` sites."""
 
     name, model, prompt_version, answer_schema = "steady", "m", "", ""
     uses: frozenset[Need] = frozenset({"frame"})
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._seconds = seconds
+    def __init__(self, held: Callable[[str], bool] = lambda site: True) -> None:
         self.judged: list[tuple[str, str]] = []
         self.at_once = 0
         self.most_at_once = 0
-        self.open = threading.Event()
-        self.open.set()
+        self.gate = Gate()
+        self._held = held
 
     async def judge(self, case: Case) -> Opinion:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            await asyncio.sleep(self._seconds)
-            while not self.open.is_set():
-                await asyncio.sleep(0.01)
+            if self._held(case.escalation.site):
+                await self.gate.wait()
         finally:
             self.at_once -= 1
         self.judged.append((case.escalation.site, case.escalation.id))
@@ -105,7 +104,7 @@ class Ear:
         await client.subscribe("vedette.*.verdict", cb=note)
         await client.flush()
         self._ready.set()
-        await asyncio.to_thread(self._over.wait, 110)
+        await asyncio.to_thread(self._over.wait, 280)
         await client.close()
 
     def of(self, name: str) -> list[tuple[float, wire.Verdict]]:
@@ -113,12 +112,12 @@ class Ear:
 
     def __enter__(self) -> Ear:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 def stored_verdicts(url: str) -> int:
@@ -135,7 +134,7 @@ def test_a_site_that_floods_does_not_make_the_others_wait(broker: NatsServer) ->
     flood = [(question("flood", n), "high") for n in range(600)]
     quiet_sites = [(question(name, n), "high") for n in range(5) for name in ("depot-1", "depot-2")]
     ask_many(broker.url, flood + quiet_sites)
-    engine = Steady(0.01)
+    engine = Steady()
     with worker(broker.url, engine, concurrency=4):
         until(lambda: {name for name, _ in engine.judged} >= {"depot-1", "depot-2"} and len(engine.judged) >= 30, 30)
         order = [name for name, _ in engine.judged]
@@ -146,33 +145,36 @@ def test_a_site_that_floods_does_not_make_the_others_wait(broker: NatsServer) ->
 
 def test_two_workers_share_the_work_and_each_question_is_judged_once(broker: NatsServer) -> None:
     make_streams(broker.url)
-    first, second = Steady(0.01), Steady(0.01)
+    engines = first, second = Steady(), Steady()
+    for each in engines:
+        each.gate.shut()
     with worker(broker.url, first, name="w1"), worker(broker.url, second, name="w2"):
         ask_many(broker.url, [(question(f"depot-{n % 3}", n), "high") for n in range(90)])
+        until(lambda: first.at_once == second.at_once == 4, what="both have all hands full")
+        for each in engines:
+            each.gate.open()
         until(lambda: len(first.judged) + len(second.judged) == 90)
         until(lambda: left_in_queue(broker.url) == 0)
     assert not set(first.judged) & set(second.judged)
-    assert min(len(first.judged), len(second.judged)) > 15
     assert max(first.most_at_once, second.most_at_once) <= 4, "no more than `concurrency`"
     assert stored_verdicts(broker.url) == 90
 
 
 def test_under_a_mixed_load_the_urgent_stay_fast(one_broker: NatsServer) -> None:
-    """More than can be judged of the lower classes; an alert now and then is answered as if it were alone."""
+    """More than can be judged of the lower classes, and slowly: an alert now and then waits for none of them."""
     make_streams(one_broker.url)
-    engine = Steady(0.1)
+    engine = Steady(held=lambda site: site.startswith("depot"))
+    engine.gate.shut()
     with Ear(one_broker.url) as ear, worker(one_broker.url, engine, concurrency=4):
-        ask_many(one_broker.url, [(question("alone", 0), "high")])
-        until(lambda: len(ear.heard) == 1)
-        mixed = [(question(f"depot-{n % 4}", n), ("normal", "low")[n % 2]) for n in range(240)]
+        mixed = [(question(f"depot-{n % 4}", n), ("normal", "low")[n % 2]) for n in range(24)]
         ask_many(one_broker.url, mixed)
-        until(lambda: engine.at_once >= 3)
+        until(lambda: engine.at_once == 3, what="all places but the one that is kept for the urgent")
         for n in range(8):
-            asked = time.time()
             ask_many(one_broker.url, [(question("urgent", n), "high")])
             until(lambda n=n: len(ear.of("urgent")) == n + 1)
-            assert ear.of("urgent")[-1][0] - asked < 1.0
-        assert sum(name.startswith("depot") for name, _ in engine.judged) < 200, "the load lasted as long as this"
+        assert {name for name, _ in engine.judged} == {"urgent"}, "of the load none was finished meanwhile"
+        engine.gate.open()
+        until(lambda: len(engine.judged) == 32)
 
 
 def test_a_worker_takes_over_from_one_that_read_all_sites_in_one_queue(broker: NatsServer) -> None:
@@ -196,13 +198,13 @@ def test_a_worker_takes_over_from_one_that_read_all_sites_in_one_queue(broker: N
 def test_double_publish_redelivery_and_two_workers_make_one_verdict(broker: NatsServer) -> None:
     make_streams(broker.url)
     slow, quick = Steady(), Steady()
-    slow.open.clear()
+    slow.gate.shut()
     asked = question("depot-7", 1)
     ask_many(broker.url, [(asked, "high")])
     with worker(broker.url, slow, name="slow") as first:
         until(lambda: slow.at_once == 1)
         first.kill()  # without a word: the broker delivers again after ack_wait
-        slow.open.set()
+        slow.gate.open()
     publish(broker.url, "depot-7", asked.to_json())  # a second time, past the broker's memory of ids
     with worker(broker.url, quick, name="w1"), worker(broker.url, Steady(), name="w2"):
         until(lambda: left_in_queue(broker.url) == 0, 30)
@@ -244,8 +246,8 @@ def test_a_question_over_which_workers_die_ends_among_the_dead_letters(one_broke
     ask_many(one_broker.url, [(question("depot-7", 1), "high")])
     for _ in range(2):
         deadly = Steady()
-        deadly.open.clear()
-        dying = WorkerThread(one_broker.url, deadly, deliveries_max=2, ack_wait_s=1.0).start()
+        deadly.gate.shut()
+        dying = WorkerThread(one_broker.url, deadly, deliveries_max=2).start()
         until(lambda deadly=deadly: deadly.at_once == 1)
         dying.kill()
     with Ear(one_broker.url) as ear, worker(one_broker.url, Steady(), deliveries_max=2):
@@ -285,32 +287,45 @@ def test_dead_letters_are_listed_shown_and_asked_again(
 
 # an adversary for a model ---------------------------------------------------------------------------------------------
 
-HTTP_MODES = ("html", "no choices", "tool", "too long", "500", "cut", "flood", "drip", "blank drip", "hang")
+FAILURES = ("html", "no choices", "tool", "too long", "500", "cut", "flood")
+ENDLESS = ("drip", "blank drip", "hang")
 
 
-def test_whatever_the_model_says_every_question_gets_a_valid_verdict_in_bounded_time(one_broker: NatsServer) -> None:
+def test_whatever_the_model_says_every_question_gets_a_valid_verdict(one_broker: NatsServer) -> None:
     """Each nonsense once, and each twice in a row where the server fails; then a 429 that asks for two seconds."""
     make_streams(one_broker.url)
-    modes = [*CONTENTS, *HTTP_MODES]
-    bound_s = 2 * 0.5 + 3.0  # two attempts of timeout_s, and what a loaded machine adds
+    modes = [*CONTENTS, *FAILURES]
     with openai_stub() as stub, Ear(one_broker.url) as ear:
-        engine = language_model(stub, timeout_s=0.5)
+        engine = language_model(stub, timeout_s=60.0)
         with worker(one_broker.url, engine, concurrency=1, deliveries_max=2, retry_s=0.0):
             for n, mode in enumerate(modes):
                 stub.mode = mode
-                asked = time.time()
                 ask_many(one_broker.url, [(question("depot-7", n), "high")])
-                until(lambda n=n: len(ear.heard) == n + 1, bound_s + 10, mode)
-                assert ear.heard[-1][0] - asked < bound_s, mode
+                until(lambda n=n: len(ear.heard) == n + 1, what=mode)
             asked, stub.modes = time.time(), ["429"]
             stub.mode = "good"
             ask_many(one_broker.url, [(question("depot-7", 999), "high")])
             until(lambda: len(ear.heard) == len(modes) + 1)
-            assert 2.0 <= ear.heard[-1][0] - asked < 8.0, "asked back after Retry-After, not before"
+            assert ear.heard[-1][0] - asked >= 2.0, "asked back after Retry-After, not before"
     assert len(ear.heard) == len(modes) + 1, "each was read as a valid verdict: Ear refuses others"
     sure = {verdict.escalation for _, verdict in ear.heard if verdict.decision != "unsure"}
     assert sure == {f"esc-{modes.index('good')}", f"esc-{modes.index('rejected')}", "esc-999"}
     assert {verdict.answer_schema for _, verdict in ear.heard} == {engine.answer_schema}
+
+
+def test_a_model_that_never_comes_to_an_end_holds_no_question_for_ever(one_broker: NatsServer) -> None:
+    """The stub would go on for a minute and more: what ends it is our own time-out, twice."""
+    make_streams(one_broker.url)
+    with openai_stub() as stub, Ear(one_broker.url) as ear:
+        engine = language_model(stub, timeout_s=0.5)
+        with worker(one_broker.url, engine, concurrency=1, deliveries_max=2, retry_s=0.0) as working:
+            until(lambda: working.worker is not None and working.worker.unready() == "")
+            for n, mode in enumerate(ENDLESS):
+                stub.mode = mode
+                ask_many(one_broker.url, [(question("depot-7", n), "high")])
+                until(lambda n=n: len(ear.heard) == n + 1, what=mode)
+    assert {(verdict.decision, verdict.answer_schema) for _, verdict in ear.heard} == {("unsure", engine.answer_schema)}
+    assert all("no answer within 0.5 s" in verdict.reason for _, verdict in ear.heard)
 
 
 def test_while_the_model_is_away_one_question_tries_and_the_rest_wait(one_broker: NatsServer) -> None:
@@ -320,8 +335,8 @@ def test_while_the_model_is_away_one_question_tries_and_the_rest_wait(one_broker
         stub.mode, stub.modes = "503", ["held 503"] * 8
         ask_many(one_broker.url, [(question(f"depot-{n}", n), "high") for n in range(8)])
         until(lambda: len(stub.requests) == 8)
-        stub.release()  # the eight are refused at once; then one tries, after a second, and again after two
         before = time.monotonic()
+        stub.release()  # the eight are refused at once; then one tries, after a second, and again after two
         until(lambda: len(stub.requests) >= 10)
         assert time.monotonic() - before > 1.5
         assert working.worker is not None
@@ -336,7 +351,7 @@ def test_while_the_model_is_away_one_question_tries_and_the_rest_wait(one_broker
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -356,7 +371,7 @@ def test_metrics_and_readiness_are_there_from_the_start(one_broker: NatsServer) 
             ask_many(one_broker.url, [(question("depot-7", 1), "high")])
             until(lambda: 'vedette_worker_backlog{priority="high"} 1' in get(port, "/metrics")[1])
             stub.mode = "good"
-            until(lambda: get(port, "/readyz") == (200, "ready\n"), 10)
+            until(lambda: get(port, "/readyz") == (200, "ready\n"))
             until(lambda: 'vedette_worker_stage_seconds_count{stage="publish",priority="high"} 1'
                   in get(port, "/metrics")[1])  # fmt: skip
             text = get(port, "/metrics")[1]

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from appliance.track.association import NEVER, _hungarian_small, hungarian, overlap, pair, price
+from appliance.track.association import NEVER, _hungarian_small, contested, hungarian, overlap, pair, prices
 
-BOX = np.array([[0.4, 0.4, 0.44, 0.5]])
-SURE = np.full((1, 2), 0.001)
+BOX = (0.4, 0.4, 0.44, 0.5)
+SURE = (0.001, 0.001)
 
 
 @settings(deadline=None)
@@ -72,24 +72,37 @@ def test_overlap_is_intersection_over_union() -> None:
 
 
 def test_a_small_box_that_moved_by_its_own_width_is_still_near() -> None:
-    moved = BOX + np.array([0.041, 0, 0.041, 0])
-    assert overlap(BOX, moved)[0, 0] == 0
-    assert 1 < price(BOX, SURE, moved, overlap_min=0.1, distance_max=0.8)[0, 0] < 2
+    moved = (0.441, 0.4, 0.481, 0.5)
+    assert overlap(np.array([BOX]), np.array([moved]))[0, 0] == 0
+    assert 1 < prices(BOX, SURE, [moved], overlap_min=0.1, distance_max=0.8)[0] < 2
 
 
 def test_near_is_not_enough_for_another_size() -> None:
-    tall = np.array([[0.4, 0.1, 0.44, 0.38]])
-    assert price(BOX, SURE * 100, tall, overlap_min=0.1, distance_max=5)[0, 0] == NEVER
+    tall = (0.4, 0.1, 0.44, 0.38)
+    assert prices(BOX, (0.1, 0.1), [tall], overlap_min=0.1, distance_max=5) == [NEVER]
 
 
 def test_doubt_reaches_further_but_not_for_ever() -> None:
     def furthest(spread: float) -> float:
         steps = np.linspace(0, 1, 1001)
-        found = BOX + steps[:, None] * [1, 0, 1, 0]
-        prices = price(BOX, np.full((1, 2), spread), found, overlap_min=0.1, distance_max=0.8)[0]
-        return float(steps[np.isfinite(prices)].max())
+        found = [(BOX[0] + step, BOX[1], BOX[2] + step, BOX[3]) for step in steps.tolist()]
+        costs = prices(BOX, (spread, spread), found, overlap_min=0.1, distance_max=0.8)
+        return float(steps[np.isfinite(costs)].max())
 
     assert furthest(0.001) < furthest(0.02) < furthest(0.5) == furthest(5.0)
+
+
+def test_what_is_said_to_be_far_at_a_glance_is_neither_near_nor_touched() -> None:
+    """A wide box that reaches over its own centre's reach, and boxes on either side of it."""
+    wide = (0.2, 0.5, 0.8, 0.52)
+    found = [(0.1, 0.5, 0.21, 0.52), (0.79, 0.5, 0.9, 0.52), (0.05, 0.5, 0.19, 0.52), (0.81, 0.5, 0.95, 0.52)]
+    costs = prices(wide, SURE, found, overlap_min=1e-6, distance_max=0.1)
+    assert [cost < NEVER for cost in costs] == [True, True, False, False]
+
+
+def test_looks_are_compared_only_where_there_is_a_choice() -> None:
+    sure, torn, rivals = [0.1, NEVER, NEVER, NEVER], [NEVER, 0.2, 0.3, NEVER], [[NEVER, NEVER, NEVER, 0.1]] * 2
+    assert contested([sure, torn, *rivals, [NEVER] * 4], 2.0) == [1, 2, 3]
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from waiting import until
+from waiting import PATIENCE, until
 
 from appliance.types import Detections
 from benchmarks.ingest import proctree, report
@@ -54,7 +54,7 @@ def test_a_tree_has_used_what_its_living_and_its_ended_children_have_used() -> N
         assert family.stdout.readline() == b"ready\n"
         used = proctree.cpu_s(family.pid)
         assert len(proctree.tree(family.pid)) == 2
-        assert 1.3 - 0.05 <= used <= 1.3 + 0.6  # 0.6 + 0.4 + 0.3, and the starts of three Pythons
+        assert 1.3 - 0.05 <= used <= 1.3 + 0.6 * PATIENCE  # 0.6 + 0.4 + 0.3, and the starts of three Pythons
         assert proctree.pss_bytes(family.pid) > 2_000_000
         family.communicate(b"")
 
@@ -79,7 +79,7 @@ def test_a_named_thread_is_counted_apart(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=ROOT, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"burnt\n"
-        assert proctree.threads_cpu_s(child.pid, ("looks",)) == pytest.approx(0.5, abs=0.15)
+        assert proctree.threads_cpu_s(child.pid, ("looks",)) == pytest.approx(0.5, abs=0.3)
         assert proctree.threads_cpu_s(child.pid, ("gone",)) == 0
         child.communicate(b"\n")
 

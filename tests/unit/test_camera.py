@@ -252,10 +252,10 @@ class House:
         looks.start()
         self.camera.start()
         until(lambda: any(state.state == "ended" for state in self.heard.of(CameraState)))
-        assert self.camera.join(10)
+        assert self.camera.join(60)
         until(lambda: self.looks.queue() == 0 and self.looks.busy_s() == 0)
         self.looks.stop()
-        looks.join(10)
+        looks.join(60)
         self.camera.tick()
 
 
@@ -326,7 +326,7 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
 
     class Hangs(NumberReader):
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-            answers.wait(30)
+            answers.wait(200)
             return super().detect(pictures)
 
     house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), Hangs())
@@ -334,7 +334,7 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
     looks.start()
     house.camera.start()
     until(lambda: any(state.state == "ended" for state in house.heard.of(CameraState)))
-    assert house.camera.join(10)
+    assert house.camera.join(60)
     assert sum(row.frames for row in house.heard.of(SegmentRow) if row.complete) == 40
     house.clock.advance(STUCK_S + 1)
     house.looks.notice()
@@ -343,7 +343,7 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
     answers.set()
     until(lambda: house.looks.queue() == 0 and house.looks.busy_s() == 0)
     house.looks.stop()
-    looks.join(10)
+    looks.join(60)
     first, *others = house.heard.of(FrameBoxes)
     assert first == untaken, "the answer of then is not used"
     assert others
@@ -358,5 +358,5 @@ def test_a_camera_whose_clip_is_gone_says_so(tmp_path: Path) -> None:
     house.camera.start()
     until(lambda: house.heard.of(Gap))
     house.camera.stop()
-    assert house.camera.join(10)
+    assert house.camera.join(60)
     assert house.heard.of(CameraState)[-1].reason == "camera gate: there is no file /nowhere/clip.mp4"

@@ -72,9 +72,9 @@ def drained(channel: Channel, reading: int, writing: int) -> list[IngestMessage]
     lines: list[IngestMessage] = []
     reader = threading.Thread(target=lambda: lines.extend(map(decode_ingest, os.fdopen(os.dup(reading), "rb"))))
     reader.start()
-    writer.join(20)
+    writer.join(80)
     os.close(writing)
-    reader.join(20)
+    reader.join(80)
     return lines
 
 

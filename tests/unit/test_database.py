@@ -192,7 +192,7 @@ def test_readers_see_one_state_and_do_not_wait_for_the_writer(path: Path) -> Non
         seen = []
         reader = threading.Thread(target=lambda: seen.append(db.rev()))
         reader.start()
-        reader.join(5)
+        reader.join(60)
         assert seen == [0]
     with db.read() as before:
         before.execute("SELECT count(*) FROM counter").fetchone()
@@ -219,13 +219,13 @@ def test_readers_are_reused_however_many_threads_ask(path: Path) -> None:
         def ask() -> None:
             with db.read() as connection:
                 connection.execute("SELECT 1").fetchone()
-                gate.wait(10)
+                gate.wait(60)
 
         threads = [threading.Thread(target=ask) for _ in range(20)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         return sum(_target(fd).startswith(str(path)) for fd in os.listdir("/proc/self/fd"))
 
     first = crowd()  # SQLite itself holds closed handles back for the next connection while the file is locked

@@ -7,28 +7,30 @@ import contextlib
 
 import pytest
 
-from appliance import broker
-from appliance.broker import end_tasks
+from appliance.broker import end_tasks, tasks
 
 
 def test_a_cancellation_that_is_swallowed_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "CANCEL_AGAIN_S", 0.05)
+    monkeypatch.setattr(tasks, "CANCEL_AGAIN_S", 0.05)
+
+    async def never() -> None:
+        await asyncio.Event().wait()
 
     async def deaf() -> None:
         with contextlib.suppress(asyncio.CancelledError):  # as `wait_for` does when its result comes that moment
-            await asyncio.sleep(60)
-        await asyncio.sleep(60)
+            await never()
+        await never()
 
     async def fails() -> None:
         try:
-            await asyncio.sleep(60)
+            await never()
         finally:
             raise OSError("the socket was gone already")
 
     async def main() -> list[bool]:
         tasks = [asyncio.create_task(each()) for each in (deaf, fails)]
         await asyncio.sleep(0)
-        await asyncio.wait_for(end_tasks(*tasks), 10)
+        await asyncio.wait_for(end_tasks(*tasks), 60)
         return [task.done() for task in tasks]
 
     assert asyncio.run(main()) == [True, True]

@@ -6,7 +6,6 @@ import hashlib
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from media import Film, film, number, record
 from shelf import BOX, T0, alert, best, ended, event, look, opened, question
+from waiting import until
 
 from appliance import wire
 from appliance.alerts import evidence_clip
@@ -458,10 +458,10 @@ class TestMaker:
         thread = threading.Thread(target=maker.run, name="evidence")
         thread.start()
         site.apply(ended(t=T0 + 3, t_end=T0 + 5), question(t=T0 + 3))
-        deadline = time.monotonic() + 20
-        while site.detail().alert.clip != "ready" and time.monotonic() < deadline:
-            threading.Event().wait(0.02)
-        maker.stop()
-        thread.join(10)
+        try:
+            until(lambda: site.detail().alert.clip == "ready")
+        finally:
+            maker.stop()
+            thread.join(60)
         assert not thread.is_alive()
         assert (site.detail().alert.delivery, site.detail().alert.clip) == ("ready", "ready")

@@ -16,7 +16,9 @@ from streams import CountingTracker, NumberReader, clip
 from appliance import config
 from appliance.ingest.clip import Clip
 from appliance.ingest.examine import QUIET_AFTER_S, Examiner, Look
-from appliance.ingest.picture import Pictures, cut_of, upright
+from appliance.ingest.picture import upright
+from appliance.ingest.region import within
+from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, TrackedObject
 
 STILL = av.VideoFrame.from_ndarray(np.full((240, 320, 3), 90, np.uint8), format="rgb24").reformat(format="yuv420p")
@@ -41,9 +43,9 @@ class Following(CountingTracker):
         self._before: list[tuple[float, ...]] = []
 
     def update(
-        self, detections: Detections, t: float, planes: object = (), region: object = None
+        self, detections: Detections, t: float, planes: object = (), parts: object = ()
     ) -> tuple[TrackedObject, ...]:
-        found = super().update(detections, t, planes, region)
+        found = super().update(detections, t, planes, parts)
         places = [tuple(round(side, 2) for side in each.box) for each in found]
         self.unsettled = tuple(each.box for each, at in zip(found, places, strict=True) if at not in self._before)
         self._before = places
@@ -199,18 +201,20 @@ def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[Examiner,
 def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
     each, spotter = spotting()
     taken = walked(each, spotter, 6)
-    parts = [look for look, _ in taken if look.region is not None]
+    parts = [look for look, _ in taken if look.mosaic is not None]
     assert len(taken) == 30
     assert len(parts) > 15
-    whole = [look.t for look, _ in taken if look.region is None]
+    whole = [look.t for look, _ in taken if look.mosaic is None]
     assert max(b - a for a, b in itertools.pairwise(whole)) <= 1.0 + 1e-6
     for (look, _), size in zip(taken, spotter.sizes, strict=True):
-        if look.region is None:
+        if look.mosaic is None:
             assert size == WHOLE
         else:
             assert size[0] % STEP == size[1] % STEP == 0
             assert size[0] * size[1] < 0.3 * WHOLE[0] * WHOLE[1]
-            assert size[0] == pytest.approx((look.region[2] - look.region[0]) * WHOLE[0], abs=1), "at the same scale"
+            assert size == look.mosaic.size
+            (tile,) = look.mosaic.tiles
+            assert tile.size[0] == pytest.approx((tile.box[2] - tile.box[0]) * WHOLE[0]), "at the same scale"
 
 
 def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
@@ -218,22 +222,25 @@ def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
     for n, (look, boxes) in enumerate(walked(each, spotter, 6)):
         (found,) = boxes.objects
         left = (300 + 8 * n) / 1280
-        assert found.box == pytest.approx((left, 300 / 704, left + 40 / 1280, 340 / 704), abs=0.004), look.region
+        assert found.box == pytest.approx((left, 300 / 704, left + 40 / 1280, 340 / 704), abs=0.004), look.mosaic
 
 
 def test_a_detector_to_which_a_part_costs_as_much_is_shown_the_whole() -> None:
     each, spotter = spotting()
     spotter.shape_step = 0
     each = Examiner("gate", spotter, Following(spotter.labels), config.Detect())
-    assert all(look.region is None for look, _ in walked(each, spotter, 3))
+    assert all(look.mosaic is None for look, _ in walked(each, spotter, 3))
 
 
 def test_where_all_moves_the_whole_is_shown() -> None:
     each, spotter = spotting()
-    for n in range(20):
-        look = each.due(n, n / 5, yard((20 + 8 * n, 20), (1200 - 8 * n, 600)))
+    for n in range(10):
+        rows = [
+            ((200 + 300 * k) + (8 * n if row % 2 else -8 * n), 40 + 200 * row) for k in range(4) for row in range(4)
+        ]
+        look = each.due(n, n / 5, yard(*rows))
         assert look is not None
-        assert look.region is None
+        assert look.mosaic is None
         each.result(look, spotter.detect([each.picture(look)])[0])
 
 
@@ -242,12 +249,12 @@ def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next
     walked(each, spotter, 2.2)
     look = each.due(11, 2.2, yard((388, 300)))
     assert look is not None
-    assert look.region is not None
+    assert look.mosaic is not None
     cut = Detections(np.array([[0.9, 0.4, 1.0, 0.6]], np.float32), np.array([0.9], np.float32), np.zeros(1, np.int32))
     assert each.result(look, cut).objects == ()
     following = each.due(12, 2.4, yard((396, 300)))
     assert following is not None
-    assert following.region is None
+    assert following.mosaic is None
 
 
 def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> None:
@@ -258,9 +265,9 @@ def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> Non
     each.result(look, None)
     whole = each.due(12, 2.4, yard((396, 300)))
     assert whole is not None
-    assert whole.region is None
+    assert whole.mosaic is None
     later = [each.due(n, n / 5, yard((300 + 8 * n, 300))) for n in range(13, 17)]  # nobody has looked at `whole`
-    assert any(each is not None and each.region is None for each in later)
+    assert any(each is not None and each.mosaic is None for each in later)
 
 
 @pytest.mark.parametrize(("label", "every_s"), [("car", 4.0), ("person", 2.0)])
@@ -279,15 +286,45 @@ def test_what_rests_is_looked_at_rarely(label: str, every_s: float) -> None:
     assert not each.busy(20.0), "and all that is decoded meanwhile are key frames"
 
 
-@pytest.mark.parametrize("form", ["yuv420p", "yuvj420p", "nv12", "yuv422p", "yuv444p", "gray", "bgr24"])
-def test_a_part_of_a_picture_is_that_part_whatever_the_format(form: str) -> None:
-    frame = moving(4711).reformat(format=form)
-    pictures, part = Pictures(), (0.25, 0.1, 0.75, 0.6)
-    whole = pictures.bgr(frame, (frame.width, frame.height))
-    x, y, width, height = cut_of(part, frame.width, frame.height)
-    made = pictures.bgr(frame, (width, height), part)
-    apart = np.abs(whole[y : y + height, x : x + width].astype(int) - made)
-    assert apart.mean() < 3
+def test_two_who_walk_far_apart_are_shown_side_by_side() -> None:
+    """And what is between them is not: two small parts, as one picture."""
+    each, spotter = spotting()
+    sides: set[int] = set()
+    for n in range(15):
+        places = (60 + 8 * n, 300), (1180 - 8 * n, 500)
+        look = each.due(n, n / 5, yard(*places))
+        assert look is not None
+        boxes = each.result(look, spotter.detect([each.picture(look)])[0])
+        sides.add(1 if look.mosaic is None else len(look.mosaic.tiles))
+        if n > 1:
+            found = sorted(found.box for found in boxes.objects)
+            for (x, y), box in zip(places, found, strict=True):
+                assert box == pytest.approx((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), abs=0.004), look
+        if look.mosaic is not None:
+            assert look.mosaic.size[0] * look.mosaic.size[1] <= 0.6 * WHOLE[0] * WHOLE[1]
+    assert sides == {1, 2}
+
+
+@pytest.mark.parametrize(("label", "parts"), [("car", True), ("person", False)])
+def test_where_more_than_three_people_walk_the_whole_is_shown(label: str, parts: bool) -> None:
+    """They cross, and who is who may hang on little; vehicles park next to each other."""
+    each, spotter = spotting(label)
+    taken = walked(each, spotter, 3, (300, 400), (380, 400), (460, 400))
+    assert any(look.mosaic is not None for look, _ in taken if look.t > 0.5) is parts
+
+
+def test_a_parked_car_is_shown_wholly_or_not_at_all() -> None:
+    spotter = Spotter()
+    spotter.labels = ("car",)
+    each = Examiner("gate", spotter, Tracker(spotter.labels), config.Detect(fps=5))
+    taken = walked(each, spotter, 12, (520, 390), (700, 470))
+    assert any(look.mosaic is not None and look.t > 8 for look, _ in taken)
+    for look, boxes in taken:
+        assert len(boxes.objects) == 3 or look.t < 1
+        for part in look.mosaic.parts if look.mosaic is not None else ():
+            for x, y in ((520, 390), (700, 470)):
+                share = within((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), part)
+                assert share == 0 or share > 0.99, look
 
 
 @pytest.mark.parametrize("turns", range(-3, 4))

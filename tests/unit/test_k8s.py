@@ -105,7 +105,7 @@ def test_the_scaler_reads_the_backlog_of_a_real_server(binary: Any, tmp_path: Pa
         asyncio.run(seven_questions(server.url))
         (trigger,) = ALL["ScaledObject"]["spec"]["triggers"]
         path = trigger["metadata"]["url"].split(":8222", 1)[1]
-        with urllib.request.urlopen(f"{server.monitoring}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{server.monitoring}{path}", timeout=60) as answer:
             found = json.loads(answer.read())
     finally:
         server.stop()

@@ -18,6 +18,7 @@ from appliance.escalate.room import Room
 from appliance.escalate.router.question import build
 from appliance.escalate.turns import AGEING_S, LIVE_S, Turns
 from appliance.store.alerts import Alerts
+from appliance.store.clockmark import ClockMark
 from appliance.store.database import Database
 from appliance.store.evidence import Evidence
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
@@ -297,6 +298,29 @@ def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(desk: Desk
     desk.outbox.clock_stepped(-HOUR_S)
     desk.clock.advance(AGAIN_FIRST_S)
     assert [row.alert for row in desk.outbox.next_again(desk.clock.now(), 9)] == ["a"]
+
+
+def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(desk: Desk) -> None:
+    desk.ask("before")
+    desk.clock.jump(-HOUR_S)
+    desk.ask("after")
+    desk.clock.advance(5)
+    desk.outbox.clock_stepped(-HOUR_S)
+    assert desk.row("before").created_t == desk.row("after").created_t == desk.clock.now() - 5
+
+
+def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(desk: Desk) -> None:
+    clock = desk.clock
+    clock.boot = "0b5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
+    mark = ClockMark(desk.db)
+    assert mark.missed_s() == 0.0, "it was never set"
+    mark.set()
+    clock.advance(100 * HOUR_S)
+    assert ClockMark(desk.db).missed_s() == 0.0
+    clock.jump(2 * HOUR_S)
+    assert ClockMark(desk.db).missed_s() == 2 * HOUR_S
+    clock.boot = "1c5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
+    assert ClockMark(desk.db).missed_s() == 0.0, "the machine was started anew: nobody knows"
 
 
 def test_a_verdict_may_overtake_the_news_that_its_question_was_sent(desk: Desk) -> None:

@@ -18,7 +18,7 @@ def waiting(name: str, ended: list[str]) -> Part:
     stop = threading.Event()
 
     def run() -> None:
-        assert stop.wait(10)
+        assert stop.wait(60)
         ended.append(name)
 
     return Part(name, run, stop.set)
@@ -91,7 +91,7 @@ def test_a_periodic_part_goes_on_when_the_disk_is_full(caplog: pytest.LogCapture
 
     parts = Parts()
     parts.start(periodic("meter", 0.001, job, SystemClock()))
-    assert done.wait(10)
+    assert done.wait(60)
     parts.stop()
     assert parts.wait() == 0
     assert caplog.text.count("meter waits") == 1

@@ -25,7 +25,7 @@ def test_what_rests_outside_the_region_is_told_as_it_was_for_as_long_as_nobody_l
     tracker = resting(CAR)
     (was,) = tracker.update(look(CAR), 0.2)
     for step in range(2, 600):
-        (told,) = tracker.update(Detections.empty(), step * 0.2, region=LEFT)
+        (told,) = tracker.update(Detections.empty(), step * 0.2, parts=[LEFT])
         assert told == was
     assert numbers(tracker.update(look(CAR), 121.0)) == [1]
 
@@ -33,9 +33,9 @@ def test_what_rests_outside_the_region_is_told_as_it_was_for_as_long_as_nobody_l
 def test_what_rests_inside_the_region_and_is_not_found_there_is_missed() -> None:
     tracker = resting(CAR)
     for step in range(1, 5):
-        assert tracker.update(Detections.empty(), step * 0.2, region=RIGHT) == ()
+        assert tracker.update(Detections.empty(), step * 0.2, parts=[RIGHT]) == ()
     for step in range(5, 20):  # nor is it told again where it was missed last
-        assert tracker.update(Detections.empty(), step * 0.2, region=LEFT) == ()
+        assert tracker.update(Detections.empty(), step * 0.2, parts=[LEFT]) == ()
 
 
 def test_who_moves_outside_the_region_is_neither_told_nor_aged_but_expected_further_on() -> None:
@@ -43,14 +43,14 @@ def test_who_moves_outside_the_region_is_neither_told_nor_aged_but_expected_furt
     for step in range(10):
         tracker.update(look(person(0.6 + 0.01 * step)), step * 0.2)
     for step in range(10, 30):
-        assert tracker.update(Detections.empty(), step * 0.2, region=LEFT) == ()
+        assert tracker.update(Detections.empty(), step * 0.2, parts=[LEFT]) == ()
     assert numbers(tracker.update(look(person(0.90)), 6.0)) == [1]
 
 
 def test_a_box_that_the_region_cuts_is_no_miss() -> None:
     tracker = settled((0.5, 0.5, 0.8, "car"))  # half of it in the region; the examiner drops what is cut
     for step in range(1, 40):
-        tracker.update(Detections.empty(), step * 0.2, region=LEFT)
+        tracker.update(Detections.empty(), step * 0.2, parts=[LEFT])
     assert numbers(tracker.update(look((0.5, 0.5, 0.8, "car")), 8.0)) == [1]
 
 
@@ -58,7 +58,7 @@ def test_in_the_region_things_go_on_as_in_a_whole_look() -> None:
     whole, part = Tracker(LABELS), Tracker(LABELS)
     for step in range(30):
         seen = look(person(0.1 + 0.01 * step)) if step % 7 else Detections.empty()
-        assert whole.update(seen, step * 0.2) == part.update(seen, step * 0.2, region=(0, 0.2, 1, 0.8))
+        assert whole.update(seen, step * 0.2) == part.update(seen, step * 0.2, parts=[(0, 0.2, 1, 0.8)])
 
 
 def test_a_newcomer_in_the_region_is_not_taken_for_what_stands_outside_it() -> None:
@@ -66,8 +66,8 @@ def test_a_newcomer_in_the_region_is_not_taken_for_what_stands_outside_it() -> N
     tracker = resting(standing)
     region: Box = (0.0, 0.0, 0.48, 1.0)
     comes = (0.42, 0.5, 0.8, "car")
-    tracker.update(look(comes), 0.2, region=region)
-    assert numbers(tracker.update(look(comes), 0.4, region=region)) == [1, 2]
+    tracker.update(look(comes), 0.2, parts=[region])
+    assert numbers(tracker.update(look(comes), 0.4, parts=[region])) == [1, 2]
 
 
 @pytest.mark.parametrize("every_s", [2.0, 4.0, 5.0])
@@ -122,7 +122,7 @@ def test_unsettled_names_what_moves_is_new_or_was_missed_and_nothing_that_rests(
     assert len(tracker.unsettled) == 1  # new
     tracker = resting(CAR)
     assert tracker.unsettled == ()
-    tracker.update(Detections.empty(), 0.2, region=LEFT)
+    tracker.update(Detections.empty(), 0.2, parts=[LEFT])
     assert tracker.unsettled == ()
     tracker.update(Detections.empty(), 0.4)
     assert len(tracker.unsettled) == 1  # missed

@@ -24,7 +24,7 @@ from appliance.ingest.reports import Reports
 from appliance.store.database import Database
 from appliance.types import CameraState
 
-DEADLINE_S = 20.0
+DEADLINE_S = 80.0
 T0_US = 1_700_000_000_000_000
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from appliance.clock import ManualClock
 from appliance.wire import PRIORITIES
 from cloud_worker.lanes import RING_S, Lanes, Shares
-from cloud_worker.places import Places
+from cloud_worker.places import PEAK_S, Places
 
 
 def test_with_everything_waiting_each_priority_gets_its_share() -> None:
@@ -21,6 +22,17 @@ def test_a_priority_alone_is_served_at_once() -> None:
     shares = Shares()
     assert [shares.pick(("low",)) for _ in range(50)] == ["low"] * 50
     assert shares.pick(("low", "high")) == "high", "having been alone is no debt"
+
+
+def test_the_urgent_go_first_while_they_take_less_than_their_share() -> None:
+    shares = Shares()
+    waited = 0
+    for _ in range(100):  # two grave ones, one after the other, among four turns: half of all, of two thirds
+        for pick in (shares.pick(PRIORITIES), shares.pick(PRIORITIES)):
+            waited += pick != "high"
+        shares.pick(PRIORITIES[1:])
+        shares.pick(PRIORITIES[1:])
+    assert waited <= 10, "of 200"
 
 
 def serve(lanes: Lanes, held: dict[str, int], turns: int, now: float = 0.0) -> list[str]:
@@ -80,7 +92,7 @@ def test_a_question_that_was_announced_is_looked_for_until_it_is_stored() -> Non
 
 def test_places_are_kept_for_the_urgent() -> None:
     given = []
-    places = Places(4, lambda: given.append(1))
+    places = Places(4, lambda: given.append(1), ManualClock())
     for priority in ("low", "normal", "low"):
         assert priority in places.open_to()
         places.take(priority)
@@ -90,5 +102,21 @@ def test_places_are_kept_for_the_urgent() -> None:
     places.give("low")
     assert places.open_to() == PRIORITIES
     assert given == [1]
-    alone = Places(1, lambda: None)
+    alone = Places(1, lambda: None, ManualClock())
     assert alone.open_to() == PRIORITIES, "of one place none can be kept"
+
+
+def test_as_many_places_are_kept_as_the_urgent_needed_lately_but_not_more_than_half() -> None:
+    clock = ManualClock()
+    places = Places(8, lambda: None, clock)
+    assert places.reserve == 1
+    for _ in range(6):
+        places.take("high")
+    assert places.reserve == 4
+    for _ in range(6):
+        places.give("high")
+    assert places.reserve == 4, "they may come again at any moment"
+    for _ in range(2):
+        clock.advance(PEAK_S)
+        places.open_to()
+    assert places.reserve == 1

@@ -163,7 +163,7 @@ async function review(value) {
 // Take over what changed, without disturbing a clip that plays.
 const refresh = coalesced(async () => {
   const fresh = await again();
-  swap(fresh, "#review, #verdict, #about, .head");
+  swap(fresh, "#review, #verdict, #told, #about, .head");
   const keep = document.getElementById("keep"); // stays as it is while a person types
   if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
   const scene = document.getElementById("scene");

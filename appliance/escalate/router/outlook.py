@@ -10,7 +10,7 @@ from appliance.config import Escalation, SiteConfig
 from appliance.escalate.calibration import UNTAUGHT, Calibration
 from appliance.escalate.router.case import Cost, Surroundings, expected_bytes
 from appliance.escalate.router.purse import Purse
-from appliance.types import Event, Privacy
+from appliance.types import EVIDENCE_STEPS, Event, Privacy
 
 
 @dataclass(slots=True)
@@ -45,10 +45,10 @@ class Outlook:
             settings, purse, off_peak_in_s, bytes_=expected_bytes(settings), privacy=privacy or _by_image_free(config)
         )
 
-    @property
-    def costs(self) -> tuple[Cost, ...]:
-        """Of a question that begins with each evidence step."""
-        return tuple(self.purse.cost(each) for each in self.bytes_)
+    def costs(self, camera: str) -> tuple[Cost, ...]:
+        """Of a question of this camera that begins with each evidence step."""
+        steps = zip(self.bytes_, EVIDENCE_STEPS, strict=False)
+        return tuple(self.purse.cost(bytes_, camera, step) for bytes_, step in steps)
 
 
 def _by_image_free(config: SiteConfig) -> Callable[[Event], Privacy]:

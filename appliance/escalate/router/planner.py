@@ -124,7 +124,7 @@ class Planner:
             escalate=rule.escalate,
             uplink=self._config.uplink is not None,
             inputs=self._inputs(alert, event, rule, now, limits),
-            costs=self._outlook.costs,
+            costs=self._outlook.costs(alert.camera),
             limits=limits,
             now=now,
         )

@@ -9,14 +9,16 @@ from appliance.clock import Period
 from appliance.config import Budget, Prices
 from appliance.escalate.router.case import JUDGE_S, Cost, Limit
 from appliance.store.decisions import Spent
+from appliance.store.tokens import Tokens, TokensTaken
 
-_GB, _MB, _HOUR_S = 1e9, 1e6, 3600.0
+_GB, _MB, _HOUR_S, _MILLION = 1e9, 1e6, 3600.0, 1e6
 
 
 class Purse:
     """The budgets of a site and what is gone of them. Owner: the core, or a replay; one thread.
 
-    State: what was spent in the day and month of the last look at it. period: which those are (see clock.py).
+    State: what was spent in the day and month of the last look at it; of tokens, what a question takes in the mean, and
+    the money that was reckoned for those that are not judged yet. period: which those are (see clock.py).
     """
 
     def __init__(self, budget: Budget, prices: Prices, period: Callable[[float], Period]) -> None:
@@ -25,6 +27,8 @@ class Purse:
         self._period_of = period
         self._period: Period | None = None
         self._spent = Spent()
+        self._tokens = TokensTaken()
+        self._reckoned = 0.0
         self.gpu_s = JUDGE_S
         """Seconds of the judge that one question is expected to take."""
 
@@ -33,9 +37,17 @@ class Purse:
         amounts = self._budget.model_dump(exclude={"alert_reserve"}).values()
         return any(amount is not None for amount in amounts)
 
-    def cost(self, bytes_: int) -> Cost:
-        """Of a question of so many bytes."""
-        return Cost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s))
+    @property
+    def counts_tokens(self) -> bool:
+        """Tokens have a price, and there is a budget of money."""
+        prices, budget = self._prices, self._budget
+        priced = prices.tokens_in_million or prices.tokens_out_million
+        return bool(priced) and (budget.money_day is not None or budget.money_month is not None)
+
+    def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> Cost:
+        """Of a question of so many bytes, of this camera, that begins with this evidence."""
+        tokens = self._price(self._mean(camera, evidence))
+        return Cost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s) + tokens)
 
     def spend(self, cost: Cost, now: float) -> None:
         """A question is asked."""
@@ -47,11 +59,17 @@ class Purse:
             gpu_s_day=had.gpu_s_day + cost.gpu_s,
             gpu_s_month=had.gpu_s_month + cost.gpu_s,
         )
+        self._reckoned += cost.money - self._money(cost.bytes, cost.gpu_s)
 
     def known(self, spent: Spent, now: float) -> None:
         """What was spent, as the store has it, in place of what was reckoned."""
         self._roll(now)
         self._spent = spent
+
+    def learn(self, tokens: TokensTaken) -> None:
+        """What the judge's tokens were, as the store has it, in place of what was reckoned."""
+        self._tokens = tokens
+        self._reckoned = sum(self._price(self._mean(*which)) * count for which, count in tokens.due.items())
 
     def period(self, now: float) -> Period:
         """The day and month that budgets go by."""
@@ -62,8 +80,8 @@ class Purse:
         if not self.is_limited:
             return ()
         at, budget, spent = self._roll(now), self._budget, self._spent
-        day = self._money(spent.bytes_day, spent.gpu_s_day)
-        month = self._money(spent.bytes_month, spent.gpu_s_month)
+        day = self._money(spent.bytes_day, spent.gpu_s_day) + self._price(self._tokens.day) + self._reckoned
+        month = self._money(spent.bytes_month, spent.gpu_s_month) + self._price(self._tokens.month) + self._reckoned
         rows = (
             ("mb_day", "bytes", budget.mb_day, _MB, spent.bytes_day, at.day_end_t),
             ("mb_month", "bytes", budget.mb_month, _MB, spent.bytes_month, at.month_end_t),
@@ -81,14 +99,29 @@ class Purse:
     def _money(self, bytes_: float, gpu_s: float) -> float:
         return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
 
+    def _mean(self, camera: str, evidence: str) -> Tokens:
+        """Of a question of this camera that began so; else of any camera's, else of any; 0: nobody knows."""
+        mean = self._tokens.mean
+        if not mean or (camera, evidence) in mean:
+            return mean.get((camera, evidence), Tokens())
+        alike = [each for (_, began), each in mean.items() if began == evidence] or list(mean.values())
+        return Tokens(sum(each.read for each in alike) / len(alike), sum(each.written for each in alike) / len(alike))
+
+    def _price(self, tokens: Tokens) -> float:
+        prices = self._prices
+        return (tokens.read * prices.tokens_in_million + tokens.written * prices.tokens_out_million) / _MILLION
+
     def _roll(self, now: float) -> Period:
         """A new day, or a new month, begins with nothing spent."""
         if self._period is not None and self._period.day_t <= now < self._period.day_end_t:
             return self._period
         at, before = self._period_of(now), self._period
         if before is not None and at.month_t != before.month_t:
-            self._spent = Spent()
+            self._spent, self._tokens = Spent(), replace(self._tokens, day=Tokens(), month=Tokens())
         elif before is not None:
             self._spent = replace(self._spent, bytes_day=0.0, gpu_s_day=0.0)
+            self._tokens = replace(self._tokens, day=Tokens())
+        if before is not None:
+            self._reckoned = 0.0
         self._period = at
         return at

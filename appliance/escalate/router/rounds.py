@@ -72,6 +72,8 @@ class Rounds:
             at = purse.period(now)
             purse.gpu_s = self._decisions.gpu_s_mean() or purse.gpu_s
             purse.known(self._decisions.spent(at.day, at.day_t, at.month_t), now)
+            if purse.counts_tokens:
+                purse.learn(self._decisions.tokens(at.day_t, at.month_t))
 
     def _look_at(self, asked: EscalationRow, write: Write) -> None:
         now, settings = self._clock.now(), self._outlook.settings
@@ -81,7 +83,7 @@ class Rounds:
             return
         wait = self._wait(asked, settings, now)
         if wait is None:
-            self._outlook.purse.spend(self._outlook.costs[_step(asked, settings)], now)
+            self._outlook.purse.spend(self._outlook.costs(asked.camera)[_step(asked, settings)], now)
             write(lambda: self._decisions.release(asked))
             logger.info("escalation %s has waited for %s and is let go", asked.id, _WAITED[asked.wait])
         elif (wait.why, wait.until_t) != (asked.wait, asked.until_t):
@@ -108,7 +110,7 @@ class Rounds:
             temperature_c=around.temperature_c,
             off_peak_in_s=outlook.off_peak_in_s(now) if known and outlook.off_peak_in_s else None,
         )
-        cost = outlook.costs[_step(asked, settings)]
+        cost = outlook.costs(asked.camera)[_step(asked, settings)]
         return must_wait(inputs, cost, outlook.purse.limits(now), settings, now, urgent)
 
 

@@ -88,6 +88,7 @@ class _Kind:
         self._fresh += 1
         if self._fresh >= RENEW_EVERY or len(self._sizes) == LEARN_MIN:
             self._fresh = 0
-            self._usual = float(median(self._sizes))
-            off = median(abs(each - self._usual) for each in self._sizes)
+            sizes = sorted(self._sizes)
+            usual = self._usual = float(median(sizes))
+            off = median([abs(each - usual) for each in sizes])  # two runs in order: sorting them again costs little
             self._spread = max(SIGMA_OF_MAD * off, SPREAD_SHARE_MIN * self._usual, SPREAD_BYTES_MIN)

@@ -3,8 +3,9 @@
 States: everything (asked for, or the stream allows nothing else, with the reason), active (every packet is decoded),
 idle (key frames; the packets after them are held). From idle to active lead cues: packets that grow, a key frame in
 which something changed, anything the detector finds. What is held is then decoded from the last key frame on (on a
-changed key frame: from the one before), so the moments before the cue are examined, too. No clock and no thread: what
-is decoded depends on packets, their camera time and the answers of `Attention`, in order, live as in a replay.
+changed key frame: from the one before), so the moments before the cue are examined, too, in `thrifty` at half the rate.
+No clock and no thread: what is decoded depends on packets, their camera time and the answers of `Attention`, in order,
+live as in a replay.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from appliance.types import DecodeState
 # Of what is decoded late, at most about so many pictures can become looks, evenly spread: five a second, as usual, over
 # the usual group of two seconds. If the detector is not there at once they wait: 14 MB of 720p pictures, 31 of 1080p.
 LATE_MAX = 10
+LATE_MAX_THRIFTY = 5  # 2.5 a second: two looks, of which one is told, in the first second of a visitor
 CUE_HOLD_S = 0.5  # after a cue: at 2 looks a second or more the gate is asked at least once
 STEP_EARLY_S = 0.002
 
@@ -60,6 +62,7 @@ class Thrift:
         self.skipped = self.again = self.cues = self.thinned = 0
         self.ahead_s = 0.0  # what to add to a packet's time to have that of its picture, where somebody else counts
         self._latency = latency
+        self._late_max = LATE_MAX_THRIFTY if latency == "thrifty" else LATE_MAX
         self._fps = fps
         self._heartbeat_s = heartbeat_s
         self._attention = attention
@@ -164,14 +167,13 @@ class Thrift:
         self._held = Held()
         self._held.begin(packet)
         self._number(packet)
-        self._decoder.restart(self._key_index)
-        frame = self._decoder.alone(packet)
+        frame = self._key_picture(packet)
         self._held.done, self._intact = 1, self._decoder.intact
         if frame is None:
             self._count_skipped(self._groups.count)
             self._activate(packet, DAMAGED, self._groups.key_every_s)
             return
-        if before.whole and len(before.packets) > 1 and self._reveals(frame):
+        if before.whole and len(before.packets) > 1 and self._attention.changed(frame.picture):
             self._decoder.restart(before_index)
             self._intact = True
             self.again += 1  # the key frame itself: nobody was shown it yet
@@ -183,8 +185,12 @@ class Thrift:
         if self._attention.busy(self._t(packet)):
             self._activate(packet, FOUND)
 
-    def _reveals(self, frame: Frame) -> bool:
-        return self._latency == "normal" and self._attention.changed(frame.picture)
+    def _key_picture(self, packet: VideoPacket) -> Frame | None:
+        """Cheaply, unless heartbeats will ask for what comes after it."""
+        if self._decoder.turned or self._groups.key_every_s > self._heartbeat_s * (1 + LATE_SHARE):
+            self._decoder.restart(self._key_index)
+            return self._decoder.alone(packet)
+        return self._decoder.apart(packet, self._key_index)
 
     def _leave(self, packet: VideoPacket) -> None:
         """All pictures are key frames, and more come than are wanted: not even this one is decoded."""
@@ -241,10 +247,10 @@ class Thrift:
         yield from self._late(pending)
 
     def _late(self, packets: Sequence[VideoPacket]) -> Iterator[Frame]:
-        """Decode packets, one or many; of many only LATE_MAX pictures are handed on."""
+        """Decode packets, one or many; of many only LATE_MAX (_THRIFTY) pictures are handed on."""
         span_s = packets[-1].t - packets[0].t if packets else 0.0
         late = len(packets) > 1
-        every_s = span_s / LATE_MAX if span_s * self._fps > LATE_MAX + 0.5 else 0.0
+        every_s = span_s / self._late_max if span_s * self._fps > self._late_max + 0.5 else 0.0
         next_t = float("-inf")
         for packet in packets:
             for frame in self._decoder.decode(packet):

@@ -1,0 +1,14 @@
+"""One connection to a NATS server, kept for as long as the process lives; shared by the uplink and the worker.
+
+nats-py's own reconnection is switched off: it hands over messages that were published during an outage although
+`publish` has already failed, it gives up for ever when a server that restarts refuses the credentials once, and its
+first connect behaves differently from the later ones. Here a lost connection is simply over, and the next one is new.
+"""
+
+from __future__ import annotations
+
+from appliance.broker.link import Link
+from appliance.broker.state import LinkState
+from appliance.broker.tasks import end_tasks, until_set
+
+__all__ = ["Link", "LinkState", "end_tasks", "until_set"]

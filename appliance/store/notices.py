@@ -1,0 +1,278 @@
+"""Who is told of which alert, and how far that got: written with the alert, so that a kill forgets nobody."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from appliance.store.audit import Audit, AuditRow
+from appliance.store.changes import touch
+from appliance.store.database import Database
+from appliance.store.rows import Delivery, to_json
+from appliance.types import Decision, Severity
+
+NoticeState = Literal["waiting", "told", "changed", "withdrawn", "quiet", "forbidden", "given_up"]
+Standing = Literal["edge", "unverified", "confirmed", "withdrawn", "unsure"]
+"""How an alert stands: nobody was asked; asked and not answered; and then what the cloud said of it."""
+OPEN_MAX = 500
+_CHANGES_MAX = 200
+_OPEN = "('waiting', 'changed')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNotice:
+    """A target is to be told of an alert. forbidden: why it is not, '' when it is."""
+
+    id: str
+    alert: str
+    target: str
+    camera: str
+    created_t: float
+    due_t: float
+    expire_t: float
+    forbidden: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeRow:
+    """A row of the table; `standing`, `severity` and `rules` are those of the last message that arrived."""
+
+    id: str
+    alert: str
+    target: str
+    camera: str
+    state: NoticeState
+    created_t: float
+    due_t: float
+    expire_t: float
+    attempts: int
+    doubtful: bool
+    messages: int
+    told_t: float | None
+    last_t: float | None
+    standing: Standing | Literal[""]
+    severity: Severity | Literal[""]
+    rules: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNotice:
+    """What is to be sent, or was told and may have to be told anew, and how its alert stands now."""
+
+    row: NoticeRow
+    severity: Severity
+    rules: tuple[str, ...]
+    verdict: Decision | None
+    delivery: Delivery | None
+
+    @property
+    def standing(self) -> Standing:
+        if self.verdict is None:
+            return "edge" if self.delivery is None else "unverified"
+        return "withdrawn" if self.verdict == "rejected" else self.verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A message that arrived. audit: what left the site with it; None: nothing did."""
+
+    standing: Standing
+    severity: Severity
+    rules: tuple[str, ...]
+    t: float
+    audit: AuditRow | None
+
+
+class Notices:
+    """The notice table. Owner: the notifier, but rows are born in the transaction of their alert (`write_notices`).
+
+    Invariants: one row an alert and target; each change of it gives the alert a new change number; a message that
+    left the site has its audit row in the transaction that notes it.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._audit = Audit(db)
+
+    def open(self, target: str) -> list[OpenNotice]:
+        """What is to be sent to a target: what was tried least first, then the most severe, then the oldest."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"""{_WITH_ALERT} WHERE target = ? AND notice.state IN {_OPEN}
+                    ORDER BY attempts, CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
+                             created_t, id LIMIT ?""",
+                (target, OPEN_MAX),
+            )
+            return [_open_notice(row) for row in rows]
+
+    def changed(self) -> tuple[list[OpenNotice], int]:
+        """The next told notices whose alert changed since it was last looked for, and up to which change that is."""
+        with self._db.read() as connection:
+            since = connection.execute("SELECT value FROM counter WHERE name = 'notice'").fetchone()[0]
+            numbers = connection.execute(
+                "SELECT rev FROM alert WHERE rev > ? ORDER BY rev LIMIT ?", (since, _CHANGES_MAX)
+            ).fetchall()
+            if not numbers:
+                return [], since
+            upto = numbers[-1]["rev"]
+            rows = connection.execute(
+                f"{_WITH_ALERT} WHERE alert.rev > ? AND alert.rev <= ? AND notice.state = 'told'", (since, upto)
+            )
+            return [_open_notice(row) for row in rows], upto
+
+    def follow(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
+        """These are to be told anew, within `expire_s`; changes up to `upto` were looked at. Raises StoreError."""
+        rows = list(again)
+        with self._db.transaction(durable=bool(rows)) as connection:
+            for row in rows:
+                connection.execute(
+                    """UPDATE notice SET state = 'changed', attempts = 0, expire_t = ?
+                       WHERE id = ? AND state = 'told'""",
+                    (self._db.clock.now() + expire_s, row.id),
+                )
+            connection.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'notice'", (upto,))
+
+    def trying(self, row: NoticeRow) -> None:
+        """A message is about to go: should this be the last that is heard of it, it may have arrived."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute("UPDATE notice SET attempts = attempts + 1, doubtful = 1 WHERE id = ?", (row.id,))
+
+    def told(self, row: NoticeRow, said: Told) -> None:
+        """A message arrived. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                f"""UPDATE notice SET state = 'told', attempts = 0, doubtful = 0, messages = messages + 1,
+                        told_t = coalesce(told_t, :t), last_t = :t, standing = :standing, severity = :severity,
+                        rules = :rules, reason = '' WHERE id = :id AND state IN {_OPEN}""",
+                {
+                    "t": said.t, "standing": said.standing, "severity": said.severity,
+                    "rules": to_json(said.rules), "id": row.id,
+                },
+            )  # fmt: skip
+            if said.audit is not None:
+                self._audit.write(said.audit, connection)
+            touch(self._db, connection, row.alert)
+
+    def failed(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
+        """A message did not arrive, or (doubtful) nobody said that it did. Raises StoreError."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute(
+                "UPDATE notice SET reason = ?, doubtful = ? WHERE id = ?", (reason, doubtful or row.doubtful, row.id)
+            )
+            if reason != row.reason:
+                touch(self._db, connection, row.alert)
+
+    def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
+        """Nothing (more) will be sent, and why; what was told before stands in the row. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                f"""UPDATE notice SET state = ?, attempts = 0, reason = ?
+                    WHERE id = ? AND state IN {_OPEN}""",
+                (state, reason, row.id),
+            )
+            touch(self._db, connection, row.alert)
+
+    def of(self, alert: str) -> list[NoticeRow]:
+        """Who is told of an alert, by name."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
+            return [_read(row) for row in rows]
+
+    def told_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
+        """Of what a target was told since then, withdrawn ones left out."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
+                   ORDER BY told_t DESC LIMIT ?""",
+                (target, camera, since_t, OPEN_MAX),
+            )
+            return [_read(row) for row in rows]
+
+    def overdue(self, t: float) -> list[NoticeRow]:
+        """What could not be sent in time."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"SELECT * FROM notice WHERE state IN {_OPEN} AND expire_t <= ? LIMIT ?", (t, OPEN_MAX)
+            )
+            return [_read(row) for row in rows]
+
+    def too_many(self, most: int = OPEN_MAX) -> list[NoticeRow]:
+        """What goes first of targets for which more than `most` wait: the least severe, and of these the oldest."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"""SELECT * FROM (SELECT notice.*, row_number() OVER (PARTITION BY target ORDER BY
+                        CASE alert.severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END,
+                        notice.created_t DESC) AS place
+                    FROM notice JOIN alert ON alert.id = notice.alert WHERE notice.state IN {_OPEN})
+                    WHERE place > ? LIMIT ?""",
+                (most, OPEN_MAX),
+            )
+            return [_read(row) for row in rows]
+
+    def strangers(self, known: Sequence[str]) -> list[NoticeRow]:
+        """What is to be sent to targets that the site file does not have (any more)."""
+        marks = ", ".join("?" * len(known))
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"SELECT * FROM notice WHERE state IN {_OPEN} AND target NOT IN ({marks}) LIMIT ?", (*known, OPEN_MAX)
+            )
+            return [_read(row) for row in rows]
+
+    def waiting(self) -> dict[str, int]:
+        """How many messages each target is still to get."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"SELECT target, count(*) AS n FROM notice WHERE state IN {_OPEN} GROUP BY target"
+            )
+            return {row["target"]: row["n"] for row in rows}
+
+    def clock_stepped(self, step_s: float) -> None:
+        """Move what waits with the wall clock: it is no older than before it was set. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                f"""UPDATE notice SET created_t = created_t + :step, due_t = due_t + :step, expire_t = expire_t + :step
+                    WHERE state IN {_OPEN} AND created_t <= :before""",
+                {"step": step_s, "before": self._db.clock.now() - step_s},
+            )
+
+
+def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) -> bool:
+    """Inside the transaction of their alert; True when one is new. What was forbidden and is not now becomes so."""
+    count = 0
+    for each in notices:
+        written = connection.execute(
+            """INSERT INTO notice (id, alert, target, camera, state, created_t, due_t, expire_t, reason)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+               ON CONFLICT (id) DO UPDATE SET state = excluded.state, created_t = excluded.created_t,
+                   due_t = excluded.due_t, expire_t = excluded.expire_t, reason = ''
+               WHERE state = 'forbidden' AND excluded.state = 'waiting'""",
+            (
+                each.id, each.alert, each.target, each.camera, "forbidden" if each.forbidden else "waiting",
+                each.created_t, each.due_t, each.expire_t, each.forbidden,
+            ),
+        )  # fmt: skip
+        count += written.rowcount
+    return count > 0
+
+
+# A question that the router put off counts as deferred, whether its evidence is there or not.
+_WITH_ALERT = """SELECT notice.*, alert.severity AS now_severity, alert.verdict AS now_verdict,
+    alert.rules AS now_rules,
+    (SELECT CASE WHEN wait <> '' THEN 'deferred' ELSE state END FROM escalation
+     WHERE alert = notice.alert ORDER BY created_t DESC, id DESC LIMIT 1) AS now_delivery
+    FROM notice JOIN alert ON alert.id = notice.alert"""
+
+
+def _open_notice(row: sqlite3.Row) -> OpenNotice:
+    rules = tuple(cast(list[str], json.loads(row["now_rules"])))
+    return OpenNotice(_read(row), row["now_severity"], rules, row["now_verdict"], row["now_delivery"])
+
+
+def _read(row: sqlite3.Row) -> NoticeRow:
+    fields = {name: row[name] for name in NoticeRow.__slots__}
+    fields |= {"doubtful": bool(row["doubtful"]), "rules": tuple(cast(list[str], json.loads(row["rules"])))}
+    return NoticeRow(**fields)

@@ -1,0 +1,249 @@
+"""How often the box's second look is right, of alerts that are true and of alerts that are false, and what it costs.
+
+    .venv/bin/python -m benchmarks.second_look                       # rendered footage, and PETS where the data is
+    .venv/bin/python -m benchmarks.second_look --live builtin:hog    # alerts of another detector, which errs more
+    .venv/bin/python -m benchmarks.second_look --json out.json
+
+Footage is watched at 5 looks a second by detector and tracker as live; every 3 s of a person's track are taken for an
+alert. True: in most looks its box meets a true person (IoU above 0.4). False: in none does it (0.2 at most). What is in
+between is left out. Empty: the boxes of a true one, moved to where nobody is; only `moved` of them a clip. Each is
+looked at again by the very code that a box runs, from the file, and judged. CONTEXT, SHARE and SCORE_MIN were chosen on
+the rendered clips (docs/second_look.md), nothing on PETS.
+
+Brier: the mean square of confidence minus truth, with the chance of before the second look beside it. CPU: of this
+process, decoding included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+
+import av
+import cv2
+import numpy as np
+
+from appliance.clock import SystemClock, process_cpu_s
+from appliance.detect import detector
+from appliance.escalate.calibration import UNTAUGHT, Stability
+from appliance.escalate.router.sightings import Sightings
+from appliance.escalate.second.judge import at_place, judge
+from appliance.escalate.second.looks import GLIMPSES
+from appliance.escalate.second.subject import score_of
+from appliance.ingest.picture import Pictures
+from appliance.ingest.second.again import Again
+from appliance.model import Detector
+from appliance.track.association import overlap
+from appliance.track.tracker import Tracker
+from appliance.types import Box, EdgeVerdict, Footage, FrameBoxes, Glimpse, SecondLook, TrackedObject
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = ROOT / "fixtures"
+DATA = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
+PETS = DATA / "footage" / "pets09_s2l1_vtest_768x576.mp4"
+LOOKS_A_SECOND, WINDOW = 5, 15
+TRUE_MIN, FALSE_MAX = 0.4, 0.2
+PERSON = 1
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """truth: boxes of persons (all others too, in `things`) by frame."""
+
+    name: str
+    path: Path
+    fps: float
+    size: tuple[int, int]
+    frames: int
+    truth: Mapping[int, list[Box]]
+    things: Mapping[int, list[Box]]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What stands for an alert: a few seconds of one track. kind: true, false or empty."""
+
+    clip: Clip
+    kind: str
+    seen: Stability
+    glimpses: tuple[Glimpse, ...]
+
+
+def clips() -> Iterator[Clip]:
+    paths = [*sorted((FIXTURES / "family").glob("*.mp4")), *sorted((FIXTURES / "clips").glob("*.mp4"))]
+    for path in paths:
+        yield _clip(path, path.with_suffix("").with_suffix(".gt.txt"), rendered=True)
+    if PETS.exists():
+        yield _clip(PETS, DATA / "groundtruth" / "pets09_s2l1" / "gt.txt", rendered=False)
+
+
+def _clip(path: Path, truth: Path, *, rendered: bool) -> Clip:
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        size, fps, frames = (stream.width, stream.height), float(stream.average_rate or 10), stream.frames
+    persons: dict[int, list[Box]] = {}
+    things: dict[int, list[Box]] = {}
+    for line in truth.read_text().splitlines():
+        frame, _, x, y, width, height, *rest = (float(value) for value in line.split(","))
+        box = (x / size[0], y / size[1], (x + width) / size[0], (y + height) / size[1])
+        things.setdefault(int(frame) - 1, []).append(box)
+        if not rendered or int(rest[1]) == PERSON:
+            persons.setdefault(int(frame) - 1, []).append(box)
+    return Clip(path.stem, path, fps, size, frames, persons, things)
+
+
+def alarms(clip: Clip, live: str, moved: int, rng: random.Random) -> list[Alarm]:
+    """Every WINDOW looks of every person's track, and some of them moved to where nobody is."""
+    found: list[Alarm] = []
+    empties = 0
+    for looks in _windows(clip, live):
+        meets = [_meets(box, clip.truth.get(frame, [])) for frame, _, box in looks]
+        if max(meets) < FALSE_MAX:
+            found.append(_alarm(clip, "false", looks))
+        elif sum(each > TRUE_MIN for each in meets) * 2 >= len(meets):
+            found.append(_alarm(clip, "true", looks))
+            away = _moved(clip, looks, rng) if empties < moved else None
+            if away is not None:
+                empties += 1
+                found.append(_alarm(clip, "empty", away))
+    return found
+
+
+Look = tuple[int, float, Box]
+
+
+def _windows(clip: Clip, live: str) -> list[list[Look]]:
+    eye, pictures = detector.load(Detector(model=live)), Pictures()
+    tracker, tracks = Tracker(eye.labels), dict[int, list[Look]]()
+    every = max(1, round(clip.fps / LOOKS_A_SECOND))
+    with av.open(str(clip.path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        size = eye.picture_size(*clip.size)
+        for index, frame in enumerate(container.decode(stream)):
+            if index % every == 0:
+                seen = eye.detect([pictures.bgr(frame, size)])[0]
+                for each in tracker.update(seen, index / clip.fps, pictures.planes(frame)):
+                    if each.label == "person":
+                        tracks.setdefault(each.track, []).append((index, each.score, each.box))
+    return [looks[n : n + WINDOW] for looks in tracks.values() for n in range(0, len(looks), WINDOW)]
+
+
+def _meets(box: Box, truth: Sequence[Box]) -> float:
+    return float(overlap(np.array([box]), np.array(truth)).max()) if truth else 0.0
+
+
+def _moved(clip: Clip, looks: Sequence[Look], rng: random.Random) -> list[Look] | None:
+    for _ in range(30):
+        right, down = rng.uniform(-0.6, 0.6), rng.uniform(-0.15, 0.15)
+        away = [
+            (frame, score, (x1 + right, y1 + down, x2 + right, y2 + down)) for frame, score, (x1, y1, x2, y2) in looks
+        ]
+        if all(_is_empty(clip, frame, box) for frame, _, box in away):
+            return away
+    return None
+
+
+def _is_empty(clip: Clip, frame: int, box: Box) -> bool:
+    if min(box) < 0 or max(box) > 1:
+        return False
+    things = clip.things.get(frame, [])
+    return _meets(box, things) < 0.02 and not any(at_place(each, box) for each in things)
+
+
+def _alarm(clip: Clip, kind: str, looks: Sequence[Look]) -> Alarm:
+    sightings = Sightings()
+    sightings.begin(clip.size)
+    for frame, score, box in looks:
+        each = TrackedObject(track=1, label="person", score=score, box=box)
+        sightings.look(FrameBoxes(camera="", seq=0, frame=frame, t=frame / clip.fps, looked=True, objects=(each,)))
+    known = sightings.of(1)
+    assert known is not None
+    parts = min(GLIMPSES, len(looks))
+    bounds = [len(looks) * n // parts for n in range(parts + 1)]
+    best = [max(looks[a:b], key=lambda look: score_of(look[1], look[2])) for a, b in pairwise(bounds)]
+    return Alarm(clip, kind, known.stability, tuple(Glimpse(t=f / clip.fps, box=box) for f, _, box in best))
+
+
+def said(again: Again, alarm: Alarm) -> EdgeVerdict:
+    clip = alarm.clip
+    footage = Footage(path=f"segments/x/{clip.path.name}", t_start=0.0, t_end=clip.frames / clip.fps + 1)
+    sight = again.look(SecondLook(id="", camera="x", glimpses=alarm.glimpses, footage=(footage,)))
+    assert not sight.error, sight.error
+    return judge("person", alarm.seen, sight, "", _chance)
+
+
+def _chance(seen: Stability) -> float:
+    return UNTAUGHT.probability("", "person", seen)
+
+
+def measure(live: str, second: str, moved: int) -> dict[str, object]:
+    eye, rng = detector.load(Detector(model=second)), random.Random(SEED)
+    rows: list[tuple[Alarm, EdgeVerdict]] = []
+    cpu: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "segments" / "x").mkdir(parents=True)
+        again = Again(root, lambda: eye, print, SystemClock())
+        for clip in clips():
+            shutil.copyfile(clip.path, root / "segments" / "x" / clip.path.name)
+            for alarm in alarms(clip, live, moved, rng):
+                began = process_cpu_s()
+                rows.append((alarm, said(again, alarm)))
+                cpu.setdefault("x".join(map(str, clip.size)), []).append(1000 * (process_cpu_s() - began))
+            print(clip.name, len(rows), flush=True)
+    return {
+        "live": live,
+        "second": eye.name,
+        **{name: _figures([row for row in rows if (row[0].clip.path == PETS) == (name == "pets")]) for name in PARTS},
+        "cpu_ms": {size: round(mean(values), 1) for size, values in cpu.items()},
+        "wrong": [
+            {"clip": alarm.clip.name, "kind": alarm.kind, "t": alarm.glimpses[0].t, "score": verdict.score}
+            for alarm, verdict in rows
+            if (alarm.kind == "true") != (verdict.decision == "confirmed")
+        ],
+    }
+
+
+PARTS = ("rendered", "pets")
+
+
+def _figures(rows: Sequence[tuple[Alarm, EdgeVerdict]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for kind in ("true", "false", "empty"):
+        verdicts = [verdict for alarm, verdict in rows if alarm.kind == kind]
+        confirmed = sum(verdict.decision == "confirmed" for verdict in verdicts)
+        found[kind] = {"alerts": len(verdicts), "confirmed": confirmed}
+    if rows:
+        before = [(_chance(alarm.seen) - (alarm.kind == "true")) ** 2 for alarm, _ in rows]
+        after = [(verdict.confidence - (alarm.kind == "true")) ** 2 for alarm, verdict in rows]
+        found["brier"] = {"before": round(mean(before), 3), "after": round(mean(after), 3)}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How often the box's second look is right, and what it costs.")
+    parser.add_argument("--live", default="vedette-nano", help="the detector that raises the alerts")
+    parser.add_argument("--second", default="vedette-nano", help="the one that looks again")
+    parser.add_argument("--moved", type=int, default=6, help="how many empty ones a clip")
+    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    options = parser.parse_args()
+    cv2.setNumThreads(1)
+    text = json.dumps(measure(options.live, options.second, options.moved), indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A worker in a process of its own whose engine has no model: it answers after a fixed time.
+
+    .venv/bin/python -m benchmarks.stand_in nats://127.0.0.1:4222 --concurrency 16 --latency-s 0.2
+
+The worker is far away from the site in earnest, so a benchmark must not have them share one Python interpreter. It
+says `ready` on its output, and ends when its input does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from appliance.address import Address
+from appliance.broker import Link
+from appliance.clock import SystemClock
+from appliance.wire import Need
+from cloud_worker.config import Status, WorkerConfig
+from cloud_worker.config import Worker as WorkerSettings
+from cloud_worker.judge import Case, Judge, Opinion
+from cloud_worker.worker import Worker
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Instant:
+    """An engine without a model that takes `latency_s` for each answer, for as many questions as it is given."""
+
+    name, model, prompt_version, answer_schema = "instant", "none", "", ""
+    uses: frozenset[Need] = frozenset({"crop", "frame"})
+
+    def __init__(self, latency_s: float = 0.0) -> None:
+        self._latency_s = latency_s
+
+    async def judge(self, case: Case) -> Opinion:
+        if self._latency_s:
+            await asyncio.sleep(self._latency_s)
+        return Opinion(decision="confirmed", reason=f"{len(case.pictures)} pictures arrived.")
+
+    async def check(self) -> str:
+        return "instant"
+
+    async def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def stand_in(url: str, *, concurrency: int = 4, latency_s: float = 0.0) -> Iterator[None]:
+    """A worker process that is ready, for the time of the block."""
+    command = [sys.executable, "-m", "benchmarks.stand_in", url]
+    command += ["--concurrency", str(concurrency), "--latency-s", str(latency_s)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline().strip() != b"ready":
+            raise RuntimeError(f"the worker did not start: {' '.join(command)}")
+        yield
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--latency-s", type=float, default=0.0)
+    asyncio.run(_work(parser.parse_args()))
+
+
+async def _work(options: argparse.Namespace) -> None:
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+    settings = WorkerSettings(name="w1", concurrency=options.concurrency, drain_s=5.0)
+    link = Link(Address(url=options.url), "worker", clock)
+    config = WorkerConfig(worker=settings, status=Status())
+    worker = Worker(config, Judge(Instant(options.latency_s), "w1", clock), link, clock)
+
+    def wait_for_the_end() -> None:
+        sys.stdin.buffer.read()
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            loop.call_soon_threadsafe(worker.stop)
+
+    threading.Thread(target=wait_for_the_end, name="input", daemon=True).start()
+    work = asyncio.create_task(worker.run())
+    while worker.unready() and not work.done():  # noqa: ASYNC110 - it tells nobody when it is
+        await asyncio.sleep(0.01)
+    print("ready", flush=True)
+    await work
+
+
+if __name__ == "__main__":
+    main()

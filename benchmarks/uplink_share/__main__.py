@@ -1,0 +1,183 @@
+"""What a site puts on its uplink, all protocol included, as a share of what its cameras send, on labelled footage.
+
+    python -m benchmarks.uplink_share                          # all cases, one after the other: 13 minutes
+    python -m benchmarks.uplink_share --cases mixed --seconds 120 --json share.json
+    python -m benchmarks.uplink_share --cases boxes-quiet boxes-busy --cameras 1
+
+The appliance as its users run it, cameras over RTSP, a real nats-server and a worker with its default judge, which asks
+to see more where it is unsure. Bytes are the ledger's, from the first connection to the last, beside the counter of the
+site's interface where namespaces can be had (root). An incident is what the site's own rules and alert policy make of
+the true boxes; it was escalated when a question left whose event or pictures lie in it. `boxes-...`: `image_free`, so
+questions go as facts alone. Budgets: 2 % of camera bytes with every incident escalated; boxes only 3 kbit/s a camera
+when quiet, 10 when busy. Exit code 1: a budget was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from appliance import config, yamlfile
+from benchmarks.uplink_share import house, reckon, shows
+from benchmarks.uplink_share.reckon import Books
+from benchmarks.uplink_share.shows import ROOT, Show
+from tests.waiting import until
+
+SHARE_MAX = 0.02
+QUIET_KBIT_S_MAX, BUSY_KBIT_S_MAX = 3.0, 10.0
+UP_S_MAX = 180.0
+PETS = ROOT / "tests" / "replay" / "pets.scenario.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is run. image_free: questions go as facts alone; kbit_s_max: of one camera, None: the share counts."""
+
+    name: str
+    scene: str
+    image_free: bool = False
+    kbit_s_max: float | None = None
+
+
+CASES = {
+    each.name: each
+    for each in (
+        Case("quiet", "quiet"),
+        Case("mixed", "mixed"),
+        Case("busy", "busy"),
+        Case("pets", "pets"),
+        Case("boxes-quiet", "quiet", image_free=True, kbit_s_max=QUIET_KBIT_S_MAX),
+        Case("boxes-busy", "busy", image_free=True, kbit_s_max=BUSY_KBIT_S_MAX),
+    )
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    found, wrong = [], False
+    for name in chosen.cases:
+        case = CASES[name]
+        shown = _shown(case, chosen)
+        if not shown:
+            print(f"{name}: its footage is not here, skipped", file=sys.stderr)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            books = run(case, shown, Path(folder), chosen.seconds, chosen.engine)
+        found.append(books)
+        print(told(books, case), flush=True)
+        wrong = wrong or bool(faults(books, case))
+    if chosen.json:
+        rows = [{**asdict(each), "share": each.share, "kbit_s": each.kbit_s} for each in found]
+        chosen.json.write_text(json.dumps(rows, indent=1))
+    return int(wrong)
+
+
+def run(case: Case, shown: Sequence[Show], folder: Path, seconds: float, engine: str) -> Books:
+    """One site from its start to its end. seconds: after its cameras' first frames; what counts once runs once."""
+    if any(each.once for each in shown):
+        seconds = min(each.length / each.fps for each in shown)
+    films = {each.camera: (each.film, each.fps) for each in shown}
+    with house.ends() as way, house.cloud(way, folder, engine) as url, house.street(way, films) as street:
+        site = folder / "site.yaml"
+        site.write_text(site_file(shown, url, street.port, folder / "data", image_free=case.image_free))
+        settings = yamlfile.load(site, config.SiteConfig)
+        log, before, began = folder / "box.log", way.kernel(), time.time()
+        with house.started([*way.site, sys.executable, "-m", "appliance", "run", "--config", str(site)], log) as box:
+            until(lambda: box.poll() is not None or all(each.begun for each in street.taken.values()), UP_S_MAX)
+            if box.poll() is not None:
+                raise SystemExit(f"the appliance ended: {log.read_text()[-2000:]}")
+            first_t = max(each.t(0) for each in street.taken.values())
+            time.sleep(max(0.0, first_t + seconds - time.time()))
+            end_t = time.time()
+        ended, after = time.time(), way.kernel()
+        incidents = {
+            each.camera: reckon.incidents_of(settings, each, street.taken[each.camera], first_t, end_t)
+            for each in shown
+        }
+        if complaints := re.findall(r"^.*(?:Traceback|internal error).*$", log.read_text(), re.MULTILINE):
+            print(*complaints, sep="\n", file=sys.stderr)
+    kernel = None if before is None or after is None else after - before
+    return reckon.balance(case.name, folder / "data", ended - began, kernel, incidents)
+
+
+def site_file(shown: Sequence[Show], broker: str, port: int, data: Path, *, image_free: bool) -> str:
+    """The site file's text; what is not said is as it comes."""
+    cameras: dict[str, Mapping[str, Any]] = {
+        each.camera: {**each.section, "url": f"rtsp://127.0.0.1:{port}/{each.camera}"} for each in shown
+    }
+    text: str = yaml.safe_dump(
+        {
+            "site": {"name": "bench", "image_free": image_free},
+            "storage": {"dir": str(data), "disk_free_min_mb": 100},
+            "dashboard": {"port": 0},
+            "cameras": cameras,
+            "uplink": {"url": broker},
+        },
+        default_flow_style=None,
+        sort_keys=False,
+    )
+    return text
+
+
+def faults(books: Books, case: Case) -> list[str]:
+    """The budgets that were missed."""
+    wrong = []
+    if books.found < books.incidents:
+        wrong.append(f"{books.incidents - books.found} of {books.incidents} incidents were not asked about")
+    if case.kbit_s_max is None and books.share > SHARE_MAX:
+        wrong.append(f"{books.share:.2%} is over {SHARE_MAX:.0%}, most of it {books.largest}")
+    if case.kbit_s_max is not None and books.kbit_s > case.kbit_s_max:
+        wrong.append(f"{books.kbit_s:.2f} kbit/s is over {case.kbit_s_max:g}, most of it {books.largest}")
+    return wrong
+
+
+def told(books: Books, case: Case) -> str:
+    """A run for a person."""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(books.by_kind.items(), key=lambda each: -each[1]))
+    against = f", the interface counted {books.kernel} ({books.sent / books.kernel - 1:+.2%})" if books.kernel else ""
+    lines = [
+        f"{books.case}: {books.cameras} cameras, {books.seconds:.0f} s: {books.received} bytes in, {books.sent} up: "
+        f"{books.share:.2%}, {books.kbit_s:.2f} kbit/s a camera{against}",
+        f"  {books.found} of {books.incidents} incidents asked about; questions: {books.questions}, "
+        f"{books.settled} of them settled",
+        f"  bytes: {kinds or 'none'}",
+        *(f"  not asked about: {each}" for each in books.missed),
+        *(f"  MISSED: {each}" for each in faults(books, case)),
+    ]
+    return "\n".join(lines)
+
+
+def _shown(case: Case, chosen: argparse.Namespace) -> tuple[Show, ...]:
+    if case.scene == "pets":
+        return shows.of_scenario(PETS, chosen.footage)
+    return shows.of_scene(case.scene, chosen.footage, chosen.lines, chosen.cameras)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.uplink_share",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cases", nargs="+", choices=sorted(CASES), default=list(CASES))
+    parser.add_argument("--seconds", type=float, default=150.0, help="of footage that may be played again (150)")
+    parser.add_argument("--cameras", type=int, default=2, help="of rendered footage (2)")
+    parser.add_argument("--lines", type=int, default=720, choices=(360, 720, 1080))
+    parser.add_argument("--engine", default="{kind: redetect}", help="section `engine` of the worker file")
+    parser.add_argument("--footage", type=Path, default=ROOT / "benchmarks" / "out" / "footage", help="made once, kept")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

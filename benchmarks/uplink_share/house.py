@@ -1,0 +1,142 @@
+"""The parts of a site and of the cloud, started as their users start them; where it can be had, with a cable between.
+
+With root the site lives in a network namespace and the cloud in another: packets are then as large as on a cable, and
+the kernel's own counter of the interface stands beside the ledger. Without, all is on loopback, where segments are of
+64 KB: fewer headers than on a cable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.ingest.taken import Taken
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.netns import Cable, cable, why_not
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+PORT = 4222
+START_S_MAX = 180.0
+STOP_S_MAX = 120.0
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two ends of the uplink. site, hub: the words before a command that is to run there; kernel: bytes that the
+    site's interface has sent, None where nobody counts."""
+
+    address: str
+    site: Words
+    hub: Words
+    kernel: Callable[[], int | None]
+
+
+@contextlib.contextmanager
+def ends() -> Iterator[Ends]:
+    """A cable where namespaces are allowed, else loopback."""
+    if why_not():
+        yield Ends("127.0.0.1", (), (), lambda: None)
+        return
+    with cable() as there:
+        yield Ends(there.address, _inside(there, there.site), _inside(there, there.hub), there.sent_by_site)
+
+
+def _inside(there: Cable, namespace: str) -> Words:
+    return tuple(map(str, there.inside(namespace)))
+
+
+@contextlib.contextmanager
+def cloud(way: Ends, folder: Path, engine: str) -> Iterator[str]:
+    """A broker and a worker with its default judge; the broker's address. engine: the worker file's section."""
+    with contextlib.ExitStack() as stack:
+        if way.hub:
+            url = stack.enter_context(_far_broker(way, folder / "nats"))
+        else:
+            server = NatsServer(find_nats_servers()[0], folder / "nats").start()
+            stack.callback(server.stop)
+            url = server.url
+        config = folder / "worker.yaml"
+        config.write_text(f"nats: {{url: '{url}'}}\nengine: {engine}\nworker: {{name: w1}}\n")
+        stack.enter_context(_worker(way, config))
+        yield url
+
+
+@contextlib.contextmanager
+def _far_broker(way: Ends, folder: Path) -> Iterator[str]:
+    folder.mkdir(parents=True)
+    config, log = folder / "server.conf", folder / "server.log"
+    store = json.dumps(str(folder / "store"))
+    config.write_text(f"listen: {way.address}:{PORT}\njetstream {{ store_dir: {store} }}\n")
+    with started([*way.hub, str(find_nats_servers()[0].path), "-c", str(config)], log):
+        until(lambda: "Server is ready" in log.read_text(), START_S_MAX, "the broker is ready")
+        yield f"nats://{way.address}:{PORT}"
+
+
+@contextlib.contextmanager
+def _worker(way: Ends, config: Path) -> Iterator[None]:
+    log = config.with_suffix(".log")
+    with started([*way.hub, sys.executable, "-m", "cloud_worker", "run", "--config", str(config)], log):
+        until(lambda: "waiting for questions" in log.read_text(), START_S_MAX, "the worker is ready")
+        yield
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is ended by SIGTERM; it has then told all it counted. Raises AssertionError: it does not end."""
+    with log.open("ab") as sink:
+        child = subprocess.Popen(list(command), stdout=sink, stderr=sink, cwd=ROOT)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            raise AssertionError(
+                f"{command[-1]} did not end within {STOP_S_MAX:.0f} s: its books are not whole"
+            ) from None
+
+
+@dataclass(slots=True)
+class Street:
+    """The cameras' server. taken: by camera, when its frames were taken."""
+
+    port: int
+    taken: Mapping[str, Taken]
+
+
+@contextlib.contextmanager
+def street(way: Ends, films: Mapping[str, tuple[Path, float]]) -> Iterator[Street]:
+    """The cameras at the site's end; films: file and rate by camera."""
+    mounts = [f"{name}={path}" for name, (path, _) in films.items()]
+    child = subprocess.Popen(
+        [*way.site, sys.executable, "-m", "benchmarks.ingest.cameras", *mounts],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        port = json.loads(child.stdout.readline())["port"]
+        served = Street(port, {name: Taken(fps) for name, (_, fps) in films.items()})
+        threading.Thread(target=_note, args=(child, served), name="witness", daemon=True).start()
+        yield served
+    finally:
+        child.terminate()
+        child.wait(STOP_S_MAX)
+
+
+def _note(child: subprocess.Popen[bytes], served: Street) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        said = json.loads(line)
+        served.taken[said["camera"]].note(said["n"], said["t"])

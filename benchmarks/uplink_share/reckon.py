@@ -1,0 +1,136 @@
+"""A site's books after a run: bytes by kind against camera bytes, and which labelled incidents were asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.savings import ledger
+from appliance.scenario.curve.labels import Truth, labelled
+from appliance.scenario.curve.ranking import Candidate, Incident
+from appliance.store.database import Database
+from appliance.store.meter import Meter
+from appliance.types import FrameBoxes, StreamHeader
+from appliance.wire import Escalation
+from benchmarks.ingest.taken import Taken
+from benchmarks.uplink_share.shows import Show
+
+LOOKS_PER_S = 5
+LATE_S = 12.0  # what begins so shortly before the end can neither be found nor missed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """What a run came to. kernel: what the interface counted, None where nobody does; missed: a sentence each;
+    settled: questions that have their verdict; by_kind: the parts of `sent`."""
+
+    case: str
+    cameras: int
+    seconds: float
+    received: int
+    sent: int
+    by_kind: Mapping[str, int]
+    kernel: int | None
+    incidents: int
+    found: int
+    questions: int
+    settled: int
+    missed: tuple[str, ...] = field(default=())
+
+    @property
+    def share(self) -> float:
+        return self.sent / self.received if self.received else 0.0
+
+    @property
+    def kbit_s(self) -> float:
+        """Of one camera."""
+        return self.sent * 8 / 1000 / self.seconds / self.cameras
+
+    @property
+    def largest(self) -> str:
+        return max(self.by_kind, key=self.by_kind.__getitem__, default="-")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that left. moments: times that its pictures show, and of its event."""
+
+    camera: str
+    moments: tuple[float, ...]
+    settled: bool
+
+
+def balance(
+    case: str, root: Path, seconds: float, kernel: int | None, incidents: Mapping[str, Sequence[Incident]]
+) -> Books:
+    """Read the ended site's database. incidents: by camera."""
+    database = Database(root / "vedette.db", SystemClock())
+    try:
+        account = ledger.savings(Meter(database, "").totals("all"), seconds, incidents).total
+        asked = _asked(database)
+    finally:
+        database.close()
+    found, missed = matched(incidents, asked)
+    return Books(
+        case=case,
+        cameras=len(incidents),
+        seconds=seconds,
+        received=account.camera_bytes,
+        sent=account.uplink_bytes,
+        by_kind={each.what: each.bytes for each in account.uplink_kinds},
+        kernel=kernel,
+        incidents=sum(map(len, incidents.values())),
+        found=found,
+        questions=len(asked),
+        settled=sum(each.settled for each in asked),
+        missed=tuple(missed),
+    )
+
+
+def _asked(database: Database) -> list[Asked]:
+    with database.read() as connection:
+        rows = connection.execute(
+            "SELECT body, state FROM escalation WHERE state IN ('sent', 'settled') OR attempts > 0 ORDER BY created_t"
+        ).fetchall()
+    found = []
+    for row in rows:
+        body: Escalation = Escalation.from_json(row["body"].encode())
+        found.append(Asked(body.camera, (body.t, *(each.t for each in body.media)), row["state"] == "settled"))
+    return found
+
+
+def matched(incidents: Mapping[str, Sequence[Incident]], asked: Sequence[Asked]) -> tuple[int, list[str]]:
+    """How many incidents a question shows, and the others in words."""
+    found, missed = 0, []
+    for camera, own in incidents.items():
+        sent = [Candidate(footage=0, t=0, value=0, bytes=0, moments=each.moments) for each in asked
+                if each.camera == camera]  # fmt: skip
+        for incident in own:
+            if any(each.finds(incident) for each in sent):
+                found += 1
+            else:
+                missed.append(f"{camera}: {incident.words}")
+    return found, missed
+
+
+def incidents_of(config: SiteConfig, show: Show, taken: Taken, begin_t: float, end_t: float) -> tuple[Incident, ...]:
+    """What a perfect detector and tracker would have raised under the site's own rules, between two times."""
+    step = max(1, round(show.fps / LOOKS_PER_S))
+    last = taken.frame(end_t)
+    if show.once:
+        last = min(last, show.length)
+    looks = [
+        FrameBoxes(camera=show.camera, seq=n, frame=frame, t=taken.t(frame), looked=True, objects=show.at(frame))
+        for n, frame in enumerate(range(0, last, step))
+    ]
+    header = StreamHeader(camera=show.camera, clip="", model="truth", size=show.size, run="truth")
+    labels = labelled(config, Truth(header=header, looks=looks, wanted=(), derived=True))
+    zero = taken.t(0)
+    told = [(each, f"at {each.t - zero:.1f} s") for each in labels.incidents(0) if begin_t <= each.t < end_t - LATE_S]
+    return tuple(
+        Incident(footage=0, start=each.start, end=each.end, t=each.t, words=f"{each.words.split(' at ')[0]} {when}")
+        for each, when in told
+    )

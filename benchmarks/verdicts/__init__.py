@@ -1,0 +1,1 @@
+"""How fast a vision-language model answers the worker: `python -m benchmarks.verdicts --help`."""

@@ -1,0 +1,186 @@
+"""Verdicts a minute and how long each takes, by a vision-language model of real size behind the worker's own judge.
+
+    python -m benchmarks.verdicts --size 8b --device cuda --dtype bfloat16 --json verdicts.json     # one H200
+    python -m benchmarks.verdicts --size tiny --rates 60 --seconds 10                               # proves the way
+
+The judge and the engine `openai` of `cloud_worker`, as a worker runs them (its prompt, schema, pictures made smaller,
+answers checked), ask a server that puts OpenAI's protocol in front of transformers: continuous batches there are none,
+what waits goes together. Weights are random and the answer's words fixed; every token of prompt and answer is computed.
+The broker is not part of it: benchmarks.verdict_latency measures that. --python: one that has torch and transformers.
+
+NVIDIA's published figures (VSS 3.3 alert verification, H100, Cosmos Nano, one token an answer): 4.66 s (p90) at 95
+verdicts a minute, 52.56 s at 276.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from appliance.clock import SystemClock
+from benchmarks.verdicts.load import EVIDENCE, Took, cases, flat_out, paced
+from benchmarks.verdicts.sizes import SIZES
+from cloud_worker.config import OpenAiEngine
+from cloud_worker.engines.openai import OpenAi
+from cloud_worker.judge import Judge
+
+ROOT = Path(__file__).parents[2]
+NVIDIA_P90_S = {95: 4.66, 276: 52.56}
+ANSWER_S_MAX = 600.0
+STOP_S_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One rate with one kind of evidence. busy: share of the time in which the model ran; batch: questions in one run
+    of it, mean."""
+
+    evidence: str
+    per_minute: float
+    questions: int
+    valid: int
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    tokens_in: float
+    tokens_out: float
+    preprocess_s: float
+    batch: float
+    busy: float
+
+    @property
+    def told(self) -> str:
+        nvidia = NVIDIA_P90_S.get(round(self.per_minute))
+        return (
+            f"| {self.evidence} | {self.per_minute:g} | {self.questions} ({self.valid} valid) | {self.mean_s:.2f} | "
+            f"{self.p50_s:.2f} | {self.p90_s:.2f} | {self.p99_s:.2f} | {self.tokens_in:.0f} + {self.tokens_out:.0f} | "
+            f"{self.batch:.1f} | {self.busy:.0%} | {f'{nvidia} s' if nvidia else '-'} |"
+        )
+
+
+HEAD = (
+    "| evidence | a minute | questions | mean s | p50 | p90 | p99 | tokens | batch | model busy | NVIDIA p90 |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    with served(chosen) as about:
+        print(json.dumps({name: value for name, value in about.items() if name != "port"}), flush=True)
+        url = f"http://127.0.0.1:{about['port']}"
+        rows, flat = asyncio.run(measure(url, chosen))
+    print(HEAD)
+    print(*(row.told for row in rows), sep="\n")
+    for evidence, per_s in flat.items():
+        print(f"{evidence}, {chosen.places} at a time: {per_s:.2f} verdicts a second, {per_s * 60:.0f} a minute")
+    if chosen.json:
+        terms = {"places": chosen.places, "seconds": chosen.seconds, "batch": chosen.batch}
+        said = {"about": about, "terms": terms, "rows": [asdict(row) for row in rows], "flat_out_per_s": flat}
+        chosen.json.write_text(json.dumps(said, indent=1))
+    return int(any(row.valid < row.questions for row in rows))
+
+
+async def measure(url: str, chosen: argparse.Namespace) -> tuple[list[Row], dict[str, float]]:
+    """Every kind of evidence at every rate, then as fast as it goes."""
+    rows, flat = [], {}
+    for name in chosen.evidence:
+        evidence = EVIDENCE[name]
+        settings = OpenAiEngine(
+            kind="openai", url=f"{url}/v1", model="bench", images_max=evidence.count,
+            image_side_max=evidence.side_max, timeout_s=ANSWER_S_MAX,
+        )  # fmt: skip
+        engine = OpenAi(settings, SystemClock())
+        judge = Judge(engine, "bench", SystemClock())
+        try:
+            await judge.check()
+            for per_minute in chosen.rates:
+                before = stats(url)
+                took = await paced(judge, cases(name), per_minute, chosen.seconds, chosen.places)
+                rows.append(row(name, per_minute, took, before, stats(url)))
+                print(rows[-1].told, file=sys.stderr, flush=True)
+            if chosen.flat_out > 0:
+                flat[name] = await flat_out(judge, cases(name), chosen.flat_out, chosen.places)
+        finally:
+            await engine.close()
+    return rows, flat
+
+
+def row(
+    evidence: str, per_minute: float, took: Sequence[Took], before: dict[str, float], after: dict[str, float]
+) -> Row:
+    """before, after: what the server says of its batches."""
+    seconds = [each.seconds for each in took] or [0.0]
+    p50, p90, p99 = (float(np.percentile(seconds, share)) for share in (50, 90, 99))
+    ran = {name: after[name] - before[name] for name in after}
+    return Row(
+        evidence=evidence, per_minute=per_minute, questions=len(took), valid=sum(each.valid for each in took),
+        mean_s=statistics.fmean(seconds), p50_s=p50, p90_s=p90, p99_s=p99,
+        tokens_in=statistics.fmean([each.tokens_in for each in took] or [0]),
+        tokens_out=statistics.fmean([each.tokens_out for each in took] or [0]),
+        preprocess_s=statistics.fmean([each.preprocess_s for each in took] or [0]),
+        batch=ran["answers"] / max(1, ran["batches"]), busy=ran["busy_s"] / max(1e-9, ran["seconds"]),
+    )  # fmt: skip
+
+
+def stats(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{url}/stats", timeout=30) as answer:
+        said: dict[str, float] = json.load(answer)
+    return said
+
+
+@contextmanager
+def served(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The model server in its own Python; yields what it says of itself."""
+    words = ["--size", chosen.size, "--device", chosen.device, "--dtype", chosen.dtype, "--batch", str(chosen.batch),
+             "--answer-tokens", str(chosen.answer_tokens), *(["--static"] if chosen.static else [])]  # fmt: skip
+    child = subprocess.Popen(
+        [chosen.python, "-m", "benchmarks.verdicts.server", *words],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        if not first:
+            raise SystemExit("the model server did not come up; the lines above say why (it needs torch, transformers)")
+        yield json.loads(first)
+    finally:
+        child.terminate()
+        child.wait(STOP_S_MAX)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verdicts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", choices=sorted(SIZES), default="8b", help="Qwen3-VL's shapes (8b)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--python", default=sys.executable, help="a Python with torch, transformers and Pillow")
+    parser.add_argument("--evidence", nargs="+", choices=sorted(EVIDENCE), default=["crops", "frames", "clip"])
+    parser.add_argument("--rates", nargs="+", type=float, default=[95.0, 276.0], help="verdicts a minute (95 276)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each rate (60)")
+    parser.add_argument("--flat-out", type=float, default=20.0, help="seconds as fast as it goes, 0: not (20)")
+    parser.add_argument("--places", type=int, default=32, help="questions judged at a time (worker.concurrency)")
+    parser.add_argument("--batch", type=int, default=32, help="of the model, at most")
+    parser.add_argument("--answer-tokens", type=int, default=80, help="of each answer (80; NVIDIA's tables: 1)")
+    parser.add_argument("--static", action="store_true", help="a cache of fixed size: compiled decoding on a GPU")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Asks a judge as sites would: at a rate, with arrivals by chance, or as fast as it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import cv2
+import numpy as np
+
+from appliance.errors import EngineError
+from appliance.wire import Escalation, MediaRef, Need
+from cloud_worker.judge import Case, Judge
+from cloud_worker.media import Picture, chunks_of
+
+CASES = 16  # different ones, asked in turn
+QUALITY = 85
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What each question shows: `count` pictures of a size; side_max: the longer side that the model is shown."""
+
+    kind: Need
+    count: int
+    size: tuple[int, int]
+    side_max: int
+
+
+EVIDENCE = {
+    "crops": Evidence("crop", 2, (320, 320), 768),
+    "frames": Evidence("frame", 4, (1280, 720), 768),
+    # As many tokens of pictures as NVIDIA's 80 frames of 448x448 (7,840): 16 x 484.
+    "clip": Evidence("frame", 16, (704, 704), 704),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """One question: seconds from its arrival to its verdict, a wait for a place included.
+
+    valid: a verdict that speaks of the pictures; tokens of prompt and answer.
+    """
+
+    seconds: float
+    valid: bool
+    tokens_in: int
+    tokens_out: int
+    preprocess_s: float
+
+
+@cache
+def cases(name: str) -> tuple[Case, ...]:
+    return tuple(_case(name, EVIDENCE[name], seed) for seed in range(CASES))
+
+
+def _case(name: str, evidence: Evidence, seed: int) -> Case:
+    pictures = tuple(_picture(evidence, seed * 100 + n, float(n)) for n in range(evidence.count))
+    escalation = Escalation(
+        id=f"esc-{name}-{seed}", site="bench", camera="gate", alert=f"alert-{seed}", rule="intruder", kind="enter",
+        label="person", severity="alert", question="Is somebody in the yard?", t=0.0, created_t=0.0, score=0.7,
+        zone="yard", media=tuple(each.ref for each in pictures),
+    )  # fmt: skip
+    return Case(escalation=escalation, pictures=pictures)
+
+
+def _picture(evidence: Evidence, seed: int, t: float) -> Picture:
+    """A picture with as much in it as a camera's: smooth patches and a little noise."""
+    chance, (width, height) = np.random.default_rng(seed), evidence.size
+    coarse = chance.integers(30, 220, (height // 16, width // 16, 3), np.uint8)
+    smooth = np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.float32)
+    pixels = np.clip(smooth + chance.normal(0, 3, smooth.shape), 0, 255).astype(np.uint8)
+    data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+    digest = hashlib.sha256(data).hexdigest()
+    ref = MediaRef(
+        id=digest[:32], kind=evidence.kind, mime="image/jpeg", bytes=len(data), sha256=digest,
+        chunks=chunks_of(len(data)), t=t, width=width, height=height, box=(0.3, 0.3, 0.6, 0.9),
+    )  # fmt: skip
+    return Picture(ref, data)
+
+
+async def paced(judge: Judge, asked: Sequence[Case], per_minute: float, seconds: float, places: int) -> list[Took]:
+    """Questions that come by chance at that mean rate (seeded); as many are judged at a time as there are places."""
+    chance, room = random.Random(per_minute), asyncio.Semaphore(places)
+    began, due_s = time.perf_counter(), 0.0
+    tasks: list[asyncio.Task[Took]] = []
+    while (due_s := due_s + chance.expovariate(per_minute / 60)) < seconds:
+        await asyncio.sleep(max(0.0, began + due_s - time.perf_counter()))
+        tasks.append(asyncio.create_task(_one(judge, asked[len(tasks) % len(asked)], room)))
+    return list(await asyncio.gather(*tasks))
+
+
+async def flat_out(judge: Judge, asked: Sequence[Case], seconds: float, places: int) -> float:
+    """Verdicts a second with every place taken all the time."""
+    began, count = time.perf_counter(), 0
+
+    async def place(first: int) -> None:
+        nonlocal count
+        n = first
+        while time.perf_counter() - began < seconds:
+            await _one(judge, asked[n % len(asked)], asyncio.Semaphore(1))
+            count, n = count + 1, n + places
+
+    await asyncio.gather(*(place(n) for n in range(places)))
+    return count / (time.perf_counter() - began)
+
+
+async def _one(judge: Judge, case: Case, room: asyncio.Semaphore) -> Took:
+    began = time.perf_counter()
+    async with room:
+        try:
+            verdict = await judge.verdict(case)
+        except EngineError:
+            return Took(time.perf_counter() - began, False, 0, 0, 0.0)
+    valid = verdict.decision == "confirmed" and len(verdict.support) > 0
+    preprocess_s = verdict.timings.get("preprocess", 0.0)
+    return Took(time.perf_counter() - began, valid, verdict.tokens_in, verdict.tokens_out, preprocess_s)

@@ -1,0 +1,167 @@
+"""A model server that speaks OpenAI's chat completions: pictures are prepared by many threads, one runs the model.
+
+    PYTHON -m benchmarks.verdicts.server --size 8b --device cuda --dtype bfloat16
+
+Started by the benchmark with a Python that has torch and transformers; needs nothing else but this folder. Says one
+JSON line when it is warm, {"port": N, ...what is run}, and ends when its input does. What waits while the model runs
+goes together in the next batch; `GET /stats` tells of batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from benchmarks.verdicts.asked import Asked, NotUnderstood, completion, read, text_ids
+from benchmarks.verdicts.model import Model, Ready, prepare
+from benchmarks.verdicts.sizes import SIZES
+
+WAITING_MAX = 4096
+ANSWER_S_MAX = 600.0
+BODY_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Stats:
+    """Since the start; the model's thread writes it. busy_s: the model ran."""
+
+    batches: int = 0
+    answers: int = 0
+    busy_s: float = 0.0
+    tokens_in: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def as_json(self) -> dict[str, float]:
+        """busy_share: of the time since the start."""
+        seconds = time.monotonic() - self.since
+        return {
+            "batches": self.batches, "answers": self.answers, "busy_s": round(self.busy_s, 3),
+            "tokens_in": self.tokens_in, "seconds": round(seconds, 3),
+        }  # fmt: skip
+
+
+class Batcher:
+    """Owner of the model and of the one thread that runs it."""
+
+    def __init__(self, model: Model, tokens: int, batch_max: int, tokens_max: int) -> None:
+        """tokens: of each answer; tokens_max: of the prompts of a batch together."""
+        self._model, self.tokens, self._batch_max, self._tokens_max = model, tokens, batch_max, tokens_max
+        self._waiting: queue.Queue[tuple[Ready, Future[None]]] = queue.Queue(WAITING_MAX)
+        self._left: tuple[Ready, Future[None]] | None = None
+        self.stats = Stats()
+        threading.Thread(target=self._run, name="model", daemon=True).start()
+
+    def answer(self, asked: Asked) -> int:
+        """Prepare in the caller's thread, wait for the model; returns the prompt's tokens."""
+        ready = prepare(asked, self._model.size)
+        done: Future[None] = Future()
+        self._waiting.put((ready, done), timeout=ANSWER_S_MAX)
+        done.result(ANSWER_S_MAX)
+        return len(ready.ids)
+
+    def _run(self) -> None:
+        while True:
+            batch = self._gather()
+            try:
+                took_s = self._model.answer([ready for ready, _ in batch], self.tokens)
+            except Exception as error:  # noqa: BLE001 - whoever waits is told, and the next batch is tried
+                for _, done in batch:
+                    done.set_exception(error)
+                continue
+            self.stats.batches += 1
+            self.stats.answers += len(batch)
+            self.stats.busy_s += took_s
+            self.stats.tokens_in += sum(len(ready.ids) for ready, _ in batch)
+            for _, done in batch:
+                done.set_result(None)
+
+    def _gather(self) -> list[tuple[Ready, Future[None]]]:
+        """Whatever waits, the oldest first; at least one. A batch is padded to its longest prompt."""
+        first = self._left or self._waiting.get()
+        self._left = None
+        batch, longest = [first], len(first[0].ids)
+        while len(batch) < self._batch_max:
+            try:
+                each = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            longest = max(longest, len(each[0].ids))
+            if longest * (len(batch) + 1) > self._tokens_max:
+                self._left = each
+                break
+            batch.append(each)
+        return batch
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request. The server it belongs to has `batcher`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._say(200, self.server.batcher.stats.as_json())  # type: ignore[attr-defined]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), BODY_BYTES_MAX))
+        batcher: Batcher = self.server.batcher  # type: ignore[attr-defined]
+        try:
+            asked = read(body)
+            tokens_in = batcher.answer(asked)
+        except (NotUnderstood, OSError) as error:
+            self._say(400, {"error": {"message": str(error), "type": "BadRequestError", "code": 400}})
+        except Exception as error:  # noqa: BLE001 - the top of a request; the benchmark counts it as no answer
+            self._say(500, {"error": {"message": repr(error)[:300], "type": "InternalServerError", "code": 500}})
+        else:
+            self._say(200, completion(asked.pictures, tokens_in, batcher.tokens))
+
+    def _say(self, status: int, what: dict[str, Any]) -> None:
+        data = json.dumps(what).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, batcher: Batcher) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.batcher = batcher
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--answer-tokens", type=int, default=80)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch-tokens", type=int, default=131_072)
+    parser.add_argument("--static", action="store_true")
+    chosen = parser.parse_args()
+    model = Model(SIZES[chosen.size], chosen.device, chosen.dtype, static=chosen.static)
+    warm = prepare(Asked((text_ids("warm " * 400),)), model.size)
+    for count in sorted({1, chosen.batch}):
+        model.answer([warm] * count, min(8, chosen.answer_tokens))
+    server = Server(Batcher(model, chosen.answer_tokens, chosen.batch, chosen.batch_tokens))
+    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    about = {"port": server.server_port, "size": chosen.size, "answer_tokens": chosen.answer_tokens, **model.about}
+    print(json.dumps(about), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""A box that tells people, in a process of its own: raises alert a1 and goes on until it is killed.
+
+python -m tests.servers.telling_process FOLDER URL HOW
+
+HOW: `asked` of the cloud; `written`: kill -9 by itself once the alert is; or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from shelf import T0
+from telling import Telling, hook
+
+from appliance.clock import ManualClock
+
+
+def main() -> None:
+    folder, url, how = sys.argv[1:]
+    box = Telling(Path(folder), ManualClock(T0), phone=hook(url))
+    if how != "written":
+        box.start()
+    box.alert(asked=how == "asked")
+    if how == "written":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

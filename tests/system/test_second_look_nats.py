@@ -1,0 +1,103 @@
+"""An outage that ends, over a real nats-server: first the box's own word, then the cloud's, which stands above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from second_yard import alert_of, record
+from servers.nats import NatsServer
+from servers.site import RULE, Site, picture, site
+from servers.worker import ScriptedDetector, worker
+from waiting import until
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.dashboard.shapes import AlertFull
+from appliance.detect import detector
+from appliance.escalate.calibration import UNTAUGHT
+from appliance.escalate.router.question import build
+from appliance.escalate.second.looks import SecondLooks, Views
+from appliance.escalate.second.occasion import Box, Cloud
+from appliance.ingest.second.again import Again
+from appliance.model import Detector
+from appliance.parts import Part, Parts
+from cloud_worker.engines.redetect import Redetect
+from tests.system.test_escalation_nats import make_streams
+
+T0_AGO_S = 30.0
+CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}})
+
+
+@contextmanager
+def second_looks(here: Site) -> Iterator[None]:
+    """The box's side of it, in threads of their own, with the detector of the box."""
+    eye = detector.load(Detector(model="vedette-nano"))
+
+    def cloud() -> Cloud:
+        link = here.service.link
+        return Cloud(asked=True, down_s=None if link.up else 60.0, silent=link.up and link.breaker != "closed")
+
+    views = Views(lambda: Box(starts=1), cloud, lambda: UNTAUGHT)
+    looks = SecondLooks(CONFIG, here.db, here.meter, here.clock, lambda order: again.order(order) is None, views)
+    again = Again(here.root, lambda: eye, looks.take, here.clock)
+    parts = Parts()
+    again.start()
+    parts.start(Part("second looks", looks.run, looks.stop))
+    try:
+        yield
+    finally:
+        parts.stop()
+        assert parts.wait() == 0
+        again.stop()
+
+
+def shown(here: Site) -> AlertFull:
+    detail = here.alerts.get("a1")
+    assert detail is not None
+    return AlertFull.of(detail)
+
+
+@pytest.mark.parametrize(
+    ("score", "standing"), [(0.0, "withdrawn"), pytest.param(0.9, "confirmed", marks=pytest.mark.slow)]
+)
+def test_the_box_speaks_during_the_outage_and_the_cloud_after_it(
+    one_broker: NatsServer, tmp_path: Path, score: float, standing: str
+) -> None:
+    make_streams(one_broker.url)
+    with site(tmp_path / "site", one_broker.url) as here:
+        here.cut()
+        one_broker.kill()
+        t0 = here.clock.now() - T0_AGO_S
+        record(here.root, here.db, t0)
+        here.connect()
+        with second_looks(here):
+            alert_of(
+                here.db,
+                t0,
+                ask=lambda alert, event: build(alert, event, RULE, site=here.name, now=here.clock.now(), model="m"),
+            )
+            (asked,) = here.evidence.waiting_escalations(2)
+            here.make_ready(asked.body, (picture(1),), (0.3, 0.3, 0.6, 0.9))
+            until(lambda: shown(here).alert.edge == "confirmed", 60)
+        before = shown(here)
+        assert (before.alert.standing, before.alert.verdict) == ("unverified", None)
+        assert before.second_look is not None
+        assert before.second_look.verdict is not None
+        assert before.second_look.why == "the cloud cannot be reached"
+        assert (before.second_look.verdict.source, before.second_look.superseded) == ("edge", False)
+
+        one_broker.start()
+        with worker(one_broker.url, Redetect(ScriptedDetector(score), 0.3, SystemClock())):
+            until(lambda: shown(here).alert.verdict is not None, 60)
+        after = shown(here)
+        assert after.alert.standing == standing
+        assert after.second_look is not None
+        assert after.second_look.superseded
+        assert after.second_look.verdict == before.second_look.verdict, "what the box said stays on record"
+        assert here.service.verdicts.applied == 1
+        detail = here.alerts.get("a1")
+        assert detail is not None
+        assert len(detail.verdicts) == 1

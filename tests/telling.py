@@ -1,0 +1,172 @@
+"""A box that tells people: a real store, the real notifier in its thread, and a clock that the test moves."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shelf import T0, answer, opened, question
+from waiting import until
+
+from appliance.alerts.notify.around import Around
+from appliance.alerts.notify.message import Composer
+from appliance.alerts.notify.notifier import Notifier
+from appliance.alerts.notify.plan import Addressee, NoticePlanner
+from appliance.alerts.notify.ports import Means, TargetState
+from appliance.clock import ManualClock, local_weekday_minute
+from appliance.config import SiteConfig
+from appliance.errors import StoreUnavailable
+from appliance.rules.schedule import armed_at
+from appliance.store.alerts import Alerts
+from appliance.store.database import Database
+from appliance.store.health import HealthEvents
+from appliance.store.meter import Meter
+from appliance.store.notices import NewNotice, NoticeRow, Notices, NoticeState, Told
+from appliance.types import AlertChange, Event
+
+
+@dataclass(frozen=True)
+class Link:
+    up: bool = True
+    since: float = 0.0
+    breaker: str = "closed"
+
+
+class Shelf(Notices):
+    """The notice table on a disk that can be full."""
+
+    full = False
+
+    def trying(self, row: NoticeRow) -> None:
+        self._room()
+        super().trying(row)
+
+    def told(self, row: NoticeRow, said: Told) -> None:
+        self._room()
+        super().told(row, said)
+
+    def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
+        self._room()
+        super().end(row, state, reason)
+
+    def _room(self) -> None:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+
+
+class Telling:
+    """`start()` and `stop()` are the appliance's; what is stored outlives them."""
+
+    def __init__(self, folder: Path, clock: ManualClock, **targets: dict[str, Any]) -> None:
+        self.clock = clock
+        self.db = Database(folder / "vedette.db", clock)
+        self.alerts, self.notices = Alerts(self.db), Shelf(self.db)
+        self.meter, self.health = Meter(self.db, "run"), HealthEvents(self.db)
+        self.link: Link = Link()
+        self.forbidden: set[str] = set()
+        camera = {
+            "url": "file:x.mp4", "zones": {"z": [[0, 0], [1, 0], [1, 1]]},
+            "rules": [{"name": "intruder", "kind": "enter", "zone": "z"}],
+        }  # fmt: skip
+        site = {"cameras": {"yard": camera, "gate": camera}, "notify": targets}
+        self.targets = SiteConfig.model_validate(site).notify
+        addressees = {
+            name: Addressee(name, target, armed_at(target.schedule, local_weekday_minute))
+            for name, target in self.targets.items()
+        }
+        self.planner = NoticePlanner("depot", addressees, self._forbids)
+        self.notifier = self._notifier()
+        self.failures: list[BaseException] = []
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> Telling:
+        self.notifier = self._notifier()
+        self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self.notifier.stop()
+        if self._thread is not None:
+            self._thread.join(15)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+    def alert(self, name: str = "a1", *, asked: bool = False, camera: str = "yard") -> None:
+        """Something happens now."""
+        change = opened(name, t=self.clock.now(), camera=camera)
+        self.write(change, asked=asked)
+
+    def write(self, change: AlertChange, *, asked: bool = False) -> tuple[NewNotice, ...]:
+        notices = self.planner.plan(change, self.clock.now())
+        name = change.alert.id
+        ask = question(f"q-{name}", of=name, t=self.clock.now(), camera=change.alert.camera) if asked else None
+        self.alerts.apply(change, escalation=ask, priority="normal" if asked else "", notices=notices)
+        self.notifier.wake()
+        return notices
+
+    def graver(self, name: str = "a1") -> None:
+        """The alert grows."""
+        before = opened(name, t=self.clock.now()).alert
+        told = Event(camera="yard", rule="intruder", kind="enter", track=9, label="person", t=self.clock.now(),
+                     score=0.9, box=(0.1, 0.1, 0.2, 0.2), severity="alert")  # fmt: skip
+        self.write(AlertChange("extended", replace(before, severity="alert"), told))
+
+    def verdict(self, decision: str, name: str = "a1") -> None:
+        assert self.alerts.settle(answer(f"q-{name}", of=name, decision=decision), self.clock.now())
+        self.notifier.wake()
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.notifier.wake()
+
+    def notice(self, name: str = "a1", target: str = "phone") -> NoticeRow:
+        return next(row for row in self.notices.of(name) if row.target == target)
+
+    def becomes(self, state: str, name: str = "a1", target: str = "phone") -> NoticeRow:
+        until(lambda: self.notice(name, target).state == state, what=f"{target}, {name}: {state}")
+        return self.notice(name, target)
+
+    def how(self, target: str = "phone") -> TargetState:
+        return next(state for state in self.notifier.states if state.name == target)
+
+    def close(self) -> None:
+        self.stop()
+        self.db.close()
+        assert not self.failures, self.failures
+
+    def _forbids(self, event: Event) -> bool:
+        return event.camera in self.forbidden
+
+    def means(self) -> Means:
+        composer = Composer("depot", "https://box.lan", self._forbids)
+        around = Around(lambda: self.link, self.health, lambda: "", self.clock)
+        return Means(notices=self.notices, alerts=self.alerts, composer=composer, around=around, counts=self.meter,
+                     clock=self.clock)  # fmt: skip
+
+    def _notifier(self) -> Notifier:
+        return Notifier(self.targets, self.means(), self.db)
+
+    def _run(self) -> None:
+        try:
+            self.notifier.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.failures.append(error)
+
+
+@contextlib.contextmanager
+def telling(folder: Path, **targets: dict[str, Any]) -> Iterator[Telling]:
+    """A box that runs."""
+    made = Telling(folder, ManualClock(T0), **targets)
+    try:
+        yield made.start()
+    finally:
+        made.close()
+
+
+def hook(url: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "webhook", "url": f"{url}/sesame", "timeout_s": 20, **more}

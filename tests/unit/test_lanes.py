@@ -1,0 +1,106 @@
+"""The lanes with scripted parts: the backlog gives way to what is live and on its way, but not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from appliance.clock import SystemClock
+from appliance.escalate.lanes import FLIGHT_BYTES_MAX, Lanes
+from appliance.escalate.media import Message
+from appliance.escalate.parcels import Due
+from appliance.escalate.turns import Turn
+
+
+class Script:
+    """Turns, parcels, sender, toll and breaker in one: questions with one message each, sent when told."""
+
+    doubts = holds = one_at_a_time = owes = False
+
+    def __init__(self, live: Sequence[str], backlog: Sequence[str], size: int = 100) -> None:
+        self.live, self.backlog, self.size = list(live), list(backlog), size
+        self.begun: list[str] = []
+        self.arrived = asyncio.Event()
+        self.today = SimpleNamespace(priorities=lambda: ("high",), fits=lambda size, priority: True)
+        self.flight = self.flight_max = 0
+        self.on_the_way: Callable[[str], bool] = lambda name: False
+
+    def pick(self, now: float, priorities: object, busy: Collection[str], *, live_only: bool = False) -> Turn | None:
+        for names, live in ((self.live, True), ((), False) if live_only else (self.backlog, False)):
+            for name in names:
+                if name not in busy:
+                    return Turn(
+                        cast(Any, SimpleNamespace(id=name, priority="high")), live, contested=bool(self.backlog)
+                    )
+        return None
+
+    def took(self, turn: Turn, size: int) -> None: ...
+
+    def wait_s(self, *, live: bool) -> float:
+        return 0.0
+
+    def pay_overhead(self) -> None: ...
+
+    async def next_of(self, turn: Turn) -> Due:
+        return Due(turn, Message("", b"x" * self.size, {}, "facts"))
+
+    async def deliver(self, due: Due) -> int:
+        name = due.turn.row.id
+        self.begun.append(name)
+        self.flight += due.message.size
+        self.flight_max = max(self.flight_max, self.flight)
+        if self.on_the_way(name):
+            await self.arrived.wait()
+        (self.live if due.turn.live else self.backlog).remove(name)
+        self.flight -= due.message.size
+        return 1
+
+
+def lanes(script: Script) -> Lanes:
+    part = cast(Any, script)
+    return Lanes(part, part, part, part, part, SystemClock())
+
+
+def test_the_backlog_begins_nothing_while_what_is_live_is_on_its_way() -> None:
+    async def main() -> list[str]:
+        script = Script(["live"], ["old 1", "old 2"])
+        script.on_the_way = lambda name: name == "live"
+        sending = asyncio.create_task(lanes(script).run_once())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        begun = list(script.begun)
+        script.arrived.set()
+        assert await sending == 3
+        return begun
+
+    assert asyncio.run(main()) == ["live"]
+
+
+def test_it_gives_way_for_a_moment_only() -> None:
+    async def main() -> list[str]:
+        script = Script(["live"], ["old 1"])
+        script.on_the_way = lambda name: name == "live" and not script.arrived.is_set()
+        sending = asyncio.create_task(lanes(script).run_once())
+        while script.begun != ["live", "old 1"]:
+            await asyncio.sleep(0)
+        script.arrived.set()
+        await sending
+        return script.begun
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)) == ["live", "old 1"]
+
+
+def test_together_they_have_a_chunk_on_the_way_at_most() -> None:
+    async def main() -> Script:
+        script = Script([], [f"old {n}" for n in range(30)], size=FLIGHT_BYTES_MAX // 3)
+        script.on_the_way = lambda name: name == "old 0"
+        sending = asyncio.create_task(lanes(script).run_once())
+        while len(script.begun) < 20:
+            await asyncio.sleep(0)
+        script.arrived.set()
+        assert await sending == 30
+        return script
+
+    assert asyncio.run(asyncio.wait_for(main(), 60)).flight_max <= FLIGHT_BYTES_MAX

@@ -1,0 +1,98 @@
+"""Who is to be told is written with the alert or not at all, by the core as in an older file."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from box_core import BoxCore, site
+from shelf import T0, opened, question
+
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.errors import StoreError, StoreUnavailable
+from appliance.store import migrations
+from appliance.store.alerts import Alerts
+from appliance.store.database import Database
+from appliance.store.notices import NewNotice, Notices
+from appliance.store.rows import AlertRow
+from appliance.types import Alert
+
+PHONE = {"kind": "ntfy", "url": "http://127.0.0.1:9", "topic": "t", "hold_s": 20}
+
+
+def telling(severity: str = "warning", **more: object) -> SiteConfig:
+    return SiteConfig.model_validate({**site(severity).model_dump(), "notify": {"phone": PHONE | more}})
+
+
+def test_the_core_writes_whom_to_tell_with_the_alert_and_its_question(tmp_path: Path) -> None:
+    box = BoxCore(tmp_path, telling(), ManualClock(T0))
+    alert = box.walk()
+    (item,) = Notices(box.db).open("phone")
+    assert (item.row.alert, item.row.state, item.standing, item.delivery) == (alert, "waiting", "unverified", "waiting")
+    assert item.row.due_t - item.row.created_t == 20
+    box.judge(alert, "rejected")
+    assert Notices(box.db).open("phone")[0].standing == "withdrawn"
+    box.db.close()
+
+
+def test_an_alert_of_no_concern_leaves_no_row(tmp_path: Path) -> None:
+    box = BoxCore(tmp_path, telling(severities=["alert"]), ManualClock(T0))
+    assert Notices(box.db).of(box.walk()) == []
+    box.db.close()
+
+
+def test_a_question_that_cannot_be_written_takes_the_notices_with_it(tmp_path: Path) -> None:
+    db = Database(tmp_path / "vedette.db", ManualClock(T0))
+    new = NewNotice(id="n", alert="a1", target="phone", camera="yard", created_t=T0, due_t=T0, expire_t=T0 + 1)
+    with pytest.raises(StoreError):
+        Alerts(db).apply(opened(), escalation=question(of="another"), priority="high", notices=[new])
+    assert Notices(db).waiting() == {}
+    Alerts(db).apply(opened(), escalation=question(), priority="high", notices=[new])
+    Alerts(db).apply(opened(), escalation=question(), priority="high", notices=[new])
+    assert Notices(db).waiting() == {"phone": 1}
+    db.close()
+
+
+def test_what_the_disk_refuses_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = BoxCore(tmp_path, telling(), ManualClock(T0))
+    heard: list[tuple[str, str, str]] = []
+
+    def hear(alert: Alert, notices: object, why: str) -> None:
+        heard.append((alert.camera, type(notices).__name__, why))
+
+    write, full = box.alerts.apply, [True]
+
+    def apply(*said: Any, **more: Any) -> AlertRow:
+        if full:
+            raise StoreUnavailable("the disk is full")
+        return write(*said, **more)
+
+    box.core.unwritten = hear
+    monkeypatch.setattr(box.alerts, "apply", apply)
+    with pytest.raises(IndexError):
+        box.walk()
+    assert [(camera, kind) for camera, kind, _ in heard] == [("gate", "tuple")]
+    assert "the disk is full" in heard[0][2]
+    full.clear()
+    box.second()
+    box.second()
+    assert Notices(box.db).waiting() == {"phone": 1}
+    box.db.close()
+
+
+def test_a_file_of_before_gets_the_table_and_nobody_is_told_of_old_alerts(tmp_path: Path) -> None:
+    raw = sqlite3.connect(tmp_path / "vedette.db", isolation_level=None)
+    migrations.migrate(raw, migrations.STEPS[:6])
+    raw.execute(
+        """INSERT INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, created_t, rev)
+           VALUES ('a', 'gate', 'r', 'alert', '[]', '[]', '[]', 0.5, 1.0, 1.0, 41)"""
+    )
+    raw.execute("UPDATE counter SET value = 41 WHERE name = 'rev'")
+    raw.close()
+    db = Database(tmp_path / "vedette.db", ManualClock(T0))
+    assert Notices(db).of("a") == []
+    assert Notices(db).changed() == ([], 41)
+    db.close()

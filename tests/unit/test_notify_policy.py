@@ -1,0 +1,105 @@
+"""Told now, held, dropped, told anew: what decides, as a table and as laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.alerts.notify.policy import WITHDRAWN, Case, Move, decide
+from appliance.store.notices import Standing
+from appliance.store.rows import Delivery
+from appliance.types import SEVERITIES
+
+HELD = Case(
+    now=100.0, due_t=115.0, held_s=5.0, hold_s=20.0, standing="unverified", severity="warning", delivery="sent",
+    answers=True,
+)  # fmt: skip
+
+
+def test_waits_while_the_cloud_is_at_work() -> None:
+    assert decide(HELD).kind == "hold"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"standing": "confirmed", "delivery": "settled"},
+        {"standing": "unsure", "delivery": "settled"},
+        {"standing": "edge", "delivery": None},
+        {"delivery": "deferred"},
+        {"delivery": "expired"},
+        {"answers": False},
+        {"now": 115.0},
+        {"held_s": 20.0},
+        {"hold_s": 0.0, "due_t": 100.0},
+        {"doubtful": True},
+        {"now": 90.0},  # the clock was set back: it would be held for longer than it may
+    ],
+    ids=["confirmed", "unsure", "not asked", "put off", "given up", "nobody answers", "due", "held for long enough",
+         "no hold", "may have arrived", "clock set back"],
+)  # fmt: skip
+def test_tells_at_once(change: dict[str, object]) -> None:
+    assert decide(replace(HELD, **change)) == Move("tell")  # type: ignore[arg-type]
+
+
+def test_nobody_is_told_of_what_the_cloud_rejects_in_time() -> None:
+    rejected = replace(HELD, standing="withdrawn", delivery="settled")
+    assert decide(rejected) == Move("drop", WITHDRAWN, "withdrawn")
+    # Whatever may have arrived is taken back, as whoever read it would still believe it.
+    assert decide(replace(rejected, doubtful=True)) == Move("tell")
+
+
+def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
+    assert decide(replace(HELD, repeated="told before")).kind == "hold"
+    assert decide(replace(HELD, standing="confirmed", repeated="told before")) == Move("drop", "told before", "quiet")
+
+
+@pytest.mark.parametrize(
+    ("told", "standing", "kind"),
+    [
+        ("unverified", "unverified", "rest"),
+        ("unverified", "confirmed", "tell"),
+        ("unverified", "withdrawn", "tell"),
+        ("unverified", "unsure", "rest"),
+        ("edge", "unverified", "rest"),
+        ("edge", "confirmed", "tell"),
+        ("confirmed", "confirmed", "rest"),
+        ("confirmed", "withdrawn", "tell"),
+        ("withdrawn", "withdrawn", "rest"),
+        ("withdrawn", "confirmed", "tell"),
+    ],
+)
+def test_only_what_changes_a_mind_is_told_again(told: Standing, standing: Standing, kind: str) -> None:
+    assert decide(replace(HELD, told=told, told_severity="warning", standing=standing)).kind == kind
+
+
+def test_a_graver_alert_is_told_again_unless_it_was_nothing() -> None:
+    graver = replace(HELD, told="unverified", told_severity="warning", severity="alert")
+    assert decide(graver).kind == "tell"
+    assert decide(replace(graver, told="withdrawn", standing="withdrawn")).kind == "rest"
+
+
+@given(
+    now=st.floats(-1e6, 1e6),
+    held_s=st.floats(0, 1e6),
+    hold_s=st.floats(0, 600),
+    standing=st.sampled_from(get_args(Standing)),
+    delivery=st.sampled_from([*get_args(Delivery), None]),
+    answers=st.booleans(),
+    severity=st.sampled_from(SEVERITIES),
+)
+def test_no_hold_lasts_longer_than_it_may_whatever_the_clock_does(
+    now: float, held_s: float, hold_s: float, standing: Standing, delivery: Delivery, answers: bool, severity: object
+) -> None:
+    case = replace(
+        HELD, now=now, due_t=50.0, held_s=held_s, hold_s=hold_s, standing=standing, delivery=delivery,
+        answers=answers, severity=severity,
+    )  # type: ignore[arg-type]  # fmt: skip
+    move = decide(case)
+    assert move.kind in {"hold", "tell", "drop"}
+    if held_s >= hold_s or now >= 50.0 or now < 50.0 - hold_s or not answers or standing != "unverified":
+        assert move.kind != "hold"

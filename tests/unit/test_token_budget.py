@@ -1,0 +1,78 @@
+"""Budgets of money reckon with the judge's tokens: what a question of a camera took in the mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers.site import Site
+
+from appliance import config, wire
+from appliance.clock import ManualClock, Period
+from appliance.escalate.router.purse import Purse
+from appliance.store.decisions import Decisions, Spent
+from appliance.store.tokens import Tokens
+
+DAY_S = 86400.0
+PRICES = config.Prices(tokens_in_million=1.0, tokens_out_million=10.0)
+
+
+def period(now: float) -> Period:
+    day_t = now // DAY_S * DAY_S
+    return Period("2026-11-21", day_t, day_t + DAY_S, day_t, day_t + 30 * DAY_S)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, "nats://127.0.0.1:1", clock=ManualClock())
+    yield made
+    made.close()
+
+
+def judge(site: Site, n: int, tokens_in: int, tokens_out: int, began: str = "crops") -> None:
+    """Alert `n` is asked about with this evidence and answered at that expense."""
+    asked = site.ask(n)
+    with site.db.transaction() as connection:
+        connection.execute("UPDATE escalation SET evidence = ? WHERE id = ?", (began, asked))
+    verdict = wire.Verdict(
+        escalation=asked, site=site.name, alert=f"alert-{n}", decision="confirmed", reason="There.", engine="e",
+        model="m", seconds=0.0, judged_t=site.clock.now(), tokens_in=tokens_in, tokens_out=tokens_out,
+    )  # fmt: skip
+    assert site.alerts.settle(verdict, site.clock.now())
+
+
+def test_a_question_costs_what_those_before_it_took(site: Site) -> None:
+    judge(site, 1, 1000, 100)
+    judge(site, 2, 3000, 300)
+    judge(site, 3, 9000, 0, "clip")
+    purse = Purse(config.Budget(money_day=1.0), PRICES, period)
+    assert purse.counts_tokens
+    assert purse.cost(0, "gate", "crops").money == 0.0, "nobody knows yet"
+    now = site.clock.now()
+    purse.learn(Decisions(site.db).tokens(period(now).day_t, period(now).month_t))
+    assert purse.cost(0, "gate", "crops").money == pytest.approx(0.004)
+    assert purse.cost(0, "gate", "clip").money == pytest.approx(0.009)
+    assert purse.cost(0, "yard", "crops").money == pytest.approx(0.004), "of another camera, until it has its own"
+
+
+def test_what_is_gone_of_the_money_has_the_tokens_in_it(site: Site) -> None:
+    judge(site, 1, 1000, 100)
+    site.ask(2)
+    with site.db.transaction() as connection:
+        connection.execute("UPDATE escalation SET evidence = 'crops' WHERE alert = 'alert-2'")
+    now = site.clock.now()
+    purse = Purse(config.Budget(money_day=1.0), PRICES, period)
+    purse.known(Spent(), now)
+    taken = Decisions(site.db).tokens(period(now).day_t, period(now).month_t)
+    assert (taken.day, dict(taken.due)) == (Tokens(1000, 100), {("gate", "crops"): 1})
+    purse.learn(taken)
+    assert purse.limits(now)[0].spent == pytest.approx(0.004), "what was judged, and what is to be"
+    purse.spend(purse.cost(0, "gate", "crops"), now)
+    assert purse.limits(now)[0].spent == pytest.approx(0.006)
+    assert purse.limits(now + DAY_S)[0].spent == 0.0
+
+
+def test_without_a_budget_of_money_nobody_counts_tokens() -> None:
+    assert not Purse(config.Budget(mb_day=1.0), PRICES, period).counts_tokens
+    assert not Purse(config.Budget(money_day=1.0), config.Prices(gpu_hour=2.0), period).counts_tokens
