@@ -14,8 +14,9 @@ from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.ingest.clip import picture_size
 from appliance.ingest.decode import Decoder, Frame
-from appliance.ingest.examine import Detector, Examiner
+from appliance.ingest.examine import Examiner
 from appliance.ingest.file import FileSource
+from appliance.ingest.ports import Detector
 from appliance.ingest.recorder import Place, Recorder
 from appliance.pipeline import Pipeline
 from appliance.store.alerts import AlertRow, Alerts

@@ -6,10 +6,8 @@ answers, in order. Live ingest and replay share it; that is what makes a replay 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import av
 import numpy as np
@@ -17,90 +15,21 @@ from numpy.typing import NDArray
 
 from appliance import config
 from appliance.errors import DetectorError
+from appliance.ingest.framing import Framing
 from appliance.ingest.gate import Gate
-from appliance.ingest.mosaic import Mosaic, lay
-from appliance.ingest.picture import Pictures, quarter_turns, upright, upright_size
-from appliance.ingest.region import TOLD_MIN, Grid, choose, known, within
+from appliance.ingest.mosaic import Mosaic
+from appliance.ingest.picture import Pictures, upright_size
+from appliance.ingest.ports import Detector, Lens, Tracker
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
 QUIET_AFTER_S = 1.0
-WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
 STANDING_EVERY_S = 2.0  # while somebody stands still, so by key frames; a parked car waits for the heartbeat
 STANDING_S = 4.5
-UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
 CONFIRM_S = 0.06  # in `lowest`: who is new is looked at again with the next picture, at 30 a second the one after it
-SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
-RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
-FEW = 3  # people: where more are followed they cross, and who is who may hang on a score that a part changes by 0.01
 LATE_SHARE = 0.1  # of heartbeat_s: a key frame that comes that much later is waited for
 _EARLY_S = 0.002
 SEEN_EVERY_S = 1.0  # what the sentry watches for lasts for seconds: while pictures come faster, it needs not all
-
-
-class Detector(Protocol):
-    """Finds objects in pictures; shared by all cameras."""
-
-    @property
-    def name(self) -> str:
-        """What stands in `StreamHeader.model`."""
-        ...
-
-    @property
-    def warning(self) -> str:
-        """What a person should know of it as long as it is in use, or ''."""
-        ...
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names that `Detections.class_ids` index."""
-        ...
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) in which it wants to be handed a picture of that size."""
-        ...
-
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """One answer per picture (uint8 BGR HxWx3), boxes as shares of the picture. May raise DetectorError."""
-        ...
-
-
-@runtime_checkable
-class Elastic(Protocol):
-    """A detector to which a part of the picture costs less than the whole one. Optional; see `Examiner.picture`."""
-
-    @property
-    def shape_step(self) -> int:
-        """A picture costs by its area, its sides rounded up to multiples of this; 0: as much as a whole one."""
-        ...
-
-
-class Tracker(Protocol):
-    """Follows objects through the frames of one camera run."""
-
-    @property
-    def unsettled(self) -> tuple[Box, ...]:
-        """Where the next look is needed because of what is followed: all but what rests."""
-        ...
-
-    @property
-    def unconfirmed(self) -> bool:
-        """Somebody was found in the last look who is not told of until another one has found them, too."""
-        ...
-
-    def update(
-        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], parts: Sequence[Box] = ()
-    ) -> tuple[TrackedObject, ...]:
-        """The objects of this frame. Called only for frames that were looked at; `t` rises.
-
-        planes: the whole picture, brightness and perhaps two colour planes, upright (see `Pictures.planes`). parts:
-        of the picture, those that were looked at; none: all of it. Boxes are always shares of the whole picture.
-        """
-        ...
-
-
-Lens = Callable[[int, float, av.VideoFrame], av.VideoFrame]
-"""(frame, t, picture) to the picture that is examined instead: how a replay makes weather."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +88,7 @@ class Examiner:
         self._standing_t = float("-inf")
         self._new_t = float("-inf")
         self._seq = 0
-        self._step = detector.shape_step if isinstance(detector, Elastic) else 0
-        self._whole_t = float("-inf")
-        self._whole_seen_t = float("-inf")
-        self._whole_next = False
-        self._recent: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=16)
-        self._objects: tuple[TrackedObject, ...] = ()
-        self._unsettled: tuple[Box, ...] = ()
+        self._framing = Framing(detector, settle)
 
     def examine(self, frame: int, t: float, picture: av.VideoFrame) -> FrameBoxes | None:
         """The whole way for one frame; None when it is not due. A detector that fails gives `looked=False`."""
@@ -194,16 +117,13 @@ class Examiner:
         motion = self._gate.measure(sketch)
         if motion.priority > 0:
             self._moved_t = t
-            self._recent.append((t, tuple(region.box for region in motion.regions)))
+            self._framing.moved(t, [region.box for region in motion.regions])
         if self._settle is not None and not self._wanted(t):
             self._settle()  # results can only add to the reasons for a look
         if not self._wanted(t) and not self.overdue(t + next_s - LATE_SHARE * self._heartbeat_s):
             return None
         self._look_t = t
-        mosaic = None if motion.whole else self._parts(t, picture)
-        if mosaic is None:
-            self._whole_t, self._whole_next = t, False
-        return Look(frame, t, picture, motion.priority, mosaic)
+        return Look(frame, t, picture, motion.priority, self._framing.choose(t, picture, whole=motion.whole))
 
     def moved(self, t: float) -> bool:
         """The gate saw something move at `t`, or a moment before. Called by the camera's thread."""
@@ -231,7 +151,8 @@ class Examiner:
 
     def insist(self) -> None:
         """Make the next frame due, whatever rhythm and gate say of it."""
-        self._next_t, self._look_t, self._whole_t = None, float("-inf"), float("-inf")
+        self._next_t, self._look_t = None, float("-inf")
+        self._framing.insist()
 
     def picture(self, look: Look) -> NDArray[np.uint8]:
         """What the detector is to be shown of a look, as it wants it: uint8 BGR (height, width, 3), upright.
@@ -246,12 +167,13 @@ class Examiner:
         """What is known of the frame. None: the detector did not answer, so nothing is said about it."""
         objects: tuple[TrackedObject, ...] = ()
         if detections is None:
-            self._whole_next = True
+            self._framing.insist_on_next()
         else:
-            objects = self._objects = tuple(map(_rounded, self._tracked(look, detections)))
-            self._unsettled = self._tracker.unsettled
+            objects = tuple(map(_rounded, self._tracked(look, detections)))
+            unsettled = self._tracker.unsettled
+            self._framing.followed(objects, unsettled)
             self._new_t = look.t if self._tracker.unconfirmed else float("-inf")
-            if self._unsettled:
+            if unsettled:
                 self._seen_t = look.t
             if any(each.label not in VEHICLES for each in objects):
                 self._standing_t = look.t
@@ -268,36 +190,11 @@ class Examiner:
     def _tracked(self, look: Look, found: Detections) -> tuple[TrackedObject, ...]:
         planes = self._for_detector.planes(look.picture)
         if look.mosaic is None:
-            self._whole_seen_t = look.t
+            self._framing.seen_whole(look.t)
             return self._tracker.update(found, look.t, planes)
         found, cut = look.mosaic.told_apart(found)
-        self._whole_next |= any(map(self._is_new, cut.select(cut.scores >= TOLD_MIN).boxes.tolist()))
+        self._framing.cut(cut)
         return self._tracker.update(found, look.t, planes, parts=look.mosaic.parts)
-
-    def _is_new(self, box: Sequence[float]) -> bool:
-        """Whether what a part of the picture shows a piece of is none of what is followed."""
-        return all(within(box, each.box) < 0.5 for each in self._objects)
-
-    def _parts(self, t: float, picture: av.VideoFrame) -> Mosaic | None:
-        """The parts of the picture to be shown to the detector; None: all of it."""
-        if self._whole_due(t):
-            return None
-        if self._settle is not None:
-            self._settle()  # where to look hangs on what was found
-        if self._whole_next or (self._whole_seen_t < self._whole_t <= t - SKIPPED_S):
-            return None
-        if t - self._whole_t >= UNSURE_EVERY_S - _EARLY_S and not known(self._unsettled, self._objects):
-            return None
-        if sum(each.label not in VEHICLES for each in self._objects) > FEW:
-            return None
-        turns = quarter_turns(picture)
-        moved = [upright(box, turns) for at, boxes in self._recent if t - at <= RECENT_S for box in boxes]
-        grid = Grid(self._detector.picture_size(*upright_size(picture)), self._step)
-        parts = choose(moved, self._unsettled, [each.box for each in self._objects], grid)
-        return lay(parts, grid) if parts else None
-
-    def _whole_due(self, t: float) -> bool:
-        return not self._step or self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S
 
     def _wanted(self, t: float) -> bool:
         return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S or self.overdue(t)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from appliance.clock import Clock
 from appliance.errors import DetectorError
-from appliance.ingest.examine import Detector
+from appliance.ingest.ports import Detector
 from appliance.ingest.schedule.ages import p95
 from appliance.ingest.schedule.scheduler import Pick, Scheduler
 from appliance.ingest.schedule.sheet import company_of

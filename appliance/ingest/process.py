@@ -18,11 +18,11 @@ from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.ingest.camera import Camera
 from appliance.ingest.channel import Channel, ChannelClosed
-from appliance.ingest.examine import Detector, Tracker
 from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.health.vigil import BoxVigil, Vigil
 from appliance.ingest.looks import Looks
 from appliance.ingest.parking import Parking
+from appliance.ingest.ports import Detector, Tracker
 from appliance.ingest.recorder import Place
 from appliance.ingest.schedule.shared import shared
 from appliance.ingest.second.again import Again

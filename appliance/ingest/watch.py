@@ -13,9 +13,10 @@ from appliance import config
 from appliance.clock import Clock
 from appliance.errors import SourceLost
 from appliance.ingest.decode import Decoder, Frame
-from appliance.ingest.examine import Detector, Examiner, Look, Tracker
+from appliance.ingest.examine import Examiner, Look
 from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.picture import upright_size
+from appliance.ingest.ports import Detector, Tracker
 from appliance.ingest.schedule.ages import Ages, Arrivals
 from appliance.ingest.schedule.claim import worth_of
 from appliance.ingest.schedule.lane import Lane

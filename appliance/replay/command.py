@@ -18,7 +18,7 @@ from appliance.config import SiteConfig
 from appliance.detect import detector
 from appliance.detect.precision import as_remembered
 from appliance.errors import SourceError, UsageError
-from appliance.ingest.examine import Detector
+from appliance.ingest.ports import Detector
 from appliance.replay import report
 from appliance.replay.cassette_arguments import VerdictWishes
 from appliance.replay.cassette_command import Answering, MakeStandIn, answering, asking

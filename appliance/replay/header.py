@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from appliance.config import Alerts, Camera, Detect, Escalation, Rule, SharePoint, SiteConfig
-from appliance.ingest.examine import Detector
+from appliance.ingest.ports import Detector
 from appliance.replay.answers import AnsweredBy
 from appliance.types import StreamHeader
 from appliance.weather.weather import CLEAR, Weather, said

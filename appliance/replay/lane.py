@@ -16,8 +16,9 @@ from appliance.errors import DetectorError
 from appliance.escalate.router.outlook import Outlook
 from appliance.ingest.clip import picture_size
 from appliance.ingest.decode import Frame
-from appliance.ingest.examine import Detector, Examiner, Look
+from appliance.ingest.examine import Examiner, Look
 from appliance.ingest.health.sentry import Sentry
+from appliance.ingest.ports import Detector
 from appliance.ingest.thrift.thrift import Thrift
 from appliance.pipeline import Pipeline
 from appliance.replay.answers import Answers, Place

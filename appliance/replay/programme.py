@@ -10,7 +10,7 @@ from pathlib import Path
 from appliance.clock import iso_utc, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.errors import ConfigError, SourceError, UsageError
-from appliance.ingest.examine import Detector
+from appliance.ingest.ports import Detector
 from appliance.replay.header import Replayed
 from appliance.replay.log import run_id_of
 from appliance.replay.recording import RecordingFilm, Span

@@ -11,7 +11,7 @@ from pathlib import Path
 from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.config import SiteConfig
 from appliance.ingest.decode import Frame
-from appliance.ingest.examine import Detector
+from appliance.ingest.ports import Detector
 from appliance.replay.answers import Answers
 from appliance.replay.faulty import weathered
 from appliance.replay.film import ClipFilm, Film, Scene

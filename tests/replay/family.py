@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.examine import Elastic
+from appliance.ingest.ports import Elastic
 from appliance.replay import diff_words
 from appliance.replay.diff import compare
 from appliance.replay.reader import RecordedLog, read_log

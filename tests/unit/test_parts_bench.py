@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from appliance.detect.letterbox import Letterbox
-from appliance.ingest.examine import Elastic
+from appliance.ingest.ports import Elastic
 from appliance.scenario import score
 from appliance.scenario.truth import TrueObject
 from appliance.types import FrameBoxes, TrackedObject

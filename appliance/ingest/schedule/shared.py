@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.ingest.examine import Detector
+from appliance.ingest.ports import Detector
 from appliance.ingest.schedule.sheet import STEP, Fixed
 from appliance.types import Detections
 

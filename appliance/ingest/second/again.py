@@ -14,7 +14,7 @@ from appliance.alerts.evidence_packets import Recorded
 from appliance.alerts.evidence_still import Still, cut_still, cut_stills
 from appliance.clock import Clock
 from appliance.errors import EvidenceError, VedetteError
-from appliance.ingest.examine import Elastic
+from appliance.ingest.ports import Elastic
 from appliance.ingest.second.aside import Eye
 from appliance.ingest.second.cutout import close_up, region_of, size_of, told
 from appliance.store.paths import SEGMENTS, inside

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.examine import Elastic
+from appliance.ingest.ports import Elastic
 from appliance.types import Detections
 
 ANSWERS_MAX = 100_000  # some 100 MB at 30 objects a picture; five and a half hours at 5 looks a second

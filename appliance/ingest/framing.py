@@ -1,0 +1,92 @@
+"""How much of a picture a look shows the detector: all of it, or the parts where something moves or is followed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import av
+
+from appliance.ingest.mosaic import Mosaic, lay
+from appliance.ingest.picture import quarter_turns, upright, upright_size
+from appliance.ingest.ports import Detector, Elastic
+from appliance.ingest.region import TOLD_MIN, Grid, choose, known, within
+from appliance.track.tracker import VEHICLES
+from appliance.types import Box, Detections, TrackedObject
+
+WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
+UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
+SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
+RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
+FEW = 3  # people: where more are followed they cross, and who is who may hang on a score that a part changes by 0.01
+_EARLY_S = 0.002
+
+
+class Framing:
+    """Chooses for each look of one camera run. Docs/gate.md has the rules.
+
+    State: what moved lately, what was told of the last look, when the whole was chosen and when it was seen.
+    `settle` as in `Examiner`. The camera's thread chooses, the detector's tells what came of it.
+    """
+
+    def __init__(self, detector: Detector, settle: Callable[[], None] | None) -> None:
+        self._detector = detector
+        self._settle = settle
+        self._step = detector.shape_step if isinstance(detector, Elastic) else 0
+        self._whole_t = float("-inf")
+        self._whole_seen_t = float("-inf")
+        self._whole_next = False
+        self._recent: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=16)
+        self._objects: tuple[TrackedObject, ...] = ()
+        self._unsettled: tuple[Box, ...] = ()
+
+    def moved(self, t: float, boxes: Sequence[Box]) -> None:
+        """The gate saw movement there: shares of the picture as it is coded."""
+        self._recent.append((t, tuple(boxes)))
+
+    def choose(self, t: float, picture: av.VideoFrame, *, whole: bool) -> Mosaic | None:
+        """The parts of the picture to be shown to the detector; None: all of it. whole: it must be."""
+        mosaic = None if whole else self._parts(t, picture)
+        if mosaic is None:
+            self._whole_t, self._whole_next = t, False
+        return mosaic
+
+    def insist(self) -> None:
+        """Whatever look comes next shows the whole picture, as one at a run's begin does."""
+        self._whole_t = float("-inf")
+
+    def insist_on_next(self) -> None:
+        """A look had no answer: the next one shows the whole picture."""
+        self._whole_next = True
+
+    def followed(self, objects: tuple[TrackedObject, ...], unsettled: tuple[Box, ...]) -> None:
+        """What the last look told of, and where `Tracker.unsettled` wants the next one."""
+        self._objects, self._unsettled = objects, unsettled
+
+    def seen_whole(self, t: float) -> None:
+        """A look at the whole picture was answered."""
+        self._whole_seen_t = t
+
+    def cut(self, found: Detections) -> None:
+        """What ends where a part was cut: if it is none of what is followed, the next look shows the whole picture."""
+        self._whole_next |= any(map(self._is_new, found.select(found.scores >= TOLD_MIN).boxes.tolist()))
+
+    def _is_new(self, box: Sequence[float]) -> bool:
+        return all(within(box, each.box) < 0.5 for each in self._objects)
+
+    def _parts(self, t: float, picture: av.VideoFrame) -> Mosaic | None:
+        if not self._step or self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S:
+            return None
+        if self._settle is not None:
+            self._settle()  # where to look hangs on what was found
+        if self._whole_next or (self._whole_seen_t < self._whole_t <= t - SKIPPED_S):
+            return None
+        if t - self._whole_t >= UNSURE_EVERY_S - _EARLY_S and not known(self._unsettled, self._objects):
+            return None
+        if sum(each.label not in VEHICLES for each in self._objects) > FEW:
+            return None
+        turns = quarter_turns(picture)
+        moved = [upright(box, turns) for at, boxes in self._recent if t - at <= RECENT_S for box in boxes]
+        grid = Grid(self._detector.picture_size(*upright_size(picture)), self._step)
+        parts = choose(moved, self._unsettled, [each.box for each in self._objects], grid)
+        return lay(parts, grid) if parts else None
