@@ -12,6 +12,7 @@ from appliance.rules.geometry import Polygon, foot
 from appliance.scenario.expect import Miss, Pattern
 from appliance.scenario.verdict import Moment
 from appliance.track.association import overlap
+from appliance.track.birth import GUESS
 from appliance.track.trace import BEGIN
 from appliance.types import Box, FrameBoxes, TrackedObject
 
@@ -113,7 +114,7 @@ class Sighting:
         if self._best is None:
             return (
                 f"no {who} was followed in any of the {self._looks} looks of this time "
-                f"(a track begins from a score of {BEGIN:.2f} on)"
+                f"(a track begins from a score of {BEGIN:.2f} on, of who walks from {GUESS:.2f} on)"
             )
         if self._zones and self._best_inside is None:
             return f"a {who} was found ({_told(self._best)}), but never stood in the zone"

@@ -167,10 +167,12 @@ class Thrift:
         self._held = Held()
         self._held.begin(packet)
         self._number(packet)
+        damaged = self._decoder.damaged
         frame = self._key_picture(packet)
         self._held.done, self._intact = 1, self._decoder.intact
         if frame is None:
-            self._count_skipped(self._groups.count)
+            # Decoded apart, its damage counts when it is decoded again.
+            self._count_skipped(self._groups.count - (self._decoder.damaged == damaged))
             self._activate(packet, DAMAGED, self._groups.key_every_s)
             return
         if before.whole and len(before.packets) > 1 and self._attention.changed(frame.picture):
@@ -253,7 +255,12 @@ class Thrift:
         every_s = span_s / self._late_max if span_s * self._fps > self._late_max + 0.5 else 0.0
         next_t = float("-inf")
         for packet in packets:
-            for frame in self._decoder.decode(packet):
+            shown = packet.keyframe and packet.t <= self._shown_t + STEP_EARLY_S / 4
+            damaged = self._decoder.damaged
+            pictures = self._decoder.decode(packet)
+            if shown and self._decoder.damaged > damaged:
+                self.again += 1  # decoded apart it gave a picture: it counts as damaged, and not as that as well
+            for frame in pictures:
                 for new in self._hand(frame):
                     if new.t < next_t:
                         self.thinned += 1
