@@ -32,11 +32,12 @@ import av
 import cv2
 import numpy as np
 
+from appliance.boxes import at_place
 from appliance.clock import SystemClock, process_cpu_s
 from appliance.detect import detector
 from appliance.escalate.calibration import UNTAUGHT, Stability
 from appliance.escalate.router.sightings import Sightings
-from appliance.escalate.second.judge import at_place, judge
+from appliance.escalate.second.judge import judge
 from appliance.escalate.second.looks import GLIMPSES
 from appliance.escalate.second.subject import score_of
 from appliance.ingest.picture import Pictures

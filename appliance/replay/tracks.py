@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from appliance.boxes import overlap
 from appliance.types import Box, FrameBoxes, LogLine, Point, StreamHeader
 
 OVERLAP_MIN = 0.3
@@ -143,13 +144,3 @@ def _shared_looks(one: Track, other: Track) -> int:
     places = ((box, many.at(t)) for t, box in zip(few.times, few.boxes, strict=True))
     looks = sum(there is not None and overlap(box, there) >= OVERLAP_MIN for box, there in places)
     return looks if looks >= min(SHARED_LOOKS_MIN, len(few.times)) else 0
-
-
-def overlap(a: Box, b: Box) -> float:
-    """Intersection over union."""
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    both = width * height
-    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)

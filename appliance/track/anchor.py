@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from appliance.boxes import overlap
 from appliance.track.appearance import Planes
 from appliance.track.patch import blend, cut
 from appliance.track.places import SAME_PLACE, Place, Places
-from appliance.track.rest import overlap
 from appliance.track.trace import Trace
 
 VEHICLE = "vehicle"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.track import rest
+from appliance import boxes
 from appliance.track.kalman import sizes, to_centre
 from appliance.types import Box
 
@@ -57,7 +57,7 @@ def prices(
         if box[2] < left or box[0] > right:
             costs.append(NEVER)
             continue
-        shared = rest.overlap(track, box)
+        shared = boxes.overlap(track, box)
         if shared >= overlap_min:
             costs.append(1.0 - shared)
             continue

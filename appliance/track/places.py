@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from appliance.boxes import overlap
 from appliance.track.appearance import Planes
 from appliance.track.patch import Patch, alike, cut
-from appliance.track.rest import overlap
 from appliance.types import Box
 
 PLACES_MAX = 64

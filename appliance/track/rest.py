@@ -60,17 +60,5 @@ def near(a: Box, b: Box) -> bool:
     return max(abs(a[0] + a[2] - b[0] - b[2]), abs(a[1] + a[3] - b[1] - b[3])) / 2 <= _STEP * size
 
 
-def overlap(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes."""
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    if width <= 0:
-        return 0.0
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if height <= 0:
-        return 0.0
-    both = width * height
-    return both / max((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both, 1e-12)
-
-
 def _alike(a: float, b: float) -> bool:
     return a <= _GROWTH * b and b <= _GROWTH * a

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from appliance.boxes import overlap
 from appliance.track.anchor import VEHICLE, Anchors
 from appliance.track.appearance import Planes
 from appliance.track.birth import guesses, is_part, newcomers
@@ -16,7 +17,6 @@ from appliance.track.patience import LOST_S, is_awaited, is_settled
 from appliance.track.places import SAME_PLACE, Places
 from appliance.track.relink import RELINK_S, recognise, take_over
 from appliance.track.report import report
-from appliance.track.rest import overlap
 from appliance.track.trace import Trace
 from appliance.types import Box, Detections, TrackedObject
 

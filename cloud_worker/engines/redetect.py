@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
+from appliance.boxes import at_place
 from appliance.clock import Clock
 from appliance.errors import DetectorError, EngineError
 from appliance.types import Box, Decision, Detections
@@ -21,9 +22,6 @@ from cloud_worker.judge import Case, Opinion
 from cloud_worker.media import MediaRefused, Picture
 from cloud_worker.pictures import Pixels, decode
 
-IOU_MIN = 0.3
-PLACE_SCALE = 1.5  # a centre this much outside the flagged box still counts: tracker and detector disagree a little
-SIZE_RATIO_MAX = 2.0  # …but not when it is another size: HOG sees whole persons in an enlarged patch of bushes
 CROP_SCALE = 2.5  # of the flagged box: an object small in the frame is large in its crop
 UNSURE_SHARE = 0.5  # between this share of score_min and score_min a picture does not vote
 
@@ -187,22 +185,3 @@ def _scores(found: Detections, class_id: int, box: Box | None) -> list[float]:
         for at, score, kind in zip(found.boxes.tolist(), found.scores, found.class_ids, strict=True)
         if kind == class_id and (box is None or at_place(tuple(at), box))
     ]
-
-
-def at_place(found: Box, flagged: Box) -> bool:
-    """IoU of at least IOU_MIN, or about as tall with its centre inside the flagged box enlarged by PLACE_SCALE."""
-    ax, ay = (found[0] + found[2]) / 2, (found[1] + found[3]) / 2
-    bx, by = (flagged[0] + flagged[2]) / 2, (flagged[1] + flagged[3]) / 2
-    reach_x, reach_y = (flagged[2] - flagged[0]) * PLACE_SCALE / 2, (flagged[3] - flagged[1]) * PLACE_SCALE / 2
-    near = abs(ax - bx) <= reach_x and abs(ay - by) <= reach_y
-    ratio = (found[3] - found[1]) / max(flagged[3] - flagged[1], 1e-6)
-    return (near and 1 / SIZE_RATIO_MAX <= ratio <= SIZE_RATIO_MAX) or _iou(found, flagged) >= IOU_MIN
-
-
-def _iou(a: Box, b: Box) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    common = width * height
-    return common / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common)

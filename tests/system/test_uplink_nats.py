@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers.nats import NatsServer, find_nats_servers
+from servers.nats import NatsServer
 from servers.site import picture, site
 from servers.worker import worker
 from waiting import until
@@ -17,16 +16,10 @@ from benchmarks import uplink_drain
 from benchmarks.verdict_latency import Instant
 from tests.system.test_escalation_nats import left_in_queue, make_streams
 
-BINARIES = find_nats_servers()
-
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[NatsServer]:
-    if not BINARIES:
-        pytest.skip("no nats-server")
-    server = NatsServer(BINARIES[0], tmp_path / "nats").start()
-    yield server
-    server.stop()
+def broker(one_broker: NatsServer) -> NatsServer:
+    return one_broker
 
 
 def test_a_backlog_drains_at_the_shaped_rate_and_live_questions_overtake_it(broker: NatsServer, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from appliance.boxes import overlap
 from appliance.escalate.router.sightings import Sighting, Sightings
 from appliance.types import SEVERITIES, Box, FrameBoxes, Severity
 
@@ -73,13 +74,3 @@ class AskedPlaces:
             and overlap(seen.box, place.box) >= SAME_PLACE
             for place in self._places
         )
-
-
-def overlap(a: Box, b: Box) -> float:
-    """Intersection over union."""
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    both = width * height
-    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import sqrt
 
+from appliance.boxes import at_place
 from appliance.escalate.calibration import Stability
-from appliance.types import Box, EdgeVerdict, SecondSight, Sighting
+from appliance.types import EdgeVerdict, SecondSight, Sighting
 
 SCORE_MIN = 0.5  # from which a picture speaks for the object
 SHARE_MIN = 0.5  # of the pictures must
-IOU_MIN = 0.3
-PLACE_SCALE = 1.5  # a centre this much outside the flagged box still counts: live look and close-up disagree a little
-SIZE_RATIO_MAX = 2.0  # but not when it is another size
 _DIGITS = 3
 
 Chance = Callable[[Stability], float]
@@ -54,16 +52,6 @@ def score_at(sighting: Sighting, label: str) -> float:
     return max(at, default=0.0)
 
 
-def at_place(found: Box, flagged: Box) -> bool:
-    """IoU of at least IOU_MIN, or about as tall with its centre inside the flagged box enlarged by PLACE_SCALE."""
-    ax, ay = (found[0] + found[2]) / 2, (found[1] + found[3]) / 2
-    bx, by = (flagged[0] + flagged[2]) / 2, (flagged[1] + flagged[3]) / 2
-    reach_x, reach_y = (flagged[2] - flagged[0]) * PLACE_SCALE / 2, (flagged[3] - flagged[1]) * PLACE_SCALE / 2
-    near = abs(ax - bx) <= reach_x and abs(ay - by) <= reach_y
-    ratio = (found[3] - found[1]) / max(flagged[3] - flagged[1], 1e-6)
-    return (near and 1 / SIZE_RATIO_MAX <= ratio <= SIZE_RATIO_MAX) or _iou(found, flagged) >= IOU_MIN
-
-
 def _spread(scores: Sequence[float], mean: float) -> float:
     return sqrt(sum((score - mean) ** 2 for score in scores) / len(scores)) if scores else 0.0
 
@@ -75,12 +63,3 @@ def _reason(label: str, confirmed: bool, found: int, of: int, why: str) -> str:
         said = f"found the {label} again in only {found} of {pictures}" if found else f"did not find the {label} again"
         said += ", which proves nothing: the alert stands"
     return f"A second look on this box {said}. It looked because {why}."
-
-
-def _iou(a: Box, b: Box) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    common = width * height
-    return common / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - common)
