@@ -11,6 +11,7 @@ from appliance.ingest.source import StreamInfo, VideoPacket
 from appliance.ingest.timeline import SECOND
 
 DAMAGED_IN_A_ROW_MAX = 300
+_NO_LOOP_FILTER = {"skip_loop_filter": "all"}  # codecs without one take no notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,18 @@ class Decoder:
 
     State: the codec's references, counts. Invariant: `t` of the frames rises strictly, in the order they are shown.
     One thread and no frame threads: with many cameras the cores are busy anyway, and frame threads add delay.
-    Key frames from which nothing is decoded on have a codec of their own (`apart`), made when the first one comes.
-    turned: pictures come with a display matrix, which that codec does not know.
+    Without the loop filter, a fifth of the work: it smooths the edges of blocks for eyes, and gate and network see a
+    picture of a sixteenth of the pixels (docs/decode.md has how little it changes). What people are shown is decoded
+    elsewhere, with it.
     """
 
     def __init__(self, name: str, info: StreamInfo) -> None:
         self.decoded = 0
         self.damaged = 0
         self.intact = True
-        self.turned = False
         self._name = name
         self._context = info.stream.codec_context
-        self._context_apart: av.VideoCodecContext | None = None
+        self._context.options = _NO_LOOP_FILTER
         self._frame_s = info.frame_s
         self._row = 0
         self._index = 0
@@ -76,24 +77,6 @@ class Decoder:
             self.intact = False
         return frames[0] if frames else None
 
-    def apart(self, packet: VideoPacket, index: int) -> Frame | None:
-        """The picture of a key frame, which has the number `index`; None: it is damaged.
-
-        Without the loop filter, a seventh of the work, which at a sixteenth of the pixels shows as 0.2 grey levels. So
-        what comes after it cannot be decoded from here: the key frame has to be decoded again for that (damage counts
-        then).
-        """
-        self._index, self._last_t, self.intact = index, None, False
-        if self._context_apart is None:
-            self._context_apart = _key_context(self._context)
-        context = self._context_apart
-        try:
-            pictures = context.decode(packet.packet) or context.decode(None)
-        except av.error.FFmpegError:
-            pictures = []
-        context.flush_buffers()
-        return self._frame(pictures[0]) if pictures else None
-
     def _pictures(self, packet: av.Packet[av.VideoStream] | None) -> list[Frame]:
         try:
             pictures = self._context.decode(packet)
@@ -115,8 +98,6 @@ class Decoder:
     def _frame(self, picture: av.VideoFrame) -> Frame:
         frame = Frame(self._index, self._time(picture), picture)
         self._index += 1
-        if not self.decoded:
-            self.turned = bool(picture.rotation)
         self.decoded += 1
         self._last_t = frame.t
         return frame
@@ -128,13 +109,3 @@ class Decoder:
         if stamp is None:
             return round(self._last_t + self._frame_s, 6)
         return max(stamp / SECOND, round(self._last_t + 1 / SECOND, 6))
-
-
-def _key_context(context: av.VideoCodecContext) -> av.VideoCodecContext:
-    """Another decoder for the same stream, in the calling thread, for key frames alone."""
-    made = av.CodecContext.create(context.codec, "r")
-    assert isinstance(made, av.VideoCodecContext)
-    made.extradata = context.extradata
-    made.thread_type, made.thread_count = "NONE", 1
-    made.options = {"skip_loop_filter": "all"}
-    return made

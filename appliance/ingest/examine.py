@@ -25,9 +25,11 @@ from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
 QUIET_AFTER_S = 1.0
 STANDING_EVERY_S = 2.0  # while somebody stands still, so by key frames; a parked car waits for the heartbeat
+STOPPED_EVERY_S = 1.0  # who has just come to stand will likely walk on
+STOPPED_S = 20.0
 STANDING_S = 4.5
 CONFIRM_S = 0.06  # in `lowest`: who is new is looked at again with the next picture, at 30 a second the one after it
-LATE_SHARE = 0.1  # of heartbeat_s: a key frame that comes that much later is waited for
+LATE_SHARE = 0.1  # of the time between two heartbeats: a key frame that comes that much later is waited for
 _EARLY_S = 0.002
 SEEN_EVERY_S = 1.0  # what the sentry watches for lasts for seconds: while pictures come faster, it needs not all
 
@@ -85,7 +87,8 @@ class Examiner:
         self._look_t = float("-inf")
         self._moved_t = float("-inf")
         self._seen_t = float("-inf")
-        self._standing_t = float("-inf")
+        self._standing_t = self._stirred_t = float("-inf")
+        self._somebody = False
         self._new_t = float("-inf")
         self._seq = 0
         self._framing = Framing(detector, settle)
@@ -120,7 +123,8 @@ class Examiner:
             self._framing.moved(t, [region.box for region in motion.regions])
         if self._settle is not None and not self._wanted(t):
             self._settle()  # results can only add to the reasons for a look
-        if not self._wanted(t) and not self.overdue(t + next_s - LATE_SHARE * self._heartbeat_s):
+        awaited = self._wanted(t) and not self._framing.nothing_to_see(t)
+        if not awaited and not self.overdue(t + max(0.0, next_s - LATE_SHARE * self._rhythm_s(t))):
             return None
         self._look_t = t
         return Look(frame, t, picture, motion.priority, self._framing.choose(t, picture, whole=motion.whole))
@@ -137,12 +141,15 @@ class Examiner:
 
     def overdue(self, t: float) -> bool:
         """The heartbeat is due at `t`, which is faster while somebody stands still. Called by the camera's thread."""
-        every_s = min(STANDING_EVERY_S, self._heartbeat_s) if self._stands(t) else self._heartbeat_s
-        return t - self._look_t >= every_s - _EARLY_S
+        return t - self._look_t >= self._rhythm_s(t) - _EARLY_S
 
-    def _stands(self, t: float) -> bool:
-        """Somebody is followed who is no vehicle: a rule may wait for them to have stayed long enough."""
-        return t - self._standing_t <= STANDING_S
+    def _rhythm_s(self, t: float) -> float:
+        """Seconds between two looks if nothing moves: fewer while somebody is followed who is no vehicle, since a rule
+        may wait for them to have stayed long enough."""
+        if t - self._standing_t > STANDING_S:
+            return self._heartbeat_s
+        stopped = self._somebody and t - self._stirred_t <= STOPPED_S
+        return min(STOPPED_EVERY_S if stopped else STANDING_EVERY_S, self._heartbeat_s)
 
     def changed(self, picture: av.VideoFrame) -> bool:
         """Whether the gate would see movement in this picture; it learns nothing. Called by the camera's thread."""
@@ -171,11 +178,12 @@ class Examiner:
         else:
             objects = tuple(map(_rounded, self._tracked(look, detections)))
             unsettled = self._tracker.unsettled
-            self._framing.followed(objects, unsettled)
+            self._framing.followed(look.t, objects, unsettled)
             self._new_t = look.t if self._tracker.unconfirmed else float("-inf")
             if unsettled:
-                self._seen_t = look.t
-            if any(each.label not in VEHICLES for each in objects):
+                self._seen_t = self._stirred_t = look.t
+            self._somebody = any(each.label not in VEHICLES for each in objects)
+            if self._somebody:
                 self._standing_t = look.t
         self._seq += 1
         return FrameBoxes(

@@ -14,7 +14,7 @@ from appliance.ingest.region import TOLD_MIN, Grid, choose, known, within
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, TrackedObject
 
-WHOLE_EVERY_S = 1.0  # the whole picture, while only a part of it is looked at in between
+WHOLE_EVERY_S = 2.0  # the whole picture, while only a part of it is looked at in between
 UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
 SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
 RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
@@ -36,6 +36,7 @@ class Framing:
         self._whole_t = float("-inf")
         self._whole_seen_t = float("-inf")
         self._whole_next = False
+        self._answered_t = float("-inf")
         self._recent: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=16)
         self._objects: tuple[TrackedObject, ...] = ()
         self._unsettled: tuple[Box, ...] = ()
@@ -51,6 +52,14 @@ class Framing:
             self._whole_t, self._whole_next = t, False
         return mosaic
 
+    def nothing_to_see(self, t: float) -> bool:
+        """Nothing moved lately, nothing is followed, and the whole picture was seen a moment ago."""
+        if self._whole_due(t) or any(at > self._since(t) for at, _ in self._recent):
+            return False
+        if self._settle is not None:
+            self._settle()
+        return not (self._unsettled or self._whole_due(t) or self._skipped(t))
+
     def insist(self) -> None:
         """Whatever look comes next shows the whole picture, as one at a run's begin does."""
         self._whole_t = float("-inf")
@@ -59,9 +68,9 @@ class Framing:
         """A look had no answer: the next one shows the whole picture."""
         self._whole_next = True
 
-    def followed(self, objects: tuple[TrackedObject, ...], unsettled: tuple[Box, ...]) -> None:
-        """What the last look told of, and where `Tracker.unsettled` wants the next one."""
-        self._objects, self._unsettled = objects, unsettled
+    def followed(self, t: float, objects: tuple[TrackedObject, ...], unsettled: tuple[Box, ...]) -> None:
+        """What the look at `t` told of, and where `Tracker.unsettled` wants the next one."""
+        self._answered_t, self._objects, self._unsettled = t, objects, unsettled
 
     def seen_whole(self, t: float) -> None:
         """A look at the whole picture was answered."""
@@ -71,22 +80,33 @@ class Framing:
         """What ends where a part was cut: if it is none of what is followed, the next look shows the whole picture."""
         self._whole_next |= any(map(self._is_new, found.select(found.scores >= TOLD_MIN).boxes.tolist()))
 
+    def _since(self, t: float) -> float:
+        """What moved later than that was not looked at yet."""
+        return max(t - RECENT_S, min(self._answered_t, t - _EARLY_S))
+
+    def _whole_due(self, t: float) -> bool:
+        return self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S
+
+    def _skipped(self, t: float) -> bool:
+        """The look that was to see the whole picture was not taken."""
+        return self._whole_seen_t < self._whole_t <= t - SKIPPED_S
+
     def _is_new(self, box: Sequence[float]) -> bool:
         return all(within(box, each.box) < 0.5 for each in self._objects)
 
     def _parts(self, t: float, picture: av.VideoFrame) -> Mosaic | None:
-        if not self._step or self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S:
+        if not self._step or self._whole_due(t):
             return None
         if self._settle is not None:
             self._settle()  # where to look hangs on what was found
-        if self._whole_next or (self._whole_seen_t < self._whole_t <= t - SKIPPED_S):
+        if self._whole_next or self._skipped(t):
             return None
         if t - self._whole_t >= UNSURE_EVERY_S - _EARLY_S and not known(self._unsettled, self._objects):
             return None
         if sum(each.label not in VEHICLES for each in self._objects) > FEW:
             return None
         turns = quarter_turns(picture)
-        moved = [upright(box, turns) for at, boxes in self._recent if t - at <= RECENT_S for box in boxes]
+        moved = [upright(box, turns) for at, boxes in self._recent if at > self._since(t) for box in boxes]
         grid = Grid(self._detector.picture_size(*upright_size(picture)), self._step)
         parts = choose(moved, self._unsettled, [each.box for each in self._objects], grid)
         return lay(parts, grid) if parts else None

@@ -13,7 +13,7 @@ from appliance.track.birth import guesses, is_part, newcomers
 from appliance.track.faint import Faint
 from appliance.track.look import HIGH, Look, clipped, watched
 from appliance.track.match import Matching
-from appliance.track.patience import LOST_S, is_awaited, is_settled
+from appliance.track.patience import LOST_S, has_left, is_awaited, is_settled
 from appliance.track.places import SAME_PLACE, Places
 from appliance.track.relink import RELINK_S, recognise, take_over
 from appliance.track.report import report
@@ -60,8 +60,9 @@ class Tracker:
 
         planes: the whole picture, for what objects and places look like; without it boxes alone decide. parts: of
         the picture, those that were looked at (boxes are shares of the whole); none: all. Tracks outside of them were
-        not looked for: they are neither missed nor aged, and those at rest are returned as they were last. A parked
-        object that was looked for and not found is returned as it was as long as its place looks the same.
+        not looked for: they are neither missed nor aged (those that have left are), and those at rest are returned as
+        they were last. A parked object that was looked for and not found is returned as it was as long as its place
+        looks the same.
 
         A look in which nothing was found must be told too (`Detections.empty()`); one that failed must not. A `t` that
         does not advance (camera clock set back) counts as no time passed. Raises ValueError if `t` is not finite.
@@ -102,7 +103,7 @@ class Tracker:
             track.filter.predict(min(passed, LOST_S), still=(self._slow or bool(parts)) and track.at_rest)
             expected = not parts or watched(track.filter.box, parts)
             looked_for.append(expected)
-            if expected:
+            if expected or has_left(track):
                 track.unseen_s += passed
                 track.undetected_s += passed
         for track in self._absent:

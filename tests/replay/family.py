@@ -8,11 +8,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
+from appliance.ingest.clip import Clip
 from appliance.ingest.ports import Elastic
 from appliance.replay import diff_words
 from appliance.replay.diff import compare
@@ -98,11 +98,11 @@ class Truth:
         story = json.loads((FAMILY / f"{name}.truth.json").read_text())
         self._whole = np.array([story["width"], story["height"]] * 2, np.float32)
         self._frames: dict[bytes, int] = {}
-        with av.open(str(FAMILY / f"{name}.mp4")) as container:
-            for number, frame in enumerate(container.decode(video=0), start=1):
+        with Clip(str(FAMILY / f"{name}.mp4")) as clip:
+            for frame in clip.frames():
                 width, height = self._SIZE
-                picture = frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
-                self._frames.setdefault(picture.tobytes(), number)
+                picture = frame.picture.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
+                self._frames.setdefault(picture.tobytes(), frame.index + 1)
         self._rows: dict[int, list[Row]] = {}
         for row in read_rows(FAMILY / f"{name}.gt.txt"):
             if row.visibility >= visible_min:
@@ -112,7 +112,9 @@ class Truth:
         return self._SIZE
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        return [self._known(self._frames[np.ascontiguousarray(picture).tobytes()]) for picture in pictures]
+        frames = [self._frames.get(np.ascontiguousarray(picture).tobytes()) for picture in pictures]
+        assert None not in frames, "a picture that is none of the film's"
+        return [self._known(frame) for frame in frames if frame is not None]
 
     def _known(self, frame: int) -> Detections:
         rows = self._rows.get(frame, [])

@@ -15,7 +15,8 @@ from streams import CountingTracker, NumberReader, clip
 
 from appliance import config
 from appliance.ingest.clip import Clip
-from appliance.ingest.examine import QUIET_AFTER_S, Examiner, Look
+from appliance.ingest.examine import QUIET_AFTER_S, STOPPED_S, Examiner, Look
+from appliance.ingest.framing import WHOLE_EVERY_S
 from appliance.ingest.picture import upright
 from appliance.ingest.region import within
 from appliance.track.tracker import Tracker
@@ -205,7 +206,7 @@ def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
     assert len(taken) == 30
     assert len(parts) > 15
     whole = [look.t for look, _ in taken if look.mosaic is None]
-    assert max(b - a for a, b in itertools.pairwise(whole)) <= 1.0 + 1e-6
+    assert max(b - a for a, b in itertools.pairwise(whole)) <= WHOLE_EVERY_S + 1e-6
     for (look, _), size in zip(taken, spotter.sizes, strict=True):
         if look.mosaic is None:
             assert size == WHOLE
@@ -270,20 +271,40 @@ def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> Non
     assert any(each is not None and each.mosaic is None for each in later)
 
 
-@pytest.mark.parametrize(("label", "every_s"), [("car", 4.0), ("person", 2.0)])
-def test_what_rests_is_looked_at_rarely(label: str, every_s: float) -> None:
+@pytest.mark.parametrize(("label", "at_first_s", "every_s"), [("car", 4.0, 4.0), ("person", 1.0, 2.0)])
+def test_what_rests_is_looked_at_rarely(label: str, at_first_s: float, every_s: float) -> None:
     """The tracker says that nothing it follows needs a look: for a parked car the heartbeat is enough. For somebody who
-    stands there it is not, since a rule may wait for them to have stayed long enough."""
+    stands there it is not, since a rule may wait for them to have stayed long enough; who has only just stopped may
+    walk on."""
     each, spotter = spotting(label, heartbeat_s=4.0)
     times = []
-    for n in range(100):
+    for n in range(300):
         look = each.due(n, n / 5, yard((300, 300)))
         if look is not None:
             each.result(look, spotter.detect([each.picture(look)])[0])
             times.append(look.t)
-    late = [t for t in times if t > 2 * QUIET_AFTER_S]
-    assert len(late) == pytest.approx((20 - 2 * QUIET_AFTER_S) / every_s, abs=1)
-    assert not each.busy(20.0), "and all that is decoded meanwhile are key frames"
+    early = [t for t in times if 2 * QUIET_AFTER_S < t <= STOPPED_S]
+    assert len(early) == pytest.approx((STOPPED_S - 2 * QUIET_AFTER_S) / at_first_s, abs=1)
+    late = [t for t in times if t > STOPPED_S + 2]
+    assert len(late) == pytest.approx((60 - STOPPED_S - 2) / every_s, abs=1)
+    assert not each.busy(60.0), "and nearly all that is decoded meanwhile are key frames"
+
+
+def test_when_all_have_gone_nothing_is_looked_at_that_was_seen_a_moment_ago() -> None:
+    """The camera stays awake for a moment, lest they come back; the gate watches, the network has nothing to see."""
+    each, spotter = spotting(heartbeat_s=4.0)
+    walked(each, spotter, 3)
+    looks = []
+    for n in range(15, 60):
+        look = each.due(n, n / 5, yard())
+        if look is not None:
+            each.result(look, spotter.detect([each.picture(look)])[0])
+            looks.append(look)
+    assert looks[0].t == 3.0, "that somebody is gone is movement, too"
+    last = max(look.t for look in looks if look.priority > 0)
+    assert all(look.t - last >= WHOLE_EVERY_S for look in looks if look.t > last)
+    back = each.due(60, 12.0, yard((420, 300)))
+    assert back is not None, "who comes back is looked at at once"
 
 
 def test_two_who_walk_far_apart_are_shown_side_by_side() -> None:

@@ -47,6 +47,21 @@ def test_who_moves_outside_the_region_is_neither_told_nor_aged_but_expected_furt
     assert numbers(tracker.update(look(person(0.90)), 6.0)) == [1]
 
 
+def test_who_walked_out_of_the_picture_is_looked_for_twice_and_then_forgotten_wherever_one_looks() -> None:
+    tracker = Tracker(LABELS)
+    for step in range(10):
+        tracker.update(look(person(0.79 + 0.02 * step)), step * 0.2)
+    for step in (10, 11):
+        assert len(tracker.unsettled) == 1
+        tracker.update(Detections.empty(), step * 0.2)
+    assert tracker.unsettled == ()
+    for step in range(12, 22):
+        tracker.update(Detections.empty(), step * 0.2, parts=[LEFT])
+    for step in range(22, 25):  # somebody else comes in there
+        seen = numbers(tracker.update(look(person(0.95 - 0.02 * (step - 22))), step * 0.2 + 6.0))
+    assert seen == [2]
+
+
 def test_a_box_that_the_region_cuts_is_no_miss() -> None:
     tracker = settled((0.5, 0.5, 0.8, "car"))  # half of it in the region; the examiner drops what is cut
     for step in range(1, 40):

@@ -167,12 +167,11 @@ class Thrift:
         self._held = Held()
         self._held.begin(packet)
         self._number(packet)
-        damaged = self._decoder.damaged
-        frame = self._key_picture(packet)
+        self._decoder.restart(self._key_index)
+        frame = self._decoder.alone(packet)
         self._held.done, self._intact = 1, self._decoder.intact
         if frame is None:
-            # Decoded apart, its damage counts when it is decoded again.
-            self._count_skipped(self._groups.count - (self._decoder.damaged == damaged))
+            self._count_skipped(self._groups.count)
             self._activate(packet, DAMAGED, self._groups.key_every_s)
             return
         if before.whole and len(before.packets) > 1 and self._attention.changed(frame.picture):
@@ -186,13 +185,6 @@ class Thrift:
         yield from self._hand(replace(frame, next_s=self._groups.key_every_s))
         if self._attention.busy(self._t(packet)):
             self._activate(packet, FOUND)
-
-    def _key_picture(self, packet: VideoPacket) -> Frame | None:
-        """Cheaply, unless heartbeats will ask for what comes after it."""
-        if self._decoder.turned or self._groups.key_every_s > self._heartbeat_s * (1 + LATE_SHARE):
-            self._decoder.restart(self._key_index)
-            return self._decoder.alone(packet)
-        return self._decoder.apart(packet, self._key_index)
 
     def _leave(self, packet: VideoPacket) -> None:
         """All pictures are key frames, and more come than are wanted: not even this one is decoded."""
@@ -255,12 +247,7 @@ class Thrift:
         every_s = span_s / self._late_max if span_s * self._fps > self._late_max + 0.5 else 0.0
         next_t = float("-inf")
         for packet in packets:
-            shown = packet.keyframe and packet.t <= self._shown_t + STEP_EARLY_S / 4
-            damaged = self._decoder.damaged
-            pictures = self._decoder.decode(packet)
-            if shown and self._decoder.damaged > damaged:
-                self.again += 1  # decoded apart it gave a picture: it counts as damaged, and not as that as well
-            for frame in pictures:
+            for frame in self._decoder.decode(packet):
                 for new in self._hand(frame):
                     if new.t < next_t:
                         self.thinned += 1
