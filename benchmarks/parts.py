@@ -27,6 +27,7 @@ from appliance.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.letterbox import Letterbox
+from appliance.detect.wrapper import Wrapper
 from appliance.replay import runner
 from appliance.scenario import plan, score, truth
 from appliance.scenario.moved import moved
@@ -84,33 +85,19 @@ class Row:
         )
 
 
-class Weighed:
+class Weighed(Wrapper):
     """A detector that counts the pixels it gives its network. Only `Parted` says that a part costs less."""
 
     def __init__(self, eye: ObjectDetector, letterbox: Letterbox) -> None:
-        self._eye, self._letterbox = eye, letterbox
+        super().__init__(eye)
+        self._letterbox = letterbox
         self.pixels = 0
-
-    @property
-    def name(self) -> str:
-        return self._eye.name
-
-    @property
-    def warning(self) -> str:
-        return self._eye.warning
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self._eye.labels
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._eye.picture_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         for picture in pictures:
             across, down = self._letterbox.input_size(picture.shape[1], picture.shape[0])
             self.pixels += across * down
-        return self._eye.detect(pictures)
+        return super().detect(pictures)
 
 
 class Parted(Weighed):

@@ -12,11 +12,11 @@ from typing import Any
 from appliance.alerts.evidence import EvidenceMaker
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
+from appliance.detect.detector import ObjectDetector
 from appliance.ingest.clip import picture_size
 from appliance.ingest.decode import Decoder, Frame
 from appliance.ingest.examine import Examiner
 from appliance.ingest.file import FileSource
-from appliance.ingest.ports import Detector
 from appliance.ingest.recorder import Place, Recorder
 from appliance.pipeline import Pipeline
 from appliance.store.alerts import AlertRow, Alerts
@@ -47,7 +47,7 @@ def site_of(root: Path, camera: Mapping[str, Any], *, model: str = "auto", name:
 class Life:
     """The store of a box while it runs, and what its camera showed."""
 
-    def __init__(self, config: SiteConfig, eye: Detector) -> None:
+    def __init__(self, config: SiteConfig, eye: ObjectDetector) -> None:
         self.config = config
         self.root = config.storage.dir
         self.clock = ManualClock(LIFE_T0)
@@ -104,7 +104,7 @@ class Life:
 class _Watch:
     """One run of a camera: what was seen goes to the store, what it decides as well."""
 
-    def __init__(self, life: Life, camera: str, run: str, eye: Detector) -> None:
+    def __init__(self, life: Life, camera: str, run: str, eye: ObjectDetector) -> None:
         plan = life.config.cameras[camera]
         self._life, self._camera, self._run, self._eye = life, camera, run, eye
         self._examiner = Examiner(camera, eye, Tracker(eye.labels), plan.detect)

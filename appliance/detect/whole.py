@@ -8,34 +8,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.wrapper import Wrapper
 from appliance.types import Detections
 
 
-class Whole:
+class Whole(Wrapper):
     """An ObjectDetector that enlarges small pictures too.
 
     A detector of free shape takes a small picture for a part of one and keeps its scale; whoever looks at stills and
     cut-outs of any size (a second look, a labelled set) wants them as large as it can see them.
     """
-
-    def __init__(self, detector: ObjectDetector) -> None:
-        self._detector = detector
-
-    @property
-    def name(self) -> str:
-        return self._detector.name
-
-    @property
-    def warning(self) -> str:
-        return self._detector.warning
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self._detector.labels
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._detector.picture_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """As the detector's own, each picture filling its input."""

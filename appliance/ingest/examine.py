@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance import config
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import DetectorError
 from appliance.ingest.framing import Framing
 from appliance.ingest.gate import Gate
 from appliance.ingest.mosaic import Mosaic
 from appliance.ingest.picture import Pictures, upright_size
-from appliance.ingest.ports import Detector, Lens, Tracker
+from appliance.ingest.ports import Lens, Tracker
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
@@ -61,7 +62,7 @@ class Examiner:
     def __init__(
         self,
         camera: str,
-        detector: Detector,
+        detector: ObjectDetector,
         tracker: Tracker,
         plan: config.Detect,
         *,
@@ -121,10 +122,7 @@ class Examiner:
         if motion.priority > 0:
             self._moved_t = t
             self._framing.moved(t, [region.box for region in motion.regions])
-        if self._settle is not None and not self._wanted(t):
-            self._settle()  # results can only add to the reasons for a look
-        awaited = self._wanted(t) and not self._framing.nothing_to_see(t)
-        if not awaited and not self.overdue(t + max(0.0, next_s - LATE_SHARE * self._rhythm_s(t))):
+        elif not self._wanted(t, next_s):
             return None
         self._look_t = t
         return Look(frame, t, picture, motion.priority, self._framing.choose(t, picture, whole=motion.whole))
@@ -141,6 +139,11 @@ class Examiner:
 
     def overdue(self, t: float) -> bool:
         """The heartbeat is due at `t`, which is faster while somebody stands still. Called by the camera's thread."""
+        if self._settle is not None:
+            self._settle()
+        return self._is_overdue(t)
+
+    def _is_overdue(self, t: float) -> bool:
         return t - self._look_t >= self._rhythm_s(t) - _EARLY_S
 
     def _rhythm_s(self, t: float) -> float:
@@ -204,8 +207,12 @@ class Examiner:
         self._framing.cut(cut)
         return self._tracker.update(found, look.t, planes, parts=look.mosaic.parts)
 
-    def _wanted(self, t: float) -> bool:
-        return t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S or self.overdue(t)
+    def _wanted(self, t: float, next_s: float) -> bool:
+        """Whether a frame in which nothing moves is to be looked at. That hangs on what was found so far."""
+        if self._settle is not None:
+            self._settle()
+        awake = t - max(self._moved_t, self._seen_t) <= QUIET_AFTER_S and not self._framing.nothing_to_see(t)
+        return awake or self._is_overdue(t + max(0.0, next_s - LATE_SHARE * self._rhythm_s(t)))
 
     def _sketch(self, picture: av.VideoFrame) -> NDArray[np.uint8]:
         made, self._sketched = self._sketched, None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import av
 
+from appliance.detect.detector import ObjectDetector
 from appliance.ingest.mosaic import Mosaic, lay
 from appliance.ingest.picture import quarter_turns, upright, upright_size
-from appliance.ingest.ports import Detector, Elastic
+from appliance.ingest.ports import Elastic
 from appliance.ingest.region import TOLD_MIN, Grid, choose, known, within
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, TrackedObject
@@ -29,7 +30,7 @@ class Framing:
     `settle` as in `Examiner`. The camera's thread chooses, the detector's tells what came of it.
     """
 
-    def __init__(self, detector: Detector, settle: Callable[[], None] | None) -> None:
+    def __init__(self, detector: ObjectDetector, settle: Callable[[], None] | None) -> None:
         self._detector = detector
         self._settle = settle
         self._step = detector.shape_step if isinstance(detector, Elastic) else 0
@@ -53,12 +54,11 @@ class Framing:
         return mosaic
 
     def nothing_to_see(self, t: float) -> bool:
-        """Nothing moved lately, nothing is followed, and the whole picture was seen a moment ago."""
-        if self._whole_due(t) or any(at > self._since(t) for at, _ in self._recent):
+        """Nothing moved lately, nothing is followed, and the whole picture was seen a moment ago. Call it when all
+        results are in."""
+        if self._unsettled or self._whole_due(t) or self._skipped(t):
             return False
-        if self._settle is not None:
-            self._settle()
-        return not (self._unsettled or self._whole_due(t) or self._skipped(t))
+        return all(at <= self._since(t) for at, _ in self._recent)
 
     def insist(self) -> None:
         """Whatever look comes next shows the whole picture, as one at a run's begin does."""

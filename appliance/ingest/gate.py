@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.ingest.blobs import Blobs, Cells
 from appliance.ingest.picture import halved
 from appliance.types import Box
 
@@ -25,23 +26,15 @@ NOISE_SHARE = 0.05
 RESTLESS_SHARE = 0.01  # of a cell that moves: a branch is learnt in the end, a passer-by is not
 NOISE_MAX = 12.0
 FLOOR = 2.5
-STEADY = 1.0
 SPREADS = 5.0
 LEARN_LOOKS = 10  # from nothing, or after a whole change: 2 s at 5 looks a second
 LEARN_ABOVE = 4.0
 WHOLE_SHARE = 0.35
-BLOBS_MAX = 64
 REGIONS_MAX = 8
-KEPT = 0.8  # of a blob's evidence from one picture to the next
-HEIR_MAX = 3.0  # times what is there now: the faint trace in the background of an insect is no heir to it
-GROWN = 0.25
 BAR_MIN = 3.0
 BAR_MAX = 100.0
 BAR_KEPT = 0.998
 BAR_ABOVE = 1.6
-FLEETING = 2
-
-Cells = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +55,6 @@ class Motion:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Blobs:
-    """Cells that moved and touch. boxes: (N, 4) xyxy in cells; sizes: (N,) cells; evidence: (N,) how far beyond the
-    usual they are as long as that is not what it was in the last picture, and what is left of its forerunner's; peaks:
-    (N,) the most there ever was of it; ages: (N,) pictures in which it changed: what stays as it is, such as a block
-    that an encoder made anew, does not grow older."""
-
-    boxes: NDArray[np.int32]
-    sizes: NDArray[np.int32]
-    evidence: NDArray[np.float64]
-    peaks: NDArray[np.float64]
-    ages: NDArray[np.int32]
-
-    @classmethod
-    def none(cls) -> _Blobs:
-        nothing = np.zeros(0, np.int32)
-        return cls(np.zeros((0, 4), np.int32), nothing, np.zeros(0), np.zeros(0), nothing)
-
-
 class Gate:
     """State: background, what is usual for each cell, the blobs of the last picture, the bar. Owner: one camera run.
 
@@ -95,7 +69,7 @@ class Gate:
         self._spread: Cells = self._usual
         self._before: Cells = self._usual
         self._looks = 0
-        self._blobs = _Blobs.none()
+        self._blobs = Blobs.none()
         self._bar = BAR_MIN
 
     @property
@@ -117,7 +91,7 @@ class Gate:
             return Motion(share, whole=True)
         cv2.accumulateWeighted(plane, self._background, BACKGROUND_SHARE)
         self._learn(change, moved)
-        before, self._blobs = self._blobs, self._follow(change, above, moved)
+        before, self._blobs = self._blobs, self._blobs.next(change, self._before, above, moved)
         self._before = change
         self._raise(before)
         return self._told(moved.shape)
@@ -132,20 +106,20 @@ class Gate:
         share = float(np.count_nonzero(moved)) / moved.size
         if share == 0.0 or share > WHOLE_SHARE:
             return share
-        blobs = self._follow(change, above, moved)
+        blobs = self._blobs.next(change, self._before, above, moved)
         return float(blobs.sizes[blobs.evidence >= self._bar].sum()) / moved.size
 
     def _begin(self, plane: NDArray[np.uint8]) -> None:
         self._background = plane.astype(np.float32)
         self._before = _change(plane, self._background)
         self._usual, self._spread = np.zeros_like(self._before), np.zeros_like(self._before)
-        self._looks, self._blobs, self._bar = 0, _Blobs.none(), BAR_MIN
+        self._looks, self._blobs, self._bar = 0, Blobs.none(), BAR_MIN
 
     def _whole(self, plane: NDArray[np.uint8], change: Cells) -> None:
         """The new picture is the background; how noisy it is has to be found out again."""
         assert self._background is not None
         np.copyto(self._background, plane)
-        self._blobs, self._before = _Blobs.none(), np.zeros_like(change)
+        self._blobs, self._before = Blobs.none(), np.zeros_like(change)
         if self._looks >= LEARN_LOOKS:
             self._looks = 1
         else:  # it goes on: a camera that shakes is learnt, as all that goes on is
@@ -168,37 +142,12 @@ class Gate:
         self._usual += pace * off
         self._spread += pace * (np.abs(off) - self._spread)
 
-    def _follow(self, change: Cells, above: Cells, moved: NDArray[np.bool_]) -> _Blobs:
-        there = np.flatnonzero(moved)
-        if len(there) == 0:
-            return _Blobs.none()
-        count, labels, stats, _ = cv2.connectedComponentsWithStats(moved.view(np.uint8), connectivity=8)
-        label, beyond = labels.ravel()[there], above.ravel()[there]
-        weights = np.bincount(label, beyond, count)
-        fresh = np.minimum(beyond, np.abs(change.ravel()[there] - self._before.ravel()[there]) - STEADY)
-        news = np.bincount(label, np.maximum(fresh, 0.0), count)
-        rows = 1 + np.argsort(-weights[1:], kind="stable")[:BLOBS_MAX]
-        corner = stats[rows, :2]
-        boxes = np.concatenate([corner, corner + stats[rows, 2:4]], axis=1)
-        evidence: NDArray[np.float64] = news[rows].astype(np.float64)
-        ages = (news[rows] >= GROWN * weights[rows]).astype(np.int32)
-        peaks = evidence
-        if len(self._blobs.ages):
-            touches = _touch(boxes, self._blobs.boxes)
-            left = KEPT * np.where(touches, self._blobs.evidence, 0.0).max(axis=1)
-            evidence = evidence + np.minimum(left, HEIR_MAX * weights[rows])
-            peaks = np.maximum(evidence, np.where(touches, self._blobs.peaks, 0.0).max(axis=1))
-            ages = ages + np.where(touches, self._blobs.ages, 0).max(axis=1)
-        return _Blobs(boxes, stats[rows, 4], evidence, peaks, ages.astype(np.int32))
-
-    def _raise(self, before: _Blobs) -> None:
+    def _raise(self, before: Blobs) -> None:
         """What was there for a moment and is gone tells how much is nothing."""
         self._bar = max(BAR_MIN, BAR_KEPT * self._bar)
-        gone = before.ages <= FLEETING
-        if len(self._blobs.ages) and len(before.ages):
-            gone &= ~_touch(before.boxes, self._blobs.boxes).any(axis=1)
-        if gone.any() and not self._eager:
-            self._bar = max(self._bar, min(BAR_MAX, BAR_ABOVE * float(before.peaks[gone].max())))
+        fleeting = before.fleeting(self._blobs)
+        if not self._eager:
+            self._bar = max(self._bar, min(BAR_MAX, BAR_ABOVE * fleeting))
 
     def _told(self, shape: tuple[int, ...]) -> Motion:
         blobs = self._blobs
@@ -233,13 +182,6 @@ def cells(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
     while plane.shape[1] > CELLS_MAX:
         plane = halved(plane)
     return plane
-
-
-def _touch(some: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """(M, N): which boxes overlap or are next to each other."""
-    first = np.maximum(some[:, None, :2], others[None, :, :2])
-    last = np.minimum(some[:, None, 2:], others[None, :, 2:])
-    return np.asarray((first <= last + 1).all(axis=2), np.bool_)
 
 
 def _box(sides: NDArray[np.float64]) -> Box:

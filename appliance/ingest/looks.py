@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from appliance.clock import Clock
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import DetectorError
-from appliance.ingest.ports import Detector
 from appliance.ingest.schedule.ages import p95
 from appliance.ingest.schedule.scheduler import Pick, Scheduler
 from appliance.ingest.schedule.sheet import company_of
@@ -37,7 +37,7 @@ class Looks:
     back, nobody listens. State: the calls' mean time, what is under way. Owner: one named thread that calls `run()`.
     """
 
-    def __init__(self, detector: Detector, watches: Sequence[Watch], clock: Clock) -> None:
+    def __init__(self, detector: ObjectDetector, watches: Sequence[Watch], clock: Clock) -> None:
         self.mean_ms = 0.0
         self.warning = ""
         self._detector = detector

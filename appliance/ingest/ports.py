@@ -1,4 +1,4 @@
-"""What the ingest process asks of a detector and of a tracker."""
+"""What the ingest process asks of a tracker, and of a detector beyond `ObjectDetector`."""
 
 from __future__ import annotations
 
@@ -10,33 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.types import Box, Detections, TrackedObject
-
-
-class Detector(Protocol):
-    """Finds objects in pictures; shared by all cameras."""
-
-    @property
-    def name(self) -> str:
-        """What stands in `StreamHeader.model`."""
-        ...
-
-    @property
-    def warning(self) -> str:
-        """What a person should know of it as long as it is in use, or ''."""
-        ...
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The names that `Detections.class_ids` index."""
-        ...
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) in which it wants to be handed a picture of that size."""
-        ...
-
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """One answer per picture (uint8 BGR HxWx3), boxes as shares of the picture. May raise DetectorError."""
-        ...
 
 
 @runtime_checkable

@@ -16,13 +16,14 @@ from pathlib import Path
 from appliance import config
 from appliance.clock import Clock
 from appliance.config import SiteConfig
+from appliance.detect.detector import ObjectDetector
 from appliance.ingest.camera import Camera
 from appliance.ingest.channel import Channel, ChannelClosed
 from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.health.vigil import BoxVigil, Vigil
 from appliance.ingest.looks import Looks
 from appliance.ingest.parking import Parking
-from appliance.ingest.ports import Detector, Tracker
+from appliance.ingest.ports import Tracker
 from appliance.ingest.recorder import Place
 from appliance.ingest.schedule.shared import shared
 from appliance.ingest.second.again import Again
@@ -53,7 +54,7 @@ class Ingest:
     def __init__(
         self,
         site: SiteConfig,
-        detector: Detector,
+        detector: ObjectDetector,
         new_tracker: Callable[[tuple[str, ...], Places], Tracker],
         channel: Channel,
         clock: Clock,

@@ -74,7 +74,9 @@ class Timeline:
         libavformat counts from the first RTP stamp, but leaves the stamp off the first packet: it is taken to be 0.
         """
         if self._assumed and pts is not None and abs(pts) > JUMP_AHEAD_US:
+            last = self._last_out
             self.restart()
+            self._last_out = last
         elif pts is None and not self._begun:
             pts, self._assumed = 0, True
         else:

@@ -11,19 +11,21 @@ import av
 
 from appliance import config
 from appliance.clock import Clock
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import SourceLost
 from appliance.ingest.decode import Decoder, Frame
 from appliance.ingest.examine import Examiner, Look
 from appliance.ingest.health.sentry import Sentry
 from appliance.ingest.picture import upright_size
-from appliance.ingest.ports import Detector, Tracker
+from appliance.ingest.ports import Tracker
 from appliance.ingest.schedule.ages import Ages, Arrivals
 from appliance.ingest.schedule.claim import worth_of
 from appliance.ingest.schedule.lane import Lane
 from appliance.ingest.schedule.stir import Stir
 from appliance.ingest.source import StreamInfo, VideoPacket
 from appliance.ingest.tally import WatchCounts
-from appliance.ingest.thrift.thrift import LATE_MAX, Thrift
+from appliance.ingest.thrift.late import LATE_MAX
+from appliance.ingest.thrift.thrift import Thrift
 from appliance.types import Detections, FrameBoxes, HealthKind, ShedReason, StreamHeader
 
 AGAIN_S_MAX = 60.0
@@ -52,7 +54,7 @@ class Watch:
     def __init__(
         self,
         camera: str,
-        detector: Detector,
+        detector: ObjectDetector,
         new_tracker: Callable[[tuple[str, ...]], Tracker],
         plan: config.Detect,
         clock: Clock,

@@ -16,9 +16,9 @@ from appliance import config
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector
+from appliance.detect.detector import ObjectDetector
 from appliance.detect.precision import as_remembered
 from appliance.errors import SourceError, UsageError
-from appliance.ingest.ports import Detector
 from appliance.replay import report
 from appliance.replay.cassette_arguments import VerdictWishes
 from appliance.replay.cassette_command import Answering, MakeStandIn, answering, asking
@@ -108,7 +108,7 @@ class _Stage:
     """What all runs of a command have in common."""
 
     site: SiteConfig
-    detector: Detector
+    detector: ObjectDetector
     wishes: Wishes
     answering: Answering
 

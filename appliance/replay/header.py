@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from appliance.config import Alerts, Camera, Detect, Escalation, Rule, SharePoint, SiteConfig
-from appliance.ingest.ports import Detector
+from appliance.detect.detector import ObjectDetector
 from appliance.replay.answers import AnsweredBy
 from appliance.types import StreamHeader
 from appliance.weather.weather import CLEAR, Weather, said
@@ -116,7 +116,7 @@ def opening(replayed: Sequence[Replayed], settings: Settings) -> LogHeader:
 def settings_of(
     config: SiteConfig,
     cameras: Sequence[str],
-    detector: Detector,
+    detector: ObjectDetector,
     *,
     scheduled: bool = False,
     verdicts: AnsweredBy | None = None,

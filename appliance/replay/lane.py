@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.config import SiteConfig
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import DetectorError
 from appliance.escalate.router.outlook import Outlook
 from appliance.ingest.clip import picture_size
 from appliance.ingest.decode import Frame
 from appliance.ingest.examine import Examiner, Look
 from appliance.ingest.health.sentry import Sentry
-from appliance.ingest.ports import Detector
 from appliance.ingest.thrift.thrift import Thrift
 from appliance.pipeline import Pipeline
 from appliance.replay.answers import Answers, Place
@@ -57,7 +57,7 @@ class Shared:
     weather: what is made of the pictures."""
 
     config: SiteConfig
-    detector: Detector
+    detector: ObjectDetector
     log: ReplayLog
     order: InOrder[Detections | None]
     outlook: Outlook
@@ -278,7 +278,7 @@ class Lane:
         )
 
 
-def _answer(detector: Detector, picture: NDArray[np.uint8]) -> Detections | None:
+def _answer(detector: ObjectDetector, picture: NDArray[np.uint8]) -> Detections | None:
     """None: the detector did not answer."""
     try:
         return detector.detect([picture])[0]

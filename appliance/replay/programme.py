@@ -9,8 +9,8 @@ from pathlib import Path
 
 from appliance.clock import iso_utc, local_weekday_minute
 from appliance.config import SiteConfig
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import ConfigError, SourceError, UsageError
-from appliance.ingest.ports import Detector
 from appliance.replay.header import Replayed
 from appliance.replay.log import run_id_of
 from appliance.replay.recording import RecordingFilm, Span
@@ -42,7 +42,7 @@ class Item:
     clips: tuple[Path, ...] = ()
     span: Span | None = None
 
-    def show(self, config: SiteConfig, detector: Detector) -> Show:
+    def show(self, config: SiteConfig, detector: ObjectDetector) -> Show:
         """Raises SourceError, StoreError."""
         if self.span is None:
             reels = [
@@ -144,7 +144,7 @@ def _recorded(cameras: Sequence[str], asked: Asked, config: SiteConfig) -> Item:
     return Item("+".join(cameras), tuple(cameras), span=Span(t0, t1))
 
 
-def _recording(camera: str, config: SiteConfig, span: Span, detector: Detector) -> Reel:
+def _recording(camera: str, config: SiteConfig, span: Span, detector: ObjectDetector) -> Reel:
     archive = Archive(config.storage.dir)
     rows = archive.segments(camera, span.t0, span.t1)
     if not rows:

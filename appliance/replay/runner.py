@@ -10,8 +10,8 @@ from pathlib import Path
 
 from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.config import SiteConfig
+from appliance.detect.detector import ObjectDetector
 from appliance.ingest.decode import Frame
-from appliance.ingest.ports import Detector
 from appliance.replay.answers import Answers
 from appliance.replay.faulty import weathered
 from appliance.replay.film import ClipFilm, Film, Scene
@@ -50,7 +50,7 @@ class Show:
 
     reels: tuple[Reel, ...]
     config: SiteConfig
-    detector: Detector
+    detector: ObjectDetector
     wall: Wall | None = None
     answers: Answers | None = None
     weather: Weather = CLEAR
@@ -90,7 +90,7 @@ def replay(
     clip: Path,
     config: SiteConfig,
     camera: str,
-    detector: Detector,
+    detector: ObjectDetector,
     log: Sink | None = None,
     progress: Progress | None = None,
     *,
@@ -113,7 +113,7 @@ def replay(
     return result
 
 
-def clip_reel(clip: Path, config: SiteConfig, camera: str, detector: Detector) -> Reel:
+def clip_reel(clip: Path, config: SiteConfig, camera: str, detector: ObjectDetector) -> Reel:
     """A file as the footage of a camera. Raises SourceError when it cannot be read."""
     run = run_id(clip, camera, config.cameras[camera], config.detector, detector.name)
     return Reel(ClipFilm(clip, camera), Replayed(camera=camera, kind="clip", clip=clip.name, run=run))

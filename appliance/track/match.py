@@ -11,12 +11,18 @@ from appliance.track.association import NEVER, contested, pair, prices
 from appliance.track.look import HIGH, Look, apart
 from appliance.track.patience import LOST_S
 from appliance.track.trace import Trace
+from appliance.types import Box
 
 # Chosen on PETS09-S2L1 with three networks at 3.3, 5 and 10 looks a second, each for a reason that does not depend on
 # the clip, and checked on footage that was not used. Figures: docs/accuracy.md, fixtures/accuracy.json.
 OVERLAP_MIN = 0.1
 DISTANCE_MAX = 0.8
 LOW_OVERLAP_MIN = 0.4
+# For who was doubtful the last time, too: in rain, in infrared, far away no better box is to be expected of them, and a
+# filter that was corrected by such boxes is further off. Who was sure just now is more likely hidden, and the doubtful
+# box somebody else's. But a box of another height is of a part of them, and would lead the filter astray.
+POOR_OVERLAP_MIN = 0.2
+POOR_GROWTH = 1.5
 # Looks differ by 0.05 +- 0.05 for the same person and by 0.23 +- 0.10 for another (`likeness`): another one costs as
 # much as no overlap at all, and all that looks say is a preference; it forbids nothing.
 LOOKS_WEIGHT = 6.0
@@ -44,14 +50,14 @@ class Matching:
         known = [row for row in rows if self._tracks[row].number]
         fresh = [row for row in rows if not self._tracks[row].number and self._tracks[row].faint is None]
         faint = [row for row in rows if self._tracks[row].faint is not None]
-        self._associate(known, look.free(HIGH), overlap_min=OVERLAP_MIN, distance_max=DISTANCE_MAX)
+        self._associate(known, look.free(HIGH))
         left = [row for row in known if row not in look.taken]
         if left:
-            self._associate(left, look.free(0.0, HIGH), overlap_min=LOW_OVERLAP_MIN, distance_max=0.0)
+            self._associate(left, look.free(0.0, HIGH), doubtful=True)
         if fresh:
-            self._associate(fresh, look.free(HIGH), overlap_min=OVERLAP_MIN, distance_max=DISTANCE_MAX)
+            self._associate(fresh, look.free(HIGH))
         if faint:
-            self._associate(faint, look.free(0.0), overlap_min=OVERLAP_MIN, distance_max=DISTANCE_MAX)
+            self._associate(faint, look.free(0.0))
 
     def _matchable(self, held: Sequence[int]) -> list[int]:
         """The tracks that a box of this look may be: not those that are known to stand elsewhere."""
@@ -62,12 +68,16 @@ class Matching:
         tracks = self._tracks
         return [row for row in rows if not (tracks[row].at_rest and apart(tracks[row].filter.box, parts))]
 
-    def _associate(self, rows: list[int], free: list[int], *, overlap_min: float, distance_max: float) -> None:
-        """Pair tracks `rows` with the detections `free`, which nobody has yet; adds to `look.taken`."""
+    def _associate(self, rows: list[int], free: list[int], *, doubtful: bool = False) -> None:
+        """Pair tracks `rows` with the detections `free`, which nobody has yet; adds to `look.taken`.
+
+        doubtful: the detections are, and must overlap; to be near is not enough.
+        """
         if not rows or not free:
             return
         boxes = [self._look.boxes[index] for index in free]
         groups = [self._look.groups[index] for index in free]
+        overlap_min, distance_max = (POOR_OVERLAP_MIN, 0.0) if doubtful else (OVERLAP_MIN, DISTANCE_MAX)
         table = []
         for row in rows:
             track = self._tracks[row]
@@ -75,6 +85,11 @@ class Matching:
             gone = track.unseen_s > LOST_S
             expected = track.last if gone and self._slow else track.filter.box
             costs = prices(expected, track.filter.spread(), boxes, overlap_min=overlap_min, distance_max=distance_max)
+            if doubtful:
+                costs = [
+                    cost if _continues(track, expected, box, 1 - cost) else NEVER
+                    for cost, box in zip(costs, boxes, strict=True)
+                ]
             dearest = 1 - GAP_OVERLAP_MIN if gone else PRICE_MAX
             mine = (cost <= dearest and group == track.group for cost, group in zip(costs, groups, strict=True))
             table.append([cost if may else NEVER for cost, may in zip(costs, mine, strict=True)])
@@ -99,3 +114,11 @@ class Matching:
             weight = LOOKS_WEIGHT * min(1.0, sittings / SITTINGS_MIN)
             for column, each in zip(columns, line, strict=True):
                 table[row][column] += weight * (1 - each)
+
+
+def _continues(track: Trace, expected: Box, box: Box, shared: float) -> bool:
+    """Whether a doubtful box that overlaps by `shared` with where `track` is expected may be of it."""
+    if track.score >= HIGH or shared >= LOW_OVERLAP_MIN:
+        return shared >= LOW_OVERLAP_MIN
+    growth = (box[3] - box[1]) / max(expected[3] - expected[1], 1e-9)
+    return 1 / POOR_GROWTH < growth < POOR_GROWTH

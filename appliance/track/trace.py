@@ -28,12 +28,12 @@ class Trace:
     """One object. Owner: its Tracker.
 
     group: the class it may be mistaken within. votes: score by class. number: 0 until it is confirmed. last: where it
-    was last seen, as the detector said; filter: where it is by now. undetected_s: seconds in which it was looked for
-    since a box was last found; unseen_s: the same, but a parked one whose place looks as it did is seen without a box.
-    missed: looks that did not see it since. portrait: the mean of what it looked like whenever it stood clear of
-    others (see `appearance.describe`), None before; sittings: how many looks that were. place: where it is parked;
-    stood_s: how long it was known to stand there before this track began. told: what was last said of it. faint: it
-    began with a box too doubtful for a track, and is no more than a guess as long as this is not None.
+    was last seen, as the detector said; score: with which; filter: where it is by now. undetected_s: seconds in which
+    it was looked for since a box was last found; unseen_s: the same, but a parked one whose place looks as it did is
+    seen without a box. missed: looks that did not see it since. portrait: the mean of what it looked like whenever it
+    stood clear of others (see `appearance.describe`), None before; sittings: how many looks that were. place: where it
+    is parked; stood_s: how long it was known to stand there before this track began. told: what was last said of it.
+    faint: it began with a box too doubtful for a track, and is no more than a guess as long as this is not None.
     """
 
     group: int
@@ -52,10 +52,12 @@ class Trace:
     stood_s: float | None = None
     told: TrackedObject | None = None
     faint: Faint | None = None
+    score: float = field(init=False)
     filter: Kalman = field(init=False)
     rest: Rest = field(init=False)
 
     def __post_init__(self) -> None:
+        self.score = self.score_sum
         self.filter = Kalman(self.last)
         self.rest = Rest(self.last, self.t)
 
@@ -69,7 +71,7 @@ class Trace:
             self._judge(score)
         # A doubtful box is most often one that two people share, or half of one.
         self.filter.correct(box, 1 + 3 * (1 - score))
-        self.last = box
+        self.last, self.score = box, score
         self.rest.see(box, t)
         self.unseen_s = self.undetected_s = 0.0
         self.missed = 0

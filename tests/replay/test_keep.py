@@ -200,7 +200,7 @@ def test_what_is_kept_is_not_written_over(life: Life) -> None:
     alert, keeper = life.all()[SECOND], keeper_of(life)
     life.review(alert, "reviewed")
     kept = keeper.keep(alert.id, Wish())
-    assert (kept.name, keeper.of(alert.id)) == ("gate-20261120-110029", kept)
+    assert (kept.name, keeper.of(alert.id)) == ("gate-20261120-110028", kept)
     before = {path.name: path.stat().st_mtime_ns for path in kept.folder.iterdir()}
     with pytest.raises(NotYet, match=f"kept as `{kept.name}` already"):
         keeper.keep(alert.id, Wish())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
-import av
 import pytest
 from family import FAMILY, Truth
 
 from appliance.clock import ManualClock
 from appliance.config import Alerts, Camera
+from appliance.ingest.clip import Clip
 from appliance.ingest.examine import Examiner
 from appliance.ingest.parking import Parking
 from appliance.pipeline import Pipeline
@@ -59,11 +60,9 @@ def life(eye: object, places: Places | None, run: str, t0: float) -> list[Alert]
     pipeline = Pipeline("gate", CAMERA, Alerts())
     pipeline.feed(StreamHeader(camera="gate", clip="parked.mp4", model="truth", size=(640, 360), run=run))
     changes = []
-    with av.open(str(FAMILY / "parked.mp4")) as film:
-        for index, frame in enumerate(film.decode(video=0)):
-            if index >= SECONDS * 10:
-                break
-            boxes = examiner.examine(index, t0 + index / 10, frame)
+    with Clip(str(FAMILY / "parked.mp4")) as film:
+        for frame in itertools.islice(film.frames(), SECONDS * 10):
+            boxes = examiner.examine(frame.index, t0 + frame.index / 10, frame.picture)
             if boxes is not None:
                 changes += pipeline.feed(boxes).changes
     changes += pipeline.close(t0 + SECONDS, "stopped").changes

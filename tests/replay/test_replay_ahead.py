@@ -95,7 +95,7 @@ class Slow(BrightBlock):
 
 
 def test_where_a_look_hangs_on_what_was_seen_before_it_waits_for_that(tmp_path: Path) -> None:
-    """Who has always stood there is followed though nothing moves, and so looked at every other second, long after the
+    """Who has always stood there is followed though nothing moves, and so looked at every second or two, long after the
     gate has lost interest."""
     standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
@@ -109,7 +109,7 @@ def test_where_a_look_hangs_on_what_was_seen_before_it_waits_for_that(tmp_path: 
     alone = looked_at(1)
     assert alone[:3] == [0, 1, 2]
     assert all(b - a <= 3.0 for a, b in itertools.pairwise([*alone, 12.0])), "a key frame is waited for"
-    assert len(alone) < 9
+    assert len(alone) < 12
     assert looked_at(3) == alone
 
 

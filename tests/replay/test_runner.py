@@ -47,7 +47,7 @@ def test_a_visit_is_replayed_event_by_event(clip: Path) -> None:
     ]
     (alert,) = result.alerts
     assert (alert.t_start, alert.t_end, alert.severity, alert.end_reason) == (2.8, 11.0, "alert", "end of clip")
-    assert (result.frames, result.examined, result.tracks, result.size) == (140, 70, 1, (320, 240))
+    assert (result.frames, result.examined, result.tracks, result.size) == (140, 65, 1, (320, 240))
     assert result.footage_s == 13.9
     assert result.error is None
 

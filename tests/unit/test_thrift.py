@@ -17,7 +17,8 @@ from appliance.ingest.clip import Clip
 from appliance.ingest.decode import Frame
 from appliance.ingest.examine import LATE_SHARE, Examiner
 from appliance.ingest.thrift.held import BYTES_MAX, PACKETS_MAX, Held
-from appliance.ingest.thrift.thrift import LATE_MAX, LATE_MAX_THRIFTY, Thrift
+from appliance.ingest.thrift.late import LATE_MAX, LATE_MAX_THRIFTY
+from appliance.ingest.thrift.thrift import Thrift
 from appliance.track.tracker import Tracker
 from appliance.types import DecodeState, FrameBoxes
 

@@ -69,6 +69,21 @@ def test_low_scores_continue_a_track_but_begin_none() -> None:
     assert tracker.update(look(person(0.505, score=0.15)), 0.4) == ()
 
 
+def test_who_is_seen_but_poorly_is_not_asked_to_be_just_where_expected() -> None:
+    aside = look(person(0.516, score=0.3))  # three tenths of what both cover
+    surely, poorly = settled(person(0.5)), settled(person(0.5))
+    poorly.update(look(person(0.5, score=0.35)), 0.2)
+    surely.update(look(person(0.5, score=0.45)), 0.2)
+    assert surely.update(aside, 0.4) == ()
+    assert numbers(poorly.update(aside, 0.4)) == [1]
+
+
+def test_however_poorly_seen_a_doubtful_box_beside_is_not_taken() -> None:
+    tracker = settled(person(0.5))
+    tracker.update(look(person(0.5, score=0.3)), 0.2)
+    assert tracker.update(look(person(0.524, score=0.3)), 0.4) == ()
+
+
 def test_only_what_was_seen_in_this_look_is_told_with_its_own_score_and_box() -> None:
     tracker = settled(person(0.2), person(0.8))
     (only,) = tracker.update(look((0.2004, 0.5, 1.0, "person")), 0.2)

@@ -20,13 +20,10 @@ from appliance.ingest.source import StreamInfo, VideoPacket
 from appliance.ingest.thrift.attention import Attention
 from appliance.ingest.thrift.groups import LEARNING, Groups
 from appliance.ingest.thrift.held import Held
+from appliance.ingest.thrift.late import LATE_MAX, LATE_MAX_THRIFTY, Thinner
 from appliance.ingest.thrift.sizes import NORMAL, THRIFTY, PacketSizes
 from appliance.types import DecodeState
 
-# Of what is decoded late, at most about so many pictures can become looks, evenly spread: five a second, as usual, over
-# the usual group of two seconds. If the detector is not there at once they wait: 14 MB of 720p pictures, 31 of 1080p.
-LATE_MAX = 10
-LATE_MAX_THRIFTY = 5  # 2.5 a second: two looks, of which one is told, in the first second of a visitor
 CUE_HOLD_S = 0.5  # after a cue: at 2 looks a second or more the gate is asked at least once
 STEP_EARLY_S = 0.002
 
@@ -241,19 +238,16 @@ class Thrift:
         yield from self._late(pending)
 
     def _late(self, packets: Sequence[VideoPacket]) -> Iterator[Frame]:
-        """Decode packets, one or many; of many only LATE_MAX (_THRIFTY) pictures are handed on."""
-        span_s = packets[-1].t - packets[0].t if packets else 0.0
+        """Decode packets, one or many; of many only some pictures are handed on."""
         late = len(packets) > 1
-        every_s = span_s / self._late_max if span_s * self._fps > self._late_max + 0.5 else 0.0
-        next_t = float("-inf")
+        thinner = Thinner(packets[-1].t - packets[0].t if late else 0.0, self._fps, self._late_max)
         for packet in packets:
             for frame in self._decoder.decode(packet):
                 for new in self._hand(frame):
-                    if new.t < next_t:
+                    if thinner.keeps(new.t):
+                        yield replace(new, late=True) if late else new
+                    else:
                         self.thinned += 1
-                        continue
-                    next_t = max(next_t + every_s, new.t + every_s / 2)
-                    yield replace(new, late=True) if late else new
 
     def _hand(self, frame: Frame) -> Iterator[Frame]:
         """The picture, if it was not shown before."""

@@ -9,42 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
+from appliance.detect.wrapper import Wrapper
 from appliance.ingest.ports import Elastic
 from appliance.types import Detections
 
 ANSWERS_MAX = 100_000  # some 100 MB at 30 objects a picture; five and a half hours at 5 looks a second
 
 
-class Memo:
+class Memo(Wrapper):
     """Remembers the detector's answers by the pictures' contents; a failure is not remembered.
 
     State: the answers, oldest first; how many were asked for and how many of those were new. One thread.
     """
 
     def __init__(self, detector: ObjectDetector) -> None:
+        super().__init__(detector)
         self.asked = 0
         self.new = 0
-        self._detector = detector
         self._answers: dict[bytes, Detections] = {}
-
-    @property
-    def name(self) -> str:
-        return self._detector.name
-
-    @property
-    def warning(self) -> str:
-        return self._detector.warning
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self._detector.labels
 
     @property
     def shape_step(self) -> int:
         return self._detector.shape_step if isinstance(self._detector, Elastic) else 0
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._detector.picture_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """Raises DetectorError."""
