@@ -29,6 +29,7 @@ from appliance.escalate.second.looks import SecondLooks, Views
 from appliance.escalate.second.occasion import Box, Cloud
 from appliance.escalate.service import EscalationService
 from appliance.escalate.surroundings import Watch, load, temperature_c
+from appliance.heap import return_large_blocks
 from appliance.ingest.remains import measure
 from appliance.parts import Part, Parts, periodic
 from appliance.privacy import PrivacyBorder, PrivacyRules
@@ -64,6 +65,7 @@ def run(config: SiteConfig) -> int:
     Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
+    return_large_blocks()
     parts = Parts()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: parts.stop())

@@ -24,6 +24,7 @@ from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector, precision
 from appliance.errors import UsageError
+from appliance.heap import return_large_blocks
 from appliance.ingest.channel import Channel
 from appliance.ingest.process import DetectorHangs, Ingest
 from appliance.ingest.second.aside import Eye
@@ -45,6 +46,7 @@ def main() -> int:
     # FFmpeg's own log would print addresses with their passwords; what matters is in its error codes.
     av.logging.set_level(None)
     _die_with_parent()
+    return_large_blocks()
     try:
         site = _read_site()
         eye = detector.load(precision.settled(site.detector, site.storage.dir))

@@ -1,0 +1,48 @@
+"""Memory that is freed goes back to the system, also after a camera has come and gone many times."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+# As a camera's decoder does it: pictures, and between them small things that outlive them.
+LIFE = """
+import os, threading
+from appliance.heap import return_large_blocks
+
+if {on}:
+    assert return_large_blocks()
+
+def resident_mb():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+bytearray(30_000_000)  # freed at once: glibc takes note of the size
+kept = []
+
+def connection():
+    pictures = []
+    for _ in range(60):
+        pictures.append(bytearray(921_600))
+        kept.append(bytearray(20_000))
+
+before = resident_mb()
+thread = threading.Thread(target=connection)
+thread.start()
+thread.join()
+print(resident_mb() - before)
+"""
+
+
+def kept_mb(*, on: bool) -> float:
+    told = subprocess.run([sys.executable, "-c", LIFE.format(on=on)], capture_output=True, text=True, check=True)
+    return float(told.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this to choose")
+def test_pictures_that_were_freed_leave_no_holes() -> None:
+    assert kept_mb(on=False) > 20, "55 MB of pictures, and 1.2 MB that stay"
+    assert kept_mb(on=True) < 10
