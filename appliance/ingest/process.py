@@ -192,5 +192,8 @@ def _place(site: SiteConfig, camera: str, plan: config.Camera) -> Place:
 
 
 def _rss_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    statm = os.open("/proc/self/statm", os.O_RDONLY)  # once a second: half of what open() costs
+    try:
+        return int(os.read(statm, 256).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    finally:
+        os.close(statm)
