@@ -23,11 +23,11 @@ from pydantic import ValidationError
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector, precision
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import UsageError
 from appliance.heap import return_large_blocks
 from appliance.ingest.channel import Channel
 from appliance.ingest.process import DetectorHangs, Ingest
-from appliance.ingest.second.aside import Eye
 from appliance.telemetry import configure_logging
 from appliance.track.tracker import Tracker
 from appliance.wire import WireError, decode_command
@@ -91,7 +91,7 @@ def _read_site() -> SiteConfig:
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _second(site: SiteConfig) -> Callable[[], Eye] | None:
+def _second(site: SiteConfig) -> Callable[[], ObjectDetector] | None:
     """Another network for second looks, if one is named. It is loaded when the first is asked for."""
     named = site.second_look.model
     if named is None:

@@ -27,7 +27,6 @@ from appliance.ingest.ports import Tracker
 from appliance.ingest.recorder import Place
 from appliance.ingest.schedule.shared import shared
 from appliance.ingest.second.again import Again
-from appliance.ingest.second.aside import Eye
 from appliance.ingest.tcpmeter import SocketFinder
 from appliance.ingest.watch import Watch
 from appliance.track.places import Places
@@ -58,7 +57,7 @@ class Ingest:
         new_tracker: Callable[[tuple[str, ...], Places], Tracker],
         channel: Channel,
         clock: Clock,
-        second: Callable[[], Eye] | None = None,
+        second: Callable[[], ObjectDetector] | None = None,
     ) -> None:
         """second: who makes second looks, loaded with the first of them; None: the detector, when it is idle."""
         self._clock = clock

@@ -100,10 +100,8 @@ def test_the_segments_of_a_visit_are_one_film(box: Box, clip: Path, tmp_path: Pa
         *(("leaver", 9.4), ("out", 9.4)),
     ]
     assert (result.frames, result.gaps, result.error, result.clip) == (140, (), None, "recording of gate")
-    assert [line.frame for line in log.lines if isinstance(line, FrameBoxes)] == [
-        0,
-        *range(10, 138, 2),
-    ]  # nothing moves before
+    looked = [line.frame for line in log.lines if isinstance(line, FrameBoxes)]
+    assert looked == [0, *range(10, 138, 2)], "nothing moves before"
     (replayed,) = log.header.replayed
     assert (replayed.kind, replayed.t_from, replayed.files) == ("recording", T0, len(box.rows))
     assert result.footage_bytes == sum(row.bytes for row in box.rows.values())

@@ -13,9 +13,9 @@ from queue import Empty, Full, Queue
 from appliance.alerts.evidence_packets import Recorded
 from appliance.alerts.evidence_still import Still, cut_still, cut_stills
 from appliance.clock import Clock
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import EvidenceError, VedetteError
 from appliance.ingest.ports import Elastic
-from appliance.ingest.second.aside import Eye
 from appliance.ingest.second.cutout import close_up, region_of, size_of, told
 from appliance.store.paths import SEGMENTS, inside
 from appliance.types import Footage, Glimpse, SecondLook, SecondSight, Sighting
@@ -38,14 +38,14 @@ class Again:
     def __init__(
         self,
         root: Path,
-        eye_of: Callable[[], Eye],
+        eye_of: Callable[[], ObjectDetector],
         emit: Callable[[SecondSight], None],
         clock: Clock,
     ) -> None:
         """root: the storage folder. eye_of: who looks; asked with the first order, for it may have to be loaded."""
         self._root = root.absolute()
         self._eye_of = eye_of
-        self._eye: Eye | None = None
+        self._eye: ObjectDetector | None = None
         self._emit = emit
         self._clock = clock
         self._orders: Queue[SecondLook | None] = Queue(WAITING_MAX)
@@ -111,7 +111,7 @@ class Again:
         return Recorded(inside(self._root, footage.path, SEGMENTS), footage.t_start, footage.t_end)
 
     @staticmethod
-    def _sighting(eye: Eye, glimpse: Glimpse, still: Still) -> Sighting:
+    def _sighting(eye: ObjectDetector, glimpse: Glimpse, still: Still) -> Sighting:
         step = eye.shape_step if isinstance(eye, Elastic) else 0
         region = region_of(glimpse.box, *still.size, step)
         size = size_of(eye.picture_size(region[2] - region[0], region[3] - region[1]), step)

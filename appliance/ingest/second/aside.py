@@ -5,29 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.wrapper import Wrapper
 from appliance.errors import DetectorError
 from appliance.types import Detections
 
 Pictures = Sequence[NDArray[np.uint8]]
-
-
-class Eye(Protocol):
-    """Who looks: the detector itself, or whoever stands in the queue for it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]: ...
-
-    def detect(self, pictures: Pictures) -> list[Detections]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +25,7 @@ class _Waiting:
     error: str = ""
 
 
-class Aside:
+class Aside(Wrapper):
     """A detector as one who is never in a hurry sees it: each picture is looked at once the detector is idle.
 
     A detector belongs to one thread. `detect` is called in another and waits; the detector's thread calls `run_once`
@@ -48,28 +35,17 @@ class Aside:
 
     PATIENCE_S = 10.0
 
-    def __init__(self, detector: Eye) -> None:
-        self._detector = detector
+    def __init__(self, detector: ObjectDetector) -> None:
+        super().__init__(detector)
         self._lock = threading.Lock()
         self._waiting: _Waiting | None = None
         self._stopped = False
         self.wake: Callable[[], None] = lambda: None
 
     @property
-    def name(self) -> str:
-        return self._detector.name
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return self._detector.labels
-
-    @property
     def shape_step(self) -> int:
         """See `examine.Elastic`."""
         return getattr(self._detector, "shape_step", 0)
-
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._detector.picture_size(width, height)
 
     def detect(self, pictures: Pictures) -> list[Detections]:
         """One answer each, in order. Raises DetectorError: the detector failed, or had no time."""
