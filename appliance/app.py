@@ -1,4 +1,4 @@
-"""`vedette run`: builds every part, hands each what it needs, and runs them until told to stop."""
+"""`vedette run`: builds every service, hands each what it needs, and runs them until a signal stops them."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.alerts.evidence import EvidenceMaker
-from appliance.alerts.notify.around import Around
-from appliance.alerts.notify.message import Composer
-from appliance.alerts.notify.ports import Means, TargetState
 from appliance.broker import LinkState
 from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
-from appliance.config import SiteConfig, Uplink
-from appliance.core import Core, Shelves
+from appliance.config import SiteConfig, UplinkConfig
+from appliance.core import Core, CoreStores
 from appliance.dashboard.app import create_app
-from appliance.dashboard.ports import HealthState
+from appliance.dashboard.deps import SystemHealth
 from appliance.dashboard.server import DashboardServer
-from appliance.errors import MissingPart, redact
-from appliance.escalate.limits import ttl_s
-from appliance.escalate.outbox import Outbox
-from appliance.escalate.second.looks import SecondLooks, Views
-from appliance.escalate.second.occasion import Box, Cloud
-from appliance.escalate.service import EscalationService
-from appliance.escalate.surroundings import Watch, load, temperature_c
-from appliance.heap import return_large_blocks
-from appliance.ingest.remains import measure
-from appliance.parts import Part, Parts, periodic
-from appliance.privacy import PrivacyBorder, PrivacyRules
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import NOT_RUNNING, Cameras
+from appliance.errors import MissingDependency, redact
+from appliance.evidence.maker import EvidenceMaker
+from appliance.malloc import return_large_blocks
+from appliance.media.segment_recovery import recover_segment
+from appliance.notify.delivery import NotifierDeps, TargetStatus
+from appliance.notify.message import MessageBuilder
+from appliance.notify.notifier import SystemStatus
+from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
+from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
+from appliance.recheck.service import RecheckService, StatusSources
+from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
-from appliance.store.decisions import Decisions
-from appliance.store.health import HealthEvents
-from appliance.store.limits import Limits
+from appliance.store.decisions import DecisionStore
+from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.store.notices import Notices
+from appliance.store.notices import NoticeStore
 from appliance.store.paths import DATABASE
+from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
+from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
-from appliance.store.ring import Ring, prepare
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.supervisor import IngestSupervisor
-from appliance.types import Relearn
+from appliance.threads import Service, ServiceGroup, periodic_service
+from appliance.types import RebaselineCommand
+from appliance.uplink.outbox import Outbox
+from appliance.uplink.rate_limiter import ttl_s
+from appliance.uplink.uplink_service import UplinkService
 
 if TYPE_CHECKING:
-    from appliance.alerts.notify.notifier import Notifier
+    from appliance.notify.notifier import Notifier
+
+logger = logging.getLogger(__name__)
 
 METER_S = 1.0
 RETENTION_S = 10.0
 RING_S = 1.0
-
-logger = logging.getLogger(__name__)
 
 
 def run(config: SiteConfig) -> int:
@@ -66,7 +66,7 @@ def run(config: SiteConfig) -> int:
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
     return_large_blocks()
-    parts = Parts()
+    parts = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: parts.stop())
     clock = SystemClock()
@@ -93,12 +93,18 @@ class Appliance:
         self._db = db
         self._clock = clock
         meter = Meter(db, secrets.token_hex(8))
-        self._shelves = Shelves(
-            Alerts(db), Boxes(db), Cameras(db), Segments(db), meter, Decisions(db), HealthEvents(db)
+        self._shelves = CoreStores(
+            AlertStore(db),
+            BoxStore(db),
+            CameraStore(db),
+            SegmentStore(db),
+            meter,
+            DecisionStore(db),
+            HealthEventStore(db),
         )
         self._recover()
         self._uplink = self._make_uplink(config.uplink) if config.uplink else None
-        watch = Watch(self._link_state if self._uplink else None, self._shelves.decisions, clock)
+        watch = SystemLoadMonitor(self._link_state if self._uplink else None, self._shelves.decisions, clock)
         self._core = Core(config, self._shelves, clock, watch.read)
         self._supervisor = IngestSupervisor(config, self._core.take, self._core.lost, clock)
         self._second = self._make_second_looks()
@@ -106,30 +112,30 @@ class Appliance:
         self._dashboard = self._make_dashboard() if config.dashboard.enabled else None
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Service]:
         """In the order of starting; what makes alerts comes last, and so stops first."""
         wake = self._uplink.wake if self._uplink else None
         evidence = EvidenceMaker(self._db, self._root, self._config, self._clock, ready=wake)
-        self._core.alerted = partial(_all, evidence.wake, self._wake_notifier)
+        self._core.alerted = partial(_call_all, evidence.wake, self._wake_notifier)
         config = self._config
         retention = Retention(self._db, self._root, config.storage, config.cameras)
         before_s = max(config.alerts.pre_roll_s, config.escalation.span_s)
-        rings = Limits.of(config.storage, config.cameras).rings
-        ring = Ring(self._db, self._root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
+        rings = StorageLimits.of(config.storage, config.cameras).rings
+        ring = PrerollRing(self._db, self._root, rings, before_s=before_s, after_s=config.alerts.post_roll_s)
         found = [
-            periodic("meter", METER_S, self._flush_meter, self._clock),
-            periodic("retention", RETENTION_S, retention.run_once, self._clock),
-            periodic("ring", RING_S, ring.run_once, self._clock),
-            Part("evidence", evidence.run, evidence.stop),
-            Part("second looks", self._second.run, self._second.stop),
+            periodic_service("meter", METER_S, self._flush_meter, self._clock),
+            periodic_service("retention", RETENTION_S, retention.run_once, self._clock),
+            periodic_service("ring", RING_S, ring.run_once, self._clock),
+            Service("evidence", evidence.run, evidence.stop),
+            Service("second looks", self._second.run, self._second.stop),
         ]
         if self._notifier is not None:
-            found.append(Part("notifier", self._notifier.run, self._notifier.stop))
+            found.append(Service("notifier", self._notifier.run, self._notifier.stop))
         if self._uplink is not None:
-            found.append(Part("uplink", self._uplink.run, self._uplink.stop))
+            found.append(Service("uplink", self._uplink.run, self._uplink.stop))
         if self._dashboard is not None:
-            found.append(Part("dashboard", self._dashboard.run, self._dashboard.stop))
-        found.append(Part("core", self._supervisor.run, self._supervisor.stop))
+            found.append(Service("dashboard", self._dashboard.run, self._dashboard.stop))
+        found.append(Service("core", self._supervisor.run, self._supervisor.stop))
         return found
 
     def close(self) -> None:
@@ -139,9 +145,9 @@ class Appliance:
 
     def _recover(self) -> None:
         """After a kill: index against disk, alerts that a dead core left open, cameras as the file has them."""
-        prepare(self._root, self._config.storage.preroll_dir)
-        self._shelves.segments.reconcile(self._root, measure=measure)
-        ended = self._shelves.alerts.end_left_open()
+        prepare_ring_folder(self._root, self._config.storage.preroll_dir)
+        self._shelves.segments.reconcile(self._root, measure=recover_segment)
+        ended = self._shelves.alerts.end_interrupted()
         if ended:
             logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
         if self._shelves.health is not None:
@@ -152,10 +158,10 @@ class Appliance:
     def _flush_meter(self) -> None:
         self._shelves.meter.flush(local_day(self._clock.now()))
 
-    def _make_uplink(self, uplink: Uplink) -> EscalationService:
+    def _make_uplink(self, uplink: UplinkConfig) -> UplinkService:
         outbox = Outbox(self._db, self._config.escalation.expire_hours * 3600, ttl_s(self._config))
         shelves = self._shelves
-        return EscalationService(
+        return UplinkService(
             uplink,
             self._config.site.name,
             outbox,
@@ -164,58 +170,58 @@ class Appliance:
             shelves.alerts,
             self._clock,
             changed=self._wake_notifier,
-            border=PrivacyBorder(self._config, local_weekday_minute, shelves.alerts.events_of),
+            border=PrivacyEgressPolicy(self._config, local_weekday_minute, shelves.alerts.events_of),
         )
 
     def _make_notifier(self) -> Notifier:
-        from appliance.alerts.notify.notifier import Notifier  # it brings an HTTP client: only where somebody is told
+        from appliance.notify.notifier import Notifier  # it brings an HTTP client: only where somebody is told
 
         rules, shelves = PrivacyRules(self._config, local_weekday_minute), self._shelves
         link = self._link_state if self._uplink else None
         public_url = self._config.dashboard.public_url
-        means = Means(
-            notices=Notices(self._db),
+        means = NotifierDeps(
+            notices=NoticeStore(self._db),
             alerts=shelves.alerts,
-            composer=Composer(self._config.site.name, public_url, lambda event: rules.of(event) == "never"),
-            around=Around(link, HealthEvents(self._db), lambda: self._core.warning, self._clock),
+            composer=MessageBuilder(self._config.site.name, public_url, lambda event: rules.level(event) == "never"),
+            around=SystemStatus(link, HealthEventStore(self._db), lambda: self._core.warning, self._clock),
             counts=shelves.meter,
             clock=self._clock,
         )
         made = Notifier(self._config.notify, means, self._db)
-        self._core.unwritten = made.unwritten
+        self._core.unwritten = made.notify_unstored
         return made
 
     def _wake_notifier(self) -> None:
         if self._notifier is not None:
             self._notifier.wake()
 
-    def _targets(self) -> tuple[TargetState, ...]:
+    def _targets(self) -> tuple[TargetStatus, ...]:
         return self._notifier.states if self._notifier else ()
 
-    def _make_second_looks(self) -> SecondLooks:
-        views = Views(self._box, self._cloud, lambda: self._core.calibration)
-        made = SecondLooks(self._config, self._db, self._shelves.meter, self._clock, self._supervisor.send, views)
-        self._core.seen_again = made.take
+    def _make_second_looks(self) -> RecheckService:
+        views = StatusSources(self._box, self._cloud, lambda: self._core.calibration)
+        made = RecheckService(self._config, self._db, self._shelves.meter, self._clock, self._supervisor.send, views)
+        self._core.seen_again = made.receive
         return made
 
-    def _box(self) -> Box:
+    def _box(self) -> ApplianceStatus:
         status = self._supervisor.status
         if status.pid == 0 or status.health is None:
-            return Box()
-        return Box(
+            return ApplianceStatus()
+        return ApplianceStatus(
             starts=status.starts,
-            load=load(),
+            load=load_per_core(),
             temperature_c=temperature_c(),
             detector_load=status.health.load,
             detector_queue=status.health.queue,
         )
 
-    def _cloud(self) -> Cloud:
+    def _cloud(self) -> CloudStatus:
         if self._uplink is None or not self._config.escalation.enabled:
-            return Cloud()
+            return CloudStatus()
         link = self._uplink.link
         down_s = None if link.up else self._clock.now() - link.since
-        return Cloud(asked=True, down_s=down_s, silent=link.up and link.breaker != "closed")
+        return CloudStatus(asked=True, down_s=down_s, silent=link.up and link.breaker != "closed")
 
     def _make_dashboard(self) -> DashboardServer:
         app = create_app(
@@ -227,7 +233,7 @@ class Appliance:
             link=self._link_state if self._uplink else None,
             health=self._health,
             targets=self._targets,
-            relearn=lambda camera, kind: self._supervisor.send(Relearn(camera=camera, kind=kind)),
+            rebaseline=lambda camera, kind: self._supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
         )
         return DashboardServer(app, self._config.dashboard.host, self._config.dashboard.port)
 
@@ -236,10 +242,10 @@ class Appliance:
         state = self._uplink.link
         return replace(state, error=state.error or self._uplink.waits_for)
 
-    def _health(self) -> HealthState:
+    def _health(self) -> SystemHealth:
         status = self._supervisor.status
         warnings = [self._core.warning, status.health.warning if status.health else ""]
-        state = HealthState(
+        state = SystemHealth(
             ingest_running=status.pid != 0,
             ingest_starts=status.starts,
             warnings=tuple(text for text in warnings if text),
@@ -256,7 +262,7 @@ class Appliance:
         )
 
 
-def _all(*calls: Callable[[], None]) -> None:
+def _call_all(*calls: Callable[[], None]) -> None:
     for call in calls:
         call()
 
@@ -266,5 +272,5 @@ def _storage(config: SiteConfig) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MissingPart(f"storage.dir {root} cannot be made: {error.strerror}") from None
+        raise MissingDependency(f"storage.dir {root} cannot be made: {error.strerror}") from None
     return root

@@ -25,6 +25,6 @@ class Backoff:
         delay_s, self._next_s = self._next_s, min(self._next_s * 2, self._last_s)
         return min(delay_s * self._random.uniform(1 - self._jitter, 1 + self._jitter), self._last_s)
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Things went well: begin small again."""
         self._next_s = self._first_s

@@ -1,4 +1,4 @@
-"""The only module that reads a clock; everything else is handed one."""
+"""The only module that reads a clock; all others are handed one. Also calendar days and budget periods."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Protocol
+
+from appliance.errors import UsageError
 
 
 class Clock(Protocol):
@@ -30,7 +32,7 @@ class SystemClock:
     """The machine's clocks."""
 
     @property
-    def boot(self) -> str:
+    def boot_id(self) -> str:
         """Which start of the machine `monotonic` counts from, for who keeps it beyond this process; '': unknown."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -77,7 +79,7 @@ class ManualClock:
         self._now += seconds
 
 
-class StepWatch:
+class ClockStepDetector:
     """Notices when the wall clock is stepped (by NTP, by a person), by comparing it with the one that never jumps.
 
     State: how far the two were apart at the last look. Owner: one loop. Slewing stays below `step_s_min` a look.
@@ -134,7 +136,7 @@ def local_period(t: float) -> Period:
     return Period(local_day(t), *ends)
 
 
-def film_period(t: float) -> Period:
+def footage_period(t: float) -> Period:
     """Of footage, whose times are seconds since it began: days of 24 hours from then on, months of 30 of them."""
     day, month = t // 86400, t // (30 * 86400)
     return Period(f"day {day:.0f}", day * 86400, (day + 1) * 86400, month * 30 * 86400, (month + 1) * 30 * 86400)
@@ -144,3 +146,14 @@ def local_weekday_minute(t: float) -> tuple[int, int]:
     """Weekday (Monday 0) and minute of the day of `t` in the machine's own time zone; for schedules."""
     local = datetime.fromtimestamp(t).astimezone()
     return local.weekday(), local.hour * 60 + local.minute
+
+
+def parse_moment(text: str) -> float:
+    """UTC seconds of `2026-11-20T10:00` (this machine's time), `…Z` or `…+01:00`. Raises UsageError."""
+    try:
+        read = datetime.fromisoformat(text.strip().removesuffix("Z") + ("+00:00" if text.strip().endswith("Z") else ""))
+        return (read if read.tzinfo else read.astimezone()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"`{text}` is no time: write 2026-11-20T10:00 (this machine's time), 2026-11-20T10:00:00Z or …+01:00"
+        ) from None

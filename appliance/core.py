@@ -1,4 +1,4 @@
-"""Takes what the ingest process says, decides, and writes it down: the one place where messages become rows."""
+"""Takes the messages of the ingest process, decides about alerts and escalations, and stores the outcome."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from appliance import wire
-from appliance.alerts.notify.plan import Addressee, NoticePlanner
 from appliance.clock import Clock, local_period, local_weekday_minute
 from appliance.config import SiteConfig
-from appliance.escalate.calibration import Calibration
-from appliance.escalate.router.case import Surroundings
-from appliance.escalate.router.novelty import AskedPlaces
-from appliance.escalate.router.outlook import Outlook
-from appliance.escalate.router.planner import Planner
-from appliance.escalate.router.recall import recall
-from appliance.escalate.router.rounds import Rounds
+from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.pipeline import Pipeline
 from appliance.privacy import PrivacyRules
+from appliance.router.calibration import Calibration
+from appliance.router.decide import SystemLoad
+from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.router.recent_escalations import RecentEscalations, restore_recent
+from appliance.router.router_maintenance import RouterMaintenance
 from appliance.rules.schedule import armed_at, off_peak_in_s
-from appliance.store.alerts import Alerts
-from appliance.store.backlog import Backlog
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
-from appliance.store.decisions import Decisions
-from appliance.store.health import HealthEvents
-from appliance.store.meter import Decoding, Meter
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.decisions import DecisionStore
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import DecodeStatus, Meter
 from appliance.store.notices import NewNotice
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
+from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
     Alert,
@@ -41,24 +39,24 @@ from appliance.types import (
     HealthEvent,
     IngestHealth,
     IngestMessage,
-    SecondSight,
+    PipelineStep,
+    RecheckResult,
     SegmentRow,
-    Step,
     StreamHeader,
 )
 from appliance.version import version
 
-BOXES_HELD_MAX = 256
-
 logger = logging.getLogger(__name__)
+
+BOXES_BUFFERED_MAX = 256
 
 
 @dataclass(slots=True)
-class _Desk:
+class _CameraContext:
     """What the core remembers of one camera."""
 
     pipeline: Pipeline
-    planner: Planner
+    planner: EscalationPlanner
     run: str = ""
     last_t: float | None = None
     last_at: float = 0.0
@@ -66,16 +64,16 @@ class _Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelves:
+class CoreStores:
     """The parts of the store that the core writes."""
 
-    alerts: Alerts
-    boxes: Boxes
-    cameras: Cameras
-    segments: Segments
+    alerts: AlertStore
+    boxes: BoxStore
+    cameras: CameraStore
+    segments: SegmentStore
     meter: Meter
-    decisions: Decisions
-    health: HealthEvents | None = None
+    decisions: DecisionStore
+    health: HealthEventStore | None = None
 
 
 class Core:
@@ -91,27 +89,27 @@ class Core:
     def __init__(
         self,
         config: SiteConfig,
-        shelves: Shelves,
+        shelves: CoreStores,
         clock: Clock,
-        around: Callable[[], Surroundings] = Surroundings,
+        around: Callable[[], SystemLoad] = SystemLoad,
     ) -> None:
         """around: how link and box are doing, for the router."""
         self._shelves = shelves
         self._clock = clock
-        self._backlog = Backlog(clock)
+        self._backlog = WriteBacklog(clock)
         self._ill: dict[str, HealthEvent] = {}
         self.alerted: Callable[[], None] = lambda: None  # told of each alert that is written; its evidence waits
         self.unwritten: Callable[[Alert, Sequence[NewNotice], str], None] = lambda *_: None  # the disk did not take it
-        self.seen_again: Callable[[SecondSight], None] = lambda sight: None  # told what a second look saw
+        self.seen_again: Callable[[RecheckResult], None] = lambda sight: None  # told what a second look saw
         off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
-        outlook = Outlook.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).of)
+        outlook = RouterContext.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).level)
         self._outlook = outlook
-        self._notices = _notices(config)
-        self._rounds = Rounds(shelves.decisions, outlook, clock, around) if config.uplink else None
+        self._notices = _notice_planner(config)
+        self._rounds = RouterMaintenance(shelves.decisions, outlook, clock, around) if config.uplink else None
         self._desks = {
-            name: _Desk(
+            name: _CameraContext(
                 Pipeline(name, camera, config.alerts, wall=local_weekday_minute),
-                Planner(config, name, outlook, self._asked(config, name)),
+                EscalationPlanner(config, name, outlook, self._asked(config, name)),
             )
             for name, camera in config.cameras.items()
             if camera.enabled
@@ -135,7 +133,7 @@ class Core:
         if isinstance(message, HealthEvent):
             self._health(message)
             return
-        if isinstance(message, SecondSight):
+        if isinstance(message, RecheckResult):
             self.seen_again(message)
             return
         desk = self._desks.get(message.camera)
@@ -159,7 +157,7 @@ class Core:
     def lost(self, reason: str) -> None:
         """The ingest process died: end what was going on, and show every camera as lost."""
         self._end_all(reason)
-        self._backlog.write(partial(self._shelves.cameras.lost, self._clock.now(), reason))
+        self._backlog.write(partial(self._shelves.cameras.mark_all_lost, self._clock.now(), reason))
         if self._shelves.health is not None:
             self._backlog.write(partial(self._shelves.health.end_open, self._clock.now(), reason))
         self._ill.clear()
@@ -171,31 +169,31 @@ class Core:
         if self._backlog.waiting:
             logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
 
-    def _asked(self, config: SiteConfig, camera: str) -> AskedPlaces | None:
+    def _asked(self, config: SiteConfig, camera: str) -> RecentEscalations | None:
         """What the cloud was asked about before this start."""
         if config.uplink is None:
             return None
         shelves, repeat_s = self._shelves, config.escalation.router.repeat_s
-        return recall(shelves.decisions, shelves.boxes, camera, repeat_s, self._clock.now())
+        return restore_recent(shelves.decisions, shelves.boxes, camera, repeat_s, self._clock.now())
 
     def _end_all(self, reason: str) -> None:
         for name, desk in self._desks.items():
             self._flush(name, desk)
             self._commit(name, desk, desk.pipeline.close(self._camera_now(desk), reason))
 
-    def _header(self, name: str, desk: _Desk, header: StreamHeader) -> None:
+    def _header(self, name: str, desk: _CameraContext, header: StreamHeader) -> None:
         self._flush(name, desk)
         self._commit(name, desk, desk.pipeline.feed(header))
         desk.planner.begin(header)
         desk.run = header.run
         self._backlog.write(partial(self._shelves.cameras.header, header))
 
-    def _boxes(self, name: str, desk: _Desk, boxes: FrameBoxes) -> None:
+    def _boxes(self, name: str, desk: _CameraContext, boxes: FrameBoxes) -> None:
         desk.last_t, desk.last_at = boxes.t, self._clock.monotonic()
         desk.held.append(boxes)
-        desk.planner.look(boxes)
+        desk.planner.observe(boxes)
         step = desk.pipeline.feed(boxes)
-        if step.changes or len(desk.held) >= BOXES_HELD_MAX:
+        if step.changes or len(desk.held) >= BOXES_BUFFERED_MAX:
             self._flush(name, desk)
         self._commit(name, desk, step)
 
@@ -207,23 +205,23 @@ class Core:
         if self._rounds is not None and not self._backlog.waiting:
             self._rounds.run_once(self._backlog.write)
 
-    def _commit(self, name: str, desk: _Desk, step: Step) -> None:
+    def _commit(self, name: str, desk: _CameraContext, step: PipelineStep) -> None:
         if step.suppressed:
-            self._backlog.write(partial(self._shelves.alerts.hold_back, step.suppressed, desk.run))
+            self._backlog.write(partial(self._shelves.alerts.add_suppressed, step.suppressed, desk.run))
         for change in step.changes:
             self._apply(desk, change)
             if change.kind == "opened":
                 rules, labels = ", ".join(change.alert.rules), ", ".join(change.alert.labels)
                 logger.info("alert on %s: %s (%s)", name, rules, labels)
 
-    def _apply(self, desk: _Desk, change: AlertChange) -> None:
+    def _apply(self, desk: _CameraContext, change: AlertChange) -> None:
         plan = desk.planner.plan(change, self._clock.now())
         notices = self._notices.plan(change, self._clock.now())
         self._backlog.write(
             partial(
                 self._shelves.alerts.apply,
                 change,
-                escalation=_signed(plan.escalation) if plan and plan.escalation else None,
+                escalation=_with_version(plan.escalation) if plan and plan.escalation else None,
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
                 notices=notices,
@@ -233,7 +231,7 @@ class Core:
             self.unwritten(change.alert, notices, self._backlog.warning)
         self.alerted()
 
-    def _flush(self, name: str, desk: _Desk) -> None:
+    def _flush(self, name: str, desk: _CameraContext) -> None:
         if desk.held:
             held, desk.held = desk.held, []
             self._backlog.write_or_drop(partial(self._shelves.boxes.append, name, desk.run, held), len(held))
@@ -248,7 +246,7 @@ class Core:
         for edge, count in zip((*AGE_EDGES_MS, "more", "sum"), message.ages, strict=False):
             add(message.camera, f"age_ms_{edge}", count)
         if message.decoding is not None:
-            now = Decoding(message.decoding, message.decoding_reason, message.behind_s)
+            now = DecodeStatus(message.decoding, message.decoding_reason, message.behind_s)
             self._shelves.meter.note(message.camera, now)
 
     def _health(self, event: HealthEvent) -> None:
@@ -268,23 +266,23 @@ class Core:
         if event.attempts > (known.attempts if known else 0):
             logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
 
-    def _camera_now(self, desk: _Desk) -> float:
+    def _camera_now(self, desk: _CameraContext) -> float:
         """The camera's own time now: a camera with a wrong clock must not end its alerts early or never."""
         if desk.last_t is None:
             return self._clock.now()
         return desk.last_t + (self._clock.monotonic() - desk.last_at)
 
 
-def _notices(config: SiteConfig) -> NoticePlanner:
+def _notice_planner(config: SiteConfig) -> NoticePlanner:
     """Who is to be told of what, and what the privacy rules keep from whoever is not on the site."""
     rules = PrivacyRules(config, local_weekday_minute)
     targets = {
-        name: Addressee(name, target, armed_at(target.schedule, local_weekday_minute))
+        name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
         for name, target in config.notify.items()
     }
-    return NoticePlanner(config.site.name, targets, lambda event: rules.of(event) == "never")
+    return NoticePlanner(config.site.name, targets, lambda event: rules.level(event) == "never")
 
 
-def _signed(question: wire.Escalation) -> wire.Escalation:
+def _with_version(question: wire.Escalation) -> wire.Escalation:
     """By the box that asks; a replay's questions are nobody's, and the same whatever version replays."""
     return question.model_copy(update={"box_version": version()})

@@ -54,11 +54,11 @@ class ModelError(UsageError):
     """A model cannot be used; the message names the file and what would work."""
 
 
-class MissingPart(UsageError):
+class MissingDependency(UsageError):
     """A program, package or port that is needed is not there; the message says how to get it."""
 
 
-class NotYet(UsageError):
+class PreconditionError(UsageError):
     """As things stand it cannot be done; the message says what must be done first."""
 
 

@@ -1,12 +1,12 @@
-"""What one camera's boxes make the house decide: rules, then the alert policy. Pure; the same boxes decide the same."""
+"""The decisions of one camera: the rules engine, then the alert policy. Pure: the same boxes give the same alerts."""
 
 from __future__ import annotations
 
-from appliance.alerts.policy import AlertPolicy
-from appliance.config import Alerts, Camera
+from appliance.alerts.merge_policy import AlertPolicy
+from appliance.config import AlertsConfig, CameraConfig
 from appliance.rules.engine import RulesEngine
-from appliance.rules.schedule import Wall
-from appliance.types import FrameBoxes, Step, StreamHeader
+from appliance.rules.schedule import LocalTime
+from appliance.types import FrameBoxes, PipelineStep, StreamHeader
 
 
 class Pipeline:
@@ -17,7 +17,9 @@ class Pipeline:
     making. A message of another camera is a mistake of the caller: ValueError.
     """
 
-    def __init__(self, camera_name: str, camera: Camera, alerts: Alerts, wall: Wall | None = None) -> None:
+    def __init__(
+        self, camera_name: str, camera: CameraConfig, alerts: AlertsConfig, wall: LocalTime | None = None
+    ) -> None:
         self._camera = camera_name
         self._rules = RulesEngine(camera_name, camera, wall)
         self._policy = AlertPolicy(camera_name, alerts, camera.rules)
@@ -36,7 +38,7 @@ class Pipeline:
     def has_open_alert(self) -> bool:
         return self._policy.is_open
 
-    def feed(self, message: StreamHeader | FrameBoxes) -> Step:
+    def feed(self, message: StreamHeader | FrameBoxes) -> PipelineStep:
         """Everything this message decides: its events, and for each the change or suppression it caused, in order."""
         if message.camera != self._camera:
             raise ValueError(f"a message of camera {message.camera} was fed to the pipeline of {self._camera}")
@@ -44,12 +46,12 @@ class Pipeline:
         if isinstance(message, StreamHeader):
             return self._policy.begin(message)
         decided = self._policy.feed(message, events)
-        return Step(events, decided.changes, decided.suppressed)
+        return PipelineStep(events, decided.changes, decided.suppressed)
 
-    def tick(self, t: float) -> Step:
+    def tick(self, t: float) -> PipelineStep:
         """Time has come to `t` (the camera's time) without boxes; call it while the camera is not delivering."""
         return self._policy.tick(t)
 
-    def close(self, t: float, reason: str) -> Step:
+    def close(self, t: float, reason: str) -> PipelineStep:
         """The stream has ended at `t`; an open alert ends with it."""
         return self._policy.close(t, reason)

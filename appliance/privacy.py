@@ -1,4 +1,4 @@
-"""What may leave of an alert: the owner's privacy rules, before and above everything the router thinks."""
+"""Decides what of an alert may leave the site: the owner's privacy rules, which stand above the router."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.alerts.evidence_veil import Veil
-from appliance.config import Camera, SiteConfig
-from appliance.rules.geometry import Polygon, foot
-from appliance.rules.schedule import Hours, Wall
-from appliance.types import Event, Privacy
+from appliance.config import CameraConfig, SiteConfig
+from appliance.evidence.redaction import Redactor
+from appliance.rules.polygon_geometry import Polygon, foot
+from appliance.rules.schedule import ArmedHours, LocalTime
+from appliance.types import Event, PrivacyLevel
 
 
 @dataclass(frozen=True, slots=True)
 class _Never:
     """One `privacy.never`. zones: by name; empty: the whole camera."""
 
-    hours: Hours
+    hours: ArmedHours
     zones: dict[str, Polygon]
 
-    def forbids(self, event: Event, wall: Wall | None) -> bool:
+    def forbids(self, event: Event, wall: LocalTime | None) -> bool:
         if wall is not None and not self.hours.armed(*wall(event.t)):
             return False
         if not self.zones or event.zone in self.zones:
@@ -35,12 +35,12 @@ class PrivacyRules:
     wall: the weekday and minute of a frame time; None (footage without a time of day): every hour counts as named.
     """
 
-    def __init__(self, config: SiteConfig, wall: Wall | None) -> None:
+    def __init__(self, config: SiteConfig, wall: LocalTime | None) -> None:
         self._config = config
         self._wall = wall
         self._never = {name: _nevers(camera) for name, camera in config.cameras.items()}
 
-    def of(self, event: Event) -> Privacy:
+    def level(self, event: Event) -> PrivacyLevel:
         """never: nothing leaves; image_free: facts alone; free: pictures as well, veiled as the camera's section says.
 
         Of a camera that the site file does not know (any more) nothing leaves.
@@ -51,19 +51,19 @@ class PrivacyRules:
         return "image_free" if self._config.image_free(event.camera) else "free"
 
 
-class PrivacyBorder:
+class PrivacyEgressPolicy:
     """The rules once more, when a question's turn to leave has come: they may have been changed since it was made.
 
     events_of: an alert's events, to know where its object stood. A picture made under a veil that is not today's (its
     file name tells) does not leave.
     """
 
-    def __init__(self, config: SiteConfig, wall: Wall | None, events_of: Callable[[str], Sequence[Event]]) -> None:
+    def __init__(self, config: SiteConfig, wall: LocalTime | None, events_of: Callable[[str], Sequence[Event]]) -> None:
         self._config = config
         self._rules = PrivacyRules(config, wall)
         self._events_of = events_of
         self._careful = {name for name, camera in config.cameras.items() if camera.privacy.never}
-        self._marks = {name: Veil(camera).mark for name, camera in config.cameras.items()}
+        self._marks = {name: Redactor(camera).digest for name, camera in config.cameras.items()}
 
     def forbids(self, question: wire.Escalation) -> bool:
         if question.camera in self._marks and question.camera not in self._careful:
@@ -71,7 +71,7 @@ class PrivacyBorder:
         told = Event(camera=question.camera, rule=question.rule, kind="enter", track=-1, label="", t=question.t)
         same = [event for event in self._events_of(question.alert) if event.rule == question.rule]
         asked = min(same, key=lambda event: abs(event.t - question.t), default=told)
-        return self._rules.of(asked) == "never"
+        return self._rules.level(asked) == "never"
 
     def withholds(self, camera: str, path: str) -> bool:
         mark = self._marks.get(camera)
@@ -80,7 +80,8 @@ class PrivacyBorder:
         return bool(mark) and f".{mark}." not in path
 
 
-def _nevers(camera: Camera) -> tuple[_Never, ...]:
+def _nevers(camera: CameraConfig) -> tuple[_Never, ...]:
     return tuple(
-        _Never(Hours(each), {name: Polygon(camera.zones[name]) for name in each.zones}) for each in camera.privacy.never
+        _Never(ArmedHours(each), {name: Polygon(camera.zones[name]) for name in each.zones})
+        for each in camera.privacy.never
     )

@@ -1,4 +1,4 @@
-"""Keeps the ingest process alive and hands its messages to the core, one at a time."""
+"""Starts, watches and restarts the ingest process, and hands its messages to the core one at a time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.errors import UsageError, VedetteError
-from appliance.telemetry import Repeats
+from appliance.telemetry import LogThrottle
 from appliance.types import Command, IngestHealth, IngestMessage
 from appliance.wire import WireError, decode_ingest, encode_command
+
+logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1024 * 1024
 SILENCE_S_MAX = 20.0
 STOP_S_MAX = 8.0
 HEALTHY_AFTER_S = 30.0
-WRONG_USE = 2
+EXIT_WRONG_USE = 2
 _READ_BYTES = 256 * 1024
-
-logger = logging.getLogger(__name__)
 
 
 class IngestDied(VedetteError):
@@ -76,8 +76,8 @@ class IngestSupervisor:
         self._spoken_to: subprocess.Popen[bytes] | None = None
         self._heard = False
         self._backoff = Backoff(0.5, 8.0)
-        self._repeats = Repeats(logger, clock, every_s=1.0)
-        self._refused = Repeats(logger, clock)
+        self._repeats = LogThrottle(logger, clock, every_s=1.0)
+        self._refused = LogThrottle(logger, clock)
         self.status = IngestStatus()
 
     def run(self) -> None:
@@ -92,7 +92,7 @@ class IngestSupervisor:
                 self._repeats.report(error)
                 self._lost(str(error))
                 if self._clock.monotonic() - started > HEALTHY_AFTER_S:
-                    self._backoff.forgive()
+                    self._backoff.reset()
                 self._clock.sleep(self._backoff.next_s(), self._stop)
 
     def run_once(self) -> None:
@@ -104,7 +104,7 @@ class IngestSupervisor:
         with self._child() as (child, channel):
             for line in self._lines(child, channel):
                 self._take(line)
-        if child.returncode == WRONG_USE and not self._heard:
+        if child.returncode == EXIT_WRONG_USE and not self._heard:
             raise IngestRefused("the ingest process refuses its configuration; the line above says why")
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")

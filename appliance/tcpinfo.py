@@ -1,4 +1,4 @@
-"""What a TCP connection carried, as the kernel counted it."""
+"""Reads the kernel's byte counters of a TCP connection (TCP_INFO), and estimates what reached the wire."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ _HANDSHAKE_BYTES_MAX = 6144
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class WireBytes:
     """What went out, as an Ethernet interface counts it. resent: of bytes, what TCP sent again."""
 
     bytes: int = 0
     resent: int = 0
 
-    def __add__(self, other: Wire) -> Wire:
-        return Wire(self.bytes + other.bytes, self.resent + other.resent)
+    def __add__(self, other: WireBytes) -> WireBytes:
+        return WireBytes(self.bytes + other.bytes, self.resent + other.resent)
 
 
-def on_the_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: bool) -> Wire | None:
+def bytes_on_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: bool) -> WireBytes | None:
     """All that a connection put on the wire, never too little; None where the system does not say.
 
     version: of the Internet Protocol, 4 or 6. segment_max: payload bytes of a full segment. ended: it is being closed.
@@ -82,25 +82,25 @@ def on_the_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: boo
     frame, resent = _FRAME[version], counted.resent or 0
     end = _END_SEGMENTS * frame if ended else 0
     again = resent + frame * -(-resent // max(1, segment_max))
-    return Wire(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, again)
+    return WireBytes(counted.sent + counted.segments * frame + _BEGIN_BYTES + end, again)
 
 
-def failed_attempt(seconds: float, host: str, *, answered: bool) -> Wire:
+def failed_connect_bytes(seconds: float, host: str, *, answered: bool) -> WireBytes:
     """An upper bound of what an attempt to connect put on the wire. answered: somebody was there and talked."""
     first = (int(seconds) + 2) * (_FRAME[6] + _BEGIN_BYTES)
-    return Wire(first + looked_up(host).bytes + (_HANDSHAKE_BYTES_MAX if answered else 0))
+    return WireBytes(first + dns_lookup_bytes(host).bytes + (_HANDSHAKE_BYTES_MAX if answered else 0))
 
 
-def looked_up(host: str) -> Wire:
+def dns_lookup_bytes(host: str) -> WireBytes:
     """Of the questions to a name server, when `host` is a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return Wire(_LOOKUP_BYTES + 2 * len(host))
-    return Wire()
+        return WireBytes(_LOOKUP_BYTES + 2 * len(host))
+    return WireBytes()
 
 
-def internet_version(tcp: socket.socket | TransportSocket) -> int:
+def ip_version(tcp: socket.socket | TransportSocket) -> int:
     """4 or 6; IPv4 over an IPv6 socket counts as 6, which is the more."""
     return 4 if tcp.family == socket.AF_INET else 6
 

@@ -1,4 +1,4 @@
-"""Logging as the house wants it: one line a matter, repeats counted, never a secret."""
+"""Logging: text or JSON lines on stderr, repeated lines counted, passwords redacted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from appliance.clock import Clock, iso_utc
 from appliance.errors import redact
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """`12:34:56 WARNING supervisor: sentence`, with the date left to journald."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -22,7 +22,7 @@ class _Text(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """One JSON object a line, for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -36,7 +36,7 @@ class _Json(logging.Formatter):
 def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
     """Send all logs to stderr, redacted. Third-party chatter below WARNING is dropped."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if as_json else _Text())
+    handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -44,7 +44,7 @@ def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
         logging.getLogger(room).setLevel(level)
 
 
-class Repeats:
+class LogThrottle:
     """Reports a repeated matter at most once per `every_s`, with a count of what was held back.
 
     State: the last text and when it was said. Owner: one thread or task.

@@ -1,8 +1,4 @@
-"""The JSON that crosses a border: the ingest channel, the replay log, and the messages over NATS.
-
-Readers ignore fields they do not know (a newer side may add some) and refuse what they cannot understand with
-`WireError`. Golden files of each version live in `fixtures/wire`.
-"""
+"""The JSON messages of Vedette: the ingest channel, the replay log, and escalations, media and verdicts over NATS."""
 
 from __future__ import annotations
 
@@ -41,12 +37,12 @@ _log: TypeAdapter[LogLine] = TypeAdapter(Annotated[LogLine, Field(discriminator=
 
 def encode_ingest(message: IngestMessage) -> bytes:
     """One JSON line, newline included."""
-    return _ingest.dump_json(message, exclude=_unsaid(message)) + b"\n"
+    return _ingest.dump_json(message, exclude=_omitted_fields(message)) + b"\n"
 
 
 def decode_ingest(line: bytes) -> IngestMessage:
     """Read one line of the ingest channel. Raises WireError."""
-    message: IngestMessage = _read(_ingest, line)
+    message: IngestMessage = _decode(_ingest, line)
     return message
 
 
@@ -57,23 +53,23 @@ def encode_command(command: Command) -> bytes:
 
 def decode_command(line: bytes) -> Command:
     """Read one line to the ingest process. Raises WireError."""
-    command: Command = _read(_command, line)
+    command: Command = _decode(_command, line)
     return command
 
 
 def encode_log(line: LogLine) -> bytes:
     """One line of a replay log, newline included; equal values give equal bytes. An alert that nobody judged says
     nothing of a verdict, objects of which nothing is known from before nothing of that."""
-    return _log.dump_json(line, exclude=_unsaid(line)) + b"\n"
+    return _log.dump_json(line, exclude=_omitted_fields(line)) + b"\n"
 
 
 def decode_log(line: bytes) -> LogLine:
     """Read one line of a replay log. Raises WireError."""
-    found: LogLine = _read(_log, line)
+    found: LogLine = _decode(_log, line)
     return found
 
 
-def _unsaid(line: object) -> Any:
+def _omitted_fields(line: object) -> Any:
     """The fields that are left out because nothing is to be said in them."""
     if isinstance(line, Alert) and line.verdict is None:
         return {"verdict"}
@@ -82,7 +78,7 @@ def _unsaid(line: object) -> Any:
     return None
 
 
-def _read(adapter: TypeAdapter[Any], data: bytes) -> Any:
+def _decode(adapter: TypeAdapter[Any], data: bytes) -> Any:
     try:
         return adapter.validate_json(data)
     except ValidationError as error:
@@ -95,7 +91,7 @@ def _first_problem(error: ValidationError) -> str:
     return f"{where}: {first['msg']}"
 
 
-class _Wire(BaseModel):
+class _WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null", allow_inf_nan=False)
 
     def to_json(self) -> bytes:
@@ -112,7 +108,7 @@ class _Wire(BaseModel):
             raise WireError(_first_problem(error)) from None
 
 
-class MediaRef(_Wire):
+class MediaRef(_WireModel):
     """One picture or clip that travels beside an escalation, in chunks of `CHUNK_BYTES` bytes.
 
     id is the first 32 hex digits of sha256. t is the camera's time of the frame (a clip: of its first frame).
@@ -133,7 +129,7 @@ class MediaRef(_Wire):
     region: Box | None = None
 
 
-class Escalation(_Wire):
+class Escalation(_WireModel):
     """A question to the cloud, with its evidence. Idempotent by `id` and `step` on both sides.
 
     step counts the messages of this question from 0; each holds all evidence sent so far. can: what the site would
@@ -163,7 +159,7 @@ class Escalation(_Wire):
     box_version: Annotated[str, Field(max_length=64)] = ""
 
 
-class FrameSupport(_Wire):
+class FrameSupport(_WireModel):
     """What one evidence frame says about the claim."""
 
     media: str
@@ -172,7 +168,7 @@ class FrameSupport(_Wire):
     score: float | None = None
 
 
-class ArchiveLink(_Wire):
+class ArchiveLink(_WireModel):
     """Where the worker keeps a piece of evidence, or the verdict: a link that needs no other credential until
     `expires_t`. The upload may still be under way, or have failed: then the link answers 404."""
 
@@ -183,7 +179,7 @@ class ArchiveLink(_Wire):
     expires_t: float = 0.0
 
 
-class Verdict(_Wire):
+class Verdict(_WireModel):
     """The cloud's answer to one escalation.
 
     seconds is the time the judge itself took; timings holds the stages in seconds: link (made at the site until stored
@@ -245,7 +241,7 @@ def message_id(site: str, *parts: str | int) -> str:
     return ".".join((site, *map(str, parts)))
 
 
-def question_message_id(site: str, escalation: str, step: int) -> str:
+def escalation_message_id(site: str, escalation: str, step: int) -> str:
     """Of a question's message: that of the first step is as it always was."""
     return message_id(site, escalation, step) if step else message_id(site, escalation)
 

@@ -1,4 +1,4 @@
-"""Load a YAML file into a pydantic model, with errors that name the line, the key and the nearest right name."""
+"""Loads a YAML file into a pydantic model, with errors that name the line, the key and the nearest right name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Section(BaseModel):
+class ConfigModel(BaseModel):
     """Base of every part of a configuration: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
@@ -42,7 +42,9 @@ def loads(text: str, model: type[Model], source: str = "configuration") -> Model
     root = _compose(text, source)
     _bound(root, source)
     lines = dict(_lines(root, ()))
-    problems = [f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line in _doubles(root, ())]
+    problems = [
+        f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line in _duplicate_keys(root, ())
+    ]
     data = _expand(_construct(root, source), (), lines, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -125,7 +127,7 @@ def _lines(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
     return found
 
 
-def _doubles(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
+def _duplicate_keys(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
     found: list[tuple[_Key, int]] = []
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
@@ -133,10 +135,10 @@ def _doubles(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
             if name.value in seen:
                 found.append(((*key, str(name.value)), name.start_mark.line + 1))
             seen.add(name.value)
-            found += _doubles(value, (*key, str(name.value)))
+            found += _duplicate_keys(value, (*key, str(name.value)))
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            found += _doubles(value, (*key, index))
+            found += _duplicate_keys(value, (*key, index))
     return found
 
 
@@ -171,7 +173,7 @@ def _where(key: _Key, lines: dict[_Key, int]) -> str:
 
 
 def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any) -> str:
-    key = _written(problem["loc"], data)
+    key = _keys_in_file(problem["loc"], data)
     where = _where(key, lines)
     if problem["type"] == "extra_forbidden":
         names = _siblings(model, key[:-1], data)
@@ -184,7 +186,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data:
     return f"{where}: {message}"
 
 
-def _written(loc: tuple[str | int, ...], data: Any) -> _Key:
+def _keys_in_file(loc: tuple[str | int, ...], data: Any) -> _Key:
     """`loc` without the parts pydantic adds for unions and discriminators: only keys that stand in the file."""
     key: list[str | int] = []
     node = data

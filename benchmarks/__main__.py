@@ -18,15 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance import config, wire, yamlfile
-from appliance.clock import ManualClock, film_period
+from appliance.clock import ManualClock, footage_period
 from appliance.detect import detector
-from appliance.escalate.router.case import Case, expected_bytes
-from appliance.escalate.router.decide import decide
-from appliance.escalate.router.outlook import Outlook
-from appliance.escalate.router.planner import Planner
+from appliance.lab.replay.replay_runner import replay
 from appliance.pipeline import Pipeline
-from appliance.replay.runner import replay
-from appliance.store.alerts import Alerts
+from appliance.router.decide import RouterCase, decide, expected_bytes
+from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, RouteInputs, StreamHeader, TrackedObject
 
@@ -90,14 +88,16 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
     pipeline = Pipeline("yard", camera, site.alerts)
     pipeline.feed(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
     times = [call_ms(lambda n=n: pipeline.feed(crowd(n))) for n in range(3000)]
-    outlook = Outlook.of(site, film_period)
-    planner = Planner(site, "yard", outlook)
+    outlook = RouterContext.of(site, footage_period)
+    planner = EscalationPlanner(site, "yard", outlook)
     planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
-    looks = [call_ms(lambda n=n: planner.look(crowd(n))) for n in range(3000)]
+    looks = [call_ms(lambda n=n: planner.observe(crowd(n))) for n in range(3000)]
     planned = [call_ms(lambda n=n: planner.plan(opened(n), 0.0)) for n in range(3000)]
-    costs = tuple(outlook.purse.cost(each) for each in expected_bytes(site.escalation))
+    costs = tuple(outlook.budget.cost(each) for each in expected_bytes(site.escalation))
     cases = [
-        Case(alert=f"a{n}", rule="enters", escalate=True, uplink=True, inputs=RouteInputs(chance=n / 3000), costs=costs)
+        RouterCase(
+            alert=f"a{n}", rule="enters", escalate=True, uplink=True, inputs=RouteInputs(chance=n / 3000), costs=costs
+        )
         for n in range(3000)
     ]
     routed = [call_ms(lambda case=case: decide(case, site.escalation)) for case in cases]
@@ -124,13 +124,13 @@ def commits() -> list[Figure]:
     """Alert, event, evidence rows and escalation in one durable transaction (synchronous=FULL) on this disk."""
     with tempfile.TemporaryDirectory() as folder:
         db = Database(Path(folder) / "vedette.db", ManualClock())
-        alerts = Alerts(db)
+        alerts = AlertStore(db)
         times = [call_ms(lambda n=n: commit(alerts, n)) for n in range(200)]
         db.close()
     return [Figure("alert + escalation, one durable transaction, median", statistics.median(times), "ms", None)]
 
 
-def commit(alerts: Alerts, n: int) -> None:
+def commit(alerts: AlertStore, n: int) -> None:
     alert = Alert(camera="yard", id=f"a{n}", rules=("r",), severity="alert", t_start=float(n), t_end=None, tracks=(n,))
     event = Event(camera="yard", rule="r", kind="enter", track=n, label="person", t=float(n), id=f"e{n}")
     question = wire.Escalation(

@@ -20,13 +20,12 @@ import onnx
 from numpy.typing import NDArray
 
 from appliance import config
+from appliance.analysis.frame_analyzer import FrameAnalyzer
 from appliance.clock import process_cpu_s
-from appliance.detect.onnx import OnnxDetector
-from appliance.ingest.examine import Examiner
-from appliance.ingest.schedule.company import Alone
-from appliance.ingest.schedule.shared import Shared
-from appliance.ingest.schedule.sheet import Sheets
-from appliance.track.association import overlap
+from appliance.detect.onnx_detector import OnnxDetector
+from appliance.inference.scheduler import SingleFrame
+from appliance.inference.sheet_packing import PackedDetector, Sheets
+from appliance.track.association import iou_matrix
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
 
@@ -77,14 +76,14 @@ def pinned(folder: Path) -> Path:
 
 def regions(clip: Path, detector: OnnxDetector) -> Iterator[Picture]:
     """The parts that the detector would be shown, in order; whole pictures are looked at, but not handed on."""
-    looker = Shared(detector)
-    examiner = Examiner(clip.stem, looker, Tracker(detector.labels), config.Detect())
+    looker = PackedDetector(detector)
+    examiner = FrameAnalyzer(clip.stem, looker, Tracker(detector.labels), config.DetectConfig())
     with av.open(str(clip)) as film:
         for index, frame in enumerate(film.decode(video=0)):
-            look = examiner.due(index, float(frame.time or 0.0), frame)
+            look = examiner.select(index, float(frame.time or 0.0), frame)
             if look is None:
                 continue
-            picture = examiner.picture(look)
+            picture = examiner.detector_input(look)
             examiner.result(look, looker.detect([picture])[0])
             if look.mosaic is not None:
                 yield picture
@@ -92,7 +91,7 @@ def regions(clip: Path, detector: OnnxDetector) -> Iterator[Picture]:
 
 def measure(pictures: Sequence[Picture], fixed: OnnxDetector, own: OnnxDetector, tally: Tally) -> None:
     """One turn: a region of each camera that has one."""
-    together = Sheets((SIDE, SIDE), Alone())
+    together = Sheets((SIDE, SIDE), SingleFrame())
     calls = list(shares(pictures, together))
     alone = timed(tally, "fixed", lambda: [together.ask(fixed, [each])[0] for each in pictures])
     packed = timed(tally, "packed", lambda: [found for call in calls for found in together.ask(fixed, call)])
@@ -128,7 +127,7 @@ def compare(alone: Detections, packed: Detections, tally: Tally) -> None:
     tally.boxes += len(sure)
     if not len(packed) or not len(sure):
         return
-    shared = overlap(alone.boxes.astype(np.float64), packed.boxes.astype(np.float64))
+    shared = iou_matrix(alone.boxes.astype(np.float64), packed.boxes.astype(np.float64))
     shared *= alone.class_ids[:, None] == packed.class_ids[None, :]
     for row in sure:
         best = int(shared[row].argmax())

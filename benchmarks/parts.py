@@ -25,18 +25,15 @@ from numpy.typing import NDArray
 from appliance import config, yamlfile
 from appliance.clock import SystemClock
 from appliance.detect import detector
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
-from appliance.detect.wrapper import Wrapper
-from appliance.replay import runner
-from appliance.scenario import plan, score, truth
-from appliance.scenario.moved import moved
-from appliance.scenario.score import Labelled
-from appliance.scenario.spool import Spool
-from appliance.scenario.truth import TrueFrames, TrueObject
-from appliance.track.association import overlap
+from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.lab.replay import replay_runner
+from appliance.lab.scenario import ground_truth, scenario_loader, tracking_metrics
+from appliance.lab.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
+from appliance.lab.scenario.tracking_metrics import LabelledBoxes
+from appliance.track.association import iou_matrix
 from appliance.types import Detections, FrameBoxes
-from appliance.weather.weather import CLEAR, Weather
 from benchmarks.ingest.footage import Film, make
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +82,7 @@ class Row:
         )
 
 
-class Weighed(Wrapper):
+class Weighed(DetectorProxy):
     """A detector that counts the pixels it gives its network. Only `Parted` says that a part costs less."""
 
     def __init__(self, eye: ObjectDetector, letterbox: Letterbox) -> None:
@@ -123,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("|---|---|---|---|---|---|---|", flush=True)
     for shown in films(chosen.only, chosen.footage):
         for words in chosen.weather:
-            weather = Weather.read([words]) if words else CLEAR
+            weather = ConditionSet.parse([words]) if words else NO_CONDITIONS
             name = f"{shown.name} {words}".strip()
             for way, looker in (("whole", Weighed(eye, letterbox)), ("parts", Parted(eye, letterbox))):
                 rows.append(measure(shown, site, looker, weather, name, way))
@@ -133,27 +130,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(shown: Shown, site: config.SiteConfig, eye: Weighed, weather: Weather, name: str, way: str) -> Row:
+def measure(shown: Shown, site: config.SiteConfig, eye: Weighed, weather: ConditionSet, name: str, way: str) -> Row:
     """One replay against the truth."""
-    with Spool() as spool:
-        result = runner.replay(shown.clip, site, "film", eye, spool, clock=SystemClock(), weather=weather)
-        frames = moved(shown.truth(result.size), spool.looks(), weather, result.size)
-        found, right = labelled(spool.looks(), frames)
-    counted = score.tracking(found, right, OVERLAP_MIN)
+    with BoxesSpool() as spool:
+        result = replay_runner.replay(shown.clip, site, "film", eye, spool, clock=SystemClock(), conditions=weather)
+        frames = shaken_truth(shown.truth(result.size), spool.frame_boxes(), weather, result.size)
+        found, right = labelled(spool.frame_boxes(), frames)
+    counted = tracking_metrics.clear_mot(found, right, OVERLAP_MIN)
     return Row(
         film=name,
         way=way,
         looks=len(right),
         boxes=counted.boxes,
         recall=1 - counted.missed / max(1, counted.boxes),
-        precision=1 - counted.false / max(1, counted.answers),
-        hota=score.hota(found, right).hota,
+        precision=1 - counted.false / max(1, counted.detections),
+        hota=tracking_metrics.hota_figures(found, right).hota,
         mota=counted.mota,
         pixels=eye.pixels / 1e6 / (result.footage_s / 60),
     )
 
 
-def labelled(looks: Iterable[FrameBoxes], frames: TrueFrames) -> tuple[list[Labelled], list[Labelled]]:
+def labelled(looks: Iterable[FrameBoxes], frames: TrueFrames) -> tuple[list[LabelledBoxes], list[LabelledBoxes]]:
     """What was reported and what is true, look by look; an answer on what does not count is left out."""
     found, right = [], []
     for look in looks:
@@ -163,16 +160,16 @@ def labelled(looks: Iterable[FrameBoxes], frames: TrueFrames) -> tuple[list[Labe
         wanted = _labelled([(each.box, each.id) for each in true if each.counts])
         void = _labelled([(each.box, each.id) for each in true if not each.counts])
         said = _labelled([(each.box, each.track) for each in look.objects if each.label == LABEL])
-        spare = overlap(said.boxes, void.boxes).max(axis=1, initial=0.0) >= OVERLAP_MIN
-        spare &= overlap(said.boxes, wanted.boxes).max(axis=1, initial=0.0) < OVERLAP_MIN
-        found.append(Labelled(said.boxes[~spare], said.values[~spare]))
+        spare = iou_matrix(said.boxes, void.boxes).max(axis=1, initial=0.0) >= OVERLAP_MIN
+        spare &= iou_matrix(said.boxes, wanted.boxes).max(axis=1, initial=0.0) < OVERLAP_MIN
+        found.append(LabelledBoxes(said.boxes[~spare], said.values[~spare]))
         right.append(wanted)
     return found, right
 
 
-def _labelled(rows: Sequence[tuple[tuple[float, ...], int]]) -> Labelled:
+def _labelled(rows: Sequence[tuple[tuple[float, ...], int]]) -> LabelledBoxes:
     boxes = np.array([box for box, _ in rows], float).reshape(-1, 4)
-    return Labelled(boxes, np.array([identity for _, identity in rows], float))
+    return LabelledBoxes(boxes, np.array([identity for _, identity in rows], float))
 
 
 def films(names: Sequence[str], footage: Path) -> Iterable[Shown]:
@@ -183,11 +180,11 @@ def films(names: Sequence[str], footage: Path) -> Iterable[Shown]:
             clip, seen = make(Film(view, scene, 720), footage)
             yield Shown(f"{name} 720p", clip, partial(_known, _people(seen.as_json())))
             continue
-        made = plan.load(FILES[name])
+        made = scenario_loader.load_scenario(FILES[name])
         if made.absent or made.truth is None or made.scenario.truth is None:
             print(f"{name}: its footage is not here, skipped", file=sys.stderr)
             continue
-        yield Shown(name, made.parts[0].clip, partial(truth.read, made.truth, made.scenario.truth))
+        yield Shown(name, made.parts[0].clip, partial(ground_truth.read_truth, made.truth, made.scenario.truth))
 
 
 def _known(frames: TrueFrames, _size: tuple[int, int]) -> TrueFrames:

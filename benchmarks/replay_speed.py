@@ -28,8 +28,8 @@ from appliance import config, yamlfile
 from appliance.clock import SystemClock
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.replay.runner import hands_for, replay
-from appliance.weather.weather import CLEAR, Weather
+from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.lab.replay.replay_runner import replay, workers_for
 from benchmarks.__main__ import ROOT, SITE
 
 SIZE, RATE = (1280, 720), 15
@@ -65,9 +65,9 @@ def main() -> int:
         clip = chosen.clip or enlarged(ROOT / "fixtures" / "clips" / "yard.mp4", Path(folder) / "yard720.mp4")
         about = {"clip": described(clip), "model": eye.name, "cores": usable_cores(), "with": chosen.weather}
         print(json.dumps(about))
-        made = Weather.read([chosen.weather])
+        made = ConditionSet.parse([chosen.weather])
         rounds = [
-            one(clip, site, eye, hands, made) for _ in range(chosen.rounds) for hands in sorted({1, hands_for(site)})
+            one(clip, site, eye, hands, made) for _ in range(chosen.rounds) for hands in sorted({1, workers_for(site)})
         ]
     if len({log for _, log in rounds}) != 1:
         print("the logs of the rounds differ", file=sys.stderr)
@@ -82,11 +82,11 @@ def main() -> int:
 
 
 def one(
-    clip: Path, site: config.SiteConfig, eye: ObjectDetector, hands: int, weather: Weather = CLEAR
+    clip: Path, site: config.SiteConfig, eye: ObjectDetector, hands: int, weather: ConditionSet = NO_CONDITIONS
 ) -> tuple[Round, bytes]:
     """A round and its log."""
     log, before = io.BytesIO(), busy_s()
-    result = replay(clip, site, "yard", eye, log, clock=SystemClock(), hands=hands, weather=weather)
+    result = replay(clip, site, "yard", eye, log, clock=SystemClock(), workers=hands, conditions=weather)
     others = (busy_s() - before - result.cpu_s) / result.wall_s
     found = Round(
         hands=hands,

@@ -32,20 +32,19 @@ import av
 import cv2
 import numpy as np
 
-from appliance.boxes import at_place
 from appliance.clock import SystemClock, process_cpu_s
 from appliance.detect import detector
-from appliance.escalate.calibration import UNTAUGHT, Stability
-from appliance.escalate.router.sightings import Sightings
-from appliance.escalate.second.judge import judge
-from appliance.escalate.second.looks import GLIMPSES
-from appliance.escalate.second.subject import score_of
-from appliance.ingest.picture import Pictures
-from appliance.ingest.second.again import Again
-from appliance.model import Detector
-from appliance.track.association import overlap
+from appliance.detector_config import DetectorConfig
+from appliance.geometry import is_same_place
+from appliance.media.frames import FrameConverter
+from appliance.recheck.recheck_policy import judge_recheck, view_score
+from appliance.recheck.service import CROPS_PER_RECHECK
+from appliance.recheck.worker import RecheckWorker
+from appliance.router.calibration import UNTRAINED, TrackStability
+from appliance.router.track_stats import CameraTrackStats
+from appliance.track.association import iou_matrix
 from appliance.track.tracker import Tracker
-from appliance.types import Box, EdgeVerdict, Footage, FrameBoxes, Glimpse, SecondLook, TrackedObject
+from appliance.types import Box, CropRequest, EdgeVerdict, FootageSpan, FrameBoxes, RecheckCommand, TrackedObject
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
@@ -76,8 +75,8 @@ class Alarm:
 
     clip: Clip
     kind: str
-    seen: Stability
-    glimpses: tuple[Glimpse, ...]
+    seen: TrackStability
+    glimpses: tuple[CropRequest, ...]
 
 
 def clips() -> Iterator[Clip]:
@@ -124,7 +123,7 @@ Look = tuple[int, float, Box]
 
 
 def _windows(clip: Clip, live: str) -> list[list[Look]]:
-    eye, pictures = detector.load(Detector(model=live)), Pictures()
+    eye, pictures = detector.load(DetectorConfig(model=live)), FrameConverter()
     tracker, tracks = Tracker(eye.labels), dict[int, list[Look]]()
     every = max(1, round(clip.fps / LOOKS_A_SECOND))
     with av.open(str(clip.path)) as container:
@@ -141,7 +140,7 @@ def _windows(clip: Clip, live: str) -> list[list[Look]]:
 
 
 def _meets(box: Box, truth: Sequence[Box]) -> float:
-    return float(overlap(np.array([box]), np.array(truth)).max()) if truth else 0.0
+    return float(iou_matrix(np.array([box]), np.array(truth)).max()) if truth else 0.0
 
 
 def _moved(clip: Clip, looks: Sequence[Look], rng: random.Random) -> list[Look] | None:
@@ -159,43 +158,43 @@ def _is_empty(clip: Clip, frame: int, box: Box) -> bool:
     if min(box) < 0 or max(box) > 1:
         return False
     things = clip.things.get(frame, [])
-    return _meets(box, things) < 0.02 and not any(at_place(each, box) for each in things)
+    return _meets(box, things) < 0.02 and not any(is_same_place(each, box) for each in things)
 
 
 def _alarm(clip: Clip, kind: str, looks: Sequence[Look]) -> Alarm:
-    sightings = Sightings()
+    sightings = CameraTrackStats()
     sightings.begin(clip.size)
     for frame, score, box in looks:
         each = TrackedObject(track=1, label="person", score=score, box=box)
-        sightings.look(FrameBoxes(camera="", seq=0, frame=frame, t=frame / clip.fps, looked=True, objects=(each,)))
+        sightings.observe(FrameBoxes(camera="", seq=0, frame=frame, t=frame / clip.fps, looked=True, objects=(each,)))
     known = sightings.of(1)
     assert known is not None
-    parts = min(GLIMPSES, len(looks))
+    parts = min(CROPS_PER_RECHECK, len(looks))
     bounds = [len(looks) * n // parts for n in range(parts + 1)]
-    best = [max(looks[a:b], key=lambda look: score_of(look[1], look[2])) for a, b in pairwise(bounds)]
-    return Alarm(clip, kind, known.stability, tuple(Glimpse(t=f / clip.fps, box=box) for f, _, box in best))
+    best = [max(looks[a:b], key=lambda look: view_score(look[1], look[2])) for a, b in pairwise(bounds)]
+    return Alarm(clip, kind, known.stability, tuple(CropRequest(t=f / clip.fps, box=box) for f, _, box in best))
 
 
-def said(again: Again, alarm: Alarm) -> EdgeVerdict:
+def said(again: RecheckWorker, alarm: Alarm) -> EdgeVerdict:
     clip = alarm.clip
-    footage = Footage(path=f"segments/x/{clip.path.name}", t_start=0.0, t_end=clip.frames / clip.fps + 1)
-    sight = again.look(SecondLook(id="", camera="x", glimpses=alarm.glimpses, footage=(footage,)))
+    footage = FootageSpan(path=f"segments/x/{clip.path.name}", t_start=0.0, t_end=clip.frames / clip.fps + 1)
+    sight = again.recheck(RecheckCommand(id="", camera="x", glimpses=alarm.glimpses, footage=(footage,)))
     assert not sight.error, sight.error
-    return judge("person", alarm.seen, sight, "", _chance)
+    return judge_recheck("person", alarm.seen, sight, "", _chance)
 
 
-def _chance(seen: Stability) -> float:
-    return UNTAUGHT.probability("", "person", seen)
+def _chance(seen: TrackStability) -> float:
+    return UNTRAINED.probability("", "person", seen)
 
 
 def measure(live: str, second: str, moved: int) -> dict[str, object]:
-    eye, rng = detector.load(Detector(model=second)), random.Random(SEED)
+    eye, rng = detector.load(DetectorConfig(model=second)), random.Random(SEED)
     rows: list[tuple[Alarm, EdgeVerdict]] = []
     cpu: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "segments" / "x").mkdir(parents=True)
-        again = Again(root, lambda: eye, print, SystemClock())
+        again = RecheckWorker(root, lambda: eye, print, SystemClock())
         for clip in clips():
             shutil.copyfile(clip.path, root / "segments" / "x" / clip.path.name)
             for alarm in alarms(clip, live, moved, rng):

@@ -17,13 +17,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from appliance.address import Address
-from appliance.broker import Link
+from appliance.broker import NatsLink
+from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
 from appliance.wire import Need
-from cloud_worker.config import Status, WorkerConfig
-from cloud_worker.config import Worker as WorkerSettings
-from cloud_worker.judge import Case, Judge, Opinion
+from cloud_worker.config import HandlingConfig as WorkerSettings
+from cloud_worker.config import StatusConfig, WorkerConfig
+from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,10 +38,10 @@ class Instant:
     def __init__(self, latency_s: float = 0.0) -> None:
         self._latency_s = latency_s
 
-    async def judge(self, case: Case) -> Opinion:
+    async def judge(self, case: JudgeCase) -> Opinion:
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
-        return Opinion(decision="confirmed", reason=f"{len(case.pictures)} pictures arrived.")
+        return Opinion(decision="confirmed", reason=f"{len(case.files)} pictures arrived.")
 
     async def check(self) -> str:
         return "instant"
@@ -82,8 +82,8 @@ def main() -> None:
 async def _work(options: argparse.Namespace) -> None:
     clock, loop = SystemClock(), asyncio.get_running_loop()
     settings = WorkerSettings(name="w1", concurrency=options.concurrency, drain_s=5.0)
-    link = Link(Address(url=options.url), "worker", clock)
-    config = WorkerConfig(worker=settings, status=Status())
+    link = NatsLink(BrokerConfig(url=options.url), "worker", clock)
+    config = WorkerConfig(worker=settings, status=StatusConfig())
     worker = Worker(config, Judge(Instant(options.latency_s), "w1", clock), link, clock)
 
     def wait_for_the_end() -> None:

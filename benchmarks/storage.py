@@ -17,8 +17,8 @@ from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.store.database import Database
 from appliance.store.retention import Retention
-from appliance.store.segments import Segments
-from appliance.store.storage import storage_of
+from appliance.store.segments import SegmentStore
+from appliance.store.storage_report import read_storage
 from appliance.types import SegmentRow
 
 CAMERAS = 16
@@ -77,9 +77,9 @@ def measure(rows: int) -> dict[str, dict[str, float]]:
             camera="cam00", path="segments/cam00/now.mp4", t_start=NOW, t_end=NOW + 1, bytes=1, frames=1, codec="h264",
             size=(1, 1), complete=False,
         )  # fmt: skip
-        segments = Segments(db)
+        segments = SegmentStore(db)
         timed("1000 tellings of a growing segment", lambda: [segments.put(row) for _ in range(1000)], table)
-        timed("forecast and sums for the page", lambda: storage_of(db, root, site), table)
+        timed("forecast and sums for the page", lambda: read_storage(db, root, site), table)
         timed("start: index against disk (all but the oldest files are gone)", lambda: segments.reconcile(root), table)
         db.close()
     return table

@@ -27,10 +27,10 @@ from pathlib import Path
 import av
 import numpy as np
 
-from appliance.ingest.picture import Pictures
-from appliance.scenario import score, truth
-from appliance.scenario.score import Labelled
-from appliance.scenario.sections import Truth
+from appliance.lab.scenario import ground_truth, tracking_metrics
+from appliance.lab.scenario.scenario_schema import TruthFile
+from appliance.lab.scenario.tracking_metrics import LabelledBoxes
+from appliance.media.frames import FrameConverter
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
 from benchmarks import tracking_check, tracking_looks, tracking_rivals
@@ -70,7 +70,7 @@ def main() -> int:
     if chosen.save:
         tracking_looks.save(chosen.save, looks)
     looks = looks.every(chosen.fps, chosen.phase)
-    frames = truth.read(chosen.truth, Truth(mot=chosen.truth), looks.size)
+    frames = ground_truth.read_truth(chosen.truth, TruthFile(mot=chosen.truth), looks.size)
     right = [_labelled([(each.id, each.box) for each in frames.get(look.frame, ())]) for look in looks.looks]
     rows, answers = [], {}
     rivals, absent = tracking_rivals.available(looks.labels.index(LABEL), chosen.fps, looks.size)
@@ -133,13 +133,13 @@ class _Ours:
         return [(each.track, each.box) for each in found if each.label == LABEL]
 
     def _decoded(self) -> Iterator[tuple[int, Planes]]:
-        pictures = Pictures()
+        pictures = FrameConverter()
         for index, frame in self._frames:
             if index in self._due:
                 yield index, tuple(plane.copy() for plane in pictures.planes(frame))
 
 
-def _follow(make: Callable[[], Follower], looks: Sequence[OneLook]) -> tuple[list[Labelled], float]:
+def _follow(make: Callable[[], Follower], looks: Sequence[OneLook]) -> tuple[list[LabelledBoxes], float]:
     follower = make()
     began = time.thread_time()
     answers = [follower.follow(look) for look in looks]
@@ -147,17 +147,17 @@ def _follow(make: Callable[[], Follower], looks: Sequence[OneLook]) -> tuple[lis
     return [_labelled(each) for each in answers], took_s * 1000 / len(looks)
 
 
-def _labelled(objects: Sequence[Answer]) -> Labelled:
+def _labelled(objects: Sequence[Answer]) -> LabelledBoxes:
     boxes = np.array([box for _, box in objects], float).reshape(-1, 4)
-    return Labelled(np.clip(boxes, 0, 1), np.array([number for number, _ in objects], float))
+    return LabelledBoxes(np.clip(boxes, 0, 1), np.array([number for number, _ in objects], float))
 
 
-def _row(name: str, settings: str, found: list[Labelled], right: list[Labelled], cpu_ms: float) -> Row:
-    each = score.tracking(found, right)
+def _row(name: str, settings: str, found: list[LabelledBoxes], right: list[LabelledBoxes], cpu_ms: float) -> Row:
+    each = tracking_metrics.clear_mot(found, right)
     return Row(
         tracker=name,
         settings=settings,
-        hota=round(score.hota(found, right).hota, 4),
+        hota=round(tracking_metrics.hota_figures(found, right).hota, 4),
         idf1=round(each.idf1, 4),
         mota=round(each.mota, 4),
         switches=each.switches,

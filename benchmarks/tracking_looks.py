@@ -8,8 +8,8 @@ from pathlib import Path
 import av
 import numpy as np
 
-from appliance.ingest.picture import Pictures
-from appliance.model import Detector
+from appliance.detector_config import DetectorConfig
+from appliance.media.frames import FrameConverter
 from appliance.types import Detections
 
 
@@ -46,7 +46,7 @@ def look(clip: Path, model: str) -> Looks:
     """Look at every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
     from appliance.detect import detector  # needs ONNX Runtime; an environment with rivals in it may not have that
 
-    eye, pictures, found = detector.load(Detector(model=model)), Pictures(), []
+    eye, pictures, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
         for index, frame in enumerate(film.decode(stream)):

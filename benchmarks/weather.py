@@ -15,9 +15,8 @@ from pathlib import Path
 import av
 import cv2
 
-from appliance.weather.kinds import KINDS
-from appliance.weather.lens import lens_of
-from appliance.weather.weather import Weather
+from appliance.lab.conditions.condition_spec import CONDITION_KINDS, ConditionSet
+from appliance.lab.conditions.frame_transform import frame_transform_of
 from benchmarks.__main__ import ROOT
 
 SIZE = (1280, 720)
@@ -31,7 +30,11 @@ def main() -> int:
     chosen = options.parse_args()
     cv2.setNumThreads(1)
     frames = pictures(chosen.frames)
-    texts = {kind.name: f"{kind.name}@10s" if kind.when == "moment" else kind.name for kind in KINDS if not kind.stream}
+    texts = {
+        kind.name: f"{kind.name}@10s" if kind.when == "moment" else kind.name
+        for kind in CONDITION_KINDS
+        if not kind.stream
+    }
     figures = {name: cost_ms(text, frames) for name, text in texts.items()}
     figures["rain,night,shake,jpeg"] = cost_ms("rain,night,shake,jpeg", frames)
     for name, value in figures.items():
@@ -52,7 +55,7 @@ def pictures(count: int) -> list[av.VideoFrame]:
 
 
 def cost_ms(text: str, frames: list[av.VideoFrame]) -> float:
-    lens = lens_of(Weather.read([text]))
+    lens = frame_transform_of(ConditionSet.parse([text]))
     assert lens is not None, text
     lens(0, T, frames[0])  # what is made once for the whole footage
     took = []

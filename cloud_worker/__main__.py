@@ -15,7 +15,7 @@ from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 from cloud_worker import commands, config
 from cloud_worker.commands import Findings
-from cloud_worker.deadletters import DeadLetter
+from cloud_worker.dead_letters import DeadLetter
 
 _RUN = """\
 Pull questions from the broker, have them judged, publish the verdicts. Run as many of these as you like, on any
@@ -78,11 +78,11 @@ def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
     if options.command == "check":
         return _report(asyncio.run(commands.check(settings, clock)), as_json=options.json)
     if options.letters == "list":
-        _list(asyncio.run(commands.list_letters(settings, clock, options.count)), as_json=options.json)
+        _list(asyncio.run(commands.list_dead_letters(settings, clock, options.count)), as_json=options.json)
     elif options.letters == "show":
-        print(_whole(asyncio.run(commands.show_letter(settings, clock, options.number))))
+        print(_whole(asyncio.run(commands.show_dead_letter(settings, clock, options.number))))
     else:
-        for letter in asyncio.run(commands.requeue_letters(settings, clock, options.number)):
+        for letter in asyncio.run(commands.requeue_dead_letters(settings, clock, options.number)):
             print(f"{letter.seq}: asked again on {letter.subject}")
     return 0
 

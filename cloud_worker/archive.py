@@ -1,50 +1,142 @@
-"""Keeps evidence and verdicts in a bucket of any S3-compatible store, beside the answer and never in its way.
-
-Keys: PREFIX/SITE/media/SHA256.EXT (the same picture is stored once) and PREFIX/SITE/YYYY/MM/DD/ESCALATION.STEP.json.
-What is put there is verified: see bucket.py.
+"""Archives evidence and verdicts in a bucket of any S3-compatible store: verified, beside the verdict and never
+delaying it.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import boto3
+from botocore.client import Config as BotoConfig
+from botocore.exceptions import BotoCoreError, ClientError
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock, iso_utc
-from appliance.telemetry import Repeats
+from appliance.telemetry import LogThrottle
 from appliance.wire import ArchiveLink, MediaRef, Verdict
-from cloud_worker.bucket import Bucket, NotSigned, NotStored, Piece
-from cloud_worker.config import Archive as ArchiveSettings
-from cloud_worker.judge import Case
-
-Result = Literal["stored", "known", "failed", "left_out"]
-KNOWN_MAX = 8192
-_EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
+from cloud_worker.config import ArchiveConfig as ArchiveSettings
+from cloud_worker.judge import JudgeCase
 
 logger = logging.getLogger(__name__)
 
+_NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
 
-class Archive:
+
+class NotStored(Exception):
+    """The store refused, did not answer, or holds something else. `again`: whether trying again may help."""
+
+    def __init__(self, why: str, *, again: bool) -> None:
+        super().__init__(why)
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObject:
+    """One object to store."""
+
+    key: str
+    mime: str
+    data: bytes
+    sha256: str
+    tags: str
+
+
+class NotSigned(Exception):
+    """There are no credentials to sign a link with."""
+
+
+class S3Bucket:
+    """Owner of the S3 client; any thread may call. Nothing is tried twice: who calls counts."""
+
+    def __init__(self, settings: ArchiveSettings) -> None:
+        self._name = settings.bucket
+        self._client = _client(settings)
+
+    def store(self, piece: ArchiveObject) -> None:
+        """Put it and verify what the store holds. Raises NotStored."""
+        place = {"Bucket": self._name, "Key": piece.key}
+        ours = base64.b64encode(bytes.fromhex(piece.sha256)).decode()
+        try:
+            self._client.put_object(
+                **place, Body=piece.data, ContentType=piece.mime, ChecksumSHA256=ours, Tagging=piece.tags
+            )
+            head = self._client.head_object(**place, ChecksumMode="ENABLED")
+            theirs = head.get("ChecksumSHA256")
+            if theirs is None:
+                body = self._client.get_object(**place)["Body"]
+                theirs = base64.b64encode(hashlib.sha256(body.read(len(piece.data) + 1)).digest()).decode()
+        except ClientError as error:
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            said = error.response.get("Error", {})
+            why = f"{said.get('Code', status)}: {str(said.get('Message', ''))[:120]}"
+            raise NotStored(why, again=status not in _NEVER) from None
+        except BotoCoreError as error:
+            raise NotStored(f"{type(error).__name__}", again=True) from None
+        if theirs != ours:
+            raise NotStored("the store holds other bytes than were sent", again=True)
+
+    def sign(self, key: str, seconds: int) -> str:
+        """A link that opens an object for so long, made without asking the store. Raises NotSigned."""
+        parameters = {"Bucket": self._name, "Key": key}
+        try:
+            url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
+        except BotoCoreError as error:
+            raise NotSigned(str(error)) from None
+        return url
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _client(settings: ArchiveSettings) -> Any:
+    """A client that gives up soon: the retries are ours, so that they are counted."""
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=settings.url,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key.get_secret_value() if settings.access_key else None,
+        aws_secret_access_key=settings.secret_key.get_secret_value() if settings.secret_key else None,
+        config=BotoConfig(
+            signature_version="s3v4",
+            connect_timeout=settings.timeout_s,
+            read_timeout=settings.timeout_s,
+            retries={"total_max_attempts": 1},
+            s3={"addressing_style": "path" if settings.url else "auto"},
+            request_checksum_calculation="when_required",
+            max_pool_connections=settings.threads + 1,
+        ),
+    )
+
+
+ArchiveResult = Literal["stored", "known", "failed", "left_out"]
+KNOWN_MAX = 8192
+_EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
+
+
+class S3Archive:
     """Owner of a bounded queue and of the threads that empty it.
 
     Invariant: whoever calls `links` or `put` never waits for the store. counted: told of each object's result; called
     from several threads.
     """
 
-    def __init__(self, settings: ArchiveSettings, clock: Clock, counted: Callable[[Result], None]) -> None:
+    def __init__(self, settings: ArchiveSettings, clock: Clock, counted: Callable[[ArchiveResult], None]) -> None:
         self._settings = settings
         self._clock = clock
         self._counted = counted
-        self._bucket = Bucket(settings)
-        self._queue: queue.Queue[tuple[Case, Verdict]] = queue.Queue(settings.waiting_max)
+        self._bucket = S3Bucket(settings)
+        self._queue: queue.Queue[tuple[JudgeCase, Verdict]] = queue.Queue(settings.waiting_max)
         self._known: dict[str, None] = {}
         self._lock = threading.Lock()
-        self._repeats = Repeats(logger, clock)
+        self._repeats = LogThrottle(logger, clock)
         self._stop = threading.Event()
         self._hurry = threading.Event()
         self._under_way = 0
@@ -54,13 +146,13 @@ class Archive:
         for thread in self._threads:
             thread.start()
 
-    def links(self, case: Case, verdict: Verdict) -> tuple[ArchiveLink, ...]:
+    def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
         """Made here, without asking the store."""
         seconds = int(self._settings.link_hours * 3600)
         if seconds <= 0:
             return ()
         expires_t = float(int(self._clock.now())) + seconds
-        refs = [picture.ref for picture in case.pictures]
+        refs = [picture.ref for picture in case.files]
         wanted: list[tuple[str, str, str]] = [(ref.kind, ref.id, self._media_key(verdict.site, ref)) for ref in refs]
         wanted.append(("verdict", "", self._verdict_key(verdict)))
         try:
@@ -80,11 +172,11 @@ class Archive:
             self._report(f"the archive's links cannot be signed: {error}")
             return ()
 
-    def put(self, case: Case, verdict: Verdict) -> None:
+    def put(self, case: JudgeCase, verdict: Verdict) -> None:
         try:
             self._queue.put_nowait((case, verdict))
         except queue.Full:
-            for _ in range(len(case.pictures) + 1):
+            for _ in range(len(case.files) + 1):
                 self._counted("left_out")
             self._report(f"the archive is {self._settings.waiting_max} verdicts behind; the newest are left out")
 
@@ -96,7 +188,7 @@ class Archive:
         data = b"Stored by `vedette-worker check`.\n"
         kept = f"vedette-keep-days={self._settings.keep_days}&vedette-kind=check"
         self._bucket.store(
-            Piece(f"{self._prefix}check.txt", "text/plain", data, hashlib.sha256(data).hexdigest(), kept)
+            ArchiveObject(f"{self._prefix}check.txt", "text/plain", data, hashlib.sha256(data).hexdigest(), kept)
         )
         return f"the archive {self._settings.bucket} takes objects and holds what it was sent"
 
@@ -109,7 +201,7 @@ class Archive:
         with contextlib.suppress(queue.Empty):
             while True:
                 case, _ = self._queue.get_nowait()
-                for _ in range(len(case.pictures) + 1):
+                for _ in range(len(case.files) + 1):
                     self._counted("left_out")
         self._bucket.close()
 
@@ -128,26 +220,26 @@ class Archive:
                 with self._lock:
                     self._under_way -= 1
 
-    def _pieces(self, case: Case, verdict: Verdict) -> list[Piece]:
+    def _pieces(self, case: JudgeCase, verdict: Verdict) -> list[ArchiveObject]:
         kept = f"vedette-keep-days={self._settings.keep_days}&vedette-site={verdict.site}"
         pieces = [
-            Piece(
+            ArchiveObject(
                 self._media_key(verdict.site, each.ref),
                 each.ref.mime,
                 each.data,
                 each.ref.sha256,
                 f"{kept}&vedette-kind={each.ref.kind}",
             )
-            for each in case.pictures
+            for each in case.files
         ]
         data = verdict.model_copy(update={"archive": ()}).to_json()  # links are keys to a door: they are not kept
         digest = hashlib.sha256(data).hexdigest()
         pieces.append(
-            Piece(self._verdict_key(verdict), "application/json", data, digest, f"{kept}&vedette-kind=verdict")
+            ArchiveObject(self._verdict_key(verdict), "application/json", data, digest, f"{kept}&vedette-kind=verdict")
         )
         return pieces
 
-    def _keep(self, piece: Piece) -> None:
+    def _keep(self, piece: ArchiveObject) -> None:
         """Store it, in at most `tries` attempts."""
         with self._lock:
             known = piece.key in self._known

@@ -1,4 +1,6 @@
-"""What each command of `vedette-worker` does; the words and the exit codes are in `__main__`."""
+"""What each command of `vedette-worker` does, and the objects it builds for that; texts and exit codes are in
+`__main__`.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,39 @@ from typing import TYPE_CHECKING
 
 from nats.js import JetStreamContext
 
-from appliance.broker import Link, end_tasks
+from appliance.broker import NatsLink, end_tasks
 from appliance.clock import Clock
-from appliance.errors import EngineError, MissingPart, UplinkError
-from cloud_worker import deadletters, streams
-from cloud_worker.config import WorkerConfig
-from cloud_worker.deadletters import DeadLetter
-from cloud_worker.engines.build import build
+from appliance.detect import detector
+from appliance.detect.detector import UpscalingDetector
+from appliance.errors import EngineError, MissingDependency, UplinkError
+from cloud_worker import dead_letters, stream_setup
+from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
+from cloud_worker.dead_letters import DeadLetter
+from cloud_worker.engines.redetect import UNSURE_SHARE, Redetect
+from cloud_worker.escalation_handler import ArchivePort, NullArchive
+from cloud_worker.judge import Engine as EnginePort
 from cloud_worker.judge import Judge
-from cloud_worker.numbers import Numbers
-from cloud_worker.shelf import NoShelf, Shelf
+from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.worker import Worker
 
 if TYPE_CHECKING:
-    from cloud_worker.archive import Archive
+    from cloud_worker.archive import S3Archive
+
+
+def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
+    """Raises ModelError when a detector cannot be loaded, MissingPart when a package is absent."""
+    if isinstance(settings, RedetectEngine):
+        # Objects a little below the threshold are wanted too: they make a picture abstain instead of saying no.
+        lower = settings.model_copy(update={"score_min": settings.score_min * UNSURE_SHARE})
+        return Redetect(UpscalingDetector(detector.load(lower)), settings.score_min, clock)
+    try:
+        from cloud_worker.engines.openai_vlm import (
+            OpenAiVlm,  # httpx comes with the extra `cloud`: only who asks needs it
+        )
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"the engine openai needs {error.name}: pip install 'vedette[cloud]'") from None
+    return OpenAiVlm(settings, clock)
+
 
 CHECK_S_MAX = 15.0
 
@@ -42,11 +63,11 @@ class Findings:
 
 async def run(settings: WorkerConfig, clock: Clock) -> None:
     """Work until SIGTERM or SIGINT."""
-    engine = build(settings.engine, clock)
+    engine = build_engine(settings.engine, clock)
     name = settings.worker.name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-    numbers = Numbers()
-    shelf = shelf_of(settings, clock, numbers)
-    link = Link(settings.nats, f"vedette-worker {name}", clock)
+    numbers = WorkerMetrics()
+    shelf = build_archive(settings, clock, numbers)
+    link = NatsLink(settings.nats, f"vedette-worker {name}", clock)
     worker = Worker(settings, Judge(engine, name, clock), link, clock, shelf, numbers)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -57,10 +78,10 @@ async def run(settings: WorkerConfig, clock: Clock) -> None:
         await engine.close()
 
 
-def shelf_of(settings: WorkerConfig, clock: Clock, numbers: Numbers) -> Shelf:
+def build_archive(settings: WorkerConfig, clock: Clock, numbers: WorkerMetrics) -> ArchivePort:
     """The archive that the file asks for. Call it in the loop that reads the numbers. Raises MissingPart."""
     if settings.archive.bucket is None:
-        return NoShelf()
+        return NullArchive()
     loop = asyncio.get_running_loop()
 
     def counted(result: str) -> None:
@@ -70,13 +91,14 @@ def shelf_of(settings: WorkerConfig, clock: Clock, numbers: Numbers) -> Shelf:
     return _archive(settings, clock, counted)[0]
 
 
-def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[Archive, type[Exception]]:
+def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
     """The archive, and how it says no. Raises MissingPart."""
     try:
-        from cloud_worker import archive, bucket  # boto3 comes with the extra `s3`: only who asks needs it
+        from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
+        from cloud_worker import archive as bucket
     except ModuleNotFoundError as error:
-        raise MissingPart(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
-    return archive.Archive(settings.archive, clock, counted), bucket.NotStored
+        raise MissingDependency(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
+    return archive.S3Archive(settings.archive, clock, counted), bucket.NotStored
 
 
 async def check(settings: WorkerConfig, clock: Clock) -> Findings:
@@ -84,13 +106,13 @@ async def check(settings: WorkerConfig, clock: Clock) -> Findings:
     findings = Findings([], [], [])
     try:
         async with _broker(settings, clock) as jetstream:
-            findings.differences.extend(await streams.ensure(jetstream, settings.streams))
-            for each in await streams.backlog(jetstream):
+            findings.differences.extend(await stream_setup.ensure_streams(jetstream, settings.streams))
+            for each in await stream_setup.stream_fill(jetstream):
                 findings.good.append(f"{each.stream}: {each.messages} messages, {each.bytes} of {each.bytes_max} bytes")
     except UplinkError as error:
         findings.problems.append(str(error))
     await _check_archive(settings, clock, findings)
-    engine = build(settings.engine, clock)
+    engine = build_engine(settings.engine, clock)
     try:
         findings.good.append(await engine.check())
     except EngineError as error:
@@ -112,28 +134,28 @@ async def _check_archive(settings: WorkerConfig, clock: Clock, findings: Finding
         await asyncio.to_thread(archive.close, 0.0)
 
 
-async def list_letters(settings: WorkerConfig, clock: Clock, count: int) -> list[DeadLetter]:
+async def list_dead_letters(settings: WorkerConfig, clock: Clock, count: int) -> list[DeadLetter]:
     """The newest dead letters. Raises UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return await deadletters.listed(jetstream, count)
+        return await dead_letters.list_newest(jetstream, count)
 
 
-async def show_letter(settings: WorkerConfig, clock: Clock, number: int) -> DeadLetter:
+async def show_dead_letter(settings: WorkerConfig, clock: Clock, number: int) -> DeadLetter:
     """One of them. Raises UsageError, UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return await deadletters.one(jetstream, number)
+        return await dead_letters.read_one(jetstream, number)
 
 
-async def requeue_letters(settings: WorkerConfig, clock: Clock, numbers: Sequence[int]) -> list[DeadLetter]:
+async def requeue_dead_letters(settings: WorkerConfig, clock: Clock, numbers: Sequence[int]) -> list[DeadLetter]:
     """Ask these again. Raises UsageError at the first that is not there, UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return [await deadletters.requeue(jetstream, number) for number in numbers]
+        return [await dead_letters.requeue(jetstream, number) for number in numbers]
 
 
 @contextlib.asynccontextmanager
 async def _broker(settings: WorkerConfig, clock: Clock) -> AsyncIterator[JetStreamContext]:
     """A connection for as long as the block lasts. Raises UplinkError when there is none in CHECK_S_MAX."""
-    link = Link(settings.nats, "vedette-worker command", clock)
+    link = NatsLink(settings.nats, "vedette-worker command", clock)
     keeper = asyncio.create_task(link.run_once())
     waiting = asyncio.create_task(link.client())
     try:

@@ -9,19 +9,19 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator
 
 from appliance import yamlfile
-from appliance.address import Address
-from appliance.model import Detector
-from appliance.yamlfile import Section
+from appliance.broker_config import BrokerConfig
+from appliance.detector_config import DetectorConfig
+from appliance.yamlfile import ConfigModel
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Nats(Address):
+class NatsConfig(BrokerConfig):
     url: Annotated[str, Field(min_length=1, repr=False)] = "nats://127.0.0.1:4222"
 
 
-class Streams(Section):
+class StreamsConfig(ConfigModel):
     """Bounds of the four streams, used when the worker creates them."""
 
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
@@ -36,14 +36,14 @@ class Streams(Section):
     duplicate_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 60.0
 
 
-class RedetectEngine(Detector):
+class RedetectEngine(DetectorConfig):
     """A second look by an object detector: the default, because it needs nothing else."""
 
     kind: Literal["redetect"] = "redetect"
     score_min: Share = 0.3
 
 
-class OpenAiEngine(Section):
+class OpenAiEngine(ConfigModel):
     """Any server that speaks OpenAI's chat completions, such as vLLM."""
 
     kind: Literal["openai"]
@@ -65,10 +65,10 @@ class OpenAiEngine(Section):
         return url.rstrip("/")
 
 
-Engine = Annotated[RedetectEngine | OpenAiEngine, Field(discriminator="kind")]
+EngineConfig = Annotated[RedetectEngine | OpenAiEngine, Field(discriminator="kind")]
 
 
-class Worker(Section):
+class HandlingConfig(ConfigModel):
     """How one worker process works. Any number of workers may run side by side."""
 
     name: Name | None = None
@@ -81,14 +81,14 @@ class Worker(Section):
     drain_s: Annotated[float, Field(ge=0, le=600)] = 20.0
 
 
-class Status(Section):
+class StatusConfig(ConfigModel):
     """Where the worker says how it does: /metrics, /healthz and /readyz."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
 
 
-class Archive(Section):
+class ArchiveConfig(ConfigModel):
     """A bucket for evidence and verdicts, with anything that speaks S3."""
 
     bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")] | None = None
@@ -112,15 +112,15 @@ class Archive(Section):
         return url
 
 
-class WorkerConfig(Section):
+class WorkerConfig(ConfigModel):
     """The whole file."""
 
-    nats: Nats = Nats()
-    streams: Streams = Streams()
-    engine: Engine = RedetectEngine()
-    worker: Worker = Worker()
-    status: Status = Status()
-    archive: Archive = Archive()
+    nats: NatsConfig = NatsConfig()
+    streams: StreamsConfig = StreamsConfig()
+    engine: EngineConfig = RedetectEngine()
+    worker: HandlingConfig = HandlingConfig()
+    status: StatusConfig = StatusConfig()
+    archive: ArchiveConfig = ArchiveConfig()
 
     @field_validator("engine", mode="before")
     @classmethod

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from appliance.clock import Clock
 from appliance.types import Decision
 from appliance.wire import MEDIA_BYTES_MAX, Escalation, FrameSupport, Need, Verdict
-from cloud_worker.media import MediaAbsent, MediaRefused, Picture, fetch
+from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
 REASON_CHARS_MAX = 400
@@ -22,20 +22,20 @@ _SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class JudgeCase:
     """What an engine is given: the question and its evidence, in order of time.
 
     lost: what is missing, one sentence each. absent: how much of that the broker does not have.
     """
 
     escalation: Escalation
-    pictures: tuple[Picture, ...]
+    files: tuple[EvidenceFile, ...]
     lost: tuple[str, ...] = ()
     absent: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Timings:
     """Seconds that a question took to get here: from the site to the broker, there, and to fetch its evidence."""
 
     link_s: float = 0.0
@@ -84,7 +84,7 @@ class Engine(Protocol):
     @property
     def uses(self) -> frozenset[Need]: ...
 
-    async def judge(self, case: Case) -> Opinion:
+    async def judge(self, case: JudgeCase) -> Opinion:
         """Answer. An unusable answer is an `unsure` opinion; raises EngineError when asking again may help."""
         ...
 
@@ -111,10 +111,10 @@ class Judge:
         """One sentence on what judges, after trying it. Raises EngineError or ModelError."""
         return await self._engine.check()
 
-    async def case(self, js: JetStreamContext, escalation: Escalation) -> tuple[Case, float]:
+    async def fetch_case(self, js: JetStreamContext, escalation: Escalation) -> tuple[JudgeCase, float]:
         """Fetch the pictures; also the seconds that took. Raises UplinkError when the broker did not answer."""
         started = self._clock.monotonic()
-        pictures: list[Picture] = []
+        pictures: list[EvidenceFile] = []
         lost: list[MediaRefused] = []
         left = EVIDENCE_BYTES_MAX
         for ref in sorted(escalation.media, key=lambda ref: ref.t):
@@ -126,13 +126,13 @@ class Judge:
             except MediaRefused as error:
                 lost.append(error)
         absent = sum(isinstance(each, MediaAbsent) for each in lost)
-        case = Case(escalation=escalation, pictures=tuple(pictures), lost=tuple(map(str, lost)), absent=absent)
+        case = JudgeCase(escalation=escalation, files=tuple(pictures), lost=tuple(map(str, lost)), absent=absent)
         return case, self._clock.monotonic() - started
 
-    async def verdict(self, case: Case, way: Way = Way()) -> Verdict:
+    async def verdict(self, case: JudgeCase, way: Timings = Timings()) -> Verdict:
         """Ask the engine and check its answer. Raises EngineError."""
         started = self._clock.monotonic()
-        if not case.pictures:
+        if not case.files:
             opinion = Opinion(decision="unsure", reason=_nothing_to_see(case), more=True)
         else:
             opinion = await self._ask(case)
@@ -150,7 +150,7 @@ class Judge:
         """A verdict that says why there is no answer."""
         return self._verdict(escalation, Opinion(decision="unsure", reason=reason), 0.0, {})
 
-    async def _ask(self, case: Case) -> Opinion:
+    async def _ask(self, case: JudgeCase) -> Opinion:
         try:
             return await self._engine.judge(case)
         except MediaRefused as error:
@@ -211,7 +211,7 @@ def one_line(text: str) -> str:
     return flat if len(flat) <= REASON_CHARS_MAX else flat[: REASON_CHARS_MAX - 1] + "…"
 
 
-def _nothing_to_see(case: Case) -> str:
+def _nothing_to_see(case: JudgeCase) -> str:
     if case.escalation.image_free:
         return "This site sends no pictures, so there was nothing to look at."
     if case.lost:

@@ -54,17 +54,17 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class PictureAnswer(_Strict):
+class ImageAnswer(_Strict):
     """What picture number `picture` (from 1) says about the claim."""
 
     picture: Annotated[int, Field(ge=1, le=MEDIA_PER_ESCALATION_MAX)]
     supports: Literal["yes", "no", "unsure"]
 
 
-class Answer(_Strict):
+class VlmAnswer(_Strict):
     """The whole answer. The pictures and the reason come before the decision, so that it follows from them."""
 
-    pictures: Annotated[list[PictureAnswer], Field(max_length=MEDIA_PER_ESCALATION_MAX)]
+    pictures: Annotated[list[ImageAnswer], Field(max_length=MEDIA_PER_ESCALATION_MAX)]
     reason: Annotated[str, Field(min_length=1, max_length=REASON_CHARS_MAX)]
     decision: Literal["confirmed", "rejected", "unsure"]
     confidence: Annotated[float, Field(ge=0, le=1)]
@@ -105,7 +105,7 @@ def prompt_version(escalation: Escalation) -> str:
     return f"{PROMPT_VERSION}/{kind}.{_QUESTIONS[kind][0]}"
 
 
-def question(escalation: Escalation) -> str:
+def rule_question(escalation: Escalation) -> str:
     """The same text for all questions of a rule: what to look for, and the site's own words as a JSON string."""
     label = "".join(char for char in escalation.label if char.isalnum() or char in " -_")[:40] or "thing"
     asked = {"question": escalation.question, "rule": escalation.rule}
@@ -117,7 +117,7 @@ def _kind(escalation: Escalation) -> str:
     return escalation.kind if escalation.kind in _QUESTIONS else "other"
 
 
-def facts(escalation: Escalation, views: Sequence[tuple[float, MediaRef]]) -> str:
+def alert_facts(escalation: Escalation, views: Sequence[tuple[float, MediaRef]]) -> str:
     """The case as JSON: the site's words stay inside its strings. views: each picture's time and where it is from."""
     case = {
         "claim": escalation.kind,

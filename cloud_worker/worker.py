@@ -1,4 +1,4 @@
-"""The worker: takes questions from the broker as it has places for them, and ends without leaving one behind."""
+"""The worker: pulls escalations as it has slots for them, has them handled, and drains when it is stopped."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from appliance.backoff import Backoff
-from appliance.broker import Link, end_tasks, until_set
+from appliance.broker import NatsLink, end_tasks, until_set
 from appliance.clock import Clock
 from appliance.errors import EngineError, UplinkError
-from appliance.telemetry import Repeats
+from appliance.telemetry import LogThrottle
 from appliance.wire import PRIORITIES
-from cloud_worker import layout, streams
-from cloud_worker.clerk import PUBLISH_S_MAX, Clerk
+from cloud_worker import stream_setup
+from cloud_worker.backlog_monitor import BacklogMonitor
+from cloud_worker.concurrency_slots import ConcurrencySlots
 from cloud_worker.config import WorkerConfig
+from cloud_worker.escalation_handler import PUBLISH_S_MAX, ArchivePort, EscalationHandler, NullArchive
+from cloud_worker.fair_queue import FairQueue, SiteQueue
 from cloud_worker.judge import Judge
-from cloud_worker.lanes import Lane, Lanes
-from cloud_worker.lookout import Lookout
-from cloud_worker.numbers import Counts, Numbers
-from cloud_worker.places import Places
-from cloud_worker.pull import Delivery, NoLane, pull
-from cloud_worker.shelf import NoShelf, Shelf
-from cloud_worker.status import StatusServer
-
-LANE_PAUSE_S = 1.0
-ARCHIVE_DRAIN_S = 10.0
+from cloud_worker.metrics import WorkerCounts, WorkerMetrics
+from cloud_worker.pull_consumer import Delivery, NoConsumer, pull_next
+from cloud_worker.status_server import StatusServer
 
 logger = logging.getLogger(__name__)
+
+PULL_PAUSE_S = 1.0
+ARCHIVE_DRAIN_S = 10.0
 
 
 class Worker:
@@ -43,34 +42,34 @@ class Worker:
     """
 
     def __init__(
-        self, config: WorkerConfig, judge: Judge, link: Link, clock: Clock, shelf: Shelf | None = None,
-        numbers: Numbers | None = None,
+        self, config: WorkerConfig, judge: Judge, link: NatsLink, clock: Clock, shelf: ArchivePort | None = None,
+        numbers: WorkerMetrics | None = None,
     ) -> None:  # fmt: skip
         self._config = config.worker
         self._streams = config.streams
         self._judge = judge
         self._link = link
         self._clock = clock
-        self._shelf = shelf or NoShelf()
-        self.numbers = numbers or Numbers()
-        self._clerk = Clerk(config.worker, judge, link, clock, self.numbers, self._shelf)
+        self._shelf = shelf or NullArchive()
+        self.numbers = numbers or WorkerMetrics()
+        self._clerk = EscalationHandler(config.worker, judge, link, clock, self.numbers, self._shelf)
         self._news = asyncio.Event()
-        self._places = Places(config.worker.concurrency, self._news.set, clock)
-        self._lanes = Lanes()
-        self._lookout = Lookout(self._lanes, judge.worker, self.numbers, clock, self._news.set)
+        self._places = ConcurrencySlots(config.worker.concurrency, self._news.set, clock)
+        self._lanes = FairQueue()
+        self._lookout = BacklogMonitor(self._lanes, judge.worker, self.numbers, clock, self._news.set)
         self._made: set[tuple[str, str]] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
         self._stop = asyncio.Event()
         self._warm = False
         self._said: set[str] = set()
-        self._repeats = Repeats(logger, clock)
+        self._repeats = LogThrottle(logger, clock)
         self.status = StatusServer(config.status, self.numbers.text, self.unready)
         self._watch()
 
     @property
-    def counts(self) -> Counts:
-        return Counts.of(self.numbers)
+    def counts(self) -> WorkerCounts:
+        return WorkerCounts.of(self.numbers)
 
     @property
     def judging(self) -> int:
@@ -84,8 +83,8 @@ class Worker:
         if not self._link.state.up:
             return self._link.state.error or "not connected"
         if not self._warm:
-            return f"warming up{': ' + self._clerk.turnstile.why if self._clerk.turnstile.why else ''}"
-        return f"the judge is away: {self._clerk.turnstile.why}" if self._clerk.turnstile.why else ""
+            return f"warming up{': ' + self._clerk.breaker.why if self._clerk.breaker.why else ''}"
+        return f"the judge is away: {self._clerk.breaker.why}" if self._clerk.breaker.why else ""
 
     def stop(self) -> None:
         """Take no more questions, finish those at hand, and let `run()` return."""
@@ -100,7 +99,7 @@ class Worker:
             while not self._stop.is_set():
                 try:
                     await until_set(self._stop, self.run_once())
-                    backoff.forgive()
+                    backoff.reset()
                 except UplinkError as error:
                     self._repeats.report(error)
                     await until_set(self._stop, asyncio.sleep(backoff.next_s()))
@@ -115,10 +114,12 @@ class Worker:
         """Serve one connection. Raises UplinkError when it is lost or the broker refuses."""
         client = await self._link.client()
         jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
-        for difference in await streams.ensure(jetstream, self._streams):
+        for difference in await stream_setup.ensure_streams(jetstream, self._streams):
             self._say_once(difference)
         self._made.clear()
-        bell = await client.subscribe(layout.QUESTIONS, cb=self._lookout.rung, pending_bytes_limit=2**20)
+        bell = await client.subscribe(
+            stream_setup.ESCALATION_SUBJECTS, cb=self._lookout.on_message, pending_bytes_limit=2**20
+        )
         lost = self._link.while_up(asyncio.Event().wait())
         work = (lost, self._lookout.run(jetstream), self._dispatch(client, jetstream))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
@@ -136,7 +137,7 @@ class Worker:
         backoff = Backoff(1.0, 30.0)
         while True:
             try:
-                said = await self._clerk.turnstile.through(self._judge.check)
+                said = await self._clerk.breaker.call(self._judge.check)
             except EngineError as error:
                 self._repeats.report(f"not ready: {error}")
                 await asyncio.sleep(backoff.next_s())
@@ -151,10 +152,10 @@ class Worker:
         logger.info("waiting for questions, %d at a time", self._places.total)
         while True:
             self._news.clear()
-            open_to, now = self._places.open_to(), self._clock.monotonic()
+            open_to, now = self._places.open_priorities(), self._clock.monotonic()
             lane = self._lanes.next(open_to, now)
             if lane is not None:
-                self._places.take(lane.priority)
+                self._places.acquire(lane.priority)
                 task = asyncio.create_task(self._serve(client, jetstream, lane))
                 self._serving.add(task)
                 task.add_done_callback(self._serving.discard)
@@ -163,7 +164,7 @@ class Worker:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), None if due is None else max(0.001, due - now))
 
-    async def _serve(self, client: Client, jetstream: JetStreamContext, lane: Lane) -> None:
+    async def _serve(self, client: Client, jetstream: JetStreamContext, lane: SiteQueue) -> None:
         """Fetch one question of the lane and bring it to its end. The place is given back in any case."""
         task = asyncio.current_task()
         assert task is not None
@@ -173,26 +174,26 @@ class Worker:
                 return
             self._judging[task] = delivery
             if self._stop.is_set():
-                await delivery.again()
+                await delivery.nak()
                 return
             await self._clerk.handle(delivery)
         finally:
             self._judging.pop(task, None)
-            self._places.give(lane.priority)
+            self._places.release(lane.priority)
 
-    async def _fetch(self, client: Client, jetstream: JetStreamContext, lane: Lane) -> Delivery | None:
+    async def _fetch(self, client: Client, jetstream: JetStreamContext, lane: SiteQueue) -> Delivery | None:
         found, name = None, (lane.site, lane.priority)
         try:
             if name not in self._made:
-                for difference in await streams.ensure_lane(jetstream, *name, self._config.ack_wait_s):
+                for difference in await stream_setup.ensure_consumer(jetstream, *name, self._config.ack_wait_s):
                     self._say_once(difference)
                 self._made.add(name)
-            found = await pull(client, self._link, *name)
-        except NoLane:  # the next look, at the sweep's call, makes it again
+            found = await pull_next(client, self._link, *name)
+        except NoConsumer:  # the next look, at the sweep's call, makes it again
             self._made.discard(name)
         except UplinkError as error:
             self._repeats.report(error)
-            await until_set(self._stop, asyncio.sleep(LANE_PAUSE_S if self._link.state.up else 0.0))
+            await until_set(self._stop, asyncio.sleep(PULL_PAUSE_S if self._link.state.up else 0.0))
         finally:
             now = self._clock.monotonic()
             if found is None:
@@ -217,7 +218,7 @@ class Worker:
         left = dict(self._judging)
         await end_tasks(*self._serving)
         for delivery in left.values():
-            await delivery.again()
+            await delivery.nak()
         client = self._link.connected
         if client is not None:
             with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
@@ -225,16 +226,16 @@ class Worker:
 
     def _watch(self) -> None:
         """The numbers that are asked for when somebody reads them."""
-        watch = self.numbers.watch
+        watch = self.numbers.add_gauge
         watch("vedette_worker_ready", "1 while questions are taken.", (), lambda: {(): float(not self.unready())})
         watch("vedette_worker_places", "Questions that may be judged at a time.", (),
               lambda: {(): float(self._places.total)})  # fmt: skip
         watch("vedette_worker_judging", "Questions in hand.", ("priority",),
-              lambda: {(p,): float(self._places.taken(p)) for p in PRIORITIES})  # fmt: skip
+              lambda: {(p,): float(self._places.in_use(p)) for p in PRIORITIES})  # fmt: skip
         watch("vedette_worker_backlog", "Questions stored at the broker, those in hand included.", ("priority",),
-              lambda: {(p,): float(self._lookout.waiting.of(p)) for p in PRIORITIES})  # fmt: skip
+              lambda: {(p,): float(self._lookout.stored.of(p)) for p in PRIORITIES})  # fmt: skip
         watch("vedette_worker_backlog_sites", "Sites with a question stored at the broker.", (),
-              lambda: {(): float(len({site for site, _ in self._lookout.waiting.lanes}))})  # fmt: skip
+              lambda: {(): float(len({site for site, _ in self._lookout.stored.counts}))})  # fmt: skip
         watch("vedette_worker_archive_waiting", "Verdicts that are not archived yet.", (),
               lambda: {(): float(self._shelf.waiting())})  # fmt: skip
 

@@ -22,10 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from appliance.config import Detector
+from appliance.config import DetectorConfig
 from appliance.detect import detector
-from appliance.detect.detector import ObjectDetector
-from appliance.detect.whole import Whole
+from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.errors import VedetteError
 from models.evaluation import sets
 from models.evaluation.score import ClassFigures, Judged, figures
@@ -162,7 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         names = Names(options.rename, options.merge)
-        eye = Whole(detector.load(Detector(model=options.model, score_min=SCORE_MIN, threads=options.threads)))
+        eye = UpscalingDetector(
+            detector.load(DetectorConfig(model=options.model, score_min=SCORE_MIN, threads=options.threads))
+        )
         seen = list(judged(eye, chosen_set(options, eye), names))
         known = {names(name) for name in eye.labels}
         labelled = {name for each in seen for name in each.truth_names if name}

@@ -8,18 +8,18 @@ from typing import Any
 from appliance import wire
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import Core, Shelves
-from appliance.escalate.router.case import Surroundings
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.core import Core, CoreStores
+from appliance.router.decide import SystemLoad
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.decisions import Decisions
-from appliance.store.evidence import Evidence
-from appliance.store.health import HealthEvents
+from appliance.store.decisions import DecisionStore
+from appliance.store.evidence import EvidenceStore
+from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.rows import AlertRow, EscalationRow, read_escalation
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
 STEP_S = 0.2
@@ -53,14 +53,20 @@ class BoxCore:
         self.clock = clock
         self.path = folder / "vedette.db"
         self.db = Database(self.path, clock)
-        self.alerts, self.decisions = Alerts(self.db), Decisions(self.db)
+        self.alerts, self.decisions = AlertStore(self.db), DecisionStore(self.db)
         self.meter = Meter(self.db, "r")
-        self.health = HealthEvents(self.db)
-        shelves = Shelves(
-            self.alerts, Boxes(self.db), Cameras(self.db), Segments(self.db), self.meter, self.decisions, self.health
+        self.health = HealthEventStore(self.db)
+        shelves = CoreStores(
+            self.alerts,
+            BoxStore(self.db),
+            CameraStore(self.db),
+            SegmentStore(self.db),
+            self.meter,
+            self.decisions,
+            self.health,
         )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
-        self.around = Surroundings()
+        self.around = SystemLoad()
         self.core = Core(config, shelves, clock, lambda: self.around)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self._seq = self._track = 0
@@ -112,7 +118,7 @@ class BoxCore:
         """What the evidence maker does once the pictures are cut."""
         asked = self.asked(alert)
         assert asked is not None
-        assert Evidence(self.db).make_ready(asked.body, [])
+        assert EvidenceStore(self.db).make_ready(asked.body, [])
 
     def judge(self, alert: str, decision: str, seconds: float = 0.5) -> None:
         asked = self.asked(alert)
@@ -128,4 +134,4 @@ class BoxCore:
             seconds=seconds,
             judged_t=self.clock.now(),
         )
-        assert self.alerts.settle(verdict, self.clock.now())
+        assert self.alerts.apply_verdict(verdict, self.clock.now())

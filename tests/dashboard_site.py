@@ -13,23 +13,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from appliance import wire
-from appliance.alerts.evidence_clip import cut_clip
-from appliance.alerts.evidence_packets import Recorded
-from appliance.alerts.evidence_still import cut_still, jpeg
 from appliance.clock import Clock, local_day
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.ports import HealthState, LinkState
+from appliance.dashboard.deps import LinkStatus, SystemHealth
 from appliance.dashboard.server import DashboardServer
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.media.clips import cut_clip
+from appliance.media.segment_reader import RecordedSegment
+from appliance.media.stills import cut_still, encode_jpeg
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
-from appliance.store.meter import Decoding, Meter
+from appliance.store.evidence import EvidenceStore
+from appliance.store.meter import DecodeStatus, Meter
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import EvidenceRow
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import (
     Alert,
     AlertChange,
@@ -89,13 +89,13 @@ class Site:
     root: Path
     clock: Clock
     config: SiteConfig = field(default_factory=config_of)
-    link: LinkState = field(default_factory=Link)
-    health: HealthState = field(default_factory=lambda: HealthState(ingest_running=True, ingest_starts=1))
+    link: LinkStatus = field(default_factory=Link)
+    health: SystemHealth = field(default_factory=lambda: SystemHealth(ingest_running=True, ingest_starts=1))
 
     def __post_init__(self) -> None:
         self.db = Database(self.root / "vedette.db", self.clock)
-        self.alerts, self.evidence, self.boxes = Alerts(self.db), Evidence(self.db), Boxes(self.db)
-        self.segments, self.meter, self.cameras = Segments(self.db), Meter(self.db, "core-1"), Cameras(self.db)
+        self.alerts, self.evidence, self.boxes = AlertStore(self.db), EvidenceStore(self.db), BoxStore(self.db)
+        self.segments, self.meter, self.cameras = SegmentStore(self.db), Meter(self.db, "core-1"), CameraStore(self.db)
         self.cameras.ensure({name: camera.url for name, camera in self.config.cameras.items()})
         self.recorded: list[SegmentRow] = []
 
@@ -128,7 +128,7 @@ class Site:
         for edge, count in (("50", 30), ("300", 9), ("more", 1), ("sum", 4250)):
             self.meter.add(camera, f"age_ms_{edge}", count)
         self.meter.add(camera, "skipped", 700)
-        self.meter.note(camera, Decoding("idle"))
+        self.meter.note(camera, DecodeStatus("idle"))
         self.meter.flush(local_day(self.clock.now()))
 
     def raise_alert(
@@ -176,11 +176,11 @@ class Site:
         assert alert.best is not None
         assert alert.t_end is not None
         rows = [row for row in self.recorded if row.camera == alert.camera]
-        recording = [Recorded(self.root / row.path, row.t_start, row.t_end) for row in rows]
+        recording = [RecordedSegment(self.root / row.path, row.t_start, row.t_end) for row in rows]
         folder = self.root / evidence_folder(alert.id)
         folder.mkdir(parents=True, exist_ok=True)
         still = cut_still(recording, alert.best.t)
-        (folder / "still.jpg").write_bytes(jpeg(still.image))
+        (folder / "still.jpg").write_bytes(encode_jpeg(still.image))
         clip = cut_clip(recording, alert.t_start - 2, alert.t_end + 2, folder / "clip.mp4")
         frames = self.boxes.span(alert.camera, clip.t_start, clip.t_end)
         looks = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
@@ -213,7 +213,7 @@ class Site:
             confidence=0.92, support=support, engine=engine, model="yolox-m", prompt_version="p3", seconds=0.84,
             judged_t=self.clock.now(),
         )  # fmt: skip
-        assert self.alerts.settle(verdict, self.clock.now() + 1.4)
+        assert self.alerts.apply_verdict(verdict, self.clock.now() + 1.4)
 
     def serve(self) -> DashboardServer:
         """A server on a free port of the loopback, not running yet."""

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance import config
-from appliance.ingest.clip import Clip
-from appliance.ingest.health.sentry import Sentry
-from appliance.ingest.picture import Pictures
+from appliance.health.tamper_detector import TamperDetector
+from appliance.ingest.clip_reader import ClipReader
+from appliance.lab.conditions.condition_spec import ConditionSet
+from appliance.lab.conditions.frame_transform import frame_transform_of
+from appliance.media.frames import FrameConverter
 from appliance.types import HealthEvent
-from appliance.weather.lens import lens_of
-from appliance.weather.weather import Weather
 
 ROOT = Path(__file__).parents[1]
 CLIPS = ROOT / "fixtures" / "clips"
@@ -47,27 +47,27 @@ def planes(
 @cache
 def _looks(path: Path) -> tuple[tuple[float, Picture, Picture], ...]:
     """Each look at a film, five a second: its time, its plane, and the picture in `HALF` size."""
-    found, pictures, next_t = [], Pictures(), 0.0
-    with Clip(str(path)) as clip:
+    found, pictures, next_t = [], FrameConverter(), 0.0
+    with ClipReader(str(path)) as clip:
         for frame in clip.frames():
             if frame.t >= next_t - 0.002:
                 next_t = frame.t + STEP_S
-                luma = pictures.planes(frame.picture)[0]
+                luma = pictures.planes(frame.av_frame)[0]
                 half = np.asarray(cv2.resize(luma, HALF, interpolation=cv2.INTER_AREA), np.uint8)
-                found.append((round(frame.t, 3), pictures.luma(frame.picture).copy(), half))
+                found.append((round(frame.t, 3), pictures.small_luma(frame.av_frame).copy(), half))
     return tuple(found)
 
 
 def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Iterator[Plane]:
-    lens, pictures, next_t = lens_of(Weather.read(weather.split(","), 5)), Pictures(), 0.0
+    lens, pictures, next_t = frame_transform_of(ConditionSet.parse(weather.split(","), 5)), FrameConverter(), 0.0
     assert lens is not None
-    with Clip(str(path)) as clip:
+    with ClipReader(str(path)) as clip:
         for frame in clip.frames():
             if frame.t > seconds:
                 return
             if frame.t >= next_t - 0.002:
                 next_t = frame.t + step_s
-                yield round(frame.t, 3), pictures.luma(lens(frame.index, frame.t, frame.picture)).copy()
+                yield round(frame.t, 3), pictures.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
 
 
 def _small(half: Picture) -> Picture:
@@ -112,10 +112,10 @@ def shaken(pixels: float) -> Alter:
     return shake
 
 
-def watched(story: Iterator[Plane] | Sequence[Plane], plan: config.Health | None = None) -> list[HealthEvent]:
+def watched(story: Iterator[Plane] | Sequence[Plane], plan: config.HealthConfig | None = None) -> list[HealthEvent]:
     """Everything that a sentry says of a story."""
     said: list[HealthEvent] = []
-    sentry = Sentry("gate", plan or config.Health(), (), said.append, mend=False)
+    sentry = TamperDetector("gate", plan or config.HealthConfig(), (), said.append, mend=False)
     for t, plane in story:
-        sentry.look(t, plane)
+        sentry.observe(t, plane)
     return said

@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from appliance.alerts.evidence import EvidenceMaker
+from appliance.analysis.frame_analyzer import FrameAnalyzer
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.clip import picture_size
-from appliance.ingest.decode import Decoder, Frame
-from appliance.ingest.examine import Examiner
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
+from appliance.evidence.maker import EvidenceMaker
+from appliance.ingest.clip_reader import frame_size
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.pipeline import Pipeline
-from appliance.store.alerts import AlertRow, Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.store.alerts import AlertRow, AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
-from appliance.types import CameraState, Review, SegmentRow, Step, StreamHeader
+from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader
 
 LIFE_T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
 
@@ -52,7 +52,7 @@ class Life:
         self.root = config.storage.dir
         self.clock = ManualClock(LIFE_T0)
         self.db = Database(self.root / DATABASE, self.clock)
-        self.alerts, self.boxes, self.cameras = Alerts(self.db), Boxes(self.db), Cameras(self.db)
+        self.alerts, self.boxes, self.cameras = AlertStore(self.db), BoxStore(self.db), CameraStore(self.db)
         self.cameras.ensure({name: camera.url for name, camera in config.cameras.items()})
         self._eye = eye
         self._runs = 0
@@ -63,7 +63,9 @@ class Life:
         run, begin = f"run{self._runs}", self.clock.now()
         source = FileSource(camera, f"file:{film}", self.clock)
         info = source.open()
-        recorder = Recorder(Place(self.root, camera, self.config.storage.segment_s, 0), self.clock, self._record)
+        recorder = SegmentRecorder(
+            RecordTarget(self.root, camera, self.config.storage.segment_s, 0), self.clock, self._record
+        )
         recorder.begin(info, run)
         watch = _Watch(self, camera, run, self._eye)
         decoder = Decoder(camera, info)
@@ -78,14 +80,14 @@ class Life:
         watch.end()
         self.clock.advance(60)
 
-    def commit(self, step: Step, run: str) -> None:
+    def commit(self, step: PipelineStep, run: str) -> None:
         """As the core does, without a cloud."""
-        self.alerts.hold_back(step.suppressed, run)
+        self.alerts.add_suppressed(step.suppressed, run)
         for change in step.changes:
             self.alerts.apply(change, escalation=None, priority="")
 
     def _record(self, row: SegmentRow) -> None:
-        Segments(self.db).put(row)
+        SegmentStore(self.db).put(row)
 
     def make_evidence(self) -> None:
         maker = EvidenceMaker(self.db, self.root, self.config, self.clock)
@@ -107,19 +109,19 @@ class _Watch:
     def __init__(self, life: Life, camera: str, run: str, eye: ObjectDetector) -> None:
         plan = life.config.cameras[camera]
         self._life, self._camera, self._run, self._eye = life, camera, run, eye
-        self._examiner = Examiner(camera, eye, Tracker(eye.labels), plan.detect)
+        self._examiner = FrameAnalyzer(camera, eye, Tracker(eye.labels), plan.detect)
         self._pipeline = Pipeline(camera, plan, life.config.alerts, wall=local_weekday_minute)
         self._t: float | None = None
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: DecodedFrame) -> None:
         if self._t is None:
-            size = picture_size(frame)
+            size = frame_size(frame)
             header = StreamHeader(camera=self._camera, clip="", model=self._eye.name, size=size, run=self._run)
             self._life.cameras.header(header)
             self._life.cameras.state(CameraState(camera=self._camera, state="live", t=frame.t))
             self._pipeline.feed(header)
         self._t = frame.t
-        boxes = self._examiner.examine(frame.index, frame.t, frame.picture)
+        boxes = self._examiner.examine(frame.index, frame.t, frame.av_frame)
         if boxes is not None:
             self._life.boxes.append(self._camera, self._run, [boxes])
             self._life.commit(self._pipeline.feed(boxes), self._run)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance import wire
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import (
     Alert,
     AlertChange,
@@ -37,7 +37,7 @@ def record(root: Path, db: Database, t0: float) -> None:
     (root / PATH).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(CLIPS / "yard.mp4", root / PATH)
     size = (root / PATH).stat().st_size
-    Segments(db).put(
+    SegmentStore(db).put(
         SegmentRow(
             camera="gate", path=PATH, t_start=t0, t_end=t0 + FRAMES / FPS, bytes=size, frames=FRAMES, codec="h264",
             size=SIZE, complete=True,
@@ -84,7 +84,7 @@ def alert_of(
         )
         for n, (frame, box) in enumerate(looks.items())
     ]
-    Boxes(db).append("gate", f"r{track}", frames)
+    BoxStore(db).append("gate", f"r{track}", frames)
     first, middle = frames[0], frames[len(frames) // 2]
     alert = Alert(
         camera="gate", id=name, rules=("intruder",), severity=severity, t_start=first.t, t_end=None, tracks=(track,),
@@ -95,7 +95,7 @@ def alert_of(
         camera="gate", rule="intruder", kind="enter", track=track, label="person", t=first.t, score=0.7, zone="yard",
         severity=severity, id=f"e-{name}",
     )  # fmt: skip
-    alerts, priority, question = Alerts(db), wire.PRIORITY_OF[severity], ask(alert, event) if ask else None
+    alerts, priority, question = AlertStore(db), wire.PRIORITY_OF[severity], ask(alert, event) if ask else None
     alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=priority)
     over = replace(alert, t_end=frames[-1].t, end_reason="quiet")
     alerts.apply(AlertChange("ended", over), escalation=None, priority=priority)

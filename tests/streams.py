@@ -11,8 +11,8 @@ from media import film, number
 from numpy.typing import NDArray
 
 from appliance.errors import DetectorError, SourceError
-from appliance.ingest.file import FileSource
-from appliance.ingest.source import Received, StreamInfo, VideoPacket
+from appliance.ingest.file_source import FileSource
+from appliance.media.source import ReceivedBytes, StreamInfo, VideoPacket
 from appliance.types import Box, Detections, IngestMessage, TrackedObject
 
 
@@ -85,8 +85,8 @@ class ScriptedSource:
         if self._end is not None:
             raise self._end
 
-    def received(self) -> Received:
-        return Received(self._bytes, exact=False)
+    def received(self) -> ReceivedBytes:
+        return ReceivedBytes(self._bytes, exact=False)
 
     def close(self) -> None:
         self.closed += 1
@@ -127,8 +127,8 @@ class CountingTracker:
         self._labels = labels
         self._next = 1
         self.times: list[float] = []
-        self.unsettled: tuple[Box, ...] = ()
-        self.unconfirmed = False
+        self.active_boxes: tuple[Box, ...] = ()
+        self.has_unconfirmed = False
 
     def update(
         self, detections: Detections, t: float, planes: object = (), parts: object = ()
@@ -140,5 +140,5 @@ class CountingTracker:
             label = self._labels[int(class_id)]
             found.append(TrackedObject(track=self._next, label=label, score=float(score), box=(x1, y1, x2, y2)))
             self._next += 1
-        self.unsettled = tuple(each.box for each in found)
+        self.active_boxes = tuple(each.box for each in found)
         return tuple(found)

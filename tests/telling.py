@@ -12,20 +12,19 @@ from typing import Any
 from shelf import T0, answer, opened, question
 from waiting import until
 
-from appliance.alerts.notify.around import Around
-from appliance.alerts.notify.message import Composer
-from appliance.alerts.notify.notifier import Notifier
-from appliance.alerts.notify.plan import Addressee, NoticePlanner
-from appliance.alerts.notify.ports import Means, TargetState
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.errors import StoreUnavailable
+from appliance.notify.delivery import NotifierDeps, TargetStatus
+from appliance.notify.message import MessageBuilder
+from appliance.notify.notice_policy import NoticePlanner, Recipient
+from appliance.notify.notifier import Notifier, SystemStatus
 from appliance.rules.schedule import armed_at
-from appliance.store.alerts import Alerts
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.health import HealthEvents
+from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.store.notices import NewNotice, NoticeRow, Notices, NoticeState, Told
+from appliance.store.notices import NewNotice, NoticeRow, NoticeState, NoticeStore, SentMessage
 from appliance.types import AlertChange, Event
 
 
@@ -36,18 +35,18 @@ class Link:
     breaker: str = "closed"
 
 
-class Shelf(Notices):
+class Shelf(NoticeStore):
     """The notice table on a disk that can be full."""
 
     full = False
 
     def trying(self, row: NoticeRow) -> None:
         self._room()
-        super().trying(row)
+        super().begin_attempt(row)
 
-    def told(self, row: NoticeRow, said: Told) -> None:
+    def told(self, row: NoticeRow, said: SentMessage) -> None:
         self._room()
-        super().told(row, said)
+        super().record_delivery(row, said)
 
     def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
         self._room()
@@ -64,8 +63,8 @@ class Telling:
     def __init__(self, folder: Path, clock: ManualClock, **targets: dict[str, Any]) -> None:
         self.clock = clock
         self.db = Database(folder / "vedette.db", clock)
-        self.alerts, self.notices = Alerts(self.db), Shelf(self.db)
-        self.meter, self.health = Meter(self.db, "run"), HealthEvents(self.db)
+        self.alerts, self.notices = AlertStore(self.db), Shelf(self.db)
+        self.meter, self.health = Meter(self.db, "run"), HealthEventStore(self.db)
         self.link: Link = Link()
         self.forbidden: set[str] = set()
         camera = {
@@ -75,7 +74,7 @@ class Telling:
         site = {"cameras": {"yard": camera, "gate": camera}, "notify": targets}
         self.targets = SiteConfig.model_validate(site).notify
         addressees = {
-            name: Addressee(name, target, armed_at(target.schedule, local_weekday_minute))
+            name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
             for name, target in self.targets.items()
         }
         self.planner = NoticePlanner("depot", addressees, self._forbids)
@@ -117,7 +116,7 @@ class Telling:
         self.write(AlertChange("extended", replace(before, severity="alert"), told))
 
     def verdict(self, decision: str, name: str = "a1") -> None:
-        assert self.alerts.settle(answer(f"q-{name}", of=name, decision=decision), self.clock.now())
+        assert self.alerts.apply_verdict(answer(f"q-{name}", of=name, decision=decision), self.clock.now())
         self.notifier.wake()
 
     def pass_time(self, seconds: float) -> None:
@@ -131,7 +130,7 @@ class Telling:
         until(lambda: self.notice(name, target).state == state, what=f"{target}, {name}: {state}")
         return self.notice(name, target)
 
-    def how(self, target: str = "phone") -> TargetState:
+    def how(self, target: str = "phone") -> TargetStatus:
         return next(state for state in self.notifier.states if state.name == target)
 
     def close(self) -> None:
@@ -142,10 +141,11 @@ class Telling:
     def _forbids(self, event: Event) -> bool:
         return event.camera in self.forbidden
 
-    def means(self) -> Means:
-        composer = Composer("depot", "https://box.lan", self._forbids)
-        around = Around(lambda: self.link, self.health, lambda: "", self.clock)
-        return Means(notices=self.notices, alerts=self.alerts, composer=composer, around=around, counts=self.meter,
+    def means(self) -> NotifierDeps:
+        composer = MessageBuilder("depot", "https://box.lan", self._forbids)
+        around = SystemStatus(lambda: self.link, self.health, lambda: "", self.clock)
+        return NotifierDeps(
+            notices=self.notices, alerts=self.alerts, composer=composer, around=around, counts=self.meter,
                      clock=self.clock)  # fmt: skip
 
     def _notifier(self) -> Notifier:

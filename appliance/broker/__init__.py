@@ -7,8 +7,13 @@ first connect behaves differently from the later ones. Here a lost connection is
 
 from __future__ import annotations
 
-from appliance.broker.link import Link
-from appliance.broker.state import LinkState
-from appliance.broker.tasks import end_tasks, until_set
+from appliance.broker.async_tasks import end_tasks, until_set
+from appliance.broker.link_state import LinkState
+from appliance.broker.nats_link import NatsLink
 
-__all__ = ["Link", "LinkState", "end_tasks", "until_set"]
+__all__ = [
+    "LinkState",
+    "NatsLink",
+    "end_tasks",
+    "until_set",
+]

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 
 from appliance.cli import parser
 from appliance.errors import ConfigError, SourceError, UsageError, VedetteError
-from appliance.replay import arguments as replay_arguments
+from appliance.lab import lab_arguments as replay_arguments
 from appliance.telemetry import configure_logging
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     typed = list(sys.argv[1:] if arguments is None else arguments)
-    if replay_arguments.is_diff(typed):
+    if replay_arguments.is_replay_diff(typed):
         typed[:2] = ["replay-diff"]
     options = parser.build().parse_args(typed)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)

@@ -9,15 +9,15 @@ import argparse
 import signal
 from typing import TYPE_CHECKING
 
-from appliance.replay import cassette_arguments
+from appliance.lab import lab_arguments
 
 if TYPE_CHECKING:
     from appliance.config import SiteConfig
-    from appliance.replay.answers import Answers
+    from appliance.lab.cassette.verdict_source import VerdictSource
 
 
 def check_site(options: argparse.Namespace) -> int:
-    from appliance.check import check
+    from appliance.site_check import check
 
     return check(options.config, probe=options.probe, as_json=options.json)
 
@@ -30,113 +30,116 @@ def run_site(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    from appliance.replay.command import Wishes, replay_command
-    from appliance.replay.programme import Asked
-    from appliance.weather.weather import Weather
+    from appliance.lab.conditions.condition_spec import ConditionSet
+    from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return replay_command(
-        Asked(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
+        ReplaySelection(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
         options.config,
-        Wishes(
+        ReplayCommandOptions(
             options.model,
             options.speed,
             options.log,
             options.resume,
             options.json,
-            cassette_arguments.wishes(options),
+            lab_arguments.verdict_options(options),
             _stand_in,
-            Weather.read(options.weather, options.seed),
+            ConditionSet.parse(options.weather, options.seed),
         ),
     )
 
 
-def _stand_in(wish: cassette_arguments.StandInWish, site: SiteConfig) -> Answers:
-    from appliance.scenario.stand_in import stand_in
+def _stand_in(wish: lab_arguments.OracleOptions, site: SiteConfig) -> VerdictSource:
+    from appliance.lab.scenario.scenario_verdicts import oracle_for_replay
 
-    return stand_in(wish, site)
+    return oracle_for_replay(wish, site)
 
 
 def cassette_from_store(options: argparse.Namespace) -> int:
-    from appliance.replay.cassette_command import from_store_command
+    from appliance.lab.cassette.cassette_command import from_store_command
 
     return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.json)
 
 
 def cassette_check(options: argparse.Namespace) -> int:
-    from appliance.replay.cassette_command import check_command
+    from appliance.lab.cassette.cassette_command import check_command
 
     return check_command(options.cassette, as_json=options.json)
 
 
 def replay_diff(options: argparse.Namespace) -> int:
-    from appliance.replay.diff_command import diff_command
+    from appliance.lab.replay.replay_diff_command import diff_command
 
     return diff_command(options.before, options.after, as_json=options.json)
 
 
 def scenario_run(options: argparse.Namespace) -> int:
-    from appliance.scenario.command import Reports, scenario_command
-    from appliance.scenario.matrix import weathers
-    from appliance.scenario.run import Models
+    from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
+    from appliance.lab.scenario.scenario_loader import read_condition_sets
+    from appliance.lab.scenario.scenario_runner import DetectorCache
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return scenario_command(
         options.paths,
         options.pattern,
-        Models(options.model),
-        Reports(junit=options.junit, html=options.html, as_json=options.json),
-        weathers=weathers(options.weather, options.seed),
+        DetectorCache(options.model),
+        ReportTargets(junit=options.junit, html=options.html, as_json=options.json),
+        condition_sets=read_condition_sets(options.weather, options.seed),
     )
 
 
 def scenario_curve(options: argparse.Namespace) -> int:
-    from appliance.scenario.curve.command import Wishes, curve_command
-    from appliance.scenario.run import Models
+    from appliance.lab.curve.curve_command import CurveOptions, curve_command
+    from appliance.lab.scenario.scenario_runner import DetectorCache
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    wishes = Wishes(seeds=options.seeds, stand_in_error=options.stand_in_error, html=options.html, as_json=options.json)
-    return curve_command(options.paths, options.pattern, Models(options.model), wishes)
+    wishes = CurveOptions(
+        seeds=options.seeds, stand_in_error=options.stand_in_error, html=options.html, as_json=options.json
+    )
+    return curve_command(options.paths, options.pattern, DetectorCache(options.model), wishes)
 
 
 def tune(options: argparse.Namespace) -> int:
-    from appliance.scenario.tune.command import Wishes, tune_command
+    from appliance.lab.tune.tune_command import TuneOptions, tune_command
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    wishes = Wishes(sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json)
+    wishes = TuneOptions(
+        sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json
+    )
     return tune_command(options.paths, options.pattern, wishes)
 
 
 def scenario_keep(options: argparse.Namespace) -> int:
-    from appliance.keep.keeper import Wish
-    from appliance.scenario.keep_command import keep_command
+    from appliance.keep.scenario_exporter import KeepOptions
+    from appliance.lab.keep.keep_command import keep_command
 
-    wish = Wish(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
+    wish = KeepOptions(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
     return keep_command(options.alert, options.config, wish, to=options.to, run=options.run, as_json=options.json)
 
 
 def scenario_list(options: argparse.Namespace) -> int:
-    from appliance.scenario.keep_command import list_command
+    from appliance.lab.keep.keep_command import list_command
 
     return list_command(options.config, to=options.to, as_json=options.json)
 
 
 def scenario_delete(options: argparse.Namespace) -> int:
-    from appliance.scenario.keep_command import delete_command
+    from appliance.lab.keep.keep_command import delete_command
 
     return delete_command(options.name, options.config, to=options.to)
 
 
 def calibrate(options: argparse.Namespace) -> int:
-    from appliance.escalate.calibrate_command import calibrate_command
+    from appliance.router.calibrate_command import calibrate_command
 
     return calibrate_command(options.config, options.recall, options.out, as_json=options.json)
 
 
 def export_alerts(options: argparse.Namespace) -> int:
-    from appliance.export.command import Asked, export_command
+    from appliance.lab.export.export_command import ExportOptions, export_command
 
-    asked = Asked(
+    asked = ExportOptions(
         format=options.format,
         to=options.to,
         t_from=options.t_from,
@@ -152,20 +155,20 @@ def export_alerts(options: argparse.Namespace) -> int:
 
 
 def egress(options: argparse.Namespace) -> int:
-    from appliance.egress.command import Asked, egress_command
+    from appliance.egress_audit import AuditFilter, egress_command
 
-    asked = Asked(t_from=options.t_from, t_to=options.t_to, camera=options.camera, pictures=options.pictures)
+    asked = AuditFilter(t_from=options.t_from, t_to=options.t_to, camera=options.camera, pictures=options.pictures)
     return egress_command(options.config, asked, as_json=options.json)
 
 
 def notify_test(options: argparse.Namespace) -> int:
-    from appliance.alerts.notify.command import test_command
+    from appliance.notify.target_check import test_command
 
     return test_command(options.config, options.target, as_json=options.json)
 
 
 def run_demo(options: argparse.Namespace) -> int:
-    from appliance.demo.run import DemoOptions, demo
+    from appliance.demo.demo_run import DemoOptions, demo
 
     return demo(
         DemoOptions(

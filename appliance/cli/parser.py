@@ -1,4 +1,4 @@
-"""The grammar of the `vedette` command."""
+"""The grammar and the help texts of the `vedette` command."""
 
 from __future__ import annotations
 
@@ -7,18 +7,69 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.alerts.notify import arguments as notify_arguments
-from appliance.cli import commands, texts
-from appliance.egress import arguments as egress_arguments
-from appliance.escalate import calibrate_arguments
-from appliance.export import arguments as export_arguments
-from appliance.replay import arguments as replay_arguments
-from appliance.replay import cassette_arguments
-from appliance.scenario import arguments as scenario_arguments
-from appliance.scenario import keep_arguments
-from appliance.scenario.curve import arguments as curve_arguments
-from appliance.scenario.tune import arguments as tune_arguments
+from appliance.cli import commands
+from appliance.cli import notify_egress_options as egress_arguments
+from appliance.cli import notify_egress_options as notify_arguments
+from appliance.lab import lab_arguments
+from appliance.lab import lab_arguments as export_arguments
+from appliance.lab import lab_arguments as replay_arguments
+from appliance.lab.scenario import scenario_options
+from appliance.lab.scenario import scenario_options as curve_arguments
+from appliance.lab.scenario import scenario_options as scenario_arguments
+from appliance.lab.scenario import scenario_options as tune_arguments
+from appliance.router import calibrate_arguments
 from appliance.version import version
+
+SUMMARY = {
+    "check": "check a site file, its cameras and its broker before it goes live",
+    "run": "run the appliance",
+    "replay": "send a recorded clip through the pipeline and print what it would have raised",
+    "scenario": "prove on recorded footage what must and must not be reported",
+    "scenario run": "run scenario files, or all in a folder",
+    "scenario curve": "hold the router against choosing by motion, score or chance",
+    "scenario keep": "keep a reviewed alert as a scenario",
+    "scenario list": "list the kept ones",
+    "scenario delete": "delete a kept one",
+    "tune": "find the threshold that is best on recorded footage, and say why",
+    "cassette": "keep the cloud's answers in a file, for replays without a cloud",
+    "cassette from-store": "copy the verdicts this box really got",
+    "cassette check": "read one and say what is on it",
+    "calibrate": "show what the router has learnt from reviews and verdicts, and the recall that it claims",
+    "export": "export reviewed alerts as data to train a detector on",
+    "egress": "print what left the site: when, why, how many bytes",
+    "notify": "who is told of alerts",
+    "notify test": "send each target a test message and say what came back",
+    "demo": "see the whole thing work on this machine, with footage that comes along",
+}
+
+CHECK = """\
+Check a site file before it goes live: every key, every zone and rule, the model, the storage folder, the uplink,
+and each camera, which is opened for a moment.
+
+  vedette check /etc/vedette/site.yaml
+  vedette check site.yaml --no-probe          # the file only, nothing is contacted
+  vedette check site.yaml --json | jq .problems
+
+Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file is wrong (each fault with its line).
+"""
+RUN = """\
+Run the appliance: read the cameras, detect, alert, keep evidence, ask the cloud, serve the dashboard.
+
+  vedette run --config /etc/vedette/site.yaml
+
+Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
+"""
+DEMO = """\
+See the whole thing work on this machine, without an account, a camera or a GPU: two cameras over RTSP playing footage
+that comes with Vedette, the appliance, a NATS server, a cloud worker, and the dashboard.
+
+  vedette demo
+  vedette demo --clip ~/Videos/driveway.mp4
+  vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
+
+Ctrl-C stops everything.
+"""
+
 
 if TYPE_CHECKING:
     _Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -36,28 +87,30 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"vedette {version() or 'unknown (not installed)'}")
     grammar = _Grammar(parser.add_subparsers(metavar="COMMAND", required=True))
-    grammar.command("check", texts.CHECK, _add_check, commands.check_site)
-    grammar.command("run", texts.RUN, _add_run, commands.run_site)
-    grammar.command("replay", replay_arguments.REPLAY, replay_arguments.add_replay, commands.replay)
-    grammar.hidden("replay diff", replay_arguments.DIFF, replay_arguments.add_diff, commands.replay_diff)
-    scenario = grammar.family("scenario", scenario_arguments.SCENARIO)
-    scenario.verb("run", scenario_arguments.RUN, scenario_arguments.add_run, commands.scenario_run)
-    scenario.verb("curve", curve_arguments.CURVE, curve_arguments.add_curve, commands.scenario_curve)
-    scenario.verb("keep", keep_arguments.KEEP, keep_arguments.add_keep, commands.scenario_keep)
-    scenario.verb("list", keep_arguments.LIST, keep_arguments.add_list, commands.scenario_list)
-    scenario.verb("delete", keep_arguments.DELETE, keep_arguments.add_delete, commands.scenario_delete)
-    grammar.command("tune", tune_arguments.TUNE, tune_arguments.add_tune, commands.tune)
-    cassette = grammar.family("cassette", cassette_arguments.CASSETTE)
-    cassette.verb(
-        "from-store", cassette_arguments.FROM_STORE, cassette_arguments.add_from_store, commands.cassette_from_store
+    grammar.command("check", CHECK, _add_check, commands.check_site)
+    grammar.command("run", RUN, _add_run, commands.run_site)
+    grammar.command("replay", replay_arguments.REPLAY_HELP, replay_arguments.add_replay, commands.replay)
+    grammar.hidden(
+        "replay diff", replay_arguments.REPLAY_DIFF_HELP, replay_arguments.add_replay_diff, commands.replay_diff
     )
-    cassette.verb("check", cassette_arguments.CHECK, cassette_arguments.add_check, commands.cassette_check)
+    scenario = grammar.family("scenario", scenario_arguments.SCENARIO_HELP)
+    scenario.verb("run", scenario_arguments.RUN_HELP, scenario_arguments.add_run, commands.scenario_run)
+    scenario.verb("curve", curve_arguments.CURVE_HELP, curve_arguments.add_curve, commands.scenario_curve)
+    scenario.verb("keep", scenario_options.KEEP_HELP, scenario_options.add_keep, commands.scenario_keep)
+    scenario.verb("list", scenario_options.LIST_HELP, scenario_options.add_list, commands.scenario_list)
+    scenario.verb("delete", scenario_options.DELETE_HELP, scenario_options.add_delete, commands.scenario_delete)
+    grammar.command("tune", tune_arguments.TUNE_HELP, tune_arguments.add_tune, commands.tune)
+    cassette = grammar.family("cassette", lab_arguments.CASSETTE_HELP)
+    cassette.verb(
+        "from-store", lab_arguments.FROM_STORE_HELP, lab_arguments.add_cassette_from_store, commands.cassette_from_store
+    )
+    cassette.verb("check", lab_arguments.CASSETTE_CHECK_HELP, lab_arguments.add_cassette_check, commands.cassette_check)
     grammar.command("calibrate", calibrate_arguments.CALIBRATE, calibrate_arguments.add_calibrate, commands.calibrate)
-    grammar.command("export", export_arguments.EXPORT, export_arguments.add_export, commands.export_alerts)
+    grammar.command("export", export_arguments.EXPORT_HELP, export_arguments.add_export, commands.export_alerts)
     grammar.command("egress", egress_arguments.EGRESS, egress_arguments.add_egress, commands.egress)
     notify = grammar.family("notify", notify_arguments.NOTIFY)
     notify.verb("test", notify_arguments.TEST, notify_arguments.add_test, commands.notify_test)
-    grammar.command("demo", texts.DEMO, _add_demo, commands.run_demo)
+    grammar.command("demo", DEMO, _add_demo, commands.run_demo)
     return parser
 
 
@@ -72,7 +125,7 @@ class _Grammar:
         self._common.add_argument("--log-json", action="store_true", help="log as JSON lines")
 
     def command(self, name: str, text: str, add: _Add, command: _Command) -> None:
-        parser = self._parser(name, text, help=texts.SUMMARY[f"{self._family} {name}".strip()])
+        parser = self._parser(name, text, help=SUMMARY[f"{self._family} {name}".strip()])
         add(parser)
         parser.set_defaults(command=command)
 
@@ -85,7 +138,7 @@ class _Grammar:
         parser.set_defaults(command=command)
 
     def family(self, name: str, text: str) -> _Grammar:
-        parser = self._parser(name, text, help=texts.SUMMARY[name])
+        parser = self._parser(name, text, help=SUMMARY[name])
         return _Grammar(parser.add_subparsers(metavar="VERB", required=True), name)
 
     def _parser(self, name: str, text: str, **known: Any) -> argparse.ArgumentParser:

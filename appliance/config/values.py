@@ -1,4 +1,4 @@
-"""What several sections of the site file are made of: shares, seconds, amounts, hours."""
+"""Value types that several sections of the site file share: shares, seconds, amounts, schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from appliance.yamlfile import Section
+from appliance.yamlfile import ConfigModel
 
 Share = Annotated[float, Field(ge=0, le=1)]
 SharePoint = tuple[Share, Share]
@@ -18,7 +18,7 @@ DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _SPAN = re.compile(r"^([01]\d|2[0-3]):([0-5]\d)-(([01]\d|2[0-3]):([0-5]\d)|24:00)$")
 
 
-class Schedule(Section):
+class Schedule(ConfigModel):
     """When a rule is armed, in the box's own time zone. A span may run past midnight: `22:00-06:00`."""
 
     days: Annotated[tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...], Field(min_length=1)] = DAYS

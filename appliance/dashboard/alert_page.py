@@ -1,4 +1,4 @@
-"""What the page of one alert shows, in words."""
+"""What the page of one alert shows, in sentences."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from appliance.dashboard.desk import Desk
-from appliance.dashboard.health_shapes import HEALTH_TITLES
-from appliance.dashboard.notices import notices_of
-from appliance.dashboard.shapes import AlertItem, EvidenceItem
+from appliance.dashboard.alerts_api import notice_items
+from appliance.dashboard.deps import DashboardDeps
+from appliance.dashboard.health_api import HEALTH_TITLES
+from appliance.dashboard.schemas import AlertItem, EvidenceItem
 from appliance.dashboard.templating import score
-from appliance.store.alerts import AlertDetail, AlertRow, Cursor
+from appliance.store.alerts import AlertCursor, AlertDetail, AlertRow
 from appliance.store.rows import EscalationRow, EvidenceRow
 from appliance.types import Event
 from appliance.wire import Verdict
 
 _COLOURS = 6
-_DELIVERY_WORDS = {
+_DELIVERY_TEXTS = {
     "waiting": "The question waits for its evidence to be cut.",
     "deferred": "The question waits for a better moment.",
     "ready": "The question is ready and waits for the link.",
@@ -25,14 +25,14 @@ _DELIVERY_WORDS = {
     "expired": "No answer came in time, so the alert stands as the edge saw it.",
     "settled": "The question is settled.",
 }
-_STEP_WORDS = {
+_STEP_TEXTS = {
     "": "more, which is being made",
     "facts": "the facts",
     "crop": "cut-outs",
     "frame": "the whole picture",
     "clip": "the clip",
 }
-_END_WORDS = {
+_END_TEXTS = {
     "quiet": "nothing more was seen",
     "length": "it grew too long; what follows is another alert",
     "new run": "the camera's stream began anew",
@@ -62,7 +62,7 @@ class EventLine:
     row: int
 
 
-def values(desk: Desk, detail: AlertDetail) -> dict[str, Any]:
+def values(desk: DashboardDeps, detail: AlertDetail) -> dict[str, Any]:
     """The variables of `alert.html`."""
     row = detail.alert
     clip, boxes = detail.piece("clip"), detail.piece("boxes")
@@ -86,23 +86,23 @@ def values(desk: Desk, detail: AlertDetail) -> dict[str, Any]:
         "tracks": _bars(desk, row, start, end),
         "events": [_line(event, row, start, end) for event in detail.events],
         "verdict": verdict,
-        "engine_words": engine_words(verdict) if verdict else "",
+        "engine_words": engine_text(verdict) if verdict else "",
         "support": verdict.support if verdict else (),
         "answer_s": detail.verdict.applied_t - asked.created_t if detail.verdict and asked else 0.0,
         "delivery": asked,
         "steps": _steps(detail) if asked else (),
-        "notices": notices_of(desk, row.id),
-        "end_words": _END_WORDS,
+        "notices": notice_items(desk, row.id),
+        "end_words": _END_TEXTS,
         "waiting_words": _waiting_words(desk, row, asked),
-        "second_look": detail.second_look,
+        "second_look": detail.recheck,
     }
 
 
-def _waiting_words(desk: Desk, row: AlertRow, asked: EscalationRow | None) -> str:
+def _waiting_words(desk: DashboardDeps, row: AlertRow, asked: EscalationRow | None) -> str:
     """What stands until the cloud has spoken, and what is wrong meanwhile: on this box, on the way, or there."""
     if asked is None:
         return "Not asked: this alert was settled on the edge."
-    words = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_WORDS[asked.state]}"]
+    words = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_TEXTS[asked.state]}"]
     link = desk.link() if desk.link is not None else None
     if link is not None and not link.up:
         words.append("The cloud cannot be reached now.")
@@ -118,13 +118,13 @@ def _steps(detail: AlertDetail) -> list[tuple[str, int]]:
     """The messages of the newest question: what each brought, in words, and its bytes."""
     asked = detail.escalation
     return [
-        (_STEP_WORDS[step.evidence], step.bytes_sent)
+        (_STEP_TEXTS[step.evidence], step.bytes_sent)
         for step in detail.steps
         if asked is not None and step.escalation == asked.id
     ]
 
 
-def engine_words(verdict: Verdict) -> str:
+def engine_text(verdict: Verdict) -> str:
     """What judged, so that nobody takes a detector for a language model."""
     if verdict.engine == "redetect":
         return "a second look by a detector, not a language model"
@@ -133,7 +133,7 @@ def engine_words(verdict: Verdict) -> str:
     return verdict.engine
 
 
-def _life(desk: Desk, row: AlertRow, clip: EvidenceRow | None) -> tuple[float, float]:
+def _life(desk: DashboardDeps, row: AlertRow, clip: EvidenceRow | None) -> tuple[float, float]:
     """The time that the page shows: the clip's, or the alert's with its roll while there is no clip."""
     if clip is not None and clip.state == "ready":
         return clip.t_start, clip.t_end
@@ -141,7 +141,7 @@ def _life(desk: Desk, row: AlertRow, clip: EvidenceRow | None) -> tuple[float, f
     return row.t_start - roll.pre_roll_s, (row.t_end or desk.clock.now()) + roll.post_roll_s
 
 
-def _bars(desk: Desk, row: AlertRow, start: float, end: float) -> list[TrackBar]:
+def _bars(desk: DashboardDeps, row: AlertRow, start: float, end: float) -> list[TrackBar]:
     seen: dict[int, list[float]] = {track: [] for track in row.tracks}
     for frame in desk.boxes.span(row.camera, start, end, run=row.run or None):
         for each in frame.objects:
@@ -183,9 +183,9 @@ def _clip_words(clip: EvidenceRow | None) -> str:
     return f"No clip: {clip.reason or 'it could not be cut'}"
 
 
-def _neighbour(desk: Desk, row: AlertRow, *, newer: bool) -> str | None:
+def _neighbour(desk: DashboardDeps, row: AlertRow, *, newer: bool) -> str | None:
     if not newer:
-        rows = desk.alerts.page(Cursor.after(row), 1)
+        rows = desk.alerts.page(AlertCursor.after(row), 1)
         return f"/alerts/{quote(rows[0].id, safe='')}" if rows else None
     with desk.db.read() as connection:
         found = connection.execute(

@@ -13,38 +13,44 @@ from starlette.staticfiles import StaticFiles
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard import (
-    alerts,
-    cameras,
-    costs,
-    health_events,
-    live,
+    alerts_api,
+    cameras_api,
+    costs_api,
+    event_stream,
+    evidence_files_api,
+    health_api,
     login,
-    media,
     metrics,
     pages,
     problems,
-    savings,
-    scenarios,
-    storage,
+    savings_api,
+    scenarios_api,
+    storage_api,
 )
-from appliance.dashboard import health as health_room
-from appliance.dashboard.auth import Sessions, Throttle
-from appliance.dashboard.desk import Counts, Desk
-from appliance.dashboard.guard import Guard, Hosts
-from appliance.dashboard.pictures import Cut, Pictures, cut_from_recording
-from appliance.dashboard.ports import HealthProbe, LinkProbe, RelearnOrder, TargetsProbe
-from appliance.dashboard.stream import Hub
+from appliance.dashboard import healthz as health_room
+from appliance.dashboard.auth import LoginThrottle, SessionCookies
+from appliance.dashboard.deps import (
+    AlertCountCache,
+    DashboardDeps,
+    HealthProbe,
+    LinkProbe,
+    RebaselineOrder,
+    TargetsProbe,
+)
+from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.guard import AllowedHosts, RequestGuard
+from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
-from appliance.keep.keeper import Keeper
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.health import HealthEvents
+from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
-from appliance.store.notices import Notices
-from appliance.store.segments import Segments
-from appliance.store.storage import StorageBook
+from appliance.store.notices import NoticeStore
+from appliance.store.segments import SegmentStore
+from appliance.store.storage_report import StorageReportCache
 
 STATIC = Path(__file__).parent / "static"
 
@@ -58,25 +64,34 @@ def create_app(
     clock: Clock,
     link: LinkProbe | None = None,
     health: HealthProbe | None = None,
-    cut: Cut = cut_from_recording,
-    relearn: RelearnOrder | None = None,
+    cut: CutSnapshot = cut_snapshot,
+    rebaseline: RebaselineOrder | None = None,
     targets: TargetsProbe = lambda: (),
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `link` None: edge only; `meter` is the core's own."""
     token = config.dashboard.token
-    desk = _desk(db, meter, root, config, clock, (link, health, relearn, targets), cut)
-    hub = Hub(db.rev, live.changes_of(desk.alerts, desk.cameras, desk.health_events), clock)
-    sessions = Sessions(token.get_secret_value(), clock) if token is not None else None
-    throttle = Throttle(clock)
+    desk = _desk(db, meter, root, config, clock, (link, health, rebaseline, targets), cut)
+    hub = StreamHub(db.rev, event_stream.changes_of(desk.alerts, desk.cameras, desk.health_events), clock)
+    sessions = SessionCookies(token.get_secret_value(), clock) if token is not None else None
+    throttle = LoginThrottle(clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
     )  # fmt: skip
     app.state.desk, app.state.hub, app.state.sessions, app.state.throttle = desk, hub, sessions, throttle
     problems.install(app, desk.templates)
-    app.add_middleware(Guard, hosts=Hosts.of(config.dashboard), sessions=sessions, throttle=throttle)
-    resources = (alerts, media, cameras, health_events, savings, costs, scenarios, storage)
-    for room in (*resources, live, health_room, metrics, login, pages):
+    app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), sessions=sessions, throttle=throttle)
+    resources = (
+        alerts_api,
+        evidence_files_api,
+        cameras_api,
+        health_api,
+        savings_api,
+        costs_api,
+        scenarios_api,
+        storage_api,
+    )
+    for room in (*resources, event_stream, health_room, metrics, login, pages):
         app.include_router(room.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
@@ -88,35 +103,35 @@ def _desk(
     root: Path,
     config: SiteConfig,
     clock: Clock,
-    probes: tuple[LinkProbe | None, HealthProbe | None, RelearnOrder | None, TargetsProbe],
-    cut: Cut,
-) -> Desk:
-    alerts_room, segments, boxes = Alerts(db), Segments(db), Boxes(db)
-    return Desk(
+    probes: tuple[LinkProbe | None, HealthProbe | None, RebaselineOrder | None, TargetsProbe],
+    cut: CutSnapshot,
+) -> DashboardDeps:
+    alerts_room, segments, boxes = AlertStore(db), SegmentStore(db), BoxStore(db)
+    return DashboardDeps(
         db=db,
         root=root,
         config=config,
         clock=clock,
         alerts=alerts_room,
-        cameras=Cameras(db),
+        cameras=CameraStore(db),
         boxes=boxes,
         segments=segments,
         meter=meter,
-        health_events=HealthEvents(db),
-        counts=Counts(db, alerts_room),
-        pictures=Pictures(segments, boxes, root, clock, cut),
+        health_events=HealthEventStore(db),
+        counts=AlertCountCache(db, alerts_room),
+        snapshots=SnapshotCache(segments, boxes, root, clock, cut),
         templates=Templates(config.site.name, guarded=config.dashboard.token is not None),
-        keeper=Keeper(root, config, clock),
-        storage=StorageBook(db, root, config),
+        exporter=ScenarioExporter(root, config, clock),
+        storage=StorageReportCache(db, root, config),
         link=probes[0],
         health=probes[1],
-        relearn=probes[2],
+        rebaseline=probes[2],
         targets=probes[3],
-        notices=Notices(db),
+        notices=NoticeStore(db),
     )
 
 
-def _watching(hub: Hub) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+def _watching(hub: StreamHub) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(hub.run(), name="dashboard hub")

@@ -1,4 +1,4 @@
-"""Who may look: a shared token, turned into a signed cookie by the sign-in page."""
+"""The shared token, the signed session cookie, and a throttle against guessing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORGET_S = 900.0
 _ADDRESSES_MAX = 1024
 
 
-class Sessions:
+class SessionCookies:
     """Issues and checks session cookies `expiry.nonce.mac`; keeps no list, so a restart signs nobody out.
 
     The key is derived from the token: changing the token ends every session, and the cookie does not hold it.
@@ -56,7 +56,7 @@ class _Tries:
     blocked_until: float = 0.0
 
 
-class Throttle:
+class LoginThrottle:
     """Slows down guessing: five free wrong tries per address, then a wait that doubles up to a minute.
 
     State: wrong tries of at most `_ADDRESSES_MAX` addresses, the least recent forgotten first.

@@ -1,4 +1,4 @@
-"""The door: which Host names, origins and visitors get past it, and which headers every answer carries."""
+"""ASGI middleware in front of everything: host names, origins (CSRF), visitors, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from urllib.parse import quote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 
-from appliance.config import Dashboard
-from appliance.dashboard.auth import COOKIE, Sessions, Throttle
+from appliance.config import DashboardConfig
+from appliance.dashboard.auth import COOKIE, LoginThrottle, SessionCookies
 from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class AllowedHosts:
     """The Host names we answer to. DNS rebinding needs a name of the attacker's, so names must be on the list.
 
     An address in figures cannot be rebound: where we listen on every interface (`any_address`), all are taken.
@@ -50,7 +50,7 @@ class Hosts:
     any_address: bool
 
     @classmethod
-    def of(cls, config: Dashboard) -> Hosts:
+    def of(cls, config: DashboardConfig) -> AllowedHosts:
         listed = {name.lower() for name in config.allowed_hosts}
         return cls(_LOOPBACK | {config.host.lower()} | listed, config.host in {"0.0.0.0", "::"})
 
@@ -71,10 +71,12 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware in front of everything. `sessions` None: no token is configured, loopback is trusted."""
 
-    def __init__(self, app: ASGIApp, hosts: Hosts, sessions: Sessions | None, throttle: Throttle) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: AllowedHosts, sessions: SessionCookies | None, throttle: LoginThrottle
+    ) -> None:
         self._app = app
         self._hosts = hosts
         self._sessions = sessions

@@ -8,30 +8,30 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse
 
-from appliance.dashboard.auth import COOKIE, SESSION_S, Sessions, Throttle
-from appliance.dashboard.desk import AtDesk
+from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCookies
+from appliance.dashboard.deps import Deps
 from appliance.dashboard.guard import address_of, too_many_tries
 from appliance.dashboard.problems import Problem
 
 router = APIRouter(include_in_schema=False)
 
 
-class Given(BaseModel):
+class SignIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     token: SecretStr
 
 
 @router.get("/login")
-def login_page(desk: AtDesk, wanted: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
+def login_page(desk: Deps, wanted: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
     """The sign-in page; afterwards it leads to `next`, if that is a page of ours."""
     return desk.templates.page("login.html", next=local_path(wanted))
 
 
 @router.post("/login")
-async def sign_in(request: Request, given: Given) -> JSONResponse:
+async def sign_in(request: Request, given: SignIn) -> JSONResponse:
     """Take the token, give the cookie."""
-    sessions: Sessions | None = request.app.state.sessions
-    throttle: Throttle = request.app.state.throttle
+    sessions: SessionCookies | None = request.app.state.sessions
+    throttle: LoginThrottle = request.app.state.throttle
     if sessions is None:
         return JSONResponse({"signed_in": True})
     address = address_of(request.scope)

@@ -10,18 +10,18 @@ from typing import Literal, get_args
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse
 
-from appliance.dashboard.desk import AtDesk, Desk
-from appliance.savings import ledger
+from appliance import savings
+from appliance.dashboard.deps import DashboardDeps, Deps
 from appliance.store.database import Database
 from appliance.store.meter import MeterTotal
-from appliance.store.opinions import opinions
+from appliance.store.verdict_stats import verdict_groups
 from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
 
 router = APIRouter(tags=["health"])
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float]
-_RECEIVED = {ledger.CAMERA_EXACT: "exact", ledger.CAMERA_ESTIMATED: "estimated"}
+_RECEIVED = {savings.CAMERA_EXACT: "exact", savings.CAMERA_ESTIMATED: "estimated"}
 _COUNTERS = {
     "packets": ("vedette_camera_packets_total", "Video packets received."),
     "decoded": ("vedette_frames_decoded_total", "Frames decoded."),
@@ -32,7 +32,7 @@ _COUNTERS = {
     "unrecorded": ("vedette_packets_unrecorded_total", "Video packets that could not be kept: the disk was full."),
     "reconnects": ("vedette_camera_reconnects_total", "Times that a camera was connected to again."),
     "outbox_dropped": ("vedette_outbox_dropped_total", "Questions given up because the outbox was full."),
-    ledger.UPLINK: ("vedette_uplink_bytes_total", "Bytes sent up; without a camera: for no camera in particular."),
+    savings.UPLINK: ("vedette_uplink_bytes_total", "Bytes sent up; without a camera: for no camera in particular."),
 }
 
 
@@ -75,7 +75,7 @@ def _escape(value: str) -> str:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-def metrics(desk: AtDesk, request: Request) -> PlainTextResponse:
+def metrics(desk: Deps, request: Request) -> PlainTextResponse:
     """Counters count since this core started (`_total`), gauges tell the moment."""
     out = Exposition()
     _cameras(out, desk)
@@ -87,7 +87,7 @@ def metrics(desk: AtDesk, request: Request) -> PlainTextResponse:
     return PlainTextResponse(out.text(), media_type="text/plain; version=0.0.4")
 
 
-def _cameras(out: Exposition, desk: Desk) -> None:
+def _cameras(out: Exposition, desk: DashboardDeps) -> None:
     rows, states = desk.cameras.all(), get_args(CameraStateName)
     samples = [({"camera": row.name, "state": state}, float(row.state == state)) for row in rows for state in states]
     out.add("vedette_camera_state", "gauge", "1 for the state that the camera is in.", samples)
@@ -104,7 +104,7 @@ def _cameras(out: Exposition, desk: Desk) -> None:
     out.add("vedette_health_open", "gauge", "1 while it is so; without a camera: of the box.", lasting)
 
 
-def _meters(out: Exposition, desk: Desk) -> None:
+def _meters(out: Exposition, desk: DashboardDeps) -> None:
     totals = desk.meter.totals("start")
     for kind, (name, text) in _COUNTERS.items():
         samples = [({"camera": each.camera}, float(each.amount)) for each in totals if each.kind == kind]
@@ -136,9 +136,9 @@ def _meters(out: Exposition, desk: Desk) -> None:
     ]
     out.add("vedette_camera_bytes_total", "counter", "Bytes received from the camera.", received)
     kinds = [
-        ({"camera": each.camera, "what": each.kind.removeprefix(f"{ledger.UPLINK}_")}, float(each.amount))
+        ({"camera": each.camera, "what": each.kind.removeprefix(f"{savings.UPLINK}_")}, float(each.amount))
         for each in totals
-        if each.kind.startswith(f"{ledger.UPLINK}_")
+        if each.kind.startswith(f"{savings.UPLINK}_")
     ]
     out.add("vedette_uplink_bytes_by_purpose_total", "counter", "Bytes sent up whose purpose is known.", kinds)
 
@@ -156,8 +156,8 @@ def _ages(totals: Iterable[MeterTotal]) -> Iterator[tuple[Labels, Mapping[str, f
         yield {"camera": camera}, below, counts.get("sum", 0) / 1000
 
 
-def _alerts(out: Exposition, desk: Desk) -> None:
-    counts = desk.counts.now()
+def _alerts(out: Exposition, desk: DashboardDeps) -> None:
+    counts = desk.counts.read()
     out.add("vedette_alerts", "gauge", "Alerts in the store.", [({}, float(counts.total))])
     out.add("vedette_alerts_to_review", "gauge", "Alerts that nobody looked at.", [({}, float(counts.to_review))])
     verdicts = {"confirmed": counts.confirmed, "rejected": counts.rejected, "unsure": counts.unsure}
@@ -169,14 +169,14 @@ def _alerts(out: Exposition, desk: Desk) -> None:
         "Verdicts by the versions of box and judge: rejected ones disagree.",
         (
             ({name: value for name, value in asdict(group).items() if name != "count"}, float(group.count))
-            for group in opinions(desk.db)
+            for group in verdict_groups(desk.db)
         ),
     )
-    waiting = [({"state": state}, float(amount)) for state, amount in outbox(desk.db).items()]
+    waiting = [({"state": state}, float(amount)) for state, amount in escalations_by_state(desk.db).items()]
     out.add("vedette_outbox", "gauge", "Questions to the cloud that are not settled, by state.", waiting)
 
 
-def _targets(out: Exposition, desk: Desk) -> None:
+def _targets(out: Exposition, desk: DashboardDeps) -> None:
     found = desk.targets()
     outcomes = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
     ended: list[Sample] = [
@@ -193,8 +193,8 @@ def _targets(out: Exposition, desk: Desk) -> None:
     out.add("vedette_notify_failing", "gauge", "1 since a target's last message did not arrive.", ill)
 
 
-def _storage(out: Exposition, desk: Desk) -> None:
-    found = desk.storage.now()
+def _storage(out: Exposition, desk: DashboardDeps) -> None:
+    found = desk.storage.read()
     taken = [
         ({"camera": each.camera, "class": what}, float(amount))
         for each in found.cameras
@@ -215,7 +215,7 @@ def _storage(out: Exposition, desk: Desk) -> None:
         )
 
 
-def _process(out: Exposition, desk: Desk, viewers: int) -> None:
+def _process(out: Exposition, desk: DashboardDeps, viewers: int) -> None:
     if desk.link is not None:
         link = desk.link()
         out.add("vedette_link_up", "gauge", "1 while the uplink is connected.", [({}, float(link.up))])
@@ -234,10 +234,12 @@ def _process(out: Exposition, desk: Desk, viewers: int) -> None:
         out.add("vedette_frame_age_recent_seconds", "gauge", text, recent)
         out.add("vedette_ingest_rss_bytes", "gauge", "Memory of the ingest process.", [({}, state.rss_bytes)])
     out.add("vedette_dashboard_streams", "gauge", "Event streams open.", [({}, viewers)])
-    out.add("vedette_pictures_cut_total", "counter", "Live pictures cut for the dashboard.", [({}, desk.pictures.cuts)])
+    out.add(
+        "vedette_pictures_cut_total", "counter", "Live pictures cut for the dashboard.", [({}, desk.snapshots.cuts)]
+    )
 
 
-def outbox(db: Database) -> dict[str, int]:
+def escalations_by_state(db: Database) -> dict[str, int]:
     """How many questions are in each unsettled state."""
     with db.read() as connection:
         rows = connection.execute(

@@ -1,4 +1,4 @@
-"""Serves the dashboard: bind first, say where, stop without waiting for viewers."""
+"""Serves the dashboard over HTTP: binds first, reports where, stops without waiting for viewers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from appliance.errors import MissingPart
+from appliance.errors import MissingDependency
 
 CONNECTIONS_MAX = 200
 STOP_S_MAX = 3
@@ -103,7 +103,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise MissingPart(f"dashboard.host {host} is not an address of this machine: {error.strerror}") from None
+        raise MissingDependency(f"dashboard.host {host} is not an address of this machine: {error.strerror}") from None
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -111,8 +111,10 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            raise MissingPart(f"port {port} is taken by another program: set dashboard.port (0 takes any)") from None
-        raise MissingPart(f"the dashboard cannot listen on {host}:{port}: {error.strerror}") from None
+            raise MissingDependency(
+                f"port {port} is taken by another program: set dashboard.port (0 takes any)"
+            ) from None
+        raise MissingDependency(f"the dashboard cannot listen on {host}:{port}: {error.strerror}") from None
     listening.setblocking(False)
     return listening
 

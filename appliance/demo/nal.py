@@ -1,4 +1,4 @@
-"""NAL units of H.264 and HEVC: cutting them apart and knowing the parameter sets."""
+"""NAL units of H.264 and HEVC: cutting access units apart and reading parameter sets."""
 
 from __future__ import annotations
 

@@ -1,16 +1,22 @@
-"""RTSP 1.0 on the wire (RFC 2326): requests cut from a byte stream, and responses. No I/O."""
+"""RTSP 1.0 without I/O: requests, responses, the Transport header, Basic and Digest authentication."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 64
 _END = b"\r\n\r\n"
 _RESPONSE = b"RTSP/1.0 "
-REASONS = {
+STATUS_TEXTS = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
@@ -26,7 +32,7 @@ REASONS = {
 }
 
 
-class BadRequest(Exception):
+class BadRtspRequest(Exception):
     """What came is not RTSP, or is larger than it may be; the connection is answered with `status` and closed."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -35,7 +41,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RtspRequest:
     """One request. Header names are lower case."""
 
     method: str
@@ -47,7 +53,7 @@ class Request:
         return self.headers["cseq"]
 
 
-class RequestReader:
+class RtspRequestReader:
     """Cuts what one client sends into requests.
 
     State: bytes not yet understood, at most `HEAD_BYTES_MAX + BODY_BYTES_MAX`. Frames of interleaved data (receiver
@@ -58,10 +64,10 @@ class RequestReader:
     def __init__(self) -> None:
         self._pending = bytearray()
 
-    def feed(self, data: bytes) -> list[Request]:
+    def feed(self, data: bytes) -> list[RtspRequest]:
         """The requests that `data` completes. Raises BadRequest."""
         self._pending += data
-        found: list[Request] = []
+        found: list[RtspRequest] = []
         while self._pending:
             taken = self._take_one(found)
             if not taken:
@@ -69,7 +75,7 @@ class RequestReader:
             del self._pending[:taken]
         return found
 
-    def _take_one(self, found: list[Request]) -> int:
+    def _take_one(self, found: list[RtspRequest]) -> int:
         """Bytes that the next whole frame or request takes, 0 when it is not all here."""
         pending = self._pending
         if pending[:1] == b"$":
@@ -80,7 +86,7 @@ class RequestReader:
         end = pending.find(_END, 0, HEAD_BYTES_MAX)
         if end < 0:
             if len(pending) >= HEAD_BYTES_MAX:
-                raise BadRequest(431, f"a request head of more than {HEAD_BYTES_MAX} bytes")
+                raise BadRtspRequest(431, f"a request head of more than {HEAD_BYTES_MAX} bytes")
             _refuse_foreign(bytes(pending[:16]))
             return 0
         if pending.startswith(_RESPONSE):
@@ -96,43 +102,120 @@ class RequestReader:
 def _refuse_foreign(beginning: bytes) -> None:
     """Do not wait for the end of something that cannot be a request."""
     if any((byte < 0x20 and byte not in b"\r\n") or byte > 0x7E for byte in beginning):
-        raise BadRequest(400, "bytes that are not RTSP")
+        raise BadRtspRequest(400, "bytes that are not RTSP")
 
 
-def _parse(head: bytes) -> Request:
+def _parse(head: bytes) -> RtspRequest:
     try:
         first, *rest = head.decode("ascii").split("\r\n")
     except UnicodeDecodeError:
-        raise BadRequest(400, "bytes that are not RTSP") from None
+        raise BadRtspRequest(400, "bytes that are not RTSP") from None
     words = first.split(" ")
     if len(words) != 3 or not words[0].replace("_", "").isalpha():
-        raise BadRequest(400, "a first line that is not `METHOD url RTSP/1.0`")
+        raise BadRtspRequest(400, "a first line that is not `METHOD url RTSP/1.0`")
     if words[2] != "RTSP/1.0":
-        raise BadRequest(505 if words[2].startswith("RTSP/") else 400, "a protocol that is not RTSP/1.0")
+        raise BadRtspRequest(505 if words[2].startswith("RTSP/") else 400, "a protocol that is not RTSP/1.0")
     if len(rest) > HEADERS_MAX:
-        raise BadRequest(431, f"more than {HEADERS_MAX} headers")
+        raise BadRtspRequest(431, f"more than {HEADERS_MAX} headers")
     headers = {name.strip().lower(): value.strip() for name, colon, value in (line.partition(":") for line in rest)}
     cseq = headers.get("cseq", "")
     if not (cseq.isdigit() and len(cseq) < 12):
-        raise BadRequest(400, "a request without a CSeq number")
-    return Request(words[0], words[1], headers)
+        raise BadRtspRequest(400, "a request without a CSeq number")
+    return RtspRequest(words[0], words[1], headers)
 
 
-def _body_size(request: Request) -> int:
+def _body_size(request: RtspRequest) -> int:
     text = request.headers.get("content-length", "0")
     if not text.isdigit() or len(text) > 9:
-        raise BadRequest(400, "a Content-Length that is not a number")
+        raise BadRtspRequest(400, "a Content-Length that is not a number")
     if int(text) > BODY_BYTES_MAX:
-        raise BadRequest(413, f"a body of more than {BODY_BYTES_MAX} bytes")
+        raise BadRtspRequest(413, f"a body of more than {BODY_BYTES_MAX} bytes")
     return int(text)
 
 
-def response(status: int, cseq: str, headers: Iterable[tuple[str, str]] = (), body: str = "") -> bytes:
+def rtsp_response(status: int, cseq: str, headers: Iterable[tuple[str, str]] = (), body: str = "") -> bytes:
     """The bytes of one answer; `cseq` empty for a request that had none."""
-    lines = [f"RTSP/1.0 {status} {REASONS[status]}"]
+    lines = [f"RTSP/1.0 {status} {STATUS_TEXTS[status]}"]
     if cseq:
         lines.append(f"CSeq: {cseq}")
     lines += [f"{name}: {value}" for name, value in headers]
     if body:
         lines.append(f"Content-Length: {len(body.encode())}")
     return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+_INTERLEAVED = re.compile(r"interleaved=(\d{1,3})(?:-(\d{1,3}))?")
+
+
+def choose_channels(header: str) -> tuple[int, int] | None:
+    """The RTP and RTCP channels of the first offer that asks for TCP, or None: UDP and multicast are not served."""
+    for offer in header.split(","):
+        protocol, *parameters = (part.strip() for part in offer.split(";"))
+        if protocol.upper() == "RTP/AVP/TCP":
+            return _channels(parameters)
+    return None
+
+
+def _channels(parameters: list[str]) -> tuple[int, int] | None:
+    for parameter in parameters:
+        match = _INTERLEAVED.fullmatch(parameter)
+        if match:
+            first = int(match.group(1))
+            second = int(match.group(2) or first + 1)
+            return (first, second) if first != second and max(first, second) <= 255 else None
+    return 0, 1
+
+
+AuthScheme = Literal["basic", "digest"]
+REALM = "vedette-demo"
+_FIELD = re.compile(r'(\w+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
+
+
+class RtspAuthenticator:
+    """Knows the one user and decides whether an Authorization header proves the password.
+
+    State: none that changes. The nonce belongs to the connection that asks.
+    """
+
+    def __init__(self, user: str, password: str, schemes: Iterable[AuthScheme] = ("digest", "basic")) -> None:
+        self._user = user
+        self._password = password
+        self._schemes = tuple(schemes)
+
+    def challenges(self, nonce: str) -> list[str]:
+        """The WWW-Authenticate headers of a 401."""
+        offers = {
+            "digest": f'Digest realm="{REALM}", nonce="{nonce}", algorithm=MD5',
+            "basic": f'Basic realm="{REALM}"',
+        }
+        return [offers[scheme] for scheme in self._schemes]
+
+    def accepts(self, header: str, method: str, target: str, nonce: str) -> bool:
+        """Whether `header` (the Authorization header, may be empty) proves the password for this request."""
+        kind, _, rest = header.partition(" ")
+        if kind.lower() == "basic" and "basic" in self._schemes:
+            return self._basic(rest)
+        if kind.lower() == "digest" and "digest" in self._schemes:
+            return self._digest(rest, method, target, nonce)
+        return False
+
+    def _basic(self, encoded: str) -> bool:
+        try:
+            given = base64.b64decode(encoded.strip(), validate=True)
+        except (binascii.Error, ValueError):
+            return False
+        return hmac.compare_digest(given, f"{self._user}:{self._password}".encode())
+
+    def _digest(self, text: str, method: str, target: str, nonce: str) -> bool:
+        given = {name.lower(): quoted or bare for name, quoted, bare in _FIELD.findall(text)}
+        if (given.get("username"), given.get("nonce"), given.get("uri")) != (self._user, nonce, target):
+            return False
+        secret = _md5(f"{self._user}:{REALM}:{self._password}")
+        request = _md5(f"{method}:{target}")
+        middle = f"{nonce}:{given.get('nc', '')}:{given.get('cnonce', '')}:auth" if given.get("qop") else nonce
+        expected = _md5(f"{secret}:{middle}:{request}")
+        return hmac.compare_digest(expected.encode(), given.get("response", "").lower().encode())
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()

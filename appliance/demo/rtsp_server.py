@@ -1,14 +1,12 @@
-"""A small RTSP server that plays files as endless cameras, for the demo and for tests; on request it misbehaves.
-
-    python -m appliance.demo.rtsp_server --port 8554 yard=fixtures/clips/yard.mp4 gate=fixtures/clips/gate.mp4
-
-H.264 and HEVC, RTP inside the RTSP connection (RFC 2326, 10.12), Basic and Digest authentication.
+"""RTSP server that plays files as endless cameras, for the demo and for tests, with faults on request (cut, stall,
+hang, drip, garbage).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -16,28 +14,147 @@ import random
 import re
 import signal
 import sys
+import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from appliance.clock import Clock, SystemClock
-from appliance.demo.auth import Authenticator, Scheme
-from appliance.demo.clip import LoopingClip
-from appliance.demo.mounts import Mount
-from appliance.demo.rtp import interleaved
-from appliance.demo.rtsp_house import Guest, Limits, SessionInfo
-from appliance.demo.rtsp_session import Session
-from appliance.demo.rtsp_thread import RunningServer
-from appliance.errors import MissingPart, UsageError, VedetteError, redact
+from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.rtp_sdp import interleaved
+from appliance.demo.rtsp_message import AuthScheme, RtspAuthenticator
+from appliance.demo.rtsp_mount import Mount
+from appliance.demo.rtsp_session import RtspLimits, RtspSession, ServerSession, SessionInfo
+from appliance.errors import MissingDependency, UsageError, VedetteError, redact
 from appliance.telemetry import configure_logging
+
+logger = logging.getLogger(__name__)
+
+CALL_S_MAX = 15.0
+CallResult = TypeVar("CallResult")
+
+
+class RtspServerThread:
+    """A server that runs while the `with` block does.
+
+    State: the server and its event loop. Owner: the thread `rtsp-server`. Every method may be called from any thread
+    and returns when the server has done it.
+    """
+
+    def __init__(self, make: Callable[[], RtspServer]) -> None:
+        self._make = make
+        self._ready: concurrent.futures.Future[RtspServer] = concurrent.futures.Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="rtsp-server", daemon=True)
+
+    def __enter__(self) -> RtspServerThread:
+        self._thread.start()
+        self._ready.result(CALL_S_MAX)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(CALL_S_MAX)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def url(self, name: str, *, credentials: bool = True) -> str:
+        """Where `name` is to be seen, with the user and password if there are any."""
+        return self._server.url(name, credentials=credentials)
+
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        """What each client did, those that are gone first."""
+        return self._call(self._server.sessions)
+
+    @property
+    def warnings(self) -> Mapping[str, int]:
+        """How often clients misbehaved, by kind."""
+        return self._call(lambda: self._server.warnings)
+
+    def cut(self, mount: str | None = None, *, reset: bool = False) -> None:
+        """Close the connections of those who watch."""
+        self._call(lambda: self._server.cut(mount, reset=reset))
+
+    def stall(self, mount: str | None = None) -> None:
+        """Keep connections open and send no media."""
+        self._call(lambda: self._server.stall(mount))
+
+    def hang(self, mount: str | None = None) -> None:
+        """Keep connections open and say nothing at all."""
+        self._call(lambda: self._server.hang(mount))
+
+    def drip(self, mount: str | None = None, *, bytes_per_s: float = 2000.0) -> None:
+        """Send this slowly."""
+        self._call(lambda: self._server.drip(mount, bytes_per_s=bytes_per_s))
+
+    def garbage(self, mount: str | None = None, *, size: int = 4096, framed: bool = False) -> None:
+        """Send bytes that are no RTP."""
+        self._call(lambda: self._server.garbage(mount, size=size, framed=framed))
+
+    def refuse(self) -> None:
+        """Stop listening and reset all connections."""
+        self._call(self._server.refuse)
+
+    def listen(self) -> None:
+        """Listen again, on the same port."""
+        self._await(self._server.listen)
+
+    def resume(self, mount: str | None = None) -> None:
+        """End stall, hang, drip and refuse."""
+        self._await(lambda: self._server.resume(mount))
+
+    def change(self, mount: str, path: Path | str) -> None:
+        """Go on with another file in the middle of the stream."""
+        self._await(lambda: self._server.change(mount, path))
+
+    def jump_back(self, mount: str, seconds: float) -> None:
+        """Set the timestamps of `mount` back."""
+        self._call(lambda: self._server.jump_back(mount, seconds))
+
+    @property
+    def _server(self) -> RtspServer:
+        return self._ready.result(0)
+
+    def _run(self) -> None:
+        asyncio.run(self._live())
+
+    async def _live(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        try:
+            server = self._make()
+            await server.start()
+        except VedetteError as error:
+            self._ready.set_exception(error)
+            return
+        self._ready.set_result(server)
+        await self._stop.wait()
+        await server.stop()
+
+    def _call(self, action: Callable[[], CallResult]) -> CallResult:
+        async def once() -> CallResult:
+            return action()
+
+        return self._await(once)
+
+    def _await(self, action: Callable[[], Coroutine[Any, Any, CallResult]]) -> CallResult:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(action(), self._loop).result(CALL_S_MAX)
+
 
 CLIENTS_MAX = 64
 ENDED_KEPT_MAX = 256
 TICK_S = 0.5
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}(/[A-Za-z0-9_.-]{1,64})*")
-
-logger = logging.getLogger(__name__)
 
 
 class RtspServer:
@@ -56,14 +173,14 @@ class RtspServer:
         port: int = 0,
         user: str = "",
         password: str = "",
-        schemes: Iterable[Scheme] = ("digest", "basic"),
-        limits: Limits | None = None,
+        schemes: Iterable[AuthScheme] = ("digest", "basic"),
+        limits: RtspLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Opens the clips. Raises SourceRefused for one that cannot be served, UsageError for a bad mount name."""
         self.clock = clock or SystemClock()
-        self.limits = limits or Limits()
-        self.authenticator = Authenticator(user, password, schemes) if user else None
+        self.limits = limits or RtspLimits()
+        self.authenticator = RtspAuthenticator(user, password, schemes) if user else None
         self.mounts = {
             _checked(name): Mount(name, LoopingClip(Path(path)), self.clock) for name, path in mounts.items()
         }
@@ -72,7 +189,7 @@ class RtspServer:
         self._credentials = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
         self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
-        self._sessions: set[Guest] = set()
+        self._sessions: set[ServerSession] = set()
         self._ended: deque[SessionInfo] = deque(maxlen=ENDED_KEPT_MAX)
         self._complaints: Counter[str] = Counter()
         self._random = random.Random(0)
@@ -84,11 +201,11 @@ class RtspServer:
         port: int = 0,
         user: str = "",
         password: str = "",
-        schemes: Iterable[Scheme] = ("digest", "basic"),
-        limits: Limits | None = None,
-    ) -> RunningServer:
+        schemes: Iterable[AuthScheme] = ("digest", "basic"),
+        limits: RtspLimits | None = None,
+    ) -> RtspServerThread:
         """A context manager that runs a server in a thread of its own: `with RtspServer.in_thread(...) as server:`."""
-        return RunningServer(
+        return RtspServerThread(
             lambda: RtspServer(mounts, port=port, user=user, password=password, schemes=schemes, limits=limits)
         )
 
@@ -114,7 +231,7 @@ class RtspServer:
         return (*self._ended, *(session.info() for session in self._sessions))
 
     @property
-    def complaints(self) -> Mapping[str, int]:
+    def warnings(self) -> Mapping[str, int]:
         """How often clients misbehaved, by kind."""
         return dict(self._complaints)
 
@@ -160,9 +277,11 @@ class RtspServer:
             return
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: Session(self), self.host, self.port, backlog=CLIENTS_MAX)
+            self._listener = await loop.create_server(
+                lambda: RtspSession(self), self.host, self.port, backlog=CLIENTS_MAX
+            )
         except OSError as error:
-            raise MissingPart(
+            raise MissingDependency(
                 f"cannot listen on {self.host}:{self.port} ({os.strerror(error.errno or 0)}); choose another --port"
             ) from None
         self.port = self._listener.sockets[0].getsockname()[1]
@@ -184,19 +303,19 @@ class RtspServer:
 
     # -- rtsp_session.House
 
-    def admit(self, session: Guest) -> bool:
+    def admit(self, session: ServerSession) -> bool:
         if len(self._sessions) >= CLIENTS_MAX or self._listener is None:
-            self.complain("more clients than may watch", "")
+            self.warn_once("more clients than may watch", "")
             return False
         self._sessions.add(session)
         return True
 
-    def ended(self, session: Guest) -> None:
+    def ended(self, session: ServerSession) -> None:
         if session in self._sessions:
             self._sessions.discard(session)
             self._ended.append(session.info())
 
-    def complain(self, kind: str, peer: str) -> None:
+    def warn_once(self, kind: str, peer: str) -> None:
         self._complaints[kind] += 1
         if self._complaints[kind] == 1:
             logger.warning("%s%s (said once)", kind, f" from {peer}" if peer else "")
@@ -210,7 +329,7 @@ class RtspServer:
     def _mounts(self, name: str | None) -> Iterable[Mount]:
         return self.mounts.values() if name is None else (self.mounts[name],)
 
-    def _of(self, name: str | None) -> list[Guest]:
+    def _of(self, name: str | None) -> list[ServerSession]:
         return [
             session
             for session in self._sessions

@@ -1,39 +1,108 @@
-"""One client of the RTSP server: its requests, its place in the state machine, and the bytes it is sent."""
+"""One client of the RTSP server: its requests, the RTSP state machine, and the packets it is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
-from appliance.demo.mounts import Mount, SentUnit
-from appliance.demo.rtp import interleaved
-from appliance.demo.rtsp_house import House, SessionInfo, State
-from appliance.demo.rtsp_message import BadRequest, Request, RequestReader, response
-from appliance.demo.sdp import TRACK
-from appliance.demo.transport import choose_channels
+from appliance.clock import Clock
+from appliance.demo.rtp_sdp import TRACK, interleaved
+from appliance.demo.rtsp_message import (
+    BadRtspRequest,
+    RtspAuthenticator,
+    RtspRequest,
+    RtspRequestReader,
+    choose_channels,
+    rtsp_response,
+)
+from appliance.demo.rtsp_mount import Mount, SentUnit
+
+RtspState = Literal["init", "ready", "playing", "closed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RtspLimits:
+    """What one client may cost: silence before it is closed, and bytes it may leave unread."""
+
+    session_timeout_s: float = 60.0
+    buffer_bytes_max: int = 12 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """What a session did. bytes_sent: everything the kernel took for this client (after a reset: at most that)."""
+
+    mount: str
+    peer: str
+    agent: str
+    state: RtspState
+    bytes_sent: int
+    packets_sent: int
+    ended: str
+
+
+class ServerSession(Protocol):
+    """A session, as the server keeps it."""
+
+    @property
+    def mount(self) -> Mount | None: ...
+
+    def info(self) -> SessionInfo: ...
+
+    def tick(self) -> None: ...
+
+    def cut(self, why: str, *, reset: bool = False) -> None: ...
+
+    def send_raw(self, data: bytes) -> None: ...
+
+
+class SessionHost(Protocol):
+    """What a session needs of the server."""
+
+    @property
+    def mounts(self) -> Mapping[str, Mount]: ...
+
+    @property
+    def authenticator(self) -> RtspAuthenticator | None: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def limits(self) -> RtspLimits: ...
+
+    def admit(self, session: ServerSession) -> bool: ...
+
+    def ended(self, session: ServerSession) -> None: ...
+
+    def warn_once(self, kind: str, peer: str) -> None: ...
+
 
 METHODS = "OPTIONS, DESCRIBE, SETUP, PLAY, PAUSE, TEARDOWN, GET_PARAMETER, SET_PARAMETER"
 REPORT_S = 5.0
 REFUSALS_MAX = 8
 
 
-class Session(asyncio.Protocol):
+class RtspSession(asyncio.Protocol):
     """A connection and the RTSP session inside it (one at most, as cameras do).
 
     State: as in RFC 2326, A.2: init, ready, playing. Owner: the server's event loop. Invariant: it holds at most
     `limits.buffer_bytes_max` for a client that does not read; one that falls further behind is cut.
     """
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: SessionHost) -> None:
         self._house = house
-        self._reader = RequestReader()
+        self._reader = RtspRequestReader()
         self._transport: asyncio.Transport | None = None
         self._nonce = secrets.token_hex(16)
         self._id = ""
         self._mount: Mount | None = None
         self._channels = (0, 1)
-        self._state: State = "init"
+        self._state: RtspState = "init"
         self._written = 0
         self._packets = 0
         self._octets = 0
@@ -60,8 +129,8 @@ class Session(asyncio.Protocol):
         try:
             for request in self._reader.feed(data):
                 self._answer(request)
-        except BadRequest as error:
-            self._house.complain(str(error), self._peer)
+        except BadRtspRequest as error:
+            self._house.warn_once(str(error), self._peer)
             self._reply(error.status, "")
             self.cut(str(error))
 
@@ -121,7 +190,7 @@ class Session(asyncio.Protocol):
         transport.write(data)
         self._written += len(data)
         if transport.get_write_buffer_size() > self._house.limits.buffer_bytes_max:
-            self._house.complain("a client that reads too slowly", self._peer)
+            self._house.warn_once("a client that reads too slowly", self._peer)
             self.cut("read too slowly", reset=True)
 
     def framed(self, unit: SentUnit) -> bytes:
@@ -133,7 +202,7 @@ class Session(asyncio.Protocol):
 
     # -- requests
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: RtspRequest) -> None:
         self._agent = request.headers.get("user-agent", self._agent)[:80]
         mount = self._find(request.target)
         if self._transport is None or self._transport.is_closing() or (mount is not None and mount.faults.hung):
@@ -147,7 +216,7 @@ class Session(asyncio.Protocol):
         else:
             self._perform(request, mount)
 
-    def _perform(self, request: Request, mount: Mount | None) -> None:
+    def _perform(self, request: RtspRequest, mount: Mount | None) -> None:
         actions = {
             "DESCRIBE": self._describe,
             "SETUP": self._setup,
@@ -164,12 +233,12 @@ class Session(asyncio.Protocol):
         else:
             actions[request.method](request, mount)
 
-    def _describe(self, request: Request, mount: Mount) -> None:
+    def _describe(self, request: RtspRequest, mount: Mount) -> None:
         base = request.target.rstrip("/") + "/"
         headers = [("Content-Base", base), ("Content-Type", "application/sdp"), ("Cache-Control", "no-cache")]
         self._reply(200, request.cseq, headers, mount.description.to_sdp(self._own_host()))
 
-    def _setup(self, request: Request, mount: Mount) -> None:
+    def _setup(self, request: RtspRequest, mount: Mount) -> None:
         if self._state == "playing" or (self._id and not self._is_session(request)):
             self._reply(455 if self._state == "playing" else 454, request.cseq)
             return
@@ -182,7 +251,7 @@ class Session(asyncio.Protocol):
         given = f"RTP/AVP/TCP;unicast;interleaved={channels[0]}-{channels[1]};ssrc={mount.ssrc:08X};mode=PLAY"
         self._reply(200, request.cseq, [("Transport", given), *self._session_headers()])
 
-    def _play(self, request: Request, mount: Mount) -> None:
+    def _play(self, request: RtspRequest, mount: Mount) -> None:
         if not self._in_session(request, mount):
             return
         headers = [("Range", "npt=now-"), *self._session_headers()]
@@ -196,13 +265,13 @@ class Session(asyncio.Protocol):
         self._state = "playing"
         mount.join(self)
 
-    def _pause(self, request: Request, mount: Mount) -> None:
+    def _pause(self, request: RtspRequest, mount: Mount) -> None:
         if not self._in_session(request, mount):
             return
         self._leave()
         self._reply(200, request.cseq, self._session_headers())
 
-    def _teardown(self, request: Request, mount: Mount) -> None:
+    def _teardown(self, request: RtspRequest, mount: Mount) -> None:
         if not self._in_session(request, mount):
             return
         self._reply(200, request.cseq, [("Session", self._id)])
@@ -211,21 +280,21 @@ class Session(asyncio.Protocol):
 
     # -- pieces
 
-    def _authorized(self, request: Request) -> bool:
+    def _authorized(self, request: RtspRequest) -> bool:
         gate = self._house.authenticator
         header = request.headers.get("authorization", "")
         return gate is None or gate.accepts(header, request.method, request.target, self._nonce)
 
-    def _challenge(self, request: Request) -> None:
+    def _challenge(self, request: RtspRequest) -> None:
         assert self._house.authenticator is not None
         offers = self._house.authenticator.challenges(self._nonce)
         self._reply(401, request.cseq, [("WWW-Authenticate", offer) for offer in offers])
         self._refusals += 1
         if self._refusals >= REFUSALS_MAX:
-            self._house.complain("a client that keeps guessing the password", self._peer)
+            self._house.warn_once("a client that keeps guessing the password", self._peer)
             self.cut("not authorized")
 
-    def _in_session(self, request: Request, mount: Mount) -> bool:
+    def _in_session(self, request: RtspRequest, mount: Mount) -> bool:
         """Whether the request belongs to the session that was set up; answers it if not."""
         if self._state == "init":
             self._reply(455, request.cseq)
@@ -235,7 +304,7 @@ class Session(asyncio.Protocol):
             return True
         return False
 
-    def _is_session(self, request: Request) -> bool:
+    def _is_session(self, request: RtspRequest) -> bool:
         return request.headers.get("session", "").partition(";")[0].strip() == self._id
 
     def _session_headers(self) -> list[tuple[str, str]]:
@@ -259,10 +328,10 @@ class Session(asyncio.Protocol):
             self._state = "ready"
 
     def _send_report(self, now: float) -> None:
-        report = self._mount.report(self._packets, self._octets) if self._mount else None
+        report = self._mount.rtcp_report(self._packets, self._octets) if self._mount else None
         if report is not None:
             self._report_at = now + REPORT_S
             self.send_raw(interleaved(self._channels[1], report))
 
     def _reply(self, status: int, cseq: str, headers: list[tuple[str, str]] | None = None, body: str = "") -> None:
-        self.send_raw(response(status, cseq, headers or [], body))
+        self.send_raw(rtsp_response(status, cseq, headers or [], body))

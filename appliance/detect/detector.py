@@ -1,22 +1,22 @@
-"""What every detector can do, and how the one a site file asks for is made."""
+"""The ObjectDetector port, how a configured detector is loaded, and wrappers around one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect import bundle, labels
-from appliance.detect.hog import HogDetector
+from appliance.detect import class_labels, model_files
+from appliance.detect.hog_detector import HogDetector
+from appliance.detector_config import DetectorConfig
 from appliance.errors import ModelError
-from appliance.model import Detector
 from appliance.types import Detections
 
 if TYPE_CHECKING:
-    from appliance.detect.onnx import OnnxDetector
+    from appliance.detect.onnx_detector import OnnxDetector
 
 
 class ObjectDetector(Protocol):
@@ -50,7 +50,17 @@ class ObjectDetector(Protocol):
         ...
 
 
-def load(settings: Detector) -> OnnxDetector | HogDetector:
+@runtime_checkable
+class VariableInput(Protocol):
+    """A detector to which a part of the picture costs less than the whole one. Optional; see `Examiner.picture`."""
+
+    @property
+    def shape_step(self) -> int:
+        """A picture costs by its area, its sides rounded up to multiples of this; 0: as much as a whole one."""
+        ...
+
+
+def load(settings: DetectorConfig) -> OnnxDetector | HogDetector:
     """Find, check and warm up the detector that is asked for. Raises ModelError or MissingPart.
 
     `auto` is the network that comes with Vedette and, where that cannot be loaded, builtin:hog with a warning. A
@@ -58,19 +68,21 @@ def load(settings: Detector) -> OnnxDetector | HogDetector:
     Sets OpenCV's thread count for the whole process to `settings.threads`.
     """
     cv2.setNumThreads(settings.threads)
-    if settings.model == bundle.HOG:
+    if settings.model == model_files.HOG_MODEL:
         return HogDetector(score_min=settings.score_min)
-    if settings.model == bundle.AUTO:
+    if settings.model == model_files.AUTO_MODEL:
         try:
-            return _network(settings, bundle.OWN)
+            return _load_network(settings, model_files.OWN_MODEL)
         except ModelError as error:
             return HogDetector(score_min=settings.score_min, instead=str(error))
-    return _network(settings, settings.model)
+    return _load_network(settings, settings.model)
 
 
-def _network(settings: Detector, model: str) -> OnnxDetector:
-    found = bundle.find(model, precision=settings.precision)
-    from appliance.detect.onnx import OnnxDetector  # a back end is loaded when it is chosen: it may not be installed
+def _load_network(settings: DetectorConfig, model: str) -> OnnxDetector:
+    found = model_files.find_model(model, precision=settings.precision)
+    from appliance.detect.onnx_detector import (
+        OnnxDetector,  # a back end is loaded when it is chosen: it may not be installed
+    )
 
     return OnnxDetector(
         found.path,
@@ -78,6 +90,55 @@ def _network(settings: Detector, model: str) -> OnnxDetector:
         threads=settings.threads,
         device=settings.device,
         head=settings.head if settings.head != "auto" else found.head,
-        label_names=labels.read(settings.labels) if settings.labels else found.labels,
+        label_names=class_labels.read(settings.labels) if settings.labels else found.labels,
         bf16=found.bf16,
     )
+
+
+class DetectorProxy:
+    """An ObjectDetector that is another one, but for what its heirs change.
+
+    It says nothing of parts of pictures (`ingest.ports.Elastic`): an heir that may be shown some says so itself.
+    """
+
+    def __init__(self, detector: ObjectDetector) -> None:
+        self._detector = detector
+
+    @property
+    def name(self) -> str:
+        return self._detector.name
+
+    @property
+    def warning(self) -> str:
+        return self._detector.warning
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self._detector.labels
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return self._detector.picture_size(width, height)
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Raises DetectorError."""
+        return self._detector.detect(pictures)
+
+
+class UpscalingDetector(DetectorProxy):
+    """An ObjectDetector that enlarges small pictures too.
+
+    A detector of free shape takes a small picture for a part of one and keeps its scale; whoever looks at stills and
+    cut-outs of any size (a second look, a labelled set) wants them as large as it can see them.
+    """
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """As the detector's own, each picture filling its input."""
+        return self._detector.detect([self._enlarged(picture) for picture in pictures])
+
+    def _enlarged(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if picture.ndim != 3 or picture.size == 0:
+            return picture  # the detector says what is wrong with it
+        size = self._detector.picture_size(picture.shape[1], picture.shape[0])
+        if size[0] <= picture.shape[1]:
+            return picture
+        return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR), np.uint8)

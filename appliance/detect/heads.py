@@ -1,4 +1,4 @@
-"""Output heads: how the numbers a network answers with become boxes. Chosen by layout and metadata, never by name."""
+"""Output heads: how a network's output arrays become boxes. Chosen by layout and metadata, never by file name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.letterbox import Placing
-from appliance.detect.suppress import gather, suppress
+from appliance.detect.nms import non_maximum_suppression, to_detections
 from appliance.types import Detections
 
 Array = NDArray[np.generic]
@@ -28,7 +28,7 @@ class UnknownLayout(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TrialOutput:
     """What a network is like, learnt from a trial run on a grey picture.
 
     size: (width, height) of its picture input; outputs: name to array, batch of one; sizes_input: the name of a second
@@ -44,7 +44,7 @@ class Answer:
         return ", ".join(f"{name} {list(array.shape)}" for name, array in self.outputs.items())
 
 
-class Head(Protocol):
+class OutputHead(Protocol):
     """One way of answering. `classes` is None where the layout does not tell how many there are."""
 
     @property
@@ -92,8 +92,8 @@ class YoloxHead:
             cells = self.cells[some[keep]]
             centres = (centres + cells[:, :2]) * cells[:, 2:]
             sizes = np.exp(np.minimum(sizes, 12.0)) * cells[:, 2:]
-        found = gather(_corners(centres, sizes), scores[keep], class_ids[keep])
-        return suppress(found, 0.6, per_class=True)
+        found = to_detections(_corners(centres, sizes), scores[keep], class_ids[keep])
+        return non_maximum_suppression(found, 0.6, per_class=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class YoloHead:
         best = columns[4:].max(axis=0)
         columns = columns[:, np.flatnonzero(best >= score_min)]
         class_ids, scores = columns[4:].argmax(axis=0), columns[4:].max(axis=0, initial=0.0)
-        found = gather(_corners(columns[:2].T, columns[2:4].T), scores, class_ids)
-        return suppress(found, 0.6, per_class=True)
+        found = to_detections(_corners(columns[:2].T, columns[2:4].T), scores, class_ids)
+        return non_maximum_suppression(found, 0.6, per_class=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class EndToEndHead:
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
         rows = rows[rows[:, 4] >= score_min]
-        return gather(rows[:, :4], rows[:, 4], rows[:, 5])
+        return to_detections(rows[:, :4], rows[:, 4], rows[:, 5])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +153,11 @@ class DetrHead:
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
         scores = np.asarray(outputs[self.scores][0], np.float32)
         keep = np.flatnonzero(scores >= score_min)
-        found = gather(outputs[self.boxes][0][keep], scores[keep], outputs[self.labels][0][keep])
-        return suppress(found, 0.7, per_class=False)
+        found = to_detections(outputs[self.boxes][0][keep], scores[keep], outputs[self.labels][0][keep])
+        return non_maximum_suppression(found, 0.7, per_class=False)
 
 
-def choose(answer: Answer, wanted: HeadName = "auto") -> Head:
+def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
     """The head that fits `answer`. Raises UnknownLayout; `wanted` settles what shapes alone cannot."""
     task = answer.metadata.get("task", "detect")
     if task != "detect":
@@ -169,14 +169,14 @@ def choose(answer: Answer, wanted: HeadName = "auto") -> Head:
     raise UnknownLayout("its outputs fit no known layout")
 
 
-def resized(head: Head, size: tuple[int, int]) -> Head:
+def resized_head(head: OutputHead, size: tuple[int, int]) -> OutputHead:
     """The same head for a network whose input is now `size`, (width, height)."""
     if isinstance(head, YoloxHead) and head.cells is not None:
         return replace(head, cells=_cells(size, head.strides))
     return head
 
 
-def _detr(answer: Answer) -> DetrHead:
+def _detr(answer: TrialOutput) -> DetrHead:
     if not answer.sizes_input:
         raise UnknownLayout("it has no second input orig_target_sizes [1, 2], so the unit of its boxes is unknown")
     boxes = [name for name, array in answer.outputs.items() if array.ndim == 3 and array.shape[2] == 4]
@@ -188,13 +188,13 @@ def _detr(answer: Answer) -> DetrHead:
     return DetrHead(labels[0], boxes[0], scores[0])
 
 
-def _yolo_family(answer: Answer, wanted: HeadName) -> Head:
+def _yolo_family(answer: TrialOutput, wanted: HeadName) -> OutputHead:
     (name, array), *_ = answer.outputs.items()
     if array.ndim != 3 or array.shape[0] != 1:
         raise UnknownLayout("its output is not [1, rows, columns]")
     _, rows, columns = array.shape
     anchors = {_anchors(answer.size, strides): strides for strides in STRIDES}
-    fits: list[Head] = []
+    fits: list[OutputHead] = []
     if wanted in ("auto", "yolox") and rows in anchors and columns >= 6:
         strides = anchors[rows]
         raw = not _in_pixels(answer.size, np.asarray(array[0], np.float32))

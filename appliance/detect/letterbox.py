@@ -1,4 +1,4 @@
-"""How a picture is laid into a network's input, and how boxes come back out of it."""
+"""How a frame is placed in a network's input, and how boxes are mapped back to the frame."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Placing = Literal["stretch", "corner", "centre"]
 GREY = 114
 
 
-def fitted(laid: int, full: int, step: int) -> int:
+def fitted_side(laid: int, full: int, step: int) -> int:
     """The side of an input for `laid` pixels in its middle, where the whole input has `full`.
 
     As many steps are left out on one side as on the other, so that the picture meets the network's grid where it does
@@ -54,7 +54,7 @@ class Letterbox:
         if self.step == 0:
             return self.width, self.height
         across, down = self._laid_size(width, height)
-        return fitted(across, self.width, self.step), fitted(down, self.height, self.step)
+        return fitted_side(across, self.width, self.step), fitted_side(down, self.height, self.step)
 
     def lay(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """BGR uint8 (H, W, 3) of any size to BGR uint8 (height, width, 3) of `input_size`."""

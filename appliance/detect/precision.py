@@ -1,8 +1,4 @@
-"""In which precision the network runs on this machine: the fastest of those that are known to be as accurate.
-
-What is known of accuracy is data, `models/models.toml`; what is fast is measured here, once, and remembered in the
-storage folder until the CPU, the network or ONNX Runtime are others. See docs/detector.md.
-"""
+"""Chooses the precision in which a network runs on this machine: the fastest of those known to be as accurate."""
 
 from __future__ import annotations
 
@@ -17,24 +13,24 @@ from pathlib import Path
 import numpy as np
 
 from appliance.clock import process_cpu_s
-from appliance.detect import bundle, cpu, detector
+from appliance.detect import detector, model_files
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.digest import sha256_of
+from appliance.detect.model_files import sha256_of
+from appliance.detector_config import DetectorConfig, Precision
 from appliance.errors import ModelError
-from appliance.model import Detector, Precision
 
 FILE = "detector-precision.json"
 FILE_BYTES_MAX = 64 * 1024
 GAIN_MIN = 0.05  # a precision that is not at least this much faster than the file's own is not worth a change
 ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5
-PICTURE = (1280, 720)
+TRIAL_SIZE = (1280, 720)
 
 log = logging.getLogger(__name__)
-Spent = Callable[[], float]
+CpuSeconds = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PrecisionChoice:
     """What was measured, and what follows. cpu_ms: CPU time of one look at a 16:9 picture, the median, by precision;
     basis: what it was measured on; a choice for another basis is out of date.
     """
@@ -50,19 +46,19 @@ class Choice:
         return f"{self.precision}, by measurement on this CPU: {listed} a look"
 
 
-def settled(settings: Detector, folder: Path, spent: Spent = process_cpu_s) -> Detector:
+def settle_precision(settings: DetectorConfig, folder: Path, spent: CpuSeconds = process_cpu_s) -> DetectorConfig:
     """`settings` with the precision that this machine runs fastest, where they leave it open.
 
     The first time it is measured, which takes a second or two of one core, and remembered in `folder`. What cannot be
     measured or remembered is a line in the log, never an error: the network then runs as its file is.
     """
-    variants = candidates(settings)
+    variants = candidate_precisions(settings)
     if len(variants) < 2:
         return settings
-    known = remembered(settings, folder)
+    known = remembered_choice(settings, folder)
     if known is None:
         try:
-            known = measured(settings, variants, spent)
+            known = measure_precisions(settings, variants, spent)
         except ModelError as error:
             log.warning("detector.precision: not measured, so it stays as the file is: %s", error)
             return settings
@@ -71,15 +67,15 @@ def settled(settings: Detector, folder: Path, spent: Spent = process_cpu_s) -> D
     return settings.model_copy(update={"precision": known.precision})
 
 
-def as_remembered(settings: Detector, folder: Path) -> Detector:
+def with_remembered_precision(settings: DetectorConfig, folder: Path) -> DetectorConfig:
     """`settings` with the precision that the box of this storage folder runs in, if known; nothing is measured."""
-    known = remembered(settings, folder)
+    known = remembered_choice(settings, folder)
     return settings if known is None else settings.model_copy(update={"precision": known.precision})
 
 
-def remembered(settings: Detector, folder: Path) -> Choice | None:
+def remembered_choice(settings: DetectorConfig, folder: Path) -> PrecisionChoice | None:
     """The choice kept in `folder`, if precision is left open and nothing that it was measured on has changed."""
-    variants = candidates(settings)
+    variants = candidate_precisions(settings)
     if len(variants) < 2:
         return None
     try:
@@ -87,28 +83,34 @@ def remembered(settings: Detector, folder: Path) -> Choice | None:
         if path.stat().st_size > FILE_BYTES_MAX:
             return None
         row = json.loads(path.read_text(encoding="utf-8"))
-        choice = Choice(row["precision"], {name: float(ms) for name, ms in row["cpu_ms"].items()}, row["basis"])
+        choice = PrecisionChoice(
+            row["precision"], {name: float(ms) for name, ms in row["cpu_ms"].items()}, row["basis"]
+        )
         fits = choice.precision in variants and choice.basis == basis(settings, variants)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ModelError):
         return None  # absent or damaged: it is measured again
     return choice if fits else None
 
 
-def candidates(settings: Detector) -> tuple[Precision, ...]:
+def candidate_precisions(settings: DetectorConfig) -> tuple[Precision, ...]:
     """The precisions among which `auto` may choose, the file's own first. () where it is not left open."""
-    if settings.precision != "auto" or settings.device != "cpu" or settings.model == bundle.HOG:
+    if settings.precision != "auto" or settings.device != "cpu" or settings.model == model_files.HOG_MODEL:
         return ()
     try:
-        return bundle.as_accurate(bundle.OWN if settings.model == bundle.AUTO else settings.model)
+        return model_files.accurate_precisions(
+            model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+        )
     except ModelError:
         return ()  # whoever loads it says what is wrong
 
 
-def measured(settings: Detector, variants: Sequence[Precision], spent: Spent = process_cpu_s) -> Choice:
+def measure_precisions(
+    settings: DetectorConfig, variants: Sequence[Precision], spent: CpuSeconds = process_cpu_s
+) -> PrecisionChoice:
     """Look at the same picture with each, in turns, so that whatever else the machine does falls on all alike."""
     measured_on = basis(settings, variants)  # a file that is not what it should be ends it here
     eyes = {name: detector.load(settings.model_copy(update={"precision": name})) for name in variants}
-    picture = _picture(next(iter(eyes.values())))
+    picture = _trial_frame(next(iter(eyes.values())))
     times: dict[Precision, list[float]] = {name: [] for name in variants}
     began = spent()
     for done in range(1 + ROUNDS_MAX):
@@ -120,17 +122,19 @@ def measured(settings: Detector, variants: Sequence[Precision], spent: Spent = p
         if done >= ROUNDS_MIN and spent() - began > SPENT_S_MAX:
             break
     cpu_ms: dict[Precision, float] = {name: round(statistics.median(each), 2) for name, each in times.items()}
-    return Choice(_fastest(cpu_ms), cpu_ms, measured_on)
+    return PrecisionChoice(_fastest(cpu_ms), cpu_ms, measured_on)
 
 
-def basis(settings: Detector, variants: Sequence[Precision]) -> dict[str, str]:
+def basis(settings: DetectorConfig, variants: Sequence[Precision]) -> dict[str, str]:
     """Everything that a measurement depends on."""
-    from appliance.detect.onnx import RUNTIME  # as in detector.py: a back end is loaded when there is one to use
+    from appliance.detect.onnx_detector import (
+        RUNTIME,  # as in detector.py: a back end is loaded when there is one to use
+    )
 
-    model = bundle.OWN if settings.model == bundle.AUTO else settings.model
-    files = {f"file.{name}": sha256_of(bundle.find(model, precision=name).path) for name in variants}
+    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    files = {f"file.{name}": sha256_of(model_files.find_model(model, precision=name).path) for name in variants}
     return {
-        "cpu": cpu.name(),
+        "cpu": model_files.cpu_name(),
         "cores": str(os.cpu_count()),
         "runtime": RUNTIME,
         "threads": str(settings.threads),
@@ -145,13 +149,13 @@ def _fastest(cpu_ms: Mapping[Precision, float]) -> Precision:
     return best if cpu_ms[best] <= cpu_ms[own] * (1 - GAIN_MIN) else own
 
 
-def _picture(eye: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def _trial_frame(eye: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Noise, in the size in which a 16:9 picture is looked at."""
-    width, height = eye.picture_size(*PICTURE)
+    width, height = eye.picture_size(*TRIAL_SIZE)
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def _remember(choice: Choice, folder: Path) -> None:
+def _remember(choice: PrecisionChoice, folder: Path) -> None:
     """Written beside and moved into place: a power cut leaves the old file or the new one."""
     path, fresh = folder / FILE, folder / f"{FILE}.new"
     try:

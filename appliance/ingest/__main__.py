@@ -25,9 +25,9 @@ from appliance.config import SiteConfig
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import UsageError
-from appliance.heap import return_large_blocks
-from appliance.ingest.channel import Channel
-from appliance.ingest.process import DetectorHangs, Ingest
+from appliance.ingest.channel import IngestChannel
+from appliance.ingest.process import DetectorHung, IngestProcess
+from appliance.malloc import return_large_blocks
 from appliance.telemetry import configure_logging
 from appliance.track.tracker import Tracker
 from appliance.wire import WireError, decode_command
@@ -49,8 +49,8 @@ def main() -> int:
     return_large_blocks()
     try:
         site = _read_site()
-        eye = detector.load(precision.settled(site.detector, site.storage.dir))
-        ingest = Ingest(site, eye, Tracker, Channel(out), SystemClock(), _second(site))
+        eye = detector.load(precision.settle_precision(site.detector, site.storage.dir))
+        ingest = IngestProcess(site, eye, Tracker, IngestChannel(out), SystemClock(), _second(site))
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
@@ -60,7 +60,7 @@ def main() -> int:
     code = 0
     try:
         ingest.run()
-    except DetectorHangs as error:
+    except DetectorHung as error:
         logger.error("%s; ending, to be started again", error)
         code = 1
     sys.stderr.flush()
@@ -99,7 +99,7 @@ def _second(site: SiteConfig) -> Callable[[], ObjectDetector] | None:
     return lambda: detector.load(site.detector.model_copy(update={"model": named, "precision": "auto", "labels": None}))
 
 
-def _watch_stdin(ingest: Ingest) -> None:
+def _watch_stdin(ingest: IngestProcess) -> None:
     """What the core has to say, a JSON line each; the end of it is the end of us."""
     with contextlib.suppress(OSError, ValueError):
         while line := sys.stdin.buffer.readline(COMMAND_BYTES_MAX):
@@ -108,7 +108,7 @@ def _watch_stdin(ingest: Ingest) -> None:
             except WireError as error:
                 logger.warning("a command of the core was not understood: %s", error)
             else:
-                ingest.order(command)
+                ingest.handle_command(command)
     ingest.stop()
 
 

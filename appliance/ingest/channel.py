@@ -1,4 +1,4 @@
-"""The one way out of the ingest process: JSON lines, through a bounded queue and one writing thread."""
+"""The ingest process's only output: JSON lines to the core, through a bounded queue and one writing thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Entry:
     message: IngestMessage | None
 
 
-class Channel:
+class IngestChannel:
     """Messages to the core, in order.
 
     Bounds: at most `BOXES_MAX` FrameBoxes wait, the oldest are dropped and counted. A newer row of the same segment,

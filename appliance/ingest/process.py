@@ -1,8 +1,7 @@
-"""The ingest process: all cameras, one detector, and one way out.
+"""The ingest process: all cameras, one detector, and one channel to the core.
 
-The pixel promise: pictures and packets come in and are written to the storage folder as segments; nothing else leaves
-this process but the messages of `appliance.types.IngestMessage`, through `Channel`. Boxes, counters, file names and
-sentences, never a pixel.
+Pixels are written to the storage folder as segments and leave this process in no other way; the channel carries boxes,
+counters, file names and sentences.
 """
 
 from __future__ import annotations
@@ -14,37 +13,37 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import config
+from appliance.analysis.frame_analyzer import ObjectTracker
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.camera import Camera
-from appliance.ingest.channel import Channel, ChannelClosed
-from appliance.ingest.health.sentry import Sentry
-from appliance.ingest.health.vigil import BoxVigil, Vigil
-from appliance.ingest.looks import Looks
-from appliance.ingest.parking import Parking
-from appliance.ingest.ports import Tracker
-from appliance.ingest.recorder import Place
-from appliance.ingest.schedule.shared import shared
-from appliance.ingest.second.again import Again
-from appliance.ingest.tcpmeter import SocketFinder
-from appliance.ingest.watch import Watch
-from appliance.track.places import Places
-from appliance.types import Command, HealthKind, IngestHealth, IngestMessage, Relearn
-
-TICK_S = 1.0
-STOP_S_MAX = 6.0
-DETECTOR_S_MAX = 30.0
-RING_FREE_MIN = 8_000_000  # of a folder in memory: others may lie there, too
+from appliance.health.tamper_detector import TamperDetector
+from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog
+from appliance.inference.inference_worker import InferenceWorker
+from appliance.inference.sheet_packing import packed_detector
+from appliance.ingest.camera_runner import CameraRunner
+from appliance.ingest.channel import ChannelClosed, IngestChannel
+from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.recorder import RecordTarget
+from appliance.ingest.socket_meter import SocketFinder
+from appliance.recheck.worker import RecheckWorker
+from appliance.track.parked_vehicles import StationaryObjects
+from appliance.track.parked_vehicles_store import ParkedVehiclesStore
+from appliance.types import Command, HealthKind, IngestHealth, IngestMessage, RebaselineCommand
 
 logger = logging.getLogger(__name__)
 
+TICK_S = 1.0
+STOP_S_MAX = 6.0
+DETECTOR_HUNG_S = 30.0
+RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, too
 
-class DetectorHangs(Exception):
+
+class DetectorHung(Exception):
     """A call of the detector does not come back; only a new process helps."""
 
 
-class Ingest:
+class IngestProcess:
     """Owns the cameras, the detector's thread (`looks`) and the writer's thread (`channel`); `run()` is the main loop.
 
     Invariant: a camera that fails, or a detector that fails, disturbs no other camera and no recording.
@@ -54,8 +53,8 @@ class Ingest:
         self,
         site: SiteConfig,
         detector: ObjectDetector,
-        new_tracker: Callable[[tuple[str, ...], Places], Tracker],
-        channel: Channel,
+        new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
+        channel: IngestChannel,
         clock: Clock,
         second: Callable[[], ObjectDetector] | None = None,
     ) -> None:
@@ -64,26 +63,28 @@ class Ingest:
         self._channel = channel
         self._stop = threading.Event()
         finder = SocketFinder()
-        seen_as = shared(detector, sum(plan.enabled for plan in site.cameras.values()))
-        self._cameras: list[Camera] = []
-        self._parkings: list[Parking] = []
-        watches: list[Watch] = []
+        seen_as = packed_detector(detector, sum(plan.enabled for plan in site.cameras.values()))
+        self._cameras: list[CameraRunner] = []
+        self._parkings: list[ParkedVehiclesStore] = []
+        watches: list[DetectStream] = []
         for name, plan in site.cameras.items():
             if not plan.enabled:
                 continue
-            sentry = Sentry(name, site.health, plan.health_ignore, self._emit, mend=not plan.is_file)
-            vigil = Vigil(name, site.health, plan.health_ignore, self._emit, clock, heartbeat_s=plan.detect.heartbeat_s)
-            parking = Parking(Path(site.storage.dir), name, clock)
+            sentry = TamperDetector(name, site.health, plan.health_ignore, self._emit, mend=not plan.is_file)
+            vigil = CameraWatchdog(
+                name, site.health, plan.health_ignore, self._emit, clock, heartbeat_s=plan.detect.heartbeat_s
+            )
+            parking = ParkedVehiclesStore(Path(site.storage.dir), name, clock)
             self._parkings.append(parking)
             tracker = _remembering(new_tracker, parking.places)
-            watch = Watch(name, seen_as, tracker, plan.detect, clock, self._emit, sentry)
+            watch = DetectStream(name, seen_as, tracker, plan.detect, clock, self._emit, sentry)
             place = _place(site, name, plan) if plan.record else None
             watches.append(watch)
-            self._cameras.append(Camera(name, plan, place, watch, finder, clock, self._emit, vigil=vigil))
+            self._cameras.append(CameraRunner(name, plan, place, watch, finder, clock, self._emit, vigil=vigil))
         self._detector = detector
-        self._looks = Looks(detector, watches, clock)
-        self._box = BoxVigil(site.health, self._emit, clock)
-        self._again = Again(Path(site.storage.dir), second or (lambda: self._looks.aside), self._emit, clock)
+        self._looks = InferenceWorker(detector, watches, clock)
+        self._box = ApplianceWatchdog(site.health, self._emit, clock)
+        self._again = RecheckWorker(Path(site.storage.dir), second or (lambda: self._looks.aside), self._emit, clock)
 
     def run(self) -> None:
         """Until `stop()`. Raises DetectorHangs when the detector does not come back."""
@@ -110,34 +111,34 @@ class Ingest:
             if each.name == camera:
                 each.relearn(kind)
 
-    def order(self, command: Command) -> None:
+    def handle_command(self, command: Command) -> None:
         """What the core asks for. Any thread; never waits."""
-        if isinstance(command, Relearn):
+        if isinstance(command, RebaselineCommand):
             self.relearn(command.camera, command.kind)
         else:
-            self._again.order(command)
+            self._again.submit(command)
 
     def _tick(self) -> None:
-        self._looks.notice()
+        self._looks.give_up_stuck_call()
         self._box.tick(self._looks.busy_s(), self._looks.warning)
         for camera in self._cameras:
-            camera.tick(blind=self._box.is_blind)
+            camera.tick(detector_stuck=self._box.is_detector_stuck)
         for parking in self._parkings:
             parking.tick()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
                 detector_ms=round(self._looks.mean_ms, 2),
-                queue=self._looks.queue(),
+                queue=self._looks.cameras_waiting(),
                 rss_bytes=_rss_bytes(),
                 warning="; ".join(self._warnings()),
                 load=round(self._looks.load(), 3),
                 age_p95_ms=round(self._looks.age_p95_ms(), 1),
             )
         )
-        if self._looks.busy_s() > DETECTOR_S_MAX:
-            self._box.restarting()
-            raise DetectorHangs(f"the detector has not answered for {DETECTOR_S_MAX:.0f} s")
+        if self._looks.busy_s() > DETECTOR_HUNG_S:
+            self._box.record_restart()
+            raise DetectorHung(f"the detector has not answered for {DETECTOR_HUNG_S:.0f} s")
 
     def _warnings(self) -> list[str]:
         dropped = self._channel.dropped()
@@ -171,21 +172,21 @@ class Ingest:
 
 
 def _remembering(
-    new_tracker: Callable[[tuple[str, ...], Places], Tracker], places: Places
-) -> Callable[[tuple[str, ...]], Tracker]:
+    new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker], places: StationaryObjects
+) -> Callable[[tuple[str, ...]], ObjectTracker]:
     """A new tracker for each run, and all of them know the same places."""
     return lambda labels: new_tracker(labels, places)
 
 
-def _place(site: SiteConfig, camera: str, plan: config.Camera) -> Place:
+def _place(site: SiteConfig, camera: str, plan: config.CameraConfig) -> RecordTarget:
     storage = site.storage
     ring = plan.record == "pre_roll"
     elsewhere = ring and storage.preroll_dir is not None
-    return Place(
+    return RecordTarget(
         root=Path(storage.dir),
         camera=camera,
         segment_s=storage.segment_s,
-        free_min_bytes=RING_FREE_MIN if elsewhere else round(storage.disk_free_min_mb * 1_000_000),
+        free_min_bytes=RING_FREE_BYTES_MIN if elsewhere else round(storage.disk_free_min_mb * 1_000_000),
         ring_bytes=round((plan.quota.preroll_mb or storage.quota.preroll_mb) * 1_000_000) if ring else None,
     )
 

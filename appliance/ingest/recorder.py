@@ -1,7 +1,4 @@
-"""Copies packets into short segments on disk, without decoding anything.
-
-Segments begin at key frames, so a camera whose key frames are far apart makes segments that long.
-"""
+"""Records packets into short segments on disk, without decoding anything. Segments begin at key frames."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from pathlib import Path
 import av
 
 from appliance.clock import Clock
-from appliance.ingest.paramsets import announced_sets, parameter_sets, size_of
-from appliance.ingest.segment import Segment, SegmentFile, SegmentHead, suffix_for
-from appliance.ingest.source import StreamInfo, VideoPacket
-from appliance.telemetry import Repeats
+from appliance.media.nal import announced_parameter_sets, keyframe_parameter_sets, keyframe_size
+from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
+from appliance.media.source import StreamInfo, VideoPacket
+from appliance.telemetry import LogThrottle
 from appliance.types import Gap, SegmentKind, SegmentRow
+
+logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 HOLE_S_MAX = 1.0
 RING_FULL = 2  # times its bytes: the core, which lets it go round, does not come or must not
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordTarget:
     """Where a camera's segments go. root: the storage folder; camera: a safe name; segment_s: their usual length.
 
     ring_bytes: of a pre-roll ring, whose segments the core deletes and moves; None: a continuous recording.
@@ -44,7 +41,7 @@ class Place:
     ring_bytes: int | None = None
 
 
-class Recorder:
+class SegmentRecorder:
     """Writes one camera's segments and tells of each that begins, grows or ends (with 0 frames: it came to nothing).
 
     State: at most one open segment; whether the disk refuses, and since when. Owner: the camera's reading thread.
@@ -54,7 +51,7 @@ class Recorder:
 
     def __init__(
         self,
-        place: Place,
+        place: RecordTarget,
         clock: Clock,
         emit: Callable[[SegmentRow | Gap], None],
         *,
@@ -66,12 +63,12 @@ class Recorder:
         self._clock = clock
         self._emit = emit
         self._open_file = open_file or SegmentFile
-        self._repeats = Repeats(logger, clock)
+        self._repeats = LogThrottle(logger, clock)
         self._info: StreamInfo | None = None
         self._run = ""
         self._size = self._stored_size = (0, 0)
         self._sets = b""
-        self._segment: Segment | None = None
+        self._segment: SegmentWriter | None = None
         self._cut = self._broken = False
         self._retry_at = 0.0
         self._kept_t: float | None = None
@@ -81,11 +78,11 @@ class Recorder:
         """A new connection: the next key frame begins a new segment."""
         self.end()
         self._info, self._run, self._size, self._stored_size = info, run, info.size, info.size
-        self._sets, self._broken = announced_sets(info), False
+        self._sets, self._broken = announced_parameter_sets(info), False
         if suffix_for(info.codec) is None:
             self._warn(f"{info.codec} video cannot be recorded without transcoding; set the camera to H.264 or H.265")
 
-    def cut(self, run: str, size: tuple[int, int]) -> None:
+    def on_session(self, run: str, size: tuple[int, int]) -> None:
         """The picture changed its size: the next key frame begins a new segment."""
         self._cut = self._cut or sorted(size) != sorted(self._size)
         self._run, self._size = run, size
@@ -108,7 +105,7 @@ class Recorder:
             segment.close()
         except (OSError, av.error.FFmpegError) as error:
             segment.rescue()
-            self.lost += segment.frames - segment.frames_safe
+            self.lost += segment.frames - segment.frames_on_disk
             self._tell(segment, complete=True)
             self._refused(error, self._kept_t or segment.t_start)
             return
@@ -135,23 +132,23 @@ class Recorder:
 
     def _read_header(self, packet: VideoPacket, info: StreamInfo) -> None:
         """The stream may have changed without a word, or have said nothing of its size: a key frame tells."""
-        sets = parameter_sets(info, packet)
+        sets = keyframe_parameter_sets(info, packet)
         changed = bool(sets) and sets != self._sets
         if changed or not all(self._stored_size):
-            size = size_of(info, packet)
+            size = keyframe_size(info, packet)
             if all(size):
                 self._stored_size = size
                 self._size = size if sorted(size) != sorted(self._size) else self._size
         self._cut, self._sets = self._cut or changed, sets or self._sets
 
-    def _must_end(self, packet: VideoPacket, segment: Segment) -> bool:
+    def _must_end(self, packet: VideoPacket, segment: SegmentWriter) -> bool:
         """Pictures that go on over a jump of their clock are kept, up to the next key frame; a hole is not bridged."""
         self._cut = self._cut or packet.jump
         if not packet.keyframe:
             return packet.jump and packet.t - segment.t_end > HOLE_S_MAX
         return self._cut or packet.t - segment.t_start >= self._place.segment_s - segment.frame_s / 2
 
-    def _new_segment(self, packet: VideoPacket, info: StreamInfo) -> Segment:
+    def _new_segment(self, packet: VideoPacket, info: StreamInfo) -> SegmentWriter:
         self._cut = False
         if not all(self._stored_size):
             raise ValueError("the camera does not say how large its pictures are")
@@ -172,9 +169,9 @@ class Recorder:
             size=self._size,
             kind=kind,
             stored_size=self._stored_size,
-            sets=self._sets,
+            parameter_sets=self._sets,
         )
-        return Segment(self._open_file(path), path.suffix, head, info, packet)
+        return SegmentWriter(self._open_file(path), path.suffix, head, info, packet)
 
     def _check_room(self, folder: Path) -> None:
         """Raises OSError (ENOSPC) before the disk does: what is left is for the database and for evidence."""
@@ -193,7 +190,7 @@ class Recorder:
         t: the time of the packet that was refused.
         """
         segment, self._segment = self._segment, None
-        self.lost += 1 + (segment.frames - segment.frames_safe if segment is not None else 0)
+        self.lost += 1 + (segment.frames - segment.frames_on_disk if segment is not None else 0)
         # What is wrong with the stream may be right with its next key frame; a disk needs time.
         of_stream = isinstance(error, ValueError)
         self._retry_at = self._clock.monotonic() + (0.0 if of_stream else RETRY_S)
@@ -208,7 +205,7 @@ class Recorder:
             self._pause = Gap(camera=self._place.camera, t_start=begin, t_end=None, reason=reason)
         self._emit(self._pause)  # again at each try: a camera that comes back live ends what gap there is
 
-    def _tell(self, segment: Segment, *, complete: bool) -> None:
+    def _tell(self, segment: SegmentWriter, *, complete: bool) -> None:
         row = segment.row(complete=complete)
         if row.frames:
             self._kept_t = row.t_end

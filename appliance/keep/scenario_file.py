@@ -1,17 +1,155 @@
-"""The scenario file of a kept alert, as a person would have written it: docs/scenarios.md has every key."""
+"""What a kept scenario must and must not report, derived from the reviewed events, and its file as a person would have
+written it. docs/scenarios.md has every key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import yaml
 
 from appliance.clock import iso_utc
-from appliance.config import Alerts, Camera
-from appliance.keep.truth import Entry, Truth, Word
-from appliance.model import Detector
+from appliance.config import AlertsConfig, CameraConfig
+from appliance.detector_config import DetectorConfig
+from appliance.types import Event
+
+ReviewedAs = Literal["right", "false"]
+"""What a person said of an alert: something to be told of happened, or nothing did."""
+EventStanding = Literal["right", "false", "held back", "open", "there already"]
+
+TOLERANCE_S = 3.0  # a better detector finds somebody earlier, a slower one later
+APART_S = 1.5
+INSIDE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEvent:
+    """An event in the clip's time, and what is known of it.
+
+    lead_s: how long its rule must have watched before; until: when the incident that it belongs to was over.
+    """
+
+    event: Event
+    known: EventStanding
+    lead_s: float = 0.0
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptExpectation:
+    """One entry of a scenario, times in seconds since the clip's first frame. optional: it may come or not."""
+
+    rule: str
+    label: str
+    zone: str = ""
+    line: str = ""
+    start: float
+    end: float
+    at: float | None = None
+    optional: bool = False
+    note: str = ""
+
+    def alike(self, other: KeptExpectation) -> bool:
+        return (self.rule, self.label) == (other.rule, other.label)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTruth:
+    """The entries of `expect` and of `never`, each in order of time."""
+
+    expect: tuple[KeptExpectation, ...]
+    never: tuple[KeptExpectation, ...]
+
+
+def derive_truth(seen: Iterable[KnownEvent], clip: tuple[float, float]) -> KeptTruth:
+    """The truth of a clip. seen: every event of its time; clip: from, to.
+
+    A right event must come within AROUND_S of its moment; one at the very edge of the clip may. Around false ones of
+    a kind (rule and label) none may come. Windows of what is right and of what is false do not overlap.
+    """
+    told = sorted(seen, key=lambda each: each.event.t)
+    right = [_expected(each, clip) for each in told if each.known == "right"]
+    never = _barred([each for each in told if each.known == "false"], right, clip)
+    may = [_optional(each, clip) for each in told if each.known not in ("right", "false")]
+    free = [trimmed for entry in may if (trimmed := _trimmed(entry, never)) is not None]
+    must = [_trimmed(entry, never) or entry for entry in right]
+    expect = sorted([*must, *free], key=lambda entry: (entry.at or 0.0, entry.optional))
+    return KeptTruth(tuple(expect), tuple(never))
+
+
+def _expectation_of(event: Event, clip: tuple[float, float], note: str = "") -> KeptExpectation:
+    at = _rounded(event.t - clip[0])
+    return KeptExpectation(
+        rule=event.rule,
+        label=event.label,
+        zone=event.zone,
+        line=event.line,
+        start=max(0.0, _rounded(at - TOLERANCE_S)),
+        end=_rounded(at + TOLERANCE_S),
+        at=at,
+        note=note,
+    )
+
+
+def _expected(each: KnownEvent, clip: tuple[float, float]) -> KeptExpectation:
+    entry, t = _expectation_of(each.event, clip), each.event.t
+    if clip[0] + each.lead_s <= t <= clip[1] - INSIDE_S:
+        return entry
+    return replace(entry, optional=True, note="right, but at the edge of the clip")
+
+
+_OPTIONAL_NOTES = {
+    "held back": "a cooldown held it back",
+    "open": "of another alert, which nobody has reviewed",
+    "there already": "was there already when the clip begins",
+}
+
+
+def _optional(each: KnownEvent, clip: tuple[float, float]) -> KeptExpectation:
+    return replace(_expectation_of(each.event, clip), optional=True, note=_OPTIONAL_NOTES[each.known])
+
+
+def _barred(
+    false: Sequence[KnownEvent], right: Sequence[KeptExpectation], clip: tuple[float, float]
+) -> list[KeptExpectation]:
+    """One entry for each kind, from before its first event until the incident was over; clear of what is right."""
+    kinds: dict[tuple[str, str], list[KnownEvent]] = {}
+    for each in false:
+        kinds.setdefault((each.event.rule, each.event.label), []).append(each)
+    length = clip[1] - clip[0]
+    found = []
+    for same in kinds.values():
+        entry = _expectation_of(same[0].event, clip)
+        first, last = same[0].event.t - clip[0], same[-1].event.t - clip[0]
+        over = max(max(each.event.t, each.until) for each in same) - clip[0]
+        start, end = max(0.0, first - TOLERANCE_S), min(length, over + TOLERANCE_S)
+        for other in right:
+            if other.alike(entry) and other.at is not None:
+                start = max(start, other.at + APART_S) if other.at < first else start
+                end = min(end, other.at - APART_S) if other.at > last else end
+        found.append(replace(entry, at=None, start=_rounded(min(start, first)), end=_rounded(max(end, last))))
+    return found
+
+
+def _trimmed(entry: KeptExpectation, never: Sequence[KeptExpectation]) -> KeptExpectation | None:
+    """The part of an entry's window around its moment that no `never` of its kind covers; None: all is covered."""
+    for other in never:
+        if not other.alike(entry) or entry.at is None:
+            continue
+        if other.start <= entry.at <= other.end:
+            return None
+        if other.end < entry.at:
+            entry = replace(entry, start=max(entry.start, other.end))
+        else:
+            entry = replace(entry, end=min(entry.end, other.start))
+    return entry
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 2)
+
 
 # What stands in ${…} would be taken from the environment of whoever reads the file; this says `$` and nothing else.
 _DOLLAR = "${VEDETTE_DOLLAR:-$}"
@@ -24,26 +162,26 @@ _HEAD = """\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class ScenarioContent:
     """All that a scenario file says. begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks."""
 
     name: str
     note: str
     clip: str
     alert: str
-    word: Word
+    word: ReviewedAs
     begin: float
     end: float
     lacks: str
     camera_name: str
-    camera: Camera
-    alerts: Alerts
-    detector: Detector
-    truth: Truth
+    camera: CameraConfig
+    alerts: AlertsConfig
+    detector: DetectorConfig
+    truth: KeptTruth
     complete: bool
 
 
-def scenario_text(frozen: Frozen) -> str:
+def scenario_text(frozen: ScenarioContent) -> str:
     """The file's text. Of the camera everything that decides, and neither its address nor its password."""
     kind = "a false alarm" if frozen.word == "false" else "right"
     head = _HEAD.format(
@@ -61,7 +199,7 @@ def scenario_text(frozen: Frozen) -> str:
     return head + body
 
 
-def _content(frozen: Frozen) -> dict[str, Any]:
+def _content(frozen: ScenarioContent) -> dict[str, Any]:
     section = frozen.camera.model_dump(mode="json", exclude_none=True, include={"detect", "zones", "lines", "rules"})
     content: dict[str, Any] = {"name": frozen.name}
     if frozen.note:
@@ -74,12 +212,12 @@ def _content(frozen: Frozen) -> dict[str, Any]:
     }
     for key, entries in (("expect", frozen.truth.expect), ("never", frozen.truth.never)):
         if entries:
-            content[key] = [_entry(entry) for entry in entries]
+            content[key] = [_entry_yaml(entry) for entry in entries]
     content["others"] = "never" if frozen.complete else "allowed"
     return content
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry_yaml(entry: KeptExpectation) -> dict[str, Any]:
     said: dict[str, Any] = {"rule": entry.rule, "label": entry.label}
     said |= {key: place for key, place in (("zone", entry.zone), ("line", entry.line)) if place}
     if entry.at is not None and not entry.optional:

@@ -1,19 +1,25 @@
-"""The rules of one camera: boxes in, events out."""
+"""The rules of one camera: tracked boxes in, events out."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 
-from appliance.config import Camera, DwellRule, LineRule, Rule
-from appliance.rules.dwell import LOSS_S
-from appliance.rules.geometry import at_picture_edge, foot, touching
-from appliance.rules.line import Line, Walk
-from appliance.rules.record import Record
-from appliance.rules.schedule import Hours, Wall
-from appliance.rules.settle import COMPANY_SETTLE_S, MARGIN, ROW_S, SETTLE_S
-from appliance.rules.watch import Watch, watch_for
-from appliance.rules.zone import Membership, Zone
+from appliance.config import CameraConfig, DwellRule, LineRule, Rule
+from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
+from appliance.rules.polygon_geometry import at_frame_edge, foot, touching
+from appliance.rules.schedule import ArmedHours, LocalTime
+from appliance.rules.zones_and_lines import (
+    CROWDED_SETTLE_S,
+    LOSS_S,
+    MARGIN,
+    ROW_S,
+    SETTLE_S,
+    Line,
+    LinePosition,
+    Zone,
+    ZoneMembership,
+)
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
 FORGET_S = 60.0
@@ -21,12 +27,12 @@ TRACKS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
-class _Armed:
+class _ArmedRule:
     """A rule with its watch and hours (None: always armed)."""
 
     rule: Rule
-    watch: Watch
-    hours: Hours | None
+    watch: RuleCondition
+    hours: ArmedHours | None
 
 
 class RulesEngine:
@@ -47,12 +53,14 @@ class RulesEngine:
     hidden by cars and missed by detectors far more often than they vanish. A door inside a zone wants a line.
     """
 
-    def __init__(self, camera_name: str, camera: Camera, wall: Wall | None = None) -> None:
+    def __init__(self, camera_name: str, camera: CameraConfig, wall: LocalTime | None = None) -> None:
         self._camera = camera_name
         self._wall = wall
         gap_max_s = max(LOSS_S, 1.5 * camera.detect.heartbeat_s)
         self._rules = tuple(
-            _Armed(rule, watch_for(rule, gap_max_s), Hours(rule.schedule) if rule.schedule and wall else None)
+            _ArmedRule(
+                rule, condition_for(rule, gap_max_s), ArmedHours(rule.schedule) if rule.schedule and wall else None
+            )
             for rule in camera.rules
         )
         self._all = range(len(camera.rules))
@@ -65,7 +73,7 @@ class RulesEngine:
         self._gap_max_s = gap_max_s
         self._aspect = 16 / 9
         self._run = ""
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, RuleTrackState] = {}
         self._offset = 0.0
         self._latest: float | None = None
         self.evicted = 0
@@ -100,7 +108,7 @@ class RulesEngine:
         for found in frame.objects:
             record = self._sight(found, now)
             company = any(track != found.track and touching(found.box, box) for track, box in around)
-            self._move(record, now, COMPANY_SETTLE_S if company else SETTLE_S)
+            self._move(record, now, CROWDED_SETTLE_S if company else SETTLE_S)
             events += self._fire(record, armed, now, frame.t)
         for record in self._missing({found.track for found in frame.objects}, now):
             events += self._fire(record, armed, now, frame.t)
@@ -119,14 +127,14 @@ class RulesEngine:
         weekday, minute = self._wall(t)
         return tuple(item.hours is None or item.hours.armed(weekday, minute) for item in self._rules)
 
-    def _sight(self, found: TrackedObject, now: float) -> Record:
+    def _sight(self, found: TrackedObject, now: float) -> RuleTrackState:
         """The record of a track that is seen, moved to the end: records are in the order of their last sighting."""
         record = self._records.pop(found.track, None)
         if record is None:
             if len(self._records) >= TRACKS_MAX:
                 del self._records[next(iter(self._records))]
                 self.evicted += 1
-            record = Record(found, now, None if found.stood_s is None else now - found.stood_s)
+            record = RuleTrackState(found, now, None if found.stood_s is None else now - found.stood_s)
         elif now - record.seen > self._gap_max_s:
             record.walks.clear()
         elif record.missing_since is not None and now - record.seen > ROW_S:
@@ -145,7 +153,7 @@ class RulesEngine:
         ]
         return [*seen.items(), *hidden]
 
-    def _move(self, record: Record, now: float, settle_s: float) -> None:
+    def _move(self, record: RuleTrackState, now: float, settle_s: float) -> None:
         box = record.last.box
         here, margin = foot(box), MARGIN * (box[3] - box[1])
         record.passages.clear()
@@ -162,14 +170,14 @@ class RulesEngine:
         for line in self._lines:
             walk = record.walks.get(line.name)
             if walk is None:
-                walk = record.walks[line.name] = Walk()
+                walk = record.walks[line.name] = LinePosition()
             direction = line.look(walk, here, now, margin, self._aspect, settle_s)
             if direction:
                 record.crossings[line.name] = direction
 
-    def _missing(self, seen: set[int], now: float) -> list[Record]:
+    def _missing(self, seen: set[int], now: float) -> list[RuleTrackState]:
         """Notes which tracks this look did not find, forgets old ones; the ones that walked out of view just now."""
-        gone: list[Record] = []
+        gone: list[RuleTrackState] = []
         for track, record in list(self._records.items()):
             if track in seen or (record.lost and now - record.seen <= FORGET_S):
                 continue
@@ -179,19 +187,19 @@ class RulesEngine:
                 del self._records[track]
             elif now - record.missing_since > LOSS_S:
                 record.break_off()
-                if at_picture_edge(record.last.box) and self._leave(record, now):
+                if at_frame_edge(record.last.box) and self._leave(record, now):
                     gone.append(record)
         return gone
 
     @staticmethod
-    def _leave(record: Record, now: float) -> bool:
+    def _leave(record: RuleTrackState, now: float) -> bool:
         record.crossings.clear()
         record.passages = {name: "left" for name, member in record.members.items() if member.inside}
         for name in record.passages:
-            record.members[name] = Membership(since=now)
+            record.members[name] = ZoneMembership(since=now)
         return bool(record.passages)
 
-    def _fire(self, record: Record, armed: tuple[bool, ...], now: float, t: float) -> list[Event]:
+    def _fire(self, record: RuleTrackState, armed: tuple[bool, ...], now: float, t: float) -> list[Event]:
         """The events of one track in one look. `now` runs steadily, `t` is what the camera says."""
         happened = record.passages or record.crossings
         for index in self._all if happened else self._timed:

@@ -1,17 +1,17 @@
-"""When a rule is armed, in the box's own time zone."""
+"""When a rule is armed, in the appliance's own time zone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from appliance.config import DAYS, OffPeak, Schedule
+from appliance.config import DAYS, OffPeakConfig, Schedule
 
 MINUTES_A_DAY = 24 * 60
-Wall = Callable[[float], tuple[int, int]]
+LocalTime = Callable[[float], tuple[int, int]]
 """The weekday (Monday 0) and minute of the day at which a frame time falls, for the box."""
 
 
-class Hours:
+class ArmedHours:
     """The armed hours of a rule.
 
     A span that runs past midnight belongs to the day on which it begins: `days: [fri], hours: ["22:00-06:00"]` is
@@ -40,19 +40,19 @@ class Hours:
         return 8 * MINUTES_A_DAY
 
 
-def armed_at(schedule: Schedule | None, wall: Wall) -> Callable[[float], bool]:
+def armed_at(schedule: Schedule | None, wall: LocalTime) -> Callable[[float], bool]:
     """Whether a time (UTC seconds) is within the schedule; None: always."""
     if schedule is None:
         return lambda t: True
-    hours = Hours(schedule)
+    hours = ArmedHours(schedule)
     return lambda t: hours.armed(*wall(t))
 
 
-def off_peak_in_s(hours: OffPeak | None, wall: Wall | None) -> Callable[[float], float] | None:
+def off_peak_in_s(hours: OffPeakConfig | None, wall: LocalTime | None) -> Callable[[float], float] | None:
     """Seconds from a time until the off-peak hours, 0 inside them; None where there are none, or no time of day."""
     if hours is None or wall is None:
         return None
-    spans, tell = Hours(hours), wall
+    spans, tell = ArmedHours(hours), wall
     return lambda t: spans.opens_in(*tell(t)) * 60.0
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import wire
-from appliance.store import steps
-from appliance.store.changes import touch, write_alert, write_decision, write_escalation, write_event
+from appliance.store import escalations
+from appliance.store.alert_writes import bump_rev, write_alert, write_decision, write_escalation, write_event
 from appliance.store.database import Database
-from appliance.store.edge_rows import read_second_look
+from appliance.store.escalations import VerdictEffect
 from appliance.store.notices import NewNotice, write_notices
 from appliance.store.rows import (
     ALERT_COLUMNS,
@@ -25,30 +25,39 @@ from appliance.store.rows import (
     read_escalation,
     read_event,
     read_evidence,
+    read_recheck,
     read_step,
     read_verdict,
 )
-from appliance.store.steps import Answered
 from appliance.types import AlertChange, Event, Review, Route, Severity
 
-__all__ = ["AlertCounts", "AlertDetail", "AlertRow", "Alerts", "Cursor", "EscalationRow", "EvidenceRow", "VerdictRow"]
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "AlertCounts",
+    "AlertCursor",
+    "AlertDetail",
+    "AlertRow",
+    "AlertStore",
+    "EscalationRow",
+    "EvidenceRow",
+    "VerdictRow",
+]
 
 PAGE_MAX = 500
 ReviewFilter = Literal["open", "reviewed", "false_alarm"]
 VerdictFilter = Literal["none", "confirmed", "rejected", "unsure"]
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class AlertCursor:
     """Where a page ended: the next page holds what is older."""
 
     t_start: float
     id: str
 
     @classmethod
-    def after(cls, row: AlertRow) -> Cursor:
+    def after(cls, row: AlertRow) -> AlertCursor:
         return cls(row.t_start, row.id)
 
 
@@ -65,7 +74,7 @@ class AlertCounts:
     undelivered: int
 
 
-class Alerts:
+class AlertStore:
     """The alert, event, verdict tables, and the birth of evidence and escalation rows.
 
     Owner: the core; any thread may call. Invariant: an alert and its escalation appear together or not at all, and
@@ -105,10 +114,10 @@ class Alerts:
                 write_decision(connection, route, self._db.clock.now())
             changed |= write_notices(connection, notices)
             if changed:
-                touch(self._db, connection, alert.id)
+                bump_rev(self._db, connection, alert.id)
             return _select_alert(connection, alert.id)
 
-    def hold_back(self, events: Sequence[Event], run: str) -> None:
+    def add_suppressed(self, events: Sequence[Event], run: str) -> None:
         """Keep events that a cooldown suppressed: they belong to no alert, but a person may ask why."""
         if not events:
             return
@@ -116,7 +125,7 @@ class Alerts:
             for event in events:
                 write_event(connection, event, run, None)
 
-    def settle(self, verdict: wire.Verdict, t: float) -> bool:
+    def apply_verdict(self, verdict: wire.Verdict, t: float) -> bool:
         """Apply a verdict once; False when it was applied before or answers nothing that was asked. Raises StoreError.
 
         A late verdict on an expired escalation still counts: the question was asked and paid for.
@@ -125,16 +134,16 @@ class Alerts:
             step = self._step(connection, verdict)
             if step is None:
                 return False
-            return steps.close(self._db, connection, verdict, step if verdict.step is None else verdict.step, t)
+            return escalations.settle(self._db, connection, verdict, step if verdict.step is None else verdict.step, t)
 
-    def answer(self, verdict: wire.Verdict, t: float) -> Answered:
+    def take_verdict(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
         """Take what a worker said: its last word, once, or that it must see more, once a step. Raises StoreError."""
         if verdict.need is None:
-            return "settled" if self.settle(verdict, t) else "known"
+            return "settled" if self.apply_verdict(verdict, t) else "known"
         with self._db.transaction() as connection:
             if self._step(connection, verdict) is None:
                 return "known"
-            return steps.go_on(self._db, connection, verdict, t)
+            return escalations.request_more(self._db, connection, verdict, t)
 
     def _step(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> int | None:
         """The step at which the question stands; None: it was not asked here."""
@@ -157,12 +166,12 @@ class Alerts:
             )
             if found.rowcount == 0:
                 return False
-            touch(self._db, connection, alert_id)
+            bump_rev(self._db, connection, alert_id)
             return True
 
     def page(
         self,
-        before: Cursor | None = None,
+        before: AlertCursor | None = None,
         limit: int = 50,
         *,
         camera: str | None = None,
@@ -219,7 +228,7 @@ class Alerts:
                 escalations=tuple(map(read_escalation, asked)),
                 verdicts=tuple(map(read_verdict, answers)),
                 steps=tuple(map(read_step, told)),
-                second_look=None if looked is None else read_second_look(looked),
+                recheck=None if looked is None else read_recheck(looked),
             )
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
@@ -230,13 +239,13 @@ class Alerts:
         """Alerts that last, oldest first."""
         return self._list("WHERE t_end IS NULL ORDER BY t_start, id LIMIT ?", (PAGE_MAX,))
 
-    def end_left_open(self) -> int:
+    def end_interrupted(self) -> int:
         """End what a dead core left open, where its camera was last looked at; for the start. Returns how many."""
         ended = 0
         with self._db.transaction() as connection:
             for alert_id, t_end in _last_seen(connection):
                 connection.execute("UPDATE alert SET t_end = ?, end_reason = 'restart' WHERE id = ?", (t_end, alert_id))
-                touch(self._db, connection, alert_id)
+                bump_rev(self._db, connection, alert_id)
                 ended += 1
         return ended
 

@@ -1,22 +1,78 @@
-"""What a box has stored, as somebody reads it who is not the appliance: a replay, a report, an export."""
+"""Reads a storage folder beside a running appliance, or without one: for replays, exports, cassettes and kept
+scenarios.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.store.boxes import span
-from appliance.store.database import peek
+from appliance.store.boxes import boxes_between
+from appliance.store.database import open_read_only
 from appliance.store.paths import DATABASE
-from appliance.store.rows import ALERT_COLUMNS, AlertDetail, AlertRow, read_alert, read_event, read_evidence
+from appliance.store.rows import (
+    ALERT_COLUMNS,
+    AlertDetail,
+    AlertRow,
+    EscalationRow,
+    StepRow,
+    VerdictRow,
+    read_alert,
+    read_escalation,
+    read_event,
+    read_evidence,
+    read_step,
+    read_verdict,
+)
 from appliance.store.segments import covering
 from appliance.types import Event, FrameBoxes, Gap, Review, SegmentRow
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SettledEscalation:
+    """A question, its last word, and its steps."""
+
+    escalation: EscalationRow
+    verdict: VerdictRow
+    steps: tuple[StepRow, ...]
+
+
+def settled_escalations(root: Path, t0: float, t1: float) -> Iterator[SettledEscalation]:
+    """What was asked from t0 to t1 (UTC seconds) and has a verdict, oldest first; holds a page. Raises StoreError.
+
+    Each page is a read of its own: the appliance may run meanwhile, and is never held up.
+    """
+    after: tuple[float, str] = (t0, "")
+    while True:
+        with open_read_only(root / DATABASE) as connection:
+            rows = connection.execute(
+                """SELECT escalation.* FROM escalation JOIN verdict ON verdict.escalation = escalation.id
+                   WHERE (created_t, id) > (?, ?) AND created_t <= ? ORDER BY created_t, id LIMIT ?""",
+                (*after, t1, _PAGE),
+            ).fetchall()
+            page = [_settled_escalation(connection, row) for row in rows]
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = (page[-1].escalation.created_t, page[-1].escalation.id)
+
+
+def _settled_escalation(connection: sqlite3.Connection, row: sqlite3.Row) -> SettledEscalation:
+    asked = read_escalation(row)
+    verdict = connection.execute("SELECT * FROM verdict WHERE escalation = ?", (asked.id,)).fetchone()
+    steps = connection.execute("SELECT * FROM step WHERE escalation = ? ORDER BY n", (asked.id,)).fetchall()
+    return SettledEscalation(asked, read_verdict(verdict), tuple(map(read_step, steps)))
+
 
 _WINDOW_S = 600.0  # `covering` compares all rows of a window with each other
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEvent:
+class ReviewedEvent:
     """An event, the alert it belongs to (None: a cooldown held it back), and what a person said of that alert."""
 
     event: Event
@@ -24,7 +80,7 @@ class ToldEvent:
     review: Review | None
 
 
-class Archive:
+class StorageArchive:
     """Read-only sight of a storage folder. Holds no connection, takes no lock; the appliance may run meanwhile."""
 
     def __init__(self, root: Path) -> None:
@@ -34,7 +90,7 @@ class Archive:
     def segments(self, camera: str, t0: float, t1: float) -> list[SegmentRow]:
         """The segments that hold any frame of t0..t1, oldest first. Raises StoreError."""
         found: dict[str, SegmentRow] = {}
-        with peek(self._path) as connection:
+        with open_read_only(self._path) as connection:
             begin = t0
             while begin < t1:
                 rows = covering(connection, camera, begin, min(begin + _WINDOW_S, t1))
@@ -44,7 +100,7 @@ class Archive:
 
     def gaps(self, camera: str, t0: float, t1: float) -> list[Gap]:
         """The gaps that touch t0..t1, oldest first. Raises StoreError."""
-        with peek(self._path) as connection:
+        with open_read_only(self._path) as connection:
             rows = connection.execute(
                 """SELECT * FROM gap WHERE camera = ? AND t_start <= ? AND (t_end IS NULL OR t_end >= ?)
                    ORDER BY t_start, id""",
@@ -56,7 +112,7 @@ class Archive:
 
     def span(self, camera: str) -> tuple[float, float] | None:
         """From when to when anything is recorded of the camera; None: nothing is. Raises StoreError."""
-        with peek(self._path) as connection:
+        with open_read_only(self._path) as connection:
             row = connection.execute(
                 "SELECT min(t_start) AS begin, max(t_end) AS end FROM segment WHERE camera = ? AND frames > 0",
                 (camera,),
@@ -65,7 +121,7 @@ class Archive:
 
     def alert(self, alert_id: str) -> AlertDetail | None:
         """An alert with its events and evidence; of what went to the cloud nothing. Raises StoreError."""
-        with peek(self._path) as connection:
+        with open_read_only(self._path) as connection:
             row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
             if row is None:
                 return None
@@ -79,7 +135,7 @@ class Archive:
 
     def alerts(self, after: tuple[str, float, str] | None, limit: int) -> list[AlertRow]:
         """A page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id)."""
-        with peek(self._path) as connection:
+        with open_read_only(self._path) as connection:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS} FROM alert WHERE (camera, t_start, id) > (?, ?, ?)
                     ORDER BY camera, t_start, id LIMIT ?""",
@@ -87,17 +143,17 @@ class Archive:
             )
             return [read_alert(row) for row in rows]
 
-    def events(self, camera: str, t0: float, t1: float) -> list[ToldEvent]:
+    def events(self, camera: str, t0: float, t1: float) -> list[ReviewedEvent]:
         """Every event of t0..t1, oldest first, those that a cooldown held back included. Raises StoreError."""
         window = (camera, t0, t1)
         within = "FROM event WHERE camera = ? AND t BETWEEN ? AND ?"
-        with peek(self._path) as connection:
+        with open_read_only(self._path) as connection:
             said = connection.execute(f"SELECT id, review FROM alert WHERE id IN (SELECT alert {within})", window)
             reviews: dict[str, Review | None] = {row["id"]: row["review"] for row in said}
             rows = connection.execute(f"SELECT * {within} ORDER BY t, id", window)
-            return [ToldEvent(read_event(row), row["alert"], reviews.get(row["alert"])) for row in rows]
+            return [ReviewedEvent(read_event(row), row["alert"], reviews.get(row["alert"])) for row in rows]
 
-    def looks(self, camera: str, t0: float, t1: float, run: str) -> list[FrameBoxes]:
+    def examined_frames(self, camera: str, t0: float, t1: float, run: str) -> list[FrameBoxes]:
         """What was seen from t0 to t1 in one run of the camera, oldest first. Raises StoreError."""
-        with peek(self._path) as connection:
-            return span(connection, camera, t0, t1, run=run or None)
+        with open_read_only(self._path) as connection:
+            return boxes_between(connection, camera, t0, t1, run=run or None)

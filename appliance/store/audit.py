@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from appliance.store.database import Database, peek
+from appliance.store.database import Database, open_read_only
 
 AuditKind = Literal["facts", "frame", "crop", "clip", "notice"]
 """notice: what a target of `notify` was told, which has no pictures; the others go with a question."""
@@ -38,7 +38,7 @@ class AuditTotal:
     bytes: int
 
 
-class Audit:
+class AuditStore:
     """The audit table. Owner: the core; never deleted by retention."""
 
     def __init__(self, db: Database) -> None:
@@ -74,10 +74,10 @@ class Audit:
             return [AuditTotal(**dict(row)) for row in rows]
 
 
-def left_in(path: Path, t0: float, t1: float, camera: str | None = None) -> Iterator[AuditRow]:
+def audit_rows(path: Path, t0: float, t1: float, camera: str | None = None) -> Iterator[AuditRow]:
     """What left with t0 <= t < t1, of one camera or (None) of all, oldest first, from a database that a running
     appliance may own. Raises StoreError."""
-    with peek(path) as connection:
+    with open_read_only(path) as connection:
         rows = connection.execute(
             "SELECT * FROM audit WHERE t >= ?1 AND t < ?2 AND (?3 IS NULL OR camera = ?3) ORDER BY t, id",
             (t0, t1, camera),

@@ -1,4 +1,4 @@
-"""What was seen in each examined frame, kept as long as the recording."""
+"""What was detected in each examined frame, kept as long as the recording."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SPAN_ROWS_MAX = 20_000
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
 
 
-class Boxes:
+class BoxStore:
     """The boxes table. The core writes about once a second; any thread reads."""
 
     def __init__(self, db: Database) -> None:
@@ -35,7 +35,7 @@ class Boxes:
     ) -> list[FrameBoxes]:
         """The examined frames with t0 <= t <= t1, oldest first, of one run or (None) of all."""
         with self._db.read() as connection:
-            return span(connection, camera, t0, t1, limit, run=run)
+            return boxes_between(connection, camera, t0, t1, limit, run=run)
 
     def latest(self, camera: str) -> FrameBoxes | None:
         """The newest examined frame of the camera's present run (a clock that was set back leaves others ahead)."""
@@ -49,7 +49,7 @@ class Boxes:
         return None if row is None else read_boxes(row)
 
 
-def span(
+def boxes_between(
     connection: sqlite3.Connection,
     camera: str,
     t0: float,

@@ -1,4 +1,4 @@
-"""What each camera last said of itself, and when nothing came from it."""
+"""The last state of each camera, and the gaps in which nothing came from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CameraRow:
     rev: int
 
 
-class Cameras:
+class CameraStore:
     """The camera and gap tables. Invariant: a camera has at most one open gap, and none once it is live."""
 
     def __init__(self, db: Database) -> None:
@@ -107,7 +107,7 @@ class Cameras:
                 )
             self._touch(connection, gap.camera)
 
-    def lost(self, t: float, reason: str) -> None:
+    def mark_all_lost(self, t: float, reason: str) -> None:
         """The ingest process died: every camera that was not already lost is, from `t` on."""
         with self._db.transaction() as connection:
             for row in connection.execute("SELECT name FROM camera WHERE state != 'ended'").fetchall():

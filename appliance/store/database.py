@@ -1,4 +1,4 @@
-"""The SQLite file: one writer, many readers, and its errors said so that a person can act."""
+"""The SQLite file: one writer, many readers, and its errors in words that a person can act on."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 from appliance.clock import Clock
 from appliance.errors import StoreError, StoreUnavailable
 from appliance.store.migrations import migrate
+
+logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 5.0
 IDLE_READERS_MAX = 8
@@ -32,8 +34,6 @@ _REMEDIES = (
 
 # Of these the file itself comes to no harm: what could not be written may be written later.
 _PASSING = ("database or disk is full", "disk i/o error", "locked")
-
-logger = logging.getLogger(__name__)
 
 
 class Database:
@@ -183,7 +183,7 @@ class Database:
 
 
 @contextlib.contextmanager
-def peek(path: Path) -> Iterator[sqlite3.Connection]:
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Read one consistent state of the file beside a running appliance or without one; nothing is made or migrated.
 
     Raises StoreError.

@@ -1,4 +1,4 @@
-"""The router's memory: what it decided, what became of it, what was spent, and which questions wait."""
+"""The router's memory: what it decided, what became of it, and what was spent."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.store.changes import touch
-from appliance.store.database import Database, peek
+from appliance.store.alert_writes import bump_rev
+from appliance.store.database import Database, open_read_only
 from appliance.store.rows import EscalationRow, read_escalation
-from appliance.store.tokens import TokensTaken, tokens_taken
+from appliance.store.verdict_stats import TokenUsage, token_usage
 from appliance.types import RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
 ROWS_MAX = 50_000
-ASKED_MAX = 256
+ESCALATED_MAX = 256
 _BATCH = 5000
 
 # The last decision of each alert of which somebody knows whether it was real. A review outranks a verdict; `unsure`
@@ -43,7 +43,7 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedRow:
+class EscalatedTrackRow:
     """A question, and of which track in which run of the camera it was; t: of the event. size: of the picture."""
 
     rule: str
@@ -55,7 +55,7 @@ class AskedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class CloudSpend:
     """What asking has cost since the day and the month began, questions that are still to be sent included."""
 
     bytes_day: float = 0.0
@@ -64,7 +64,7 @@ class Spent:
     gpu_s_month: float = 0.0
 
 
-class Decisions:
+class DecisionStore:
     """The decision table, and the escalations that wait for a better moment. Owner: the core; any thread may read."""
 
     def __init__(self, db: Database) -> None:
@@ -75,7 +75,7 @@ class Decisions:
         with self._db.read() as connection:
             return _read_outcomes(connection)
 
-    def spent(self, day: str, day_t: float, month_t: float) -> Spent:
+    def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
         """What the uplink and the judge took since the times `day_t` and `month_t`; `day` names the former.
 
         Bytes are those on the uplink as the meter has them, and what is still to be sent counts as it was expected
@@ -106,7 +106,7 @@ class Decisions:
                    WHERE escalation.state IN ('waiting', 'ready', 'sent') AND escalation.wait = ''""",
                 (),
             )
-        return Spent(
+        return CloudSpend(
             bytes_day=sent["day"] + due["bytes"],
             bytes_month=sent["month"] + due["bytes"],
             gpu_s_day=judged["day"] + due["gpu_s"],
@@ -125,9 +125,9 @@ class Decisions:
         mean: float | None = row["mean"]
         return mean
 
-    def tokens(self, day_t: float, month_t: float) -> TokensTaken:
+    def tokens(self, day_t: float, month_t: float) -> TokenUsage:
         """Of the judge; see `tokens_taken`. Raises StoreError."""
-        return tokens_taken(self._db, day_t, month_t)
+        return token_usage(self._db, day_t, month_t)
 
     def queue_age_s(self, now: float) -> float:
         """For how long the oldest question that may be sent has waited; 0 when none does. Raises StoreError."""
@@ -139,7 +139,7 @@ class Decisions:
             )
         return 0.0 if row["t"] is None else max(0.0, now - row["t"])
 
-    def asked(self, camera: str, since_t: float) -> list[AskedRow]:
+    def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
         """What was decided to be asked of a camera since `since_t`, the oldest first. Raises StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
@@ -148,9 +148,12 @@ class Decisions:
                    LEFT JOIN camera ON camera.name = decision.camera
                    WHERE decision.made_t >= ? AND decision.camera = ? AND decision.moment <> 'never'
                    ORDER BY decision.id DESC LIMIT ?""",
-                (since_t, camera, ASKED_MAX),
+                (since_t, camera, ESCALATED_MAX),
             ).fetchall()
-        return [AskedRow(row[0], row[1], row[2], row[3], row[4], (row[5] or 0, row[6] or 0)) for row in reversed(rows)]
+        return [
+            EscalatedTrackRow(row[0], row[1], row[2], row[3], row[4], (row[5] or 0, row[6] or 0))
+            for row in reversed(rows)
+        ]
 
     def deferred(self, limit: int) -> list[EscalationRow]:
         """The questions that wait for a better moment, the most urgent and oldest first. Raises StoreError."""
@@ -170,7 +173,7 @@ class Decisions:
                    WHERE id = ? AND wait <> ''""",
                 (asked.id,),
             )
-            touch(self._db, connection, asked.alert)
+            bump_rev(self._db, connection, asked.alert)
 
     def postpone(self, asked: EscalationRow, wait: str, until_t: float | None) -> None:
         """What it waits for has changed. Raises StoreError."""
@@ -187,16 +190,16 @@ class Decisions:
                    WHERE id = ? AND wait <> '' AND state IN ('waiting', 'deferred')""",
                 (error, asked.id),
             )
-            touch(self._db, connection, asked.alert)
+            bump_rev(self._db, connection, asked.alert)
 
 
 def outcomes_in(path: Path) -> list[OutcomeRow]:
     """The outcomes in a database that a running appliance may own. Raises StoreError."""
-    with peek(path) as connection:
+    with open_read_only(path) as connection:
         return _read_outcomes(connection)
 
 
-def thin_decisions(db: Database, older_s: float) -> None:
+def prune_decisions(db: Database, older_s: float) -> None:
     """Delete decisions that taught nothing and are older than `older_s`, and the oldest beyond ROWS_MAX.
 
     Bounded to one batch a run. Raises StoreError.

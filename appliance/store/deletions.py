@@ -1,4 +1,4 @@
-"""The ledger of what was deleted: how much of which class, when, and why."""
+"""The ledger of deletions: how much of which class was deleted, when, and why."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Literal, get_args
 from appliance.clock import local_day
 from appliance.store.database import Database
 
-Class = Literal["continuous", "pre_roll", "alert", "evidence"]
-CLASSES: tuple[Class, ...] = get_args(Class)
-Reason = Literal["age", "camera_quota", "quota", "size", "disk", "ring", "done"]
-REASONS: tuple[Reason, ...] = get_args(Reason)
+StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]
+STORAGE_CLASSES: tuple[StorageClass, ...] = get_args(StorageClass)
+DeletionReason = Literal["age", "camera_quota", "quota", "size", "disk", "ring", "done"]
+DELETION_REASONS: tuple[DeletionReason, ...] = get_args(DeletionReason)
 KEPT_S = 400 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
+class DeletedRow:
     """What was deleted of a camera and class on one day (of the box's own calendar) for one reason.
 
     reason: age (its time was up), camera_quota, quota (of the class), size (size_max_gb), disk (too little was free),
@@ -28,8 +28,8 @@ class Deleted:
 
     day: str
     camera: str
-    what: Class
-    reason: Reason
+    what: StorageClass
+    reason: DeletionReason
     files: int
     bytes: int
     until_t: float
@@ -43,7 +43,7 @@ class _Sum:
     until_t: float = 0.0
 
 
-class Deletions:
+class DeletionLedger:
     """The ledger, and deletions that could not be entered yet.
 
     State: sums by camera, class and reason that are not written. Owner: the thread that deletes. Invariant: what was
@@ -52,16 +52,16 @@ class Deletions:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._pending: dict[tuple[str, Class, Reason], _Sum] = {}
+        self._pending: dict[tuple[str, StorageClass, DeletionReason], _Sum] = {}
 
-    def add(self, camera: str, what: Class, reason: Reason, size: int, until_t: float) -> None:
+    def add(self, camera: str, what: StorageClass, reason: DeletionReason, size: int, until_t: float) -> None:
         """One file went; it is entered with the next `enter`."""
         known = self._pending.setdefault((camera, what, reason), _Sum())
         known.files += 1
         known.bytes += size
         known.until_t = max(known.until_t, until_t)
 
-    def enter(self, connection: sqlite3.Connection) -> None:
+    def write(self, connection: sqlite3.Connection) -> None:
         """Write what was added, inside the transaction of `connection`; then call `entered` once it is committed."""
         now = self._db.clock.now()
         connection.executemany(
@@ -74,7 +74,7 @@ class Deletions:
             ],
         )
 
-    def entered(self) -> None:
+    def written(self) -> None:
         self._pending.clear()
 
     def forget_old(self) -> None:
@@ -83,20 +83,22 @@ class Deletions:
             connection.execute("DELETE FROM deleted WHERE last_t < ?", (self._db.clock.now() - KEPT_S,))
 
 
-def newest(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[Deleted]:
+def newest_deletions(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[DeletedRow]:
     """The newest entries, the last first; those of the rings' going round only if asked for."""
     rows = connection.execute(
         f"""SELECT * FROM deleted {"" if rings else "WHERE reason <> 'ring'"} ORDER BY last_t DESC, camera, class
             LIMIT ?""",
         (limit,),
     )
-    return [Deleted(**{("what" if key == "class" else key): row[key] for key in row.keys()}) for row in rows]  # noqa: SIM118
+    return [DeletedRow(**{("what" if key == "class" else key): row[key] for key in row.keys()}) for row in rows]  # noqa: SIM118
 
 
-def totals(connection: sqlite3.Connection) -> tuple[Counter[tuple[Class, Reason]], Counter[tuple[Class, Reason]]]:
+def deletion_totals(
+    connection: sqlite3.Connection,
+) -> tuple[Counter[tuple[StorageClass, DeletionReason]], Counter[tuple[StorageClass, DeletionReason]]]:
     """Files and bytes deleted by class and reason, as far back as the ledger goes."""
-    files: Counter[tuple[Class, Reason]] = Counter()
-    size: Counter[tuple[Class, Reason]] = Counter()
+    files: Counter[tuple[StorageClass, DeletionReason]] = Counter()
+    size: Counter[tuple[StorageClass, DeletionReason]] = Counter()
     for row in connection.execute("SELECT class, reason, sum(files) AS n, sum(bytes) AS b FROM deleted GROUP BY 1, 2"):
         files[row["class"], row["reason"]] = row["n"]
         size[row["class"], row["reason"]] = row["b"]

@@ -1,4 +1,4 @@
-"""What evidence an alert has, and the moment at which an escalation has all it will get."""
+"""The evidence of each alert, and the media that an escalation carries."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from appliance import wire
-from appliance.store.changes import touch
+from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database
+from appliance.store.escalations import close_unsure
 from appliance.store.rows import (
     ALERT_COLUMNS,
     AlertRow,
@@ -21,10 +22,9 @@ from appliance.store.rows import (
     read_media,
     to_json,
 )
-from appliance.store.steps import give_up
 
 
-class Evidence:
+class EvidenceStore:
     """The evidence and media tables. Owner: the evidence maker writes, any thread reads."""
 
     def __init__(self, db: Database) -> None:
@@ -61,7 +61,7 @@ class Evidence:
         with self._db.transaction() as connection:
             for row in rows:
                 _put(connection, row)
-            touch(self._db, connection, rows[0].alert)
+            bump_rev(self._db, connection, rows[0].alert)
 
     def make_ready(
         self,
@@ -97,13 +97,13 @@ class Evidence:
                 )
             for row in frames:
                 _put(connection, row)
-            touch(self._db, connection, escalation.alert)
+            bump_rev(self._db, connection, escalation.alert)
             return True
 
-    def give_up(self, asked: EscalationRow, why: str) -> bool:
+    def close_unsure(self, asked: EscalationRow, why: str) -> bool:
         """What the cloud asked to see cannot be had: its `unsure` stands, and says `why`. Raises StoreError."""
         with self._db.transaction() as connection:
-            return give_up(self._db, connection, asked, why, self._db.clock.now())
+            return close_unsure(self._db, connection, asked, why, self._db.clock.now())
 
     def media(self, escalation_id: str) -> list[MediaRow]:
         """What an escalation carries, in order."""

@@ -24,7 +24,7 @@ class MeterTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoding:
+class DecodeStatus:
     """What of a camera's pictures is decoded now, and why, where there is a reason; how late its packets are read."""
 
     state: DecodeState
@@ -44,13 +44,13 @@ class Meter:
         self._run = run
         self._lock = threading.Lock()
         self._pending: Counter[tuple[str, str]] = Counter()
-        self._decoding: dict[str, Decoding] = {}
+        self._decoding: dict[str, DecodeStatus] = {}
 
-    def note(self, camera: str, decoding: Decoding) -> None:
+    def note(self, camera: str, decoding: DecodeStatus) -> None:
         with self._lock:
             self._decoding[camera] = decoding
 
-    def decoding(self) -> dict[str, Decoding]:
+    def decoding(self) -> dict[str, DecodeStatus]:
         """By camera, as it was last told."""
         with self._lock:
             return dict(self._decoding)
@@ -75,7 +75,7 @@ class Meter:
                 )
             self._pending.clear()
 
-    def of_day(self, kind: str, day: str) -> int:
+    def total_of_day(self, kind: str, day: str) -> int:
         """What of a kind was written to the account of `day`, by all cameras and runs. Raises StoreError."""
         with self._db.read() as connection:
             row = connection.execute(

@@ -1,4 +1,6 @@
-"""Who is told of which alert, and how far that got: written with the alert, so that a kill forgets nobody."""
+"""Which target is notified of which alert, and how far that got: written with the alert, so that a kill forgets
+none.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from appliance.store.audit import Audit, AuditRow
-from appliance.store.changes import touch
+from appliance.store.alert_writes import bump_rev
+from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.rows import Delivery, to_json
 from appliance.types import Decision, Severity
@@ -77,7 +79,7 @@ class OpenNotice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SentMessage:
     """A message that arrived. audit: what left the site with it; None: nothing did."""
 
     standing: Standing
@@ -87,7 +89,7 @@ class Told:
     audit: AuditRow | None
 
 
-class Notices:
+class NoticeStore:
     """The notice table. Owner: the notifier, but rows are born in the transaction of their alert (`write_notices`).
 
     Invariants: one row an alert and target; each change of it gives the alert a new change number; a message that
@@ -96,7 +98,7 @@ class Notices:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._audit = Audit(db)
+        self._audit = AuditStore(db)
 
     def open(self, target: str) -> list[OpenNotice]:
         """What is to be sent to a target: what was tried least first, then the most severe, then the oldest."""
@@ -124,7 +126,7 @@ class Notices:
             )
             return [_open_notice(row) for row in rows], upto
 
-    def follow(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
+    def mark_changed(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
         """These are to be told anew, within `expire_s`; changes up to `upto` were looked at. Raises StoreError."""
         rows = list(again)
         with self._db.transaction(durable=bool(rows)) as connection:
@@ -136,12 +138,12 @@ class Notices:
                 )
             connection.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'notice'", (upto,))
 
-    def trying(self, row: NoticeRow) -> None:
+    def begin_attempt(self, row: NoticeRow) -> None:
         """A message is about to go: should this be the last that is heard of it, it may have arrived."""
         with self._db.transaction(durable=False) as connection:
             connection.execute("UPDATE notice SET attempts = attempts + 1, doubtful = 1 WHERE id = ?", (row.id,))
 
-    def told(self, row: NoticeRow, said: Told) -> None:
+    def record_delivery(self, row: NoticeRow, said: SentMessage) -> None:
         """A message arrived. Raises StoreError."""
         with self._db.transaction() as connection:
             connection.execute(
@@ -155,16 +157,16 @@ class Notices:
             )  # fmt: skip
             if said.audit is not None:
                 self._audit.write(said.audit, connection)
-            touch(self._db, connection, row.alert)
+            bump_rev(self._db, connection, row.alert)
 
-    def failed(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
+    def record_failure(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
         """A message did not arrive, or (doubtful) nobody said that it did. Raises StoreError."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
                 "UPDATE notice SET reason = ?, doubtful = ? WHERE id = ?", (reason, doubtful or row.doubtful, row.id)
             )
             if reason != row.reason:
-                touch(self._db, connection, row.alert)
+                bump_rev(self._db, connection, row.alert)
 
     def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
         """Nothing (more) will be sent, and why; what was told before stands in the row. Raises StoreError."""
@@ -174,7 +176,7 @@ class Notices:
                     WHERE id = ? AND state IN {_OPEN}""",
                 (state, reason, row.id),
             )
-            touch(self._db, connection, row.alert)
+            bump_rev(self._db, connection, row.alert)
 
     def of(self, alert: str) -> list[NoticeRow]:
         """Who is told of an alert, by name."""
@@ -182,7 +184,7 @@ class Notices:
             rows = connection.execute("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
             return [_read(row) for row in rows]
 
-    def told_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
+    def delivered_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
         """Of what a target was told since then, withdrawn ones left out."""
         with self._db.read() as connection:
             rows = connection.execute(
@@ -200,7 +202,7 @@ class Notices:
             )
             return [_read(row) for row in rows]
 
-    def too_many(self, most: int = OPEN_MAX) -> list[NoticeRow]:
+    def overflow(self, most: int = OPEN_MAX) -> list[NoticeRow]:
         """What goes first of targets for which more than `most` wait: the least severe, and of these the oldest."""
         with self._db.read() as connection:
             rows = connection.execute(
@@ -213,7 +215,7 @@ class Notices:
             )
             return [_read(row) for row in rows]
 
-    def strangers(self, known: Sequence[str]) -> list[NoticeRow]:
+    def unknown_targets(self, known: Sequence[str]) -> list[NoticeRow]:
         """What is to be sent to targets that the site file does not have (any more)."""
         marks = ", ".join("?" * len(known))
         with self._db.read() as connection:

@@ -9,9 +9,32 @@ from pathlib import Path
 
 from appliance.errors import StoreError
 from appliance.store.database import Database
-from appliance.store.deletions import Class, Deletions, Reason
-from appliance.store.held import HELD, NOT_HELD
+from appliance.store.deletions import DeletionLedger, DeletionReason, StorageClass
 from appliance.store.paths import SEGMENTS, inside
+
+logger = logging.getLogger(__name__)
+
+ROLL_S_MAX = 65.0  # pre-roll, post-roll and escalation span are at most 60 s
+
+_WAITING_STATE = "state = 'waiting'"
+_UNSETTLED_STATE = "state IN ('waiting', 'ready', 'sent') OR wait <> ''"
+
+
+def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:
+    """A `WITH held (camera, t0, t1)`: of open alerts, and of those of which evidence or a question is still to be cut.
+
+    unanswered: and of those whose question is not answered yet, for the cloud may ask to see more.
+    """
+    return f"""WITH held AS (
+        SELECT camera, t_start - {before_s:g} AS t0, coalesce(t_end, 9e15) + {after_s:g} AS t1 FROM alert
+        WHERE t_end IS NULL OR id IN (SELECT alert FROM evidence WHERE {_WAITING_STATE})
+        OR id IN (SELECT alert FROM escalation WHERE {_UNSETTLED_STATE if unanswered else _WAITING_STATE}))"""
+
+
+HELD = held_clause()
+NOT_HELD = """NOT EXISTS (SELECT 1 FROM held WHERE held.camera = segment.camera
+    AND segment.t_end > held.t0 AND segment.t_start < held.t1)"""
+
 
 BATCH = 500
 BATCHES_A_RUN = 20
@@ -25,31 +48,29 @@ OF_CAMERA = f"""{HELD} SELECT path, camera, kind, bytes, t_end FROM segment
     WHERE camera = :camera AND t_start < :before_t AND kind = 'continuous' AND t_end < :before_t
     AND (complete = 1 OR t_end < :written_t) AND {NOT_HELD} ORDER BY t_start LIMIT {BATCH}"""
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Old:
+class PrunableSegment:
     """A segment that may go."""
 
     path: str
     camera: str
-    kind: Class
+    kind: StorageClass
     bytes: int
     t_end: float
 
     @classmethod
-    def of(cls, row: sqlite3.Row) -> Old:
+    def of(cls, row: sqlite3.Row) -> PrunableSegment:
         return cls(row["path"], row["camera"], row["kind"], row["bytes"], row["t_end"])
 
 
-class Pruner:
+class SegmentPruner:
     """Deletes segments and enters them in the ledger.
 
     State of one run: what was deleted and refused, and how many batches are left. Owner: retention's thread.
     """
 
-    def __init__(self, db: Database, root: Path, deletions: Deletions) -> None:
+    def __init__(self, db: Database, root: Path, deletions: DeletionLedger) -> None:
         self._db = db
         self._root = root
         self._deletions = deletions
@@ -61,16 +82,16 @@ class Pruner:
         self._batches = BATCHES_A_RUN
 
     @property
-    def tired(self) -> bool:
+    def exhausted(self) -> bool:
         """This run has done enough: what is still too much waits for the next."""
         return self._batches <= 0
 
     def prune(
-        self, reason: Reason, *, before_t: float = 9e15, enough: float = float("inf"), camera: str | None = None
+        self, reason: DeletionReason, *, before_t: float = 9e15, enough: float = float("inf"), camera: str | None = None
     ) -> float:
         """Delete what ended before `before_t` until `enough` bytes are freed; how many were. Raises StoreError."""
         freed = 0.0
-        while freed < enough and not self.tired:
+        while freed < enough and not self.exhausted:
             candidates = self._candidates(before_t, camera)
             more = self._delete(candidates, enough - freed, reason)
             freed += more
@@ -79,12 +100,14 @@ class Pruner:
                 break
         return freed
 
-    def _candidates(self, before_t: float, camera: str | None) -> list[Old]:
+    def _candidates(self, before_t: float, camera: str | None) -> list[PrunableSegment]:
         values = {"before_t": min(before_t, 9e15), "camera": camera, "written_t": self._db.clock.now() - WRITING_S_MAX}
         with self._db.read() as connection:
-            return [Old.of(row) for row in connection.execute(OF_ALL if camera is None else OF_CAMERA, values)]
+            return [
+                PrunableSegment.of(row) for row in connection.execute(OF_ALL if camera is None else OF_CAMERA, values)
+            ]
 
-    def _delete(self, candidates: list[Old], enough: float, reason: Reason) -> float:
+    def _delete(self, candidates: list[PrunableSegment], enough: float, reason: DeletionReason) -> float:
         freed = 0.0
         dropped = []
         for each in candidates:
@@ -104,7 +127,7 @@ class Pruner:
                 self.refused += 1
                 continue
             dropped.append(each.path)
-        drop_rows(self._db, self._deletions, dropped)
+        delete_rows(self._db, self._deletions, dropped)
         return freed
 
 
@@ -120,10 +143,10 @@ def remove_file(root: Path, relative: str) -> bool:
     return True
 
 
-def drop_rows(db: Database, deletions: Deletions, paths: list[str]) -> None:
+def delete_rows(db: Database, deletions: DeletionLedger, paths: list[str]) -> None:
     """Take the rows of deleted files away, and enter the deletions, in one transaction. Raises StoreError."""
     if paths:
         with db.transaction(durable=False) as connection:
             connection.executemany("DELETE FROM segment WHERE path = ?", [(path,) for path in paths])
-            deletions.enter(connection)
-        deletions.entered()
+            deletions.write(connection)
+        deletions.written()

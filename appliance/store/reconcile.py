@@ -1,6 +1,5 @@
-"""The recording's index against the disk: what a kill or a power cut left between them is put right.
-
-Folder by folder, so that a million segments take the memory of one day of one camera.
+"""Compares the recording's index with the disk at the start, and repairs what a kill or a power cut left between them.
+Works folder by folder, so that a million segments take the memory of one day of one camera.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from pathlib import Path
 
 from appliance.store.database import Database
 from appliance.store.paths import PREROLL, SEGMENTS
-from appliance.store.usage import count_again
+from appliance.store.quotas import recount_usage
+
+logger = logging.getLogger(__name__)
 
 ORPHAN_AGE_S = 3600.0
 ADOPTED_MAX = 20_000  # some milliseconds each, before anything is watched
 _NAME = re.compile(r"^(\d{8}T\d{6}\.\d{3})Z-\w+\.(mp4|mkv)$")  # see ingest/recorder.py
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSegment:
     """What of a segment can be read: seconds from its first frame to the end of its last, and how many frames.
 
     bytes: to how many the file was cut back because its end was nonsense; None: it was left as it is.
@@ -39,12 +38,12 @@ class Measured:
     bytes: int | None = None
 
 
-Measure = Callable[[Path], Measured | None]
+MeasureSegment = Callable[[Path], MeasuredSegment | None]
 """Read a file's packets; None: there is no frame in it."""
 
 
 @dataclass(slots=True)
-class Reconciled:
+class ReconcileReport:
     """What the comparison of index and disk found, and what was done.
 
     rows_dropped: their file was gone or held nothing; rows_closed: left open, or shorter than they said, and measured;
@@ -60,29 +59,31 @@ class Reconciled:
     orphan_bytes_removed: int = 0
 
 
-def reconcile(db: Database, root: Path, *, measure: Measure | None, orphan_age_s: float = ORPHAN_AGE_S) -> Reconciled:
+def reconcile(
+    db: Database, root: Path, *, measure: MeasureSegment | None, orphan_age_s: float = ORPHAN_AGE_S
+) -> ReconcileReport:
     """Make index and disk agree, and the running sums with them. Raises StoreError.
 
     Rows without a file are dropped. Segments that were left open, or whose file is shorter than its row says, are
     measured and closed. Files without a row are adopted if they are the recorder's and can be read; the others are
     counted, and removed once they are `orphan_age_s` old. Without `measure` nothing is read: sizes count.
     """
-    found = Reconciled()
+    found = ReconcileReport()
     with db.read() as connection:
         folders = sorted({*_row_folders(connection), *_disk_folders(root)})
     for folder in folders:
         _Folder(db, root, folder, found, measure, orphan_age_s).compare()
     with db.transaction() as connection:
-        count_again(connection)
-    if found != Reconciled():
+        recount_usage(connection)
+    if found != ReconcileReport():
         said = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
         logger.info("compared the recording with its index: %s", said)
     return found
 
 
-def sweep(db: Database, root: Path, orphan_age_s: float) -> Reconciled:
+def sweep_orphans(db: Database, root: Path, orphan_age_s: float) -> ReconcileReport:
     """Remove files that no row names once they are older than `orphan_age_s`, while recording goes on."""
-    found = Reconciled()
+    found = ReconcileReport()
     for folder in _disk_folders(root):
         _Folder(db, root, folder, found, None, orphan_age_s).sweep()
     return found
@@ -92,7 +93,13 @@ class _Folder:
     """One folder with segments. Holds its listing and its rows only while it is compared."""
 
     def __init__(
-        self, db: Database, root: Path, folder: str, found: Reconciled, measure: Measure | None, orphan_age_s: float
+        self,
+        db: Database,
+        root: Path,
+        folder: str,
+        found: ReconcileReport,
+        measure: MeasureSegment | None,
+        orphan_age_s: float,
     ) -> None:
         self._db = db
         self._root = root

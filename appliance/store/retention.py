@@ -6,30 +6,149 @@ reviewed and of which nothing is to be sent; then nothing, and the recorder paus
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.clock import StepWatch
-from appliance.config import Camera, Storage
+from appliance.clock import ClockStepDetector
+from appliance.config import CameraConfig, StorageConfig
+from appliance.errors import StoreError
+from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database
-from appliance.store.decisions import thin_decisions
-from appliance.store.deletions import Deletions, Reason
-from appliance.store.held import HELD
-from appliance.store.limits import Limits
-from appliance.store.pruning import Pruner
-from appliance.store.segments import Segments
-from appliance.store.thinning import shed_evidence, thin_boxes, thin_evidence, thin_notes
-from appliance.store.usage import Usage, usage_of
-from appliance.telemetry import Repeats
+from appliance.store.decisions import prune_decisions
+from appliance.store.deletions import DeletionLedger, DeletionReason
+from appliance.store.paths import EVIDENCE, inside
+from appliance.store.pruning import HELD, SegmentPruner
+from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
+from appliance.store.segments import SegmentStore
+from appliance.telemetry import LogThrottle
+
+logger = logging.getLogger(__name__)
+
+BOXES_A_BATCH = 20_000
+ALERTS_A_RUN = 200
+WRITTEN_KEPT_S = 72 * 3600
+REMOVED_FOR_ROOM = "removed to make room, after it was reviewed"
+
+# There is evidence to delete, and no question of the alert is under way.
+_DONE = """EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'ready')
+    AND NOT EXISTS (SELECT 1 FROM escalation WHERE alert = alert.id
+                    AND state IN ('waiting', 'deferred', 'ready', 'sent'))"""
+
+# The cameras in the boxes table, by hopping along its primary key.
+_CAMERAS = """WITH RECURSIVE hop (camera) AS (SELECT min(camera) FROM boxes UNION ALL
+    SELECT (SELECT min(camera) FROM boxes WHERE camera > hop.camera) FROM hop WHERE hop.camera IS NOT NULL)
+    SELECT camera FROM hop WHERE camera IS NOT NULL"""
+
+
+def prune_boxes(db: Database, keep_s: float, held: str) -> int:
+    """Delete box rows older than their camera's continuous recording, or than `keep_s` if there is none; how many.
+
+    held: a `WITH held AS (camera, t0, t1)` clause of what must stay. Bounded to one batch a camera.
+    """
+    deleted = 0
+    with db.read() as connection:
+        cameras = [row["camera"] for row in connection.execute(_CAMERAS).fetchall()]
+    for camera in cameras:
+        with db.transaction(durable=False) as connection:
+            cutoff_t = connection.execute(
+                f"""{held} SELECT min(coalesce((SELECT min(t_start) FROM segment WHERE camera = :camera
+                        AND kind = 'continuous'), :keep_t),
+                    coalesce((SELECT min(t0) FROM held WHERE camera = :camera), 9e15))""",
+                {"camera": camera, "keep_t": db.clock.now() - keep_s},
+            ).fetchone()[0]
+            gone = connection.execute(
+                f"""DELETE FROM boxes WHERE camera = :camera AND t < min(:cutoff_t, coalesce(
+                    (SELECT t FROM boxes WHERE camera = :camera ORDER BY t LIMIT 1 OFFSET {BOXES_A_BATCH}), 9e15))""",
+                {"camera": camera, "cutoff_t": cutoff_t},
+            )
+            deleted += gone.rowcount
+    return deleted
+
+
+def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, older_s: float) -> list[int]:
+    """Delete the evidence files of alerts older than `older_s`, unless an escalation of theirs is still under way.
+
+    The rows stay and say that it was removed. Returns the size of each file deleted.
+    """
+    with db.read() as connection:
+        alerts = connection.execute(
+            f"""SELECT id, camera FROM alert WHERE t_end < ? AND {_DONE} ORDER BY t_start LIMIT ?""",
+            (db.clock.now() - older_s, ALERTS_A_RUN),
+        ).fetchall()
+    words = f"removed after {older_s / 86400:g} days"
+    return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "age", words)]
+
+
+def delete_reviewed_evidence(
+    db: Database,
+    root: Path,
+    deletions: DeletionLedger,
+    enough: float,
+    reason: DeletionReason,
+    camera: str | None = None,
+) -> list[int]:
+    """Delete the evidence files of the oldest alerts until `enough` bytes are freed: of alerts that a person has
+    reviewed and of which no question is under way, and of no others. Returns the size of each file deleted.
+    """
+    with db.read() as connection:
+        alerts = connection.execute(
+            f"""SELECT id, camera FROM alert WHERE review IS NOT NULL AND t_end IS NOT NULL AND {_DONE}
+                AND NOT EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'waiting')
+                AND (:camera IS NULL OR camera = :camera) ORDER BY t_start LIMIT :most""",
+            {"camera": camera, "most": ALERTS_A_RUN},
+        ).fetchall()
+    sizes: list[int] = []
+    for row in alerts:
+        if sum(sizes) >= enough:
+            break
+        sizes += _remove_evidence(db, root, deletions, row, reason, REMOVED_FOR_ROOM)
+    return sizes
+
+
+def _remove_evidence(
+    db: Database, root: Path, deletions: DeletionLedger, alert: sqlite3.Row, reason: DeletionReason, words: str
+) -> list[int]:
+    sizes = []
+    with db.read() as connection:
+        rows = connection.execute(
+            "SELECT path, bytes, t_end FROM evidence WHERE alert = ? AND state = 'ready'", (alert["id"],)
+        ).fetchall()
+    for row in rows:
+        with contextlib.suppress(StoreError, OSError):
+            file = inside(root, row["path"], EVIDENCE)
+            file.unlink()
+            sizes.append(row["bytes"])
+            deletions.add(alert["camera"], "evidence", reason, row["bytes"], row["t_end"])
+            file.parent.rmdir()  # succeeds with the last one
+    with db.transaction() as connection:
+        connection.execute(
+            """UPDATE evidence SET state = 'missing', path = '', bytes = 0, reason = ?
+               WHERE alert = ? AND state = 'ready'""",
+            (words, alert["id"]),
+        )
+        deletions.write(connection)
+        bump_rev(db, connection, alert["id"])
+    deletions.written()
+    return sizes
+
+
+def prune_side_rows(db: Database, older_s: float) -> None:
+    """Delete held-back events and ended gaps older than `older_s`, and what was written days ago."""
+    before_t = db.clock.now() - older_s
+    with db.transaction(durable=False) as connection:
+        connection.execute("DELETE FROM event WHERE alert IS NULL AND t < ?", (before_t,))
+        connection.execute("DELETE FROM gap WHERE t_end < ?", (before_t,))
+        connection.execute("DELETE FROM written WHERE hour < ?", ((db.clock.now() - WRITTEN_KEPT_S) / 3600,))
+
 
 HEADROOM = 1.2  # the recorder stops at disk_free_min_mb, so there is to be more
 SWEEP_EVERY_S = 3600.0
 CLOCK_SETTLE_S = 600.0
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +176,24 @@ class Retention:
         self,
         db: Database,
         root: Path,
-        storage: Storage,
-        cameras: Mapping[str, Camera] | None = None,
+        storage: StorageConfig,
+        cameras: Mapping[str, CameraConfig] | None = None,
         *,
         free_bytes: Callable[[Path], int] = lambda root: shutil.disk_usage(root).free,
     ) -> None:
         self._db = db
         self._root = root
-        self._limits = Limits.of(storage, cameras or {})
+        self._limits = StorageLimits.of(storage, cameras or {})
         self._ring_in_memory = storage.preroll_dir is not None
         self._keep_boxes_s = storage.keep_hours * 3600
         self._free_bytes = free_bytes
         self._clock = db.clock
-        self._steps = StepWatch(self._clock)
+        self._steps = ClockStepDetector(self._clock)
         self._distrust_until = float("-inf")
         self._swept_at = self._clock.monotonic()
-        self._repeats = Repeats(logger, self._clock, every_s=600.0)
-        self._deletions = Deletions(db)
-        self._pruner = Pruner(db, root, self._deletions)
+        self._repeats = LogThrottle(logger, self._clock, every_s=600.0)
+        self._deletions = DeletionLedger(db)
+        self._pruner = SegmentPruner(db, root, self._deletions)
         self._evidence: list[int] = []
         self.last = RetentionReport()
 
@@ -92,7 +211,7 @@ class Retention:
             segment_bytes=self._pruner.bytes,
             evidence_files=len(self._evidence),
             evidence_bytes=sum(self._evidence),
-            boxes=thin_boxes(self._db, self._keep_boxes_s, HELD) if trusted else 0,
+            boxes=prune_boxes(self._db, self._keep_boxes_s, HELD) if trusted else 0,
             refused=self._pruner.refused,
             short_bytes=int(max(0, self._over_size(), self._lacking())),
         )
@@ -112,9 +231,9 @@ class Retention:
         now = self._clock.now()
         for camera in self._usage().cameras("continuous"):
             self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
-        self._evidence += thin_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
-        thin_notes(self._db, self._limits.evidence_s)
-        thin_decisions(self._db, self._limits.evidence_s)
+        self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
+        prune_side_rows(self._db, self._limits.evidence_s)
+        prune_decisions(self._db, self._limits.evidence_s)
         self._deletions.forget_old()
 
     def _by_quota(self) -> None:
@@ -135,20 +254,20 @@ class Retention:
         self._make_room("size", self._over_size())
         self._make_room("disk", self._lacking())
 
-    def _make_room(self, reason: Reason, excess: float) -> None:
+    def _make_room(self, reason: DeletionReason, excess: float) -> None:
         """Of evidence only what no recording could make up for; not asked again in between, for a disk may be late to
         tell of what was freed."""
         freed = self._pruner.prune(reason, enough=excess)
-        if not self._pruner.tired:
+        if not self._pruner.exhausted:
             self._shed(excess - freed, reason)
 
-    def _shed(self, enough: float, reason: Reason, camera: str | None = None) -> None:
+    def _shed(self, enough: float, reason: DeletionReason, camera: str | None = None) -> None:
         if enough > 0:
-            self._evidence += shed_evidence(self._db, self._root, self._deletions, enough, reason, camera)
+            self._evidence += delete_reviewed_evidence(self._db, self._root, self._deletions, enough, reason, camera)
 
-    def _usage(self) -> Usage:
+    def _usage(self) -> StorageUsage:
         with self._db.read() as connection:
-            return usage_of(connection)
+            return read_usage(connection)
 
     def _over_size(self) -> float:
         usage = self._usage()
@@ -161,7 +280,7 @@ class Retention:
     def _sweep(self) -> None:
         if self._clock.monotonic() - self._swept_at >= SWEEP_EVERY_S:
             self._swept_at = self._clock.monotonic()
-            Segments(self._db).sweep_orphans(self._root)
+            SegmentStore(self._db).sweep_orphans(self._root)
 
     def _say(self) -> None:
         if self.last.segments or self.last.evidence_files:

@@ -1,4 +1,4 @@
-"""What the store hands out: one frozen dataclass a table row, and how each is read from SQLite."""
+"""What the store hands out: one frozen dataclass per table row, and how each is read from SQLite."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from appliance import wire
-from appliance.store.edge_rows import SecondLookRow
 from appliance.types import (
     BestView,
     Box,
     Decision,
+    EdgeVerdict,
     Event,
     EvidenceStep,
     FrameBoxes,
@@ -22,6 +22,30 @@ from appliance.types import (
     Severity,
     TrackedObject,
 )
+
+RecheckState = Literal["asked", "judged", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecheckRow:
+    """verdict: what it said, of `state` judged; error: why it said nothing, of failed. why: what kept the cloud from
+    answering; attempts: looks that were begun."""
+
+    alert: str
+    state: RecheckState
+    why: str
+    asked_t: float
+    attempts: int
+    verdict: EdgeVerdict | None
+    made_t: float | None
+    error: str
+
+
+def read_recheck(row: sqlite3.Row) -> RecheckRow:
+    fields = dict(row)
+    body = fields.pop("body")
+    return RecheckRow(**fields, verdict=None if body is None else EdgeVerdict(**json.loads(body)))
+
 
 EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
 EvidenceState = Literal["waiting", "ready", "missing"]
@@ -164,7 +188,7 @@ class AlertDetail:
     escalations: tuple[EscalationRow, ...] = ()
     verdicts: tuple[VerdictRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
-    second_look: SecondLookRow | None = None
+    recheck: RecheckRow | None = None
 
     @property
     def escalation(self) -> EscalationRow | None:

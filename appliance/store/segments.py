@@ -6,14 +6,14 @@ import sqlite3
 from pathlib import Path
 
 from appliance.store.database import Database
-from appliance.store.reconcile import ORPHAN_AGE_S, Measure, Reconciled, reconcile, sweep
+from appliance.store.reconcile import ORPHAN_AGE_S, MeasureSegment, ReconcileReport, reconcile, sweep_orphans
 from appliance.store.rows import read_segment
 from appliance.types import SegmentRow
 
 SEGMENT_S_MAX = 600.0  # segment_s is at most 60, and a segment ends at the first key frame after that
 
 
-class Segments:
+class SegmentStore:
     """The segment table. Written as ingest reports, read by evidence, live view and retention."""
 
     def __init__(self, db: Database) -> None:
@@ -64,14 +64,14 @@ class Segments:
         return None if row is None else read_segment(row)
 
     def reconcile(
-        self, root: Path, *, measure: Measure | None = None, orphan_age_s: float = ORPHAN_AGE_S
-    ) -> Reconciled:
+        self, root: Path, *, measure: MeasureSegment | None = None, orphan_age_s: float = ORPHAN_AGE_S
+    ) -> ReconcileReport:
         """Compare index and disk, for the start (before ingest runs); see `store/reconcile.py`. Raises StoreError."""
         return reconcile(self._db, root, measure=measure, orphan_age_s=orphan_age_s)
 
-    def sweep_orphans(self, root: Path, *, orphan_age_s: float = ORPHAN_AGE_S) -> Reconciled:
+    def sweep_orphans(self, root: Path, *, orphan_age_s: float = ORPHAN_AGE_S) -> ReconcileReport:
         """Remove files that no row names once they are older than `orphan_age_s`: nothing can find them any more."""
-        return sweep(self._db, root, orphan_age_s)
+        return sweep_orphans(self._db, root, orphan_age_s)
 
 
 def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> list[SegmentRow]:

@@ -1,4 +1,4 @@
-"""What an object looks like: how bright and of which colours its upper and its lower half are."""
+"""What an object looks like: histograms of brightness and colour of its upper and lower half."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LOWEST = (16.0, 96.0, 96.0)
 _HIGHEST = (235.0, 160.0, 160.0)
 
 
-def _places(lowest: float, highest: float) -> Floats:
+def _bin_positions(lowest: float, highest: float) -> Floats:
     """(256,): where each value lies among the bins."""
     shares = (np.arange(256) - lowest) / (highest - lowest)
     return np.asarray(np.clip(shares, 0.0, 1.0) * (_BINS - 1), np.float64)
 
 
 # For each plane and value, one after the other: the lower of the two bins it lies between, and what each gets of it.
-_PLACES = np.concatenate([_places(low, high) for low, high in zip(_LOWEST, _HIGHEST, strict=True)])
+_PLACES = np.concatenate([_bin_positions(low, high) for low, high in zip(_LOWEST, _HIGHEST, strict=True)])
 _FIRST = 256 * np.arange(len(_LOWEST)).reshape(-1, 1, 1, 1)
 _LOWER = np.minimum(_PLACES.astype(np.intp), _BINS - 2)
 _UPPER_SHARE = _PLACES - _LOWER
@@ -59,7 +59,7 @@ def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
     return _histograms(values.reshape(-1, _ROWS * _COLUMNS)).reshape(len(boxes), count * 2 * _BINS)
 
 
-def likeness(some: Floats, others: Floats) -> Floats:
+def similarity(some: Floats, others: Floats) -> Floats:
     """(M, N): how alike each of `some` (M, L) and each of `others` (N, L) look; 1 the same, 0 nothing in common.
 
     The Bhattacharyya coefficient, mean over the histograms. On PETS09-S2L1 the same person 1.5 to 5 s later has

@@ -1,4 +1,4 @@
-"""Who is who: the price of taking a detection for a track, and the cheapest way to pair them."""
+"""The cost of assigning a detection to a track, and the assignment of least total cost (Hungarian algorithm)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance import boxes
+from appliance import geometry
 from appliance.track.kalman import sizes, to_centre
 from appliance.types import Box
 
 Floats = NDArray[np.float64]
-NEVER = math.inf
+IMPOSSIBLE = math.inf
 _SMALL = 400  # cells of a table up to which plain numbers are quicker than arrays
 
 
-def overlap(a: Floats, b: Floats) -> Floats:
+def iou_matrix(a: Floats, b: Floats) -> Floats:
     """Intersection over union of boxes (N, 4) and (M, 4), (N, M)."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, 2:], b[None, :, 2:])
@@ -28,7 +28,7 @@ def overlap(a: Floats, b: Floats) -> Floats:
     return np.asarray(shared / np.maximum(area_a[:, None] + area_b[None] - shared, 1e-12))
 
 
-def cover(a: Box, b: Box) -> float:
+def overlap_of_smaller(a: Box, b: Box) -> float:
     """Share of the smaller of two boxes that lies in the other."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     if width <= 0:
@@ -37,7 +37,7 @@ def cover(a: Box, b: Box) -> float:
     return width * height / max(min((a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1])), 1e-12)
 
 
-def prices(
+def match_costs(
     track: Box, spread: tuple[float, float], found: Sequence[Box], *, overlap_min: float, distance_max: float
 ) -> list[float]:
     """What each box of `found` costs: 0..1 where it overlaps enough, 1..2 where it is only near and alike in size.
@@ -55,9 +55,9 @@ def prices(
     costs = []
     for box in found:
         if box[2] < left or box[0] > right:
-            costs.append(NEVER)
+            costs.append(IMPOSSIBLE)
             continue
-        shared = boxes.overlap(track, box)
+        shared = geometry.iou(track, box)
         if shared >= overlap_min:
             costs.append(1.0 - shared)
             continue
@@ -65,11 +65,11 @@ def prices(
         step_x, step_y = (x - at_x) / reach_x, (y - at_y) / reach_y
         apart = math.sqrt(step_x * step_x + step_y * step_y)
         near = apart <= distance_max and 0.5 < (track[3] - track[1]) / max(tall, 1e-9) < 2.0
-        costs.append(1.0 + apart / max(distance_max, 1e-9) if near else NEVER)
+        costs.append(1.0 + apart / max(distance_max, 1e-9) if near else IMPOSSIBLE)
     return costs
 
 
-def pair(prices: Floats | Sequence[Sequence[float]], price_max: float = 2.0) -> list[tuple[int, int]]:
+def assign(prices: Floats | Sequence[Sequence[float]], price_max: float = 2.0) -> list[tuple[int, int]]:
     """Pairs (row, column) of least total price, in row order; a row left alone costs `price_max`.
 
     One sure pair therefore beats two doubtful ones. The table falls into groups of rows and columns that could be
@@ -91,7 +91,7 @@ def pair(prices: Floats | Sequence[Sequence[float]], price_max: float = 2.0) -> 
     return sorted(pairs)
 
 
-def contested(table: Sequence[Sequence[float]], price_max: float) -> list[int]:
+def contested_rows(table: Sequence[Sequence[float]], price_max: float) -> list[int]:
     """The rows of a table of prices that have a choice, or of whose only choice another row has it, too."""
     return sorted(row for rows, columns in _groups(table, price_max) if len(rows) + len(columns) > 2 for row in rows)
 

@@ -1,4 +1,4 @@
-"""What one look found, and what is known of a frame: all that crosses the ingest boundary of a picture."""
+"""Detections of one frame, tracked objects, and the messages about frames that cross the ingest boundary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.types.words import SCHEMA, Box
+from appliance.types.literals import SCHEMA, Box
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 from appliance.clock import Clock, SystemClock
-from appliance.demo.clip import LoopingClip
-from appliance.demo.mounts import Mount, Player, SentUnit
+from appliance.demo.looping_clip import LoopingClip
+from appliance.demo.rtsp_mount import Mount, MountViewer, SentUnit
 from appliance.demo.rtsp_server import RtspServer
 
 OFF_S_MAX = 0.03
@@ -53,9 +53,9 @@ class WitnessedMount(Mount):
 
     def __init__(self, name: str, clip: LoopingClip, clock: Clock) -> None:
         super().__init__(name, clip, clock)
-        self._witness: Player | None = Witness(name, clip.fps, clock)
+        self._witness: MountViewer | None = Witness(name, clip.fps, clock)
 
-    def join(self, player: Player) -> None:
+    def join(self, player: MountViewer) -> None:
         witness, self._witness = self._witness, None
         if witness is not None:
             super().join(witness)

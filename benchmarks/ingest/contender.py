@@ -17,7 +17,7 @@ from typing import Any
 import onnxruntime as ort
 
 from appliance import wire
-from appliance.detect import bundle
+from appliance.detect import model_files
 from appliance.types import CameraMeter, FrameBoxes, IngestHealth
 from benchmarks.ingest.truth import Box
 
@@ -127,7 +127,7 @@ def ultralytics(python: str) -> Way:
     """`YOLO.track` as its users run it, with the Python that has it."""
 
     def way(plan: Plan) -> Contender:
-        network = bundle.find(str(plan.detector["model"]))
+        network = model_files.find_model(str(plan.detector["model"]))
         told = {
             **_streams(plan),
             "model_path": str(network.path),

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.picture import Pictures
-from appliance.model import Detector
+from appliance.detector_config import DetectorConfig
+from appliance.media.frames import FrameConverter
 from appliance.types import Detections
 from benchmarks.ingest.score import overlap
 
@@ -98,7 +98,7 @@ class Camera:
 
     def __init__(self, name: str, url: str, looker: ObjectDetector, turn: threading.Lock, fps: float) -> None:
         self._name, self._url, self._looker, self._turn, self._every_s = name, url, looker, turn, 1 / fps
-        self._gate, self._tracker, self._pictures = DifferenceGate(), GreedyTracker(), Pictures()
+        self._gate, self._tracker, self._pictures = DifferenceGate(), GreedyTracker(), FrameConverter()
         self._spent_s = 0.0
 
     def run(self) -> None:
@@ -107,7 +107,7 @@ class Camera:
             due = t >= next_t - 0.002
             if due:
                 next_t = t + self._every_s if next_t == float("-inf") else max(next_t + self._every_s, t)
-                if self._gate.moves(self._pictures.luma(frame)):
+                if self._gate.moves(self._pictures.small_luma(frame)):
                     moved_t = t
             if due and t - moved_t <= QUIET_AFTER_S:
                 self._look(n, t, frame)
@@ -141,7 +141,7 @@ def _say(line: dict[str, Any]) -> None:
 def main() -> None:
     av.logging.set_level(None)
     plan = json.loads(sys.stdin.readline())
-    looker, turn = detector.load(Detector.model_validate(plan["detector"])), threading.Lock()
+    looker, turn = detector.load(DetectorConfig.model_validate(plan["detector"])), threading.Lock()
     for name, url in plan["cameras"].items():
         camera = Camera(name, url, looker, turn, plan["fps"])
         threading.Thread(target=camera.run, name=f"camera-{name}", daemon=True).start()

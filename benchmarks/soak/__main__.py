@@ -22,8 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from benchmarks.ingest.contender import ROOT
 from benchmarks.ingest.slot import Setting, prepare
 from benchmarks.soak import watch
@@ -78,7 +77,7 @@ def told(verdict: Verdict, faults: Sequence[Fault], glances: Sequence[watch.Glan
 
 
 def _soak(
-    server: RunningServer, box: Box, faults: Sequence[Fault], seconds: float, cameras: Sequence[str]
+    server: RtspServerThread, box: Box, faults: Sequence[Fault], seconds: float, cameras: Sequence[str]
 ) -> tuple[float, list[watch.Glance]]:
     """Play the plan and look once a second; UTC when the plan began, and what was seen from then on."""
     _settle(box, cameras)
@@ -116,7 +115,7 @@ def _settle(box: Box, cameras: Sequence[str]) -> None:
         time.sleep(EVERY_S)
 
 
-def _play(server: RunningServer, fault: Fault, *, begins: bool) -> None:
+def _play(server: RtspServerThread, fault: Fault, *, begins: bool) -> None:
     camera = fault.camera
     if not begins:
         server.resume(camera or None)
@@ -136,7 +135,7 @@ def _play(server: RunningServer, fault: Fault, *, begins: bool) -> None:
         server.jump_back(camera, JUMP_S)
 
 
-def _site(server: RunningServer, cameras: Mapping[str, Path], model: str) -> str:
+def _site(server: RtspServerThread, cameras: Mapping[str, Path], model: str) -> str:
     lines = [f"detector: {{model: {model}}}", "cameras:"]
     for name in cameras:
         lines += [

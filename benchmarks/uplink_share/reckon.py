@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from appliance import savings
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.savings import ledger
-from appliance.scenario.curve.labels import Truth, labelled
-from appliance.scenario.curve.ranking import Candidate, Incident
+from appliance.lab.curve.incident_labels import CameraTruth, label_incidents
+from appliance.lab.curve.ranking import Candidate, LabelledIncident
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader
@@ -64,12 +64,12 @@ class Asked:
 
 
 def balance(
-    case: str, root: Path, seconds: float, kernel: int | None, incidents: Mapping[str, Sequence[Incident]]
+    case: str, root: Path, seconds: float, kernel: int | None, incidents: Mapping[str, Sequence[LabelledIncident]]
 ) -> Books:
     """Read the ended site's database. incidents: by camera."""
     database = Database(root / "vedette.db", SystemClock())
     try:
-        account = ledger.savings(Meter(database, "").totals("all"), seconds, incidents).total
+        account = savings.account_for(Meter(database, "").totals("all"), seconds, incidents).total
         asked = _asked(database)
     finally:
         database.close()
@@ -102,7 +102,7 @@ def _asked(database: Database) -> list[Asked]:
     return found
 
 
-def matched(incidents: Mapping[str, Sequence[Incident]], asked: Sequence[Asked]) -> tuple[int, list[str]]:
+def matched(incidents: Mapping[str, Sequence[LabelledIncident]], asked: Sequence[Asked]) -> tuple[int, list[str]]:
     """How many incidents a question shows, and the others in words."""
     found, missed = 0, []
     for camera, own in incidents.items():
@@ -112,11 +112,13 @@ def matched(incidents: Mapping[str, Sequence[Incident]], asked: Sequence[Asked])
             if any(each.finds(incident) for each in sent):
                 found += 1
             else:
-                missed.append(f"{camera}: {incident.words}")
+                missed.append(f"{camera}: {incident.text}")
     return found, missed
 
 
-def incidents_of(config: SiteConfig, show: Show, taken: Taken, begin_t: float, end_t: float) -> tuple[Incident, ...]:
+def incidents_of(
+    config: SiteConfig, show: Show, taken: Taken, begin_t: float, end_t: float
+) -> tuple[LabelledIncident, ...]:
     """What a perfect detector and tracker would have raised under the site's own rules, between two times."""
     step = max(1, round(show.fps / LOOKS_PER_S))
     last = taken.frame(end_t)
@@ -127,10 +129,12 @@ def incidents_of(config: SiteConfig, show: Show, taken: Taken, begin_t: float, e
         for n, frame in enumerate(range(0, last, step))
     ]
     header = StreamHeader(camera=show.camera, clip="", model="truth", size=show.size, run="truth")
-    labels = labelled(config, Truth(header=header, looks=looks, wanted=(), derived=True))
+    labels = label_incidents(config, CameraTruth(header=header, frames=looks, expectations=(), derived=True))
     zero = taken.t(0)
     told = [(each, f"at {each.t - zero:.1f} s") for each in labels.incidents(0) if begin_t <= each.t < end_t - LATE_S]
     return tuple(
-        Incident(footage=0, start=each.start, end=each.end, t=each.t, words=f"{each.words.split(' at ')[0]} {when}")
+        LabelledIncident(
+            footage=0, start=each.start, end=each.end, t=each.t, text=f"{each.text.split(' at ')[0]} {when}"
+        )
         for each, when in told
     )

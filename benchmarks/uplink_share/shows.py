@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 
-from appliance.demo.clip import LoopingClip
-from appliance.demo.convert import as_camera_clip
-from appliance.scenario import plan
-from appliance.scenario import truth as true_boxes
+from appliance.demo.looping_clip import LoopingClip, as_camera_clip
+from appliance.lab.scenario import ground_truth as true_boxes
+from appliance.lab.scenario import scenario_loader
 from appliance.types import TrackedObject
 from benchmarks.ingest.footage import FPS, Film, make
 from benchmarks.ingest.truth import Truth
@@ -67,7 +66,7 @@ def of_scene(scene: str, footage: Path, lines: int = 720, cameras: int = 2) -> t
 
 def of_scenario(file: Path, folder: Path) -> tuple[Show, ...]:
     """The footage of a scenario file with true boxes, once; none where its clip is absent. Raises ConfigError."""
-    made = plan.load(file)
+    made = scenario_loader.load_scenario(file)
     settings = made.scenario.truth
     if made.absent or made.truth is None or settings is None:
         return ()
@@ -75,11 +74,11 @@ def of_scenario(file: Path, folder: Path) -> tuple[Show, ...]:
     path = as_camera_clip(part.clip, folder, print)
     clip = LoopingClip(path)
     clip.close()
-    seen = true_boxes.read(made.truth, settings, clip.size)
+    seen = true_boxes.read_truth(made.truth, settings, clip.size)
     frames = {
         frame: tuple(
             TrackedObject(track=each.id, label=each.label, score=0.9, box=each.box)
-            for each in true_boxes.counted(seen, frame)
+            for each in true_boxes.counted_objects(seen, frame)
         )
         for frame in seen
     }

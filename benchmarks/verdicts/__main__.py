@@ -33,7 +33,7 @@ from appliance.clock import SystemClock
 from benchmarks.verdicts.load import EVIDENCE, Took, cases, flat_out, paced
 from benchmarks.verdicts.sizes import SIZES
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.openai import OpenAi
+from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.judge import Judge
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ async def measure(url: str, chosen: argparse.Namespace) -> tuple[list[Row], dict
             kind="openai", url=f"{url}/v1", model="bench", images_max=evidence.count,
             image_side_max=evidence.side_max, timeout_s=ANSWER_S_MAX,
         )  # fmt: skip
-        engine = OpenAi(settings, SystemClock())
+        engine = OpenAiVlm(settings, SystemClock())
         judge = Judge(engine, "bench", SystemClock())
         try:
             await judge.check()

@@ -15,8 +15,8 @@ import numpy as np
 
 from appliance.errors import EngineError
 from appliance.wire import Escalation, MediaRef, Need
-from cloud_worker.judge import Case, Judge
-from cloud_worker.media import Picture, chunks_of
+from cloud_worker.judge import Judge, JudgeCase
+from cloud_worker.media_fetch import EvidenceFile, chunks_of
 
 CASES = 16  # different ones, asked in turn
 QUALITY = 85
@@ -55,21 +55,21 @@ class Took:
 
 
 @cache
-def cases(name: str) -> tuple[Case, ...]:
+def cases(name: str) -> tuple[JudgeCase, ...]:
     return tuple(_case(name, EVIDENCE[name], seed) for seed in range(CASES))
 
 
-def _case(name: str, evidence: Evidence, seed: int) -> Case:
+def _case(name: str, evidence: Evidence, seed: int) -> JudgeCase:
     pictures = tuple(_picture(evidence, seed * 100 + n, float(n)) for n in range(evidence.count))
     escalation = Escalation(
         id=f"esc-{name}-{seed}", site="bench", camera="gate", alert=f"alert-{seed}", rule="intruder", kind="enter",
         label="person", severity="alert", question="Is somebody in the yard?", t=0.0, created_t=0.0, score=0.7,
         zone="yard", media=tuple(each.ref for each in pictures),
     )  # fmt: skip
-    return Case(escalation=escalation, pictures=pictures)
+    return JudgeCase(escalation=escalation, files=pictures)
 
 
-def _picture(evidence: Evidence, seed: int, t: float) -> Picture:
+def _picture(evidence: Evidence, seed: int, t: float) -> EvidenceFile:
     """A picture with as much in it as a camera's: smooth patches and a little noise."""
     chance, (width, height) = np.random.default_rng(seed), evidence.size
     coarse = chance.integers(30, 220, (height // 16, width // 16, 3), np.uint8)
@@ -81,10 +81,10 @@ def _picture(evidence: Evidence, seed: int, t: float) -> Picture:
         id=digest[:32], kind=evidence.kind, mime="image/jpeg", bytes=len(data), sha256=digest,
         chunks=chunks_of(len(data)), t=t, width=width, height=height, box=(0.3, 0.3, 0.6, 0.9),
     )  # fmt: skip
-    return Picture(ref, data)
+    return EvidenceFile(ref, data)
 
 
-async def paced(judge: Judge, asked: Sequence[Case], per_minute: float, seconds: float, places: int) -> list[Took]:
+async def paced(judge: Judge, asked: Sequence[JudgeCase], per_minute: float, seconds: float, places: int) -> list[Took]:
     """Questions that come by chance at that mean rate (seeded); as many are judged at a time as there are places."""
     chance, room = random.Random(per_minute), asyncio.Semaphore(places)
     began, due_s = time.perf_counter(), 0.0
@@ -95,7 +95,7 @@ async def paced(judge: Judge, asked: Sequence[Case], per_minute: float, seconds:
     return list(await asyncio.gather(*tasks))
 
 
-async def flat_out(judge: Judge, asked: Sequence[Case], seconds: float, places: int) -> float:
+async def flat_out(judge: Judge, asked: Sequence[JudgeCase], seconds: float, places: int) -> float:
     """Verdicts a second with every place taken all the time."""
     began, count = time.perf_counter(), 0
 
@@ -110,7 +110,7 @@ async def flat_out(judge: Judge, asked: Sequence[Case], seconds: float, places: 
     return count / (time.perf_counter() - began)
 
 
-async def _one(judge: Judge, case: Case, room: asyncio.Semaphore) -> Took:
+async def _one(judge: Judge, case: JudgeCase, room: asyncio.Semaphore) -> Took:
     began = time.perf_counter()
     async with room:
         try:

@@ -13,19 +13,19 @@ from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
-from appliance.boxes import at_place
 from appliance.clock import Clock
 from appliance.errors import DetectorError, EngineError
+from appliance.geometry import is_same_place
 from appliance.types import Box, Decision, Detections
 from appliance.wire import FrameSupport, MediaRef, Need
-from cloud_worker.judge import Case, Opinion
-from cloud_worker.media import MediaRefused, Picture
-from cloud_worker.pictures import Pixels, decode
+from cloud_worker.images import Pixels, decode_image
+from cloud_worker.judge import JudgeCase, Opinion
+from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
 CROP_SCALE = 2.5  # of the flagged box: an object small in the frame is large in its crop
 UNSURE_SHARE = 0.5  # between this share of score_min and score_min a picture does not vote
 
-Answer = Literal["yes", "no", "unsure"]
+VoteAnswer = Literal["yes", "no", "unsure"]
 Result = TypeVar("Result")
 
 
@@ -46,7 +46,7 @@ class Vote:
     """One picture's answer and the best score seen at the place."""
 
     ref: MediaRef
-    answer: Answer
+    answer: VoteAnswer
     score: float
 
 
@@ -71,7 +71,7 @@ class Redetect:
     def model(self) -> str:
         return self._detector.name
 
-    async def judge(self, case: Case) -> Opinion:
+    async def judge(self, case: JudgeCase) -> Opinion:
         """Vote over the pictures. Raises EngineError when the detector failed."""
         label = case.escalation.label
         if label not in self._detector.labels:
@@ -91,13 +91,13 @@ class Redetect:
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _votes(self, case: Case, label: str) -> tuple[list[Vote], float]:
+    def _votes(self, case: JudgeCase, label: str) -> tuple[list[Vote], float]:
         class_id = self._detector.labels.index(label)
         votes, preprocess_s = [], 0.0
-        for picture in case.pictures:
+        for picture in case.files:
             started = self._clock.monotonic()
             try:
-                pixels = decode(picture)
+                pixels = decode_image(picture)
             except MediaRefused:
                 votes.append(Vote(picture.ref, "unsure", 0.0))
                 continue
@@ -106,7 +106,7 @@ class Redetect:
             votes.append(self._vote(picture, pixels, class_id))
         return votes, preprocess_s
 
-    def _vote(self, picture: Picture, pixels: Pixels, class_id: int) -> Vote:
+    def _vote(self, picture: EvidenceFile, pixels: Pixels, class_id: int) -> Vote:
         box = _flagged(picture.ref)
         if box is None:  # the camera's detector missed it here too: whatever is seen may be something else
             best = max(_scores(self._look([pixels])[0], class_id, None), default=0.0)
@@ -119,7 +119,7 @@ class Redetect:
         best = max([*_scores(frame, class_id, box), *_scores(close, class_id, crop_box)], default=0.0)
         return Vote(picture.ref, self._answer(best), best)
 
-    def _answer(self, score: float) -> Answer:
+    def _answer(self, score: float) -> VoteAnswer:
         if score >= self._score_min:
             return "yes"
         return "unsure" if score >= self._score_min * UNSURE_SHARE else "no"
@@ -130,7 +130,7 @@ class Redetect:
         except DetectorError as error:
             raise EngineError(f"the second detector failed: {error}") from None
 
-    def _opinion(self, votes: list[Vote], case: Case, label: str, preprocess_s: float) -> Opinion:
+    def _opinion(self, votes: list[Vote], case: JudgeCase, label: str, preprocess_s: float) -> Opinion:
         decision, said = _majority(label, votes)
         lost = f" {len(case.lost)} more could not be used." if case.lost else ""
         support = tuple(
@@ -183,5 +183,5 @@ def _scores(found: Detections, class_id: int, box: Box | None) -> list[float]:
     return [
         float(score)
         for at, score, kind in zip(found.boxes.tolist(), found.scores, found.class_ids, strict=True)
-        if kind == class_id and (box is None or at_place(tuple(at), box))
+        if kind == class_id and (box is None or is_same_place(tuple(at), box))
     ]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from appliance.detect import bundle
+from appliance.detect import model_files
 from appliance.errors import VedetteError
 
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     try:
-        paths = {Path(name).stem: bundle.find(name).path for name in options.model}
+        paths = {Path(name).stem: model_files.find_model(name).path for name in options.model}
     except VedetteError as error:
         print(error, file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.errors import MissingPart
+from appliance.errors import MissingDependency
 from models.evaluation import arithmetic
 
 HEIGHTS = (0.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 160.0, 1e9)
@@ -127,7 +127,7 @@ def _pycocotools() -> tuple[Any, Any]:
     try:
         coco, cocoeval = importlib.import_module("pycocotools.coco"), importlib.import_module("pycocotools.cocoeval")
     except ImportError:
-        raise MissingPart("evaluation needs pycocotools: pip install '.[train]'") from None
+        raise MissingDependency("evaluation needs pycocotools: pip install '.[train]'") from None
     return coco.COCO, cocoeval.COCOeval
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from appliance.detect.letterbox import Letterbox
-from appliance.detect.suppress import suppress, tidy
+from appliance.detect.nms import filter_and_sort, non_maximum_suppression
 from appliance.types import Detections
 from models.evaluation.arithmetic import average_precision, match
 from models.train.cache import Cache
@@ -43,9 +43,9 @@ def detect(network: Network, pictures: Sequence[np.ndarray], side: int, device: 
         best = all_scores.max(axis=1)
         keep = np.flatnonzero(best >= SCORE_MIN)
         classes = all_scores[keep].argmax(axis=1).astype(np.int32)
-        seen = suppress(Detections(all_boxes[keep], best[keep], classes), 0.6, per_class=True)
+        seen = non_maximum_suppression(Detections(all_boxes[keep], best[keep], classes), 0.6, per_class=True)
         shares = box.to_shares(seen.boxes, picture.shape[1], picture.shape[0])
-        found.append(tidy(Detections(shares, seen.scores, seen.class_ids), SCORE_MIN))
+        found.append(filter_and_sort(Detections(shares, seen.scores, seen.class_ids), SCORE_MIN))
     return found
 
 

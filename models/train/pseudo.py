@@ -18,8 +18,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.labels import COCO_80
-from appliance.detect.onnx import OnnxDetector
+from appliance.detect.class_labels import COCO_80
+from appliance.detect.onnx_detector import OnnxDetector
 from models.train.index import CLASSES, Label
 
 TEACHERS = ("deimv2_hgnetv2_femto_coco_416.onnx", "yolox_nano_416.onnx")

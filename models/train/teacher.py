@@ -15,7 +15,7 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from appliance.detect.labels import COCO_80
+from appliance.detect.class_labels import COCO_80
 from models.train.index import CLASSES, IndexFault
 from models.train.loss import Lesson
 from models.train.network import Views, cells

@@ -10,8 +10,8 @@ import pytest
 from media import BITS, film, record
 from shelf import T0
 
-from appliance.alerts.evidence_clip import cut_clip
-from appliance.alerts.evidence_packets import Recorded
+from appliance.media.clips import cut_clip
+from appliance.media.segment_reader import RecordedSegment
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -62,7 +62,7 @@ def test_the_frame_on_screen_is_the_frame_of_that_time(tmp_path: Path, b_frames:
     segments = []
     for n, t in ((0, 0.0), (40, 4.0), (120, 12.0)):  # nothing came from 8 s to 12 s
         row = record(tmp_path, film(n, 40, b_frames=b_frames), T0 + t)
-        segments.append(Recorded(tmp_path / row.path, row.t_start, row.t_end))
+        segments.append(RecordedSegment(tmp_path / row.path, row.t_start, row.t_end))
     clip = cut_clip(segments, T0 + 2.3, T0 + 14, tmp_path / "clip.mp4")
     data = base64.b64encode((tmp_path / "clip.mp4").read_bytes()).decode()
     frames = [20, 23, 39, 40, 55, 77, 120, 125, 133]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.store.health import HealthEvents
+from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
 from tests.browser.conftest import House
 
@@ -22,9 +22,9 @@ Visit = Callable[..., Page]
 
 
 @pytest.fixture
-def ill(house: House) -> HealthEvents:
+def ill(house: House) -> HealthEventStore:
     """One camera was turned, the other stood still for a while, and the detector is slow to come back."""
-    events, t0 = HealthEvents(house.site.db), house.t0
+    events, t0 = HealthEventStore(house.site.db), house.t0
     events.put(
         HealthEvent(
             camera="gate", id="moved1", kind="moved", t=t0 + 14, t_start=t0 + 8,
@@ -43,7 +43,7 @@ def ill(house: House) -> HealthEvents:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_timeline_and_the_cameras_page_show_it_on_a_phone_and_on_a_desk(
-    visit: Visit, ill: HealthEvents, tmp_path: Path, scheme: str
+    visit: Visit, ill: HealthEventStore, tmp_path: Path, scheme: str
 ) -> None:
     folder = Path(os.environ.get("VEDETTE_SCREENSHOTS", tmp_path))
     for path, name in (("/", "timeline"), ("/cameras/gate", "camera"), ("/cameras", "cameras")):
@@ -57,7 +57,7 @@ def test_the_timeline_and_the_cameras_page_show_it_on_a_phone_and_on_a_desk(
 
 
 def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered(
-    visit: Visit, house: House, ill: HealthEvents
+    visit: Visit, house: House, ill: HealthEventStore
 ) -> None:
     page = visit("/")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
@@ -78,7 +78,7 @@ def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered
     expect(page.locator(".card")).to_have_count(1)
 
 
-def test_the_keyboard_walks_over_alerts_alone(visit: Visit, ill: HealthEvents) -> None:
+def test_the_keyboard_walks_over_alerts_alone(visit: Visit, ill: HealthEventStore) -> None:
     page = visit("/")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.keyboard.press("j")
@@ -86,7 +86,7 @@ def test_the_keyboard_walks_over_alerts_alone(visit: Visit, ill: HealthEvents) -
     expect(page.locator("#a-walker")).to_contain_text("Reviewed")
 
 
-def test_a_person_says_that_it_is_right_so(visit: Visit, ill: HealthEvents) -> None:
+def test_a_person_says_that_it_is_right_so(visit: Visit, ill: HealthEventStore) -> None:
     page = visit("/cameras/gate")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.get_by_role("button", name="This view is right").click()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.store.deletions import Class, Deletions, Reason
+from appliance.store.deletions import DeletionLedger, DeletionReason, StorageClass
 from appliance.types import SegmentKind, SegmentRow
 from tests.browser.conftest import House
 from tests.dashboard_site import Site
@@ -43,13 +43,13 @@ def a_day(site: Site, camera: str, megabytes_an_hour: int, kind: SegmentKind = "
             )  # fmt: skip
 
 
-def deleted(site: Site, camera: str, what: Class, reason: Reason, files: int) -> None:
-    deletions = Deletions(site.db)
+def deleted(site: Site, camera: str, what: StorageClass, reason: DeletionReason, files: int) -> None:
+    deletions = DeletionLedger(site.db)
     for _ in range(files):
         deletions.add(camera, what, reason, 2_500_000, site.clock.now() - 24 * HOUR_S)
     with site.db.transaction() as connection:
-        deletions.enter(connection)
-    deletions.entered()
+        deletions.write(connection)
+    deletions.written()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -16,11 +16,10 @@ pytest.importorskip("moto.server", reason="moto[server] is a development depende
 
 from appliance import wire
 from appliance.clock import SystemClock
-from cloud_worker.archive import Archive
-from cloud_worker.bucket import NotStored
-from cloud_worker.config import Archive as ArchiveSettings
-from cloud_worker.judge import Case
-from cloud_worker.media import Picture
+from cloud_worker.archive import NotStored, S3Archive
+from cloud_worker.config import ArchiveConfig as ArchiveSettings
+from cloud_worker.judge import JudgeCase
+from cloud_worker.media_fetch import EvidenceFile
 from tests.servers.s3 import BUCKET, KEY, SECRET, S3Server, s3_server
 from tests.servers.site import picture, ref_of
 from tests.waiting import until
@@ -42,15 +41,15 @@ def store(server: S3Server) -> S3Server:
     return server
 
 
-def archive(url: str, counted: Counter[str], **changes: Any) -> Archive:
+def archive(url: str, counted: Counter[str], **changes: Any) -> S3Archive:
     settings = {
         "bucket": BUCKET, "url": url, "access_key": SecretStr(KEY), "secret_key": SecretStr(SECRET), "timeout_s": 2.0,
         "keep_days": 14,
     }  # fmt: skip
-    return Archive(ArchiveSettings(**{**settings, **changes}), SystemClock(), lambda result: counted.update([result]))
+    return S3Archive(ArchiveSettings(**{**settings, **changes}), SystemClock(), lambda result: counted.update([result]))
 
 
-def case(*pictures: bytes) -> tuple[Case, wire.Verdict]:
+def case(*pictures: bytes) -> tuple[JudgeCase, wire.Verdict]:
     escalation = wire.Escalation(
         id="esc-1", site="depot-7", camera="gate", alert="a", rule="r", kind="enter", label="person", severity="alert",
         t=0, created_t=0,
@@ -59,8 +58,8 @@ def case(*pictures: bytes) -> tuple[Case, wire.Verdict]:
         escalation="esc-1", site="depot-7", alert="a", decision="confirmed", reason="A person.", engine="e", model="m",
         seconds=0.1, judged_t=1_767_225_600.0, step=1,
     )  # fmt: skip
-    shown = tuple(Picture(ref_of(data), data) for data in pictures)
-    return Case(escalation=escalation, pictures=shown), verdict
+    shown = tuple(EvidenceFile(ref_of(data), data) for data in pictures)
+    return JudgeCase(escalation=escalation, files=shown), verdict
 
 
 def test_evidence_and_verdict_are_kept_with_hash_and_tags(store: S3Server) -> None:
@@ -70,7 +69,7 @@ def test_evidence_and_verdict_are_kept_with_hash_and_tags(store: S3Server) -> No
     links = kept.links(question, verdict)
     kept.put(question, verdict.model_copy(update={"archive": links}))
     until(lambda: counted["stored"] == 3)
-    keys = [f"vedette/depot-7/media/{each.ref.sha256}.jpg" for each in question.pictures]
+    keys = [f"vedette/depot-7/media/{each.ref.sha256}.jpg" for each in question.files]
     assert store.keys() == sorted([*keys, "vedette/depot-7/2026/01/01/esc-1.1.json"])
     client = store.client()
     assert client.get_object(Bucket=BUCKET, Key=keys[0])["Body"].read() == picture(1)
@@ -92,7 +91,7 @@ def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server)
     first, last = kept.links(question, verdict)
     kept.put(question, verdict)
     until(lambda: counted["stored"] == 2)
-    assert (first.kind, first.media, last.kind) == ("frame", question.pictures[0].ref.id, "verdict")
+    assert (first.kind, first.media, last.kind) == ("frame", question.files[0].ref.id, "verdict")
     assert 0 < first.expires_t - time.time() <= 168 * 3600
     with urllib.request.urlopen(first.url, timeout=30) as answer:
         assert answer.read() == picture(1)

@@ -19,9 +19,8 @@ from appliance import config
 from appliance.clock import ManualClock
 from appliance.detect import detector
 from appliance.errors import DetectorError
-from appliance.ingest.schedule.company import Alone, Batching
-from appliance.ingest.schedule.shared import Shared, shared
-from appliance.ingest.schedule.sheet import STEP, Fixed, Sheets, company_of
+from appliance.inference.scheduler import Batching, SingleFrame
+from appliance.inference.sheet_packing import STEP, FixedInput, PackedDetector, Sheets, company_of, packed_detector
 from appliance.types import Detections
 
 SIDE, BATCH_MAX = 416, 8
@@ -99,7 +98,7 @@ def test_an_engine_is_found_to_gain_from_batches_of_sheets() -> None:
     clock = ManualClock()
     engine = TensorRtLike(clock)
     assert isinstance(engine, Batching)
-    assert isinstance(engine, Fixed)
+    assert isinstance(engine, FixedInput)
     company = company_of(engine, clock)
     assert isinstance(company, Sheets)
     whole = engine.picture_size(1280, 720)
@@ -131,29 +130,31 @@ def test_a_batch_that_is_measured_to_bring_nothing_is_not_taken() -> None:
             return [found for each in pictures for found in super(Serial, self).detect([each])]
 
     clock = ManualClock()
-    assert isinstance(company_of(Serial(clock), clock), Alone)
+    assert isinstance(company_of(Serial(clock), clock), SingleFrame)
 
 
 def test_a_network_on_the_cpu_is_asked_for_one_picture_at_a_time(tmp_path: Path) -> None:
-    free = detector.load(config.Detector(model="vedette-nano"))
-    assert isinstance(company_of(free, ManualClock()), Alone)
-    assert shared(free, 16) is free, "it makes parts of pictures cheap by itself"
-    hog = detector.load(config.Detector(model="builtin:hog"))
-    assert isinstance(company_of(hog, ManualClock()), Alone)
+    free = detector.load(config.DetectorConfig(model="vedette-nano"))
+    assert isinstance(company_of(free, ManualClock()), SingleFrame)
+    assert packed_detector(free, 16) is free, "it makes parts of pictures cheap by itself"
+    hog = detector.load(config.DetectorConfig(model="builtin:hog"))
+    assert isinstance(company_of(hog, ManualClock()), SingleFrame)
 
 
 def test_a_file_with_a_fixed_input_is_packed_and_its_cameras_make_parts_for_it(tmp_path: Path) -> None:
     fixed = detector.load(
-        config.Detector(model=str(tiny.yolox(tmp_path / "n.onnx", [Thing((16, 16, 80, 112), 0.9, 0)])))
+        config.DetectorConfig(model=str(tiny.yolox(tmp_path / "n.onnx", [Thing((16, 16, 80, 112), 0.9, 0)])))
     )
     assert isinstance(company_of(fixed, ManualClock()), Sheets)
-    seen_as = shared(fixed, 2)
-    assert isinstance(seen_as, Shared)
+    seen_as = packed_detector(fixed, 2)
+    assert isinstance(seen_as, PackedDetector)
     assert (seen_as.shape_step, seen_as.name, seen_as.labels) == (STEP, fixed.name, fixed.labels)
     assert seen_as.picture_size(1280, 720) == fixed.picture_size(1280, 720)
-    assert shared(fixed, 1) is fixed
+    assert packed_detector(fixed, 1) is fixed
 
 
 def test_a_network_that_stretches_pictures_is_not_packed(tmp_path: Path) -> None:
-    stretches = detector.load(config.Detector(model=str(tiny.detr(tmp_path / "n.onnx", [Thing((0, 0, 9, 9), 0.9, 0)]))))
-    assert isinstance(company_of(stretches, ManualClock()), Alone)
+    stretches = detector.load(
+        config.DetectorConfig(model=str(tiny.detr(tmp_path / "n.onnx", [Thing((0, 0, 9, 9), 0.9, 0)])))
+    )
+    assert isinstance(company_of(stretches, ManualClock()), SingleFrame)

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from tiny_networks import Thing
 
 from appliance import config
-from appliance.detect import bundle, cpu, detector
-from appliance.detect.detector import ObjectDetector
-from appliance.detect.onnx import OnnxDetector
-from appliance.detect.whole import Whole
+from appliance.detect import detector, model_files
+from appliance.detect.detector import ObjectDetector, UpscalingDetector
+from appliance.detect.onnx_detector import OnnxDetector
 from appliance.errors import DetectorError, ModelError
-from appliance.track.association import overlap
+from appliance.track.association import iou_matrix
 from appliance.types import Detections
 
 THINGS = [Thing((16, 16, 80, 112), 0.9, 0), Thing((60, 8, 120, 40), 0.6, 1), Thing((4, 80, 24, 124), 0.3, 0)]
@@ -57,7 +56,7 @@ def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))
     elif name in FILES:
         name = str(request.getfixturevalue("shared_data") / "models" / FILES[name])
-    return detector.load(config.Detector(model=name))
+    return detector.load(config.DetectorConfig(model=name))
 
 
 def test_tells_its_name_and_its_labels(looker: ObjectDetector) -> None:
@@ -136,7 +135,7 @@ def test_refuses_what_is_not_a_picture_rather_than_seeing_nothing(
 
 @pytest.mark.parametrize("name", TINY)
 def test_boxes_colours_and_scores_come_out_as_the_network_means_them(name: str, tmp_path: Path) -> None:
-    looker = detector.load(config.Detector(model=str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
+    looker = detector.load(config.DetectorConfig(model=str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
     red = np.zeros((tiny.SIDE, tiny.SIDE, 3), np.uint8)
     red[:, :, 2] = 255
     found, half, blue = looker.detect([red, red // 2, red[:, :, ::-1].copy()])
@@ -158,7 +157,7 @@ def test_a_wide_picture_is_laid_into_the_input_as_each_family_was_trained(tmp_pa
         "yolo": tiny.yolo(tmp_path / "yolo.onnx", middle, ["person"]),
     }
     for name, path in files.items():
-        found = detector.load(config.Detector(model=str(path))).detect([wide])[0]
+        found = detector.load(config.DetectorConfig(model=str(path))).detect([wide])[0]
         np.testing.assert_allclose(found.boxes, [expected[name]], atol=1e-5, err_msg=name)
 
 
@@ -186,14 +185,14 @@ def test_a_part_of_a_picture_is_seen_as_it_is_in_the_whole() -> None:
     right, bottom = min(width, left + 192), min(height, top + 192)
     part = looker.detect([np.ascontiguousarray(whole[top:bottom, left:right])])[0]
     mapped = part.boxes * np.array([right - left, bottom - top] * 2) + np.array([left, top] * 2)
-    shared = overlap(box[None].astype(np.float64), mapped.astype(np.float64))[0]
+    shared = iou_matrix(box[None].astype(np.float64), mapped.astype(np.float64))[0]
     assert shared.max() > 0.8
     assert part.scores[shared.argmax()] == pytest.approx(found.scores[best], abs=0.15)
 
 
 def test_a_network_of_fixed_shape_says_so_and_works_as_ever(tmp_path: Path) -> None:
     for name, sheet in (("tiny-yolo", (tiny.SIDE, tiny.SIDE)), ("tiny-detr", None)):
-        looker = detector.load(config.Detector(model=str(TINY[name](tmp_path / f"{name}.onnx"))))
+        looker = detector.load(config.DetectorConfig(model=str(TINY[name](tmp_path / f"{name}.onnx"))))
         assert isinstance(looker, OnnxDetector)
         assert (looker.shape_step, looker.sheet) == (0, sheet)
         seen: list[tuple[int, int]] = []
@@ -205,7 +204,7 @@ def test_a_network_of_fixed_shape_says_so_and_works_as_ever(tmp_path: Path) -> N
 def test_a_network_that_only_says_that_its_shape_is_free_is_kept_in_its_usual_one(tmp_path: Path) -> None:
     """Exporters leave sides open that the graph has nailed down; a trial in a second shape tells."""
     path = tiny.loosened(tiny.yolo(tmp_path / "n.onnx", THINGS, ["person", "car"]), side=tiny.SIDE)
-    looker = detector.load(config.Detector(model=str(path)))
+    looker = detector.load(config.DetectorConfig(model=str(path)))
     assert isinstance(looker, OnnxDetector)
     assert looker.shape_step == 0
     assert len(looker.detect([np.full((80, 90, 3), 255, np.uint8)])[0]) == len(THINGS)
@@ -213,11 +212,11 @@ def test_a_network_that_only_says_that_its_shape_is_free_is_kept_in_its_usual_on
 
 def test_bfloat16_is_asked_of_onnx_runtime_and_changes_nothing_where_the_cpu_has_none() -> None:
     """What it brings and costs on arm64 is unmeasured; that the option is known and reaches the session is not."""
-    path = bundle.find("vedette-nano").path
+    path = model_files.find_model("vedette-nano").path
     plain, fast = OnnxDetector(path), OnnxDetector(path, bf16=True)
     option = "mlas.enable_gemm_fastmath_arm64_bfloat16"
     assert fast._session.get_session_options().get_session_config_entry(option) == "1"
-    if not cpu.multiplies_bf16():
+    if not model_files.cpu_has_bf16():
         assert_equal(*(looker.detect([noise(160, 96)])[0] for looker in (plain, fast)))
 
 
@@ -225,12 +224,12 @@ def test_cut_outs_of_any_size_are_enlarged_for_whoever_wants_whole_pictures() ->
     looker = own()
     seen: list[tuple[int, int]] = []
     watch(looker, seen)
-    Whole(looker).detect([noise(100, 50), noise(1000, 500), noise(416, 208)])
+    UpscalingDetector(looker).detect([noise(100, 50), noise(1000, 500), noise(416, 208)])
     assert seen == [(416, 224)] * 3
 
 
 def own() -> OnnxDetector:
-    looker = detector.load(config.Detector())
+    looker = detector.load(config.DetectorConfig())
     assert isinstance(looker, OnnxDetector)
     return looker
 
@@ -250,7 +249,7 @@ def test_doubled_boxes_are_seen_once(tmp_path: Path) -> None:
     twice = [Thing((16, 16, 80, 112), 0.9, 0), Thing((18, 16, 82, 112), 0.8, 0)]
     red = np.full((tiny.SIDE, tiny.SIDE, 3), 255, np.uint8)
     for path in (tiny.yolox(tmp_path / "x.onnx", twice), tiny.detr(tmp_path / "d.onnx", twice)):
-        assert len(detector.load(config.Detector(model=str(path))).detect([red])[0]) == 1
+        assert len(detector.load(config.DetectorConfig(model=str(path))).detect([red])[0]) == 1
 
 
 @pytest.mark.shared
@@ -258,7 +257,7 @@ def test_doubled_boxes_are_seen_once(tmp_path: Path) -> None:
 def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) -> None:
     reference = load_reference(shared_data)
     path = shared_data / "models" / FILES[name]
-    looker = detector.load(config.Detector(model=str(path), score_min=0.1))
+    looker = detector.load(config.DetectorConfig(model=str(path), score_min=0.1))
     side = looker.picture_size(64, 64)[0]
     theirs = reference.YoloX(str(path), 1) if "yolox" in name else reference.Deim(str(path), side, 1)
     compared = 0
@@ -267,7 +266,7 @@ def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) 
         boxes, scores, class_ids = theirs(frame, 0.3)
         kept = reference.nms(boxes, scores, 0.7)  # the reference leaves DEIMv2's doubles in, we do not
         found = looker.detect([frame])[0]
-        shared = overlap(np.clip(boxes[kept] / (frame.shape[1::-1] * 2), 0, 1), found.boxes.astype(np.float64))
+        shared = iou_matrix(np.clip(boxes[kept] / (frame.shape[1::-1] * 2), 0, 1), found.boxes.astype(np.float64))
         for row, best in zip(kept, shared.argmax(axis=1), strict=True):
             assert shared.max(axis=1).min() > 0.98
             assert found.scores[best] == pytest.approx(scores[row], abs=1e-4)
@@ -278,7 +277,7 @@ def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"gone\.onnx: no such model file"):
-        detector.load(config.Detector(model=str(tmp_path / "gone.onnx")))
+        detector.load(config.DetectorConfig(model=str(tmp_path / "gone.onnx")))
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"not a network at all", b"\x08\x09" + b"\xff" * 5000])
@@ -286,7 +285,7 @@ def test_garbage_is_refused_in_one_sentence(content: bytes, tmp_path: Path) -> N
     path = tmp_path / "garbage.onnx"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=r"garbage\.onnx: not a usable ONNX file") as caught:
-        detector.load(config.Detector(model=str(path)))
+        detector.load(config.DetectorConfig(model=str(path)))
     assert "\n" not in str(caught.value)
 
 
@@ -296,14 +295,14 @@ def test_a_truncated_network_is_refused(tmp_path: Path) -> None:
     for share in (0.1, 0.5, 0.9, 0.99):
         path.write_bytes(whole[: int(len(whole) * share)])
         with pytest.raises(ModelError):
-            detector.load(config.Detector(model=str(path)))
+            detector.load(config.DetectorConfig(model=str(path)))
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["nanodet_m_416.onnx", "picodet_s_416_coco.onnx", "FastestDet_352.onnx"])
 def test_a_real_network_of_an_unknown_layout_is_refused_with_what_was_seen(name: str, shared_data: Path) -> None:
     with pytest.raises(ModelError, match="unknown output layout") as caught:
-        detector.load(config.Detector(model=str(shared_data / "models" / name)))
+        detector.load(config.DetectorConfig(model=str(shared_data / "models" / name)))
     message = str(caught.value)
     assert all(part in message for part in (name, "input [1, 3,", "outputs ", "known: YOLOX", "DETR family"))
 
@@ -313,13 +312,13 @@ def test_cuda_that_is_not_there_is_not_replaced_by_the_cpu_in_silence(tmp_path: 
     if "CUDAExecutionProvider" in ort.get_available_providers():
         pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
     with pytest.raises(ModelError, match="onnxruntime-gpu"):
-        detector.load(config.Detector(model=str(path), device="cuda"))
+        detector.load(config.DetectorConfig(model=str(path), device="cuda"))
 
 
 def test_fp16_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
     path = tiny.yolox(tmp_path / "n.onnx", THINGS)
     with pytest.raises(ModelError, match=r"detector\.precision"):
-        detector.load(config.Detector(model=str(path), precision="fp16"))
+        detector.load(config.DetectorConfig(model=str(path), precision="fp16"))
 
 
 def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -14,11 +14,11 @@ from media import film, number, record
 from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
-from cloud_worker.clips import frames_of
-from cloud_worker.engines.views import choose
-from cloud_worker.judge import Case, Engine
-from cloud_worker.media import MediaRefused, Picture
-from cloud_worker.prompt import facts
+from cloud_worker.engines.image_selection import choose_files
+from cloud_worker.images import frames_of
+from cloud_worker.judge import Engine, JudgeCase
+from cloud_worker.media_fetch import EvidenceFile, MediaRefused
+from cloud_worker.prompt import alert_facts
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
 from tests.servers.site import picture, ref_of
 
@@ -58,7 +58,7 @@ def test_who_is_unsure_asks_for_the_cheapest_thing_that_is_offered(
 
 @pytest.mark.parametrize("make", UNSURE, ids=IDS)
 def test_without_a_picture_it_is_asked_for_and_nobody_is_bothered(make: Maker, stub: OpenAiStub) -> None:
-    verdict = judged(make(stub), Case(escalation=escalation(can=ALL), pictures=()))
+    verdict = judged(make(stub), JudgeCase(escalation=escalation(can=ALL), files=()))
     assert (verdict.decision, verdict.need) == ("unsure", "crop")
     assert stub.requests == []
 
@@ -93,15 +93,17 @@ def test_a_crop_is_looked_at_once_where_its_own_box_is() -> None:
 def test_the_model_is_told_which_part_of_the_picture_a_crop_is() -> None:
     region, box = (0.1, 0.2, 0.3, 0.6), (0.25, 0.25, 0.75, 0.75)
     crop = ref_of(b"x", 9.0, "crop", box).model_copy(update={"region": region})
-    said = json.loads(facts(escalation(t=10), [(9.0, crop), (10.5, ref_of(b"y", 10.5, box=None))]).split("\n", 1)[1])
+    said = json.loads(
+        alert_facts(escalation(t=10), [(9.0, crop), (10.5, ref_of(b"y", 10.5, box=None))]).split("\n", 1)[1]
+    )
     assert said["pictures"] == [
         {"picture": 1, "kind": "crop", "seconds_after_event": -1.0, "part": list(region), "object": list(box)},
         {"picture": 2, "kind": "frame", "seconds_after_event": 0.5},
     ]
 
 
-def fetched(count: int, kind: str) -> list[Picture]:
-    return [Picture(ref_of(b"%d%s" % (n, kind.encode()), float(n), kind), b"") for n in range(count)]
+def fetched(count: int, kind: str) -> list[EvidenceFile]:
+    return [EvidenceFile(ref_of(b"%d%s" % (n, kind.encode()), float(n), kind), b"") for n in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -111,20 +113,20 @@ def fetched(count: int, kind: str) -> list[Picture]:
 )  # fmt: skip
 def test_what_was_asked_for_last_is_shown_first(crops: int, frames: int, clips: int, room: int, shown: str) -> None:
     pictures = [*fetched(crops, "crop"), *fetched(frames, "frame"), *fetched(clips, "clip")]
-    stills, moving = choose(pictures, room)
+    stills, moving = choose_files(pictures, room)
     said = "".join(each.ref.kind[0] for each in stills) + ("+clip" if moving else "")
     assert said == shown
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory) -> Picture:
+def clip(tmp_path_factory: pytest.TempPathFactory) -> EvidenceFile:
     folder = tmp_path_factory.mktemp("clip")
     data = (folder / record(folder, film(0, 40), 100.0).path).read_bytes()
     ref = ref_of(data, 100.0, "clip", None).model_copy(update={"mime": "video/mp4"})
-    return Picture(ref, data)
+    return EvidenceFile(ref, data)
 
 
-def test_pictures_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: Picture) -> None:
+def test_pictures_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: EvidenceFile) -> None:
     shown = frames_of(clip, 3)
     assert [number(pixels) for _, pixels in shown] == [0, 20, 39]
     assert [t for t, _ in shown] == pytest.approx([100.0, 102.0, 103.9], abs=0.11)
@@ -135,13 +137,15 @@ def test_pictures_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: P
 @pytest.mark.parametrize("data", [b"", b"no video", b"\0" * 5000])
 def test_a_clip_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(MediaRefused):
-        frames_of(Picture(ref_of(b"x", kind="clip"), data), 3)
+        frames_of(EvidenceFile(ref_of(b"x", kind="clip"), data), 3)
 
 
-def test_a_model_sees_a_clip_as_pictures_in_the_order_of_time(clip: Picture, stub: OpenAiStub, tmp_path: Path) -> None:
+def test_a_model_sees_a_clip_as_pictures_in_the_order_of_time(
+    clip: EvidenceFile, stub: OpenAiStub, tmp_path: Path
+) -> None:
     stub.mode = "good"
-    crop = Picture(ref_of(webp(), 101.0, "crop", BOX), webp())
-    question: Any = Case(escalation=escalation(t=101.0), pictures=(crop, clip))
+    crop = EvidenceFile(ref_of(webp(), 101.0, "crop", BOX), webp())
+    question: Any = JudgeCase(escalation=escalation(t=101.0), files=(crop, clip))
     opinion = run(openai(stub), question)
     assert kinds_shown(stub.requests[0]) == ["clip", "crop", "clip", "clip"]
     assert opinion.support[0].media == clip.ref.id

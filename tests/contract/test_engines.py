@@ -21,15 +21,15 @@ from appliance import wire
 from appliance.clock import SystemClock
 from appliance.detect import detector
 from appliance.errors import DetectorError, EngineError, EngineUnavailable
+from cloud_worker.commands import build_engine
 from cloud_worker.config import OpenAiEngine, RedetectEngine
 from cloud_worker.engines import redetect
-from cloud_worker.engines.build import build
-from cloud_worker.engines.openai import OpenAi
+from cloud_worker.engines.image_selection import sample
+from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.redetect import Redetect
-from cloud_worker.engines.views import sample
-from cloud_worker.judge import Case, Engine, Judge, Opinion
-from cloud_worker.media import MediaRefused, Picture
-from cloud_worker.pictures import declared_size, decode
+from cloud_worker.images import declared_size, decode_image
+from cloud_worker.judge import Engine, Judge, JudgeCase, Opinion
+from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import PROMPT_VERSION, SYSTEM
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub, side_of
 from tests.servers.site import picture, ref_of
@@ -59,21 +59,23 @@ def escalation(**changes: Any) -> wire.Escalation:
     return wire.Escalation(**{**facts, **changes})
 
 
-def case(*pictures: bytes, box: Any = BOX, kind: str = "frame", **changes: Any) -> Case:
-    shown = tuple(Picture(ref_of(data, float(n), kind, box), data) for n, data in enumerate(pictures or (picture(1),)))
-    return Case(escalation=escalation(**changes), pictures=shown)
+def case(*pictures: bytes, box: Any = BOX, kind: str = "frame", **changes: Any) -> JudgeCase:
+    shown = tuple(
+        EvidenceFile(ref_of(data, float(n), kind, box), data) for n, data in enumerate(pictures or (picture(1),))
+    )
+    return JudgeCase(escalation=escalation(**changes), files=shown)
 
 
-def openai(stub: OpenAiStub, **changes: Any) -> OpenAi:
+def openai(stub: OpenAiStub, **changes: Any) -> OpenAiVlm:
     settings = {"kind": "openai", "url": stub.url, "model": MODEL, "api_key": SecretStr(KEY), "timeout_s": 60.0}
-    return OpenAi(OpenAiEngine(**{**settings, **changes}), SystemClock())
+    return OpenAiVlm(OpenAiEngine(**{**settings, **changes}), SystemClock())
 
 
 def second_look(*scores: float) -> Redetect:
     return Redetect(ScriptedDetector(*scores), 0.3, SystemClock())
 
 
-def run(engine: Engine, question: Case) -> Opinion:
+def run(engine: Engine, question: JudgeCase) -> Opinion:
     async def once() -> Opinion:
         async with closing(engine):
             return await engine.judge(question)
@@ -81,7 +83,7 @@ def run(engine: Engine, question: Case) -> Opinion:
     return asyncio.run(once())
 
 
-def judged(engine: Engine, question: Case) -> wire.Verdict:
+def judged(engine: Engine, question: JudgeCase) -> wire.Verdict:
     async def once() -> wire.Verdict:
         async with closing(engine):
             return await Judge(engine, "w", SystemClock()).verdict(question)
@@ -111,7 +113,7 @@ def test_an_engine_gives_a_valid_verdict_that_names_itself(
     assert (verdict.engine, verdict.model, verdict.answer_schema) == (engine.name, engine.model, engine.answer_schema)
     assert verdict.prompt_version.startswith(engine.prompt_version)
     assert verdict.worker_version == importlib.metadata.version("vedette")
-    assert [each.media for each in verdict.support] == [question.pictures[0].ref.id]
+    assert [each.media for each in verdict.support] == [question.files[0].ref.id]
     assert verdict.seconds > 0
     assert wire.Verdict.from_json(verdict.to_json()) == verdict
 
@@ -132,7 +134,7 @@ def test_an_engine_that_can_see_nothing_is_unsure(
 
 @pytest.mark.parametrize("make", MAKERS, ids=["openai", "redetect"])
 def test_no_picture_is_unsure_and_nobody_is_asked(make: Callable[[OpenAiStub], Engine], stub: OpenAiStub) -> None:
-    question = Case(escalation=escalation(), pictures=(), lost=("frame 1234: chunk 1 of 3 is not there",))
+    question = JudgeCase(escalation=escalation(), files=(), lost=("frame 1234: chunk 1 of 3 is not there",))
     verdict = judged(make(stub), question)
     assert verdict.decision == "unsure"
     assert "chunk 1 of 3 is not there" in verdict.reason
@@ -212,10 +214,10 @@ def test_the_crop_keeps_the_flagged_box_where_it_was(box: tuple[float, float, fl
 
 
 def test_a_box_at_the_place_overlaps_or_has_its_centre_near() -> None:
-    assert redetect.at_place((0.3, 0.3, 0.6, 0.9), BOX)
-    assert redetect.at_place((0.15, 0.3, 0.35, 0.8), BOX), "beside it, and of about the same height"
-    assert not redetect.at_place((0.32, 0.5, 0.4, 0.6), BOX), "inside, but much smaller: something else"
-    assert not redetect.at_place((0.7, 0.3, 0.9, 0.9), BOX)
+    assert redetect.is_same_place((0.3, 0.3, 0.6, 0.9), BOX)
+    assert redetect.is_same_place((0.15, 0.3, 0.35, 0.8), BOX), "beside it, and of about the same height"
+    assert not redetect.is_same_place((0.32, 0.5, 0.4, 0.6), BOX), "inside, but much smaller: something else"
+    assert not redetect.is_same_place((0.7, 0.3, 0.9, 0.9), BOX)
 
 
 SHARED = Path(os.environ.get("VEDETTE_SHARED", Path(__file__).parents[2] / ".." / "shared")) / "data"
@@ -234,13 +236,15 @@ def test_on_real_footage_a_person_is_confirmed_and_an_empty_place_rejected(model
     finder = detector.load(RedetectEngine(model=str(FEMTO), score_min=0.5))
     walkers = [tuple(found.boxes[0].tolist()) for found in finder.detect(frames)]
     claims = [
-        Picture(ref_of(data, float(n), "frame", box), data)
+        EvidenceFile(ref_of(data, float(n), "frame", box), data)
         for n, (data, box) in enumerate(zip(pictures, walkers, strict=True))
     ]
-    lawn = [Picture(ref_of(data, float(n), "frame", (0.8, 0.6, 0.9, 0.95)), data) for n, data in enumerate(pictures)]
+    lawn = [
+        EvidenceFile(ref_of(data, float(n), "frame", (0.8, 0.6, 0.9, 0.95)), data) for n, data in enumerate(pictures)
+    ]
     for shown, decision in ((claims, "confirmed"), (lawn, "rejected")):
-        engine = build(RedetectEngine(model=model, score_min=0.4), SystemClock())
-        opinion = run(engine, Case(escalation=escalation(), pictures=tuple(shown)))
+        engine = build_engine(RedetectEngine(model=model, score_min=0.4), SystemClock())
+        opinion = run(engine, JudgeCase(escalation=escalation(), files=tuple(shown)))
         assert opinion.decision == decision, opinion.reason
 
 
@@ -396,7 +400,7 @@ def test_a_trial_shows_that_the_server_takes_fewer_pictures(stub: OpenAiStub) ->
 
 
 def test_pictures_are_sampled_over_the_whole_time() -> None:
-    shown = case(*(picture(n) for n in range(8))).pictures
+    shown = case(*(picture(n) for n in range(8))).files
     assert [each.ref.t for each in sample(shown, 4)] == [0.0, 2.0, 5.0, 7.0]
     assert [each.ref.t for each in sample(shown, 1)] == [4.0]
     assert len(sample(shown, 16)) == 8
@@ -408,9 +412,9 @@ def test_the_declared_size_of_a_picture_is_read_from_its_header() -> None:
     for quality in (80, 101):  # lossy, lossless
         webp = cv2.imencode(".webp", pixels, [cv2.IMWRITE_WEBP_QUALITY, quality])[1].tobytes()
         assert declared_size(webp) == (130, 70)
-        assert decode(Picture(ref_of(webp), webp)).shape == (70, 130, 3)
+        assert decode_image(EvidenceFile(ref_of(webp), webp)).shape == (70, 130, 3)
     bomb = cv2.imencode(".jpg", pixels)[1].tobytes().replace(b"\x00\x46\x00\x82\x03", b"\xff\xff\xff\xff\x03")
     with pytest.raises(MediaRefused, match="a picture of 65535x65535 is refused"):
-        decode(Picture(ref_of(bomb), bomb))
+        decode_image(EvidenceFile(ref_of(bomb), bomb))
     with pytest.raises(MediaRefused, match="not a JPEG or WebP"):
-        decode(Picture(ref_of(b"%PDF"), b"%PDF"))
+        decode_image(EvidenceFile(ref_of(b"%PDF"), b"%PDF"))

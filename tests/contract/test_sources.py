@@ -12,14 +12,14 @@ from streams import ScriptedSource, clip
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.demo.rtsp_server import RtspServer
-from appliance.ingest.file import FileSource
-from appliance.ingest.rtsp import RtspSource
-from appliance.ingest.source import MICROSECOND, Source
-from appliance.ingest.tcpmeter import SocketFinder
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.rtsp_source import RtspSource
+from appliance.ingest.socket_meter import SocketFinder
+from appliance.media.source import MICROSECOND, VideoSource
 
 
 @pytest.fixture(params=["replay", "paced file", "rtsp", "scripted"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VideoSource]:
     path = clip(tmp_path / "c.mp4", 60, fps=20, gop=10)
     if request.param == "rtsp":
         with RtspServer.in_thread({"main": path}) as server:
@@ -32,7 +32,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     }[request.param]()
 
 
-def test_packets_begin_with_a_key_frame_and_carry_camera_time_that_rises(source: Source) -> None:
+def test_packets_begin_with_a_key_frame_and_carry_camera_time_that_rises(source: VideoSource) -> None:
     info = source.open()
     assert (info.codec, info.size) == ("h264", (320, 240))
     packets = list(itertools.islice(source.packets(), 30))
@@ -45,7 +45,7 @@ def test_packets_begin_with_a_key_frame_and_carry_camera_time_that_rises(source:
     assert all(a.packet.dts < b.packet.dts for a, b in itertools.pairwise(packets))
 
 
-def test_it_can_be_opened_again_and_bytes_count_on(source: Source) -> None:
+def test_it_can_be_opened_again_and_bytes_count_on(source: VideoSource) -> None:
     received = [0]
     for _ in range(2):
         source.open()
@@ -58,7 +58,7 @@ def test_it_can_be_opened_again_and_bytes_count_on(source: Source) -> None:
     assert received[-1] > received[2]
 
 
-def test_closing_twice_or_unopened_is_harmless(source: Source) -> None:
+def test_closing_twice_or_unopened_is_harmless(source: VideoSource) -> None:
     source.close()
     source.open()
     source.close()

@@ -18,11 +18,10 @@ from appliance import wire
 from appliance.clock import SystemClock
 from appliance.errors import EngineError, EngineUnavailable
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.completion import Completion
-from cloud_worker.engines.openai import OpenAi
-from cloud_worker.judge import Case, Judge
-from cloud_worker.media import Picture
-from cloud_worker.prompt import Answer, response_format
+from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm
+from cloud_worker.judge import Judge, JudgeCase
+from cloud_worker.media_fetch import EvidenceFile
+from cloud_worker.prompt import VlmAnswer, response_format
 from tests.servers import openai_stub as stub
 from tests.servers.site import picture, ref_of
 from tests.servers.vllm import genuine
@@ -43,8 +42,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def engine(url: str, **changes: Any) -> OpenAi:
-    return OpenAi(OpenAiEngine(**{**SETTINGS, "url": url, **changes}), SystemClock())
+def engine(url: str, **changes: Any) -> OpenAiVlm:
+    return OpenAiVlm(OpenAiEngine(**{**SETTINGS, "url": url, **changes}), SystemClock())
 
 
 async def checked(url: str, **changes: Any) -> str:
@@ -57,12 +56,12 @@ async def checked(url: str, **changes: Any) -> str:
 
 async def judged(url: str, pictures: int, **changes: Any) -> wire.Verdict:
     shown = [picture(n, (640, 360)) for n in range(pictures)]
-    question = Case(
+    question = JudgeCase(
         escalation=wire.Escalation(
             id="esc-1", site="s", camera="gate", alert="a", rule="intruder", kind="enter", label="person",
             severity="alert", question="Is there really a person?", t=0, created_t=0, zone="yard",
         ),
-        pictures=tuple(Picture(ref_of(data, float(n)), data) for n, data in enumerate(shown)),
+        files=tuple(EvidenceFile(ref_of(data, float(n)), data) for n, data in enumerate(shown)),
     )  # fmt: skip
     asked = engine(url, **changes)
     try:
@@ -131,7 +130,7 @@ def test_the_schema_holds_every_token_that_is_written(url: str) -> None:
     assert choice.message.content.startswith('{"pictures":['), choice.message.content[:80]
     assert "\n" not in choice.message.content
     if choice.finish_reason == "stop":
-        Answer.model_validate_json(choice.message.content)
+        VlmAnswer.model_validate_json(choice.message.content)
     else:
         assert choice.finish_reason == "length"
 

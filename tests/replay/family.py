@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.detector import ObjectDetector
-from appliance.ingest.clip import Clip
-from appliance.ingest.ports import Elastic
-from appliance.replay import diff_words
-from appliance.replay.diff import compare
-from appliance.replay.reader import RecordedLog, read_log
-from appliance.replay.runner import replay
-from appliance.scenario import plan
-from appliance.scenario.plan import Plan
+from appliance.detect.detector import ObjectDetector, VariableInput
+from appliance.ingest.clip_reader import ClipReader
+from appliance.lab.replay import replay_diff_command
+from appliance.lab.replay.replay_diff import compare_logs
+from appliance.lab.replay.replay_result import RecordedLog, read_log
+from appliance.lab.replay.replay_runner import replay
+from appliance.lab.scenario import scenario_loader
+from appliance.lab.scenario.scenario_loader import ScenarioPlan
 from appliance.types import Alert, Detections, Event, FrameBoxes, TrackedObject
 from fixtures.render.truth import Row, read_rows
 
@@ -38,12 +37,12 @@ BOXES_APART = 0.05
 LABELS = ("person", "truck", "car", "dog")
 
 
-def loaded(name: str) -> Plan:
-    return plan.load(SCENARIOS / f"{name}.scenario.yaml")
+def loaded(name: str) -> ScenarioPlan:
+    return scenario_loader.load_scenario(SCENARIOS / f"{name}.scenario.yaml")
 
 
 def shape_step_of(eye: ObjectDetector) -> int:
-    return eye.shape_step if isinstance(eye, Elastic) else 0
+    return eye.shape_step if isinstance(eye, VariableInput) else 0
 
 
 class Once:
@@ -98,10 +97,10 @@ class Truth:
         story = json.loads((FAMILY / f"{name}.truth.json").read_text())
         self._whole = np.array([story["width"], story["height"]] * 2, np.float32)
         self._frames: dict[bytes, int] = {}
-        with Clip(str(FAMILY / f"{name}.mp4")) as clip:
+        with ClipReader(str(FAMILY / f"{name}.mp4")) as clip:
             for frame in clip.frames():
                 width, height = self._SIZE
-                picture = frame.picture.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
+                picture = frame.av_frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
                 self._frames.setdefault(picture.tobytes(), frame.index + 1)
         self._rows: dict[int, list[Row]] = {}
         for row in read_rows(FAMILY / f"{name}.gt.txt"):
@@ -123,7 +122,7 @@ class Truth:
         return Detections(boxes, np.full(len(rows), 0.9, np.float32), kinds)
 
 
-def log_of(scenario: Plan, eye: ObjectDetector) -> bytes:
+def log_of(scenario: ScenarioPlan, eye: ObjectDetector) -> bytes:
     """The replay log of the scenario's clip, without what a router would ask: that is measured elsewhere."""
     part, log = scenario.parts[0], io.BytesIO()
     replay(part.clip, scenario.config, part.camera, eye, log)
@@ -143,7 +142,7 @@ def against(golden: Path, found: bytes, folder: Path) -> str:
     before, after = read_log(golden), read_log(new)
     if not (_decided(before, after) or _seen(before, after)):
         return ""
-    return "\n".join(diff_words.words(compare(before, after)))
+    return "\n".join(replay_diff_command.diff_texts(compare_logs(before, after)))
 
 
 def _decided(before: RecordedLog, after: RecordedLog) -> bool:

@@ -8,7 +8,7 @@ import yaml
 from life import Life, site_of
 from replay.family import Once
 
-from appliance.config import Detector, SiteConfig
+from appliance.config import DetectorConfig, SiteConfig
 from appliance.detect import detector
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ FIRST, SECOND, THIRD = 0, 1, 2
 
 
 def our_eye() -> Once:
-    return Once(detector.load(Detector()))
+    return Once(detector.load(DetectorConfig()))
 
 
 def config_of(root: Path) -> SiteConfig:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.ingest.picture import Pictures
-from appliance.scenario.score import Labelled, average_precision, hota, tracking
+from appliance.lab.scenario.tracking_metrics import LabelledBoxes, average_precision, clear_mot, hota_figures
+from appliance.media.frames import FrameConverter
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, TrackedObject
@@ -53,12 +53,12 @@ PERSON = 0
 
 def looker(data: Path, model: str, score_min: float) -> ObjectDetector:
     path = str(data / "models" / model) if model.endswith(".onnx") else model
-    return detector.load(config.Detector(model=path, score_min=score_min))
+    return detector.load(config.DetectorConfig(model=path, score_min=score_min))
 
 
 def looks(data: Path, clip: str, every: int, eye: ObjectDetector) -> Iterator[tuple[int, Detections, Planes]]:
     """(frame, what was found, the picture for the tracker) of every `every`th frame."""
-    pictures = Pictures()
+    pictures = FrameConverter()
     with av.open(str(data / "footage" / clip)) as container:
         stream = container.streams.video[0]
         size = eye.picture_size(stream.width, stream.height)
@@ -67,12 +67,14 @@ def looks(data: Path, clip: str, every: int, eye: ObjectDetector) -> Iterator[tu
                 yield index, eye.detect([pictures.bgr(frame, size)])[0], pictures.planes(frame)
 
 
-def pets_truth(data: Path) -> list[Labelled]:
+def pets_truth(data: Path) -> list[LabelledBoxes]:
     """The boxes (shares) and identities of every frame."""
     rows = np.loadtxt(data / "groundtruth" / "pets09_s2l1" / "gt.txt", delimiter=",")
     corners = np.concatenate([rows[:, 2:4], rows[:, 2:4] + rows[:, 4:6]], axis=1)
     boxes = np.clip(corners / PETS_SIZE, 0, 1)
-    return [Labelled(boxes[rows[:, 0] == frame + 1], rows[rows[:, 0] == frame + 1, 1]) for frame in range(PETS_FRAMES)]
+    return [
+        LabelledBoxes(boxes[rows[:, 0] == frame + 1], rows[rows[:, 0] == frame + 1, 1]) for frame in range(PETS_FRAMES)
+    ]
 
 
 def detection_figures(data: Path, model: str) -> float:
@@ -80,7 +82,7 @@ def detection_figures(data: Path, model: str) -> float:
     truth, found, boxes = pets_truth(data), [], []
     for frame, seen, _ in looks(data, PETS, 10, looker(data, model, 0.02)):
         persons = seen.select(seen.class_ids == PERSON)
-        found.append(Labelled(persons.boxes.astype(float), persons.scores.astype(float)))
+        found.append(LabelledBoxes(persons.boxes.astype(float), persons.scores.astype(float)))
         boxes.append(truth[frame].boxes)
     return round(average_precision(found, boxes), 4)
 
@@ -92,9 +94,9 @@ def tracking_figures(data: Path, model: str) -> dict[str, float]:
     for frame, seen, planes in looks(data, PETS, 2, eye):
         found.append(_labelled(tracker.update(seen, frame / PETS_FPS, planes)))
         wanted.append(truth[frame])
-    result = tracking(found, wanted)
+    result = clear_mot(found, wanted)
     counts = {name: getattr(result, name) for name in ("switches", "missed", "false", "boxes", "tracks")}
-    quality = {"hota": hota(found, wanted).hota, "mota": result.mota, "idf1": result.idf1}
+    quality = {"hota": hota_figures(found, wanted).hota, "mota": result.mota, "idf1": result.idf1}
     return {**{name: round(value, 4) for name, value in quality.items()}, **counts}
 
 
@@ -114,10 +116,10 @@ def visit_figures(data: Path, model: str) -> dict[str, int]:
     return {"persons": events["count_persons"], "tracks": len(seen_in), "visits_with_one_track": exact}
 
 
-def _labelled(objects: tuple[TrackedObject, ...]) -> Labelled:
+def _labelled(objects: tuple[TrackedObject, ...]) -> LabelledBoxes:
     persons = [each for each in objects if each.label == "person"]
     boxes: NDArray[np.float64] = np.array([each.box for each in persons], float).reshape(-1, 4)
-    return Labelled(boxes, np.array([each.track for each in persons], float))
+    return LabelledBoxes(boxes, np.array([each.track for each in persons], float))
 
 
 def measure(data: Path) -> dict[str, Any]:

@@ -26,16 +26,15 @@ from appliance import wire
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector
-from appliance.escalate.router.question import build
-from appliance.model import Detector
-from appliance.replay.cassette_questions import question_of
-from appliance.replay.pictures import Album, Pictures
-from appliance.replay.runner import replay
+from appliance.detector_config import DetectorConfig
+from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory, replay_escalation
+from appliance.lab.replay.replay_runner import replay
+from appliance.router.escalation_planner import build_escalation
 from appliance.types import Alert, Event, EvidenceStep
+from cloud_worker.commands import build_engine as engine_of
 from cloud_worker.config import RedetectEngine
-from cloud_worker.engines.build import build as engine_of
-from cloud_worker.judge import Case, Engine, Judge
-from cloud_worker.media import Picture
+from cloud_worker.judge import Engine, Judge, JudgeCase
+from cloud_worker.media_fetch import EvidenceFile
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
@@ -71,13 +70,13 @@ class Bench:
         self._judge = Judge(engine, "bench", SystemClock())
         self.asked: list[Asked] = []
 
-    def question(self, album: Album, alert: Alert, event: Event, cut: Any) -> None:
+    def question(self, album: FrameHistory, alert: Alert, event: Event, cut: Any) -> None:
         rule = next(rule for rule in self._config.cameras[alert.camera].rules if rule.name == event.rule)
-        body = build(alert, event, rule, site=self._config.site.name, now=event.t, model="measured")
+        body = build_escalation(alert, event, rule, site=self._config.site.name, now=event.t, model="measured")
 
         def ask(first: EvidenceStep) -> tuple[int, wire.Verdict, Any]:
-            pictures: Pictures = cut(album, alert, event, first)
-            question = question_of(album, alert, event, body, pictures, "high")
+            pictures: EscalationImages = cut(album, alert, event, first)
+            question = replay_escalation(album, alert, event, body, pictures, "high")
             return question.bytes, self._verdict(question.body, pictures.shown), question
 
         frames, crops = ask("frames"), ask("crops")
@@ -88,8 +87,8 @@ class Bench:
         self.asked.append(Asked(frames[:2], crops[:2], more))
 
     def _verdict(self, body: wire.Escalation, shown: Any) -> wire.Verdict:
-        pictures = tuple(Picture(each.ref, each.data) for each in sorted(shown, key=lambda each: each.ref.t))
-        return asyncio.run(self._judge.verdict(Case(escalation=body, pictures=pictures)))
+        pictures = tuple(EvidenceFile(each.ref, each.data) for each in sorted(shown, key=lambda each: each.ref.t))
+        return asyncio.run(self._judge.verdict(JudgeCase(escalation=body, files=pictures)))
 
 
 def sites(settings: dict[str, int], many: bool) -> dict[str, tuple[Path, SiteConfig, str]]:
@@ -121,18 +120,18 @@ def _site(camera: dict[str, Any], alerts: dict[str, int], settings: dict[str, in
 
 def measure(clip: Path, config: SiteConfig, camera: str, engine: Engine) -> dict[str, Any]:
     bench = Bench(config, engine)
-    cut = Album.pictures
+    cut = FrameHistory.images
 
-    def pictures(album: Album, alert: Alert, event: Event, *first: Any, **later: Any) -> Pictures:
+    def pictures(album: FrameHistory, alert: Alert, event: Event, *first: Any, **later: Any) -> EscalationImages:
         if "need" not in later:
             bench.question(album, alert, event, cut)
         return cut(album, alert, event, *first, **later)
 
-    Album.pictures = pictures  # type: ignore[method-assign, assignment]
+    FrameHistory.images = pictures  # type: ignore[method-assign, assignment]
     try:
         result = replay(clip, config, camera, detector.load(config.detector))
     finally:
-        Album.pictures = cut  # type: ignore[method-assign]
+        FrameHistory.images = cut  # type: ignore[method-assign]
     return figures(bench.asked, result.footage_bytes, result.footage_s)
 
 
@@ -167,7 +166,7 @@ def main() -> None:
     settings = {key: int(value) for key, _, value in (each.partition("=") for each in wanted.set)}
     looked: dict[str, Any] = {"judge": engine.model, "settings": settings}
     for name, (clip, config, camera) in sites(settings, wanted.many).items():
-        looked[name] = measure(clip, config.model_copy(update={"detector": Detector()}), camera, engine)
+        looked[name] = measure(clip, config.model_copy(update={"detector": DetectorConfig()}), camera, engine)
     print(json.dumps(looked, indent=2))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 from films import film
 
-from appliance.scenario import plan
-from appliance.scenario import run as scenario_run
-from appliance.scenario.run import Load, Models
-from appliance.scenario.verdict import Verdict
+from appliance.lab.scenario import scenario_loader
+from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario.scenario_result import ScenarioResult
+from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
 
 YARD: dict[str, Any] = {
     "zones": {"yard": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]},
@@ -53,5 +53,5 @@ def write(folder: Path, data: dict[str, Any], name: str = "visit") -> Path:
     return file
 
 
-def verdict_of(file: Path, load: Load) -> Verdict:
-    return scenario_run.run(plan.load(file), Models(load=load))
+def verdict_of(file: Path, load: DetectorLoader) -> ScenarioResult:
+    return scenario_run.run_scenario(scenario_loader.load_scenario(file), DetectorCache(load=load))

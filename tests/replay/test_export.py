@@ -22,15 +22,14 @@ from life import LIFE_T0, Life
 from replay.family import Once
 from replay.lived import FIRST, THIRD, config_of, live, our_eye
 
-from appliance.alerts.evidence_files import DiskRefused
 from appliance.cli import main
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import NotYet, UsageError
-from appliance.export.choice import Chosen, every_alert, incidents, split_of
-from appliance.export.command import Asked, settings_of
-from appliance.export.report import Report
-from appliance.export.run import Export
-from appliance.store.archive import Archive
+from appliance.errors import PreconditionError, UsageError
+from appliance.lab.export.export_command import ExportOptions, export_settings
+from appliance.lab.export.export_formats import ExportReport
+from appliance.lab.export.exporter import ChosenAlert, Exporter, every_alert, incidents, split_of
+from appliance.media.atomic_file import DiskWriteError
+from appliance.store.archive import StorageArchive
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,9 +59,9 @@ def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
     life.db.close()
 
 
-def export(life: Life, to: Path, **asked: Any) -> Report:
-    settings = settings_of(Asked(format=asked.pop("format", "coco"), to=to, **asked), life.config)
-    return Export(life.config, settings, to).run()
+def export(life: Life, to: Path, **asked: Any) -> ExportReport:
+    settings = export_settings(ExportOptions(format=asked.pop("format", "coco"), to=to, **asked), life.config)
+    return Exporter(life.config, settings, to).run()
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -172,7 +171,7 @@ def test_yolo_as_trainers_read_it(life: Life, tmp_path: Path) -> None:
 
 def test_an_incident_is_never_in_both_parts(life: Life, tmp_path: Path) -> None:
     """Alerts of one showing follow on each other within seconds, so they are one incident, whatever is asked for."""
-    chosen = list(incidents(every_alert(Archive(life.root))))
+    chosen = list(incidents(every_alert(StorageArchive(life.root))))
     ids = [alert.id for alert in life.all()]
     assert [each.incident for each in chosen] == [ids[0]] * 3 + [ids[3]] * 2
     share = (_number(chosen[0]) + _number(chosen[3])) / 2  # between the two, so that they part
@@ -184,7 +183,7 @@ def test_an_incident_is_never_in_both_parts(life: Life, tmp_path: Path) -> None:
     assert sorted(parts.values(), key=len) == [{ids[3]}, set(ids[:3])]
 
 
-def _number(chosen: Chosen) -> float:
+def _number(chosen: ChosenAlert) -> float:
     """The share from which on the incident is in `train`."""
     low, high = 0.0, 1.0
     for _ in range(60):
@@ -267,7 +266,7 @@ def test_a_folder_of_somebody_else_is_left_alone(life: Life, tmp_path: Path) -> 
     with pytest.raises(UsageError, match="is a file"):
         export(life, tmp_path / "file")
     export(life, tmp_path / "mine")
-    with pytest.raises(NotYet, match=r"other settings \(format was coco, is yolo\)"):
+    with pytest.raises(PreconditionError, match=r"other settings \(format was coco, is yolo\)"):
         export(life, tmp_path / "mine", format="yolo")
 
 
@@ -297,14 +296,14 @@ def site_file(life: Life, folder: Path) -> str:
 
 KILLED = """
 import os, signal, sys
-from appliance.export import pictures
-cut, calls = pictures.cut, []
+from appliance.lab.export import export_images
+cut, calls = export_images.cut_images, []
 def and_die(*given):
     calls.append(1)
     if len(calls) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return cut(*given)
-pictures.cut = and_die
+export_images.cut_images = and_die
 from appliance.cli import main
 main(sys.argv[1:])
 """
@@ -334,7 +333,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_is_said_leaves_whole_files_and_is_gone_on_from(life: Life, small_disk: Path) -> None:
     to = small_disk / "data"
-    with pytest.raises(DiskRefused, match="make room and run the same command again"):
+    with pytest.raises(DiskWriteError, match="make room and run the same command again"):
         export(life, to)
     pictures = list(to.rglob("*.jpg"))
     assert pictures
@@ -345,11 +344,11 @@ def test_a_full_disk_is_said_leaves_whole_files_and_is_gone_on_from(life: Life, 
 
 
 def test_the_recording_s_disk_is_not_filled_up(life: Life, tmp_path: Path) -> None:
-    settings = settings_of(Asked(format="coco", to=tmp_path / "x"), life.config)
+    settings = export_settings(ExportOptions(format="coco", to=tmp_path / "x"), life.config)
     storage = life.config.storage.model_copy(update={"disk_free_min_mb": 100.0})
     config = life.config.model_copy(update={"storage": storage})
-    with pytest.raises(DiskRefused, match="export to another disk"):
-        Export(config, settings, tmp_path / "x", free_bytes=lambda _: 99_000_000).run()
+    with pytest.raises(DiskWriteError, match="export to another disk"):
+        Exporter(config, settings, tmp_path / "x", free_bytes=lambda _: 99_000_000).run()
 
 
 def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

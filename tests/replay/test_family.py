@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.model import Detector
-from appliance.scenario import plan
-from appliance.scenario import run as scenario_run
-from appliance.scenario.command import Reports, scenario_command
-from appliance.scenario.plan import Plan
-from appliance.scenario.run import Models
-from appliance.scenario.verdict import Fault, Verdict
-from appliance.track import match
+from appliance.detector_config import DetectorConfig
+from appliance.lab.scenario import scenario_loader
+from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
+from appliance.lab.scenario.scenario_loader import ScenarioPlan
+from appliance.lab.scenario.scenario_result import Fault, ScenarioResult
+from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.track import matching
 
 FILES = sorted(
     file.name.removesuffix(".scenario.yaml")
@@ -41,11 +41,11 @@ Change = Callable[[dict[str, Any]], None]
 
 @pytest.fixture(scope="module")
 def eye() -> Once:
-    return Once(detector.load(Detector()))
+    return Once(detector.load(DetectorConfig()))
 
 
-def verdict_of(scenario: Plan, eye: ObjectDetector) -> Verdict:
-    return scenario_run.run(scenario, Models(load=lambda _: eye))
+def verdict_of(scenario: ScenarioPlan, eye: ObjectDetector) -> ScenarioResult:
+    return scenario_run.run_scenario(scenario, DetectorCache(load=lambda _: eye))
 
 
 def test_every_scene_has_a_scenario_and_every_scenario_a_scene() -> None:
@@ -58,7 +58,7 @@ def test_what_happens_is_reported_and_nothing_else(name: str, eye: Once) -> None
     """Where the network is known to fall short it must: a mark that is no longer true is itself a failure."""
     scenario = loaded(name)
     verdict = verdict_of(scenario, eye)
-    assert verdict.status == ("known failing" if scenario.scenario.known_failing else "passed"), verdict.words
+    assert verdict.status == ("known failing" if scenario.scenario.known_failing else "passed"), verdict.text
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -67,7 +67,7 @@ def test_who_sees_the_truth_passes(name: str) -> None:
     scenario = loaded(name)
     unmarked = scenario.scenario.model_copy(update={"known_failing": ""})
     verdict = verdict_of(dataclasses.replace(scenario, scenario=unmarked), Truth(scenario.parts[0].clip.stem))
-    assert verdict.status == "passed", verdict.words
+    assert verdict.status == "passed", verdict.text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,8 +102,8 @@ def failed(name: str, eye: ObjectDetector, folder: Path, change: Change = as_it_
     """What fails, after `vedette scenario run` said so and wrote its report; and the report."""
     file = changed(name, change, folder)
     report = folder / "report.html"
-    code = scenario_command([file], "", Models(load=lambda _: eye), Reports(html=report))
-    verdict = verdict_of(plan.load(file), eye)
+    code = scenario_command([file], "", DetectorCache(load=lambda _: eye), ReportTargets(html=report))
+    verdict = verdict_of(scenario_loader.load_scenario(file), eye)
     assert (code, verdict.status) == (1, "failed")
     return verdict.failures, report.read_text()
 
@@ -166,14 +166,14 @@ def test_a_weaker_model_is_noticed(eye: Once, tmp_path: Path) -> None:
 
 def test_a_tracker_that_confuses_people_is_noticed(eye: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two who could be taken for each other, each is."""
-    right = match.pair
+    right = matching.assign
 
     def wrong(*arguments: Any, **more: Any) -> list[tuple[int, int]]:
         pairs = right(*arguments, **more)
         columns = [column for _, column in pairs]
         return [(row, column) for (row, _), column in zip(pairs, columns[1:] + columns[:1], strict=True)]
 
-    monkeypatch.setattr(match, "pair", wrong)
+    monkeypatch.setattr(matching, "assign", wrong)
     faults, report = failed("crowd", eye, tmp_path)
     assert {fault.kind for fault in faults} >= {"miss", "figure"}
     assert any(fault.title.startswith("idf1 is ") for fault in faults)

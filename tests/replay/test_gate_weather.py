@@ -11,18 +11,19 @@ import pytest
 from family import Once, loaded
 
 from appliance import config
+from appliance.analysis.frame_analyzer import FrameAnalyzer
+from appliance.decode_policy.keyframe_policy import LATE_SHARE
 from appliance.detect import detector
-from appliance.ingest.clip import Clip
-from appliance.ingest.examine import LATE_SHARE, Examiner
-from appliance.model import Detector
-from appliance.replay.reader import read_log
-from appliance.replay.runner import replay
+from appliance.detector_config import DetectorConfig
+from appliance.ingest.clip_reader import ClipReader
+from appliance.lab.conditions.condition_spec import ConditionSet
+from appliance.lab.conditions.frame_transform import frame_transform_of
+from appliance.lab.replay.replay_result import read_log
+from appliance.lab.replay.replay_runner import replay
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
-from appliance.weather.lens import lens_of
-from appliance.weather.weather import Weather
 
-HEARTBEAT_S = config.Detect().heartbeat_s
+HEARTBEAT_S = config.DetectConfig().heartbeat_s
 SWITCH_S, RAIN_S, END_S = 4, 6, 19
 CROSSES = range(12, 18)  # seconds in which more than half of the person can be seen; else the border cuts them off
 
@@ -32,7 +33,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> list[FrameBoxes]:
     """What a replay says of fixtures/family/ir_rain.mp4: dusk, at 4 s infrared, at 5.5 s rain, then a person."""
     scenario, log = loaded("ir_rain"), io.BytesIO()
     part = scenario.parts[0]
-    replay(part.clip, scenario.config, part.camera, Once(detector.load(Detector())), log)
+    replay(part.clip, scenario.config, part.camera, Once(detector.load(DetectorConfig())), log)
     path = tmp_path_factory.mktemp("ir_rain") / "log.jsonl"
     path.write_bytes(log.getvalue())
     return [line for line in read_log(path).lines if isinstance(line, FrameBoxes)]
@@ -72,14 +73,18 @@ class Nobody:
 def test_real_people_in_seeded_weather_are_looked_at_as_in_dry(shared_data: Path, weather: str) -> None:
     """PETS09-S2L1, where somebody is to be seen in every frame: weather closes the gate for no second."""
     clip, seen = shared_data / "footage" / "pets09_s2l1_vtest_480x360.mp4", Counter[int]()
-    made = Examiner(
-        "pets", Nobody(), Tracker(("person",)), config.Detect(), lens=lens_of(Weather.read([weather], seed=3))
+    made = FrameAnalyzer(
+        "pets",
+        Nobody(),
+        Tracker(("person",)),
+        config.DetectConfig(),
+        frame_filter=frame_transform_of(ConditionSet.parse([weather], seed=3)),
     )
-    with Clip(str(clip)) as film:
+    with ClipReader(str(clip)) as film:
         for frame in film.frames():
             if frame.t >= 30:
                 break
-            look = made.due(frame.index, frame.t, frame.picture)
+            look = made.select(frame.index, frame.t, frame.av_frame)
             if look is not None:
                 made.result(look, Detections.empty())
                 seen[int(frame.t)] += look.priority > 0

@@ -18,19 +18,19 @@ from life import LIFE_T0, Life
 from replay.family import Once
 from replay.lived import FIRST, GATE, SECOND, THIRD, config_of, live, our_eye
 
-from appliance.alerts.evidence_files import DiskRefused
 from appliance.cli import main
 from appliance.clock import local_weekday_minute
 from appliance.config import Schedule
 from appliance.detect.detector import ObjectDetector
-from appliance.errors import EvidenceError, NotYet, UsageError
-from appliance.ingest.decode import Frame
-from appliance.keep.keeper import Keeper, Wish
-from appliance.replay.film import ClipFilm
-from appliance.scenario import plan
-from appliance.scenario import run as scenario_run
-from appliance.scenario.run import Models
-from appliance.scenario.verdict import Verdict
+from appliance.errors import EvidenceError, PreconditionError, UsageError
+from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
+from appliance.lab.footage import ClipSource
+from appliance.lab.scenario import scenario_loader
+from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario.scenario_result import ScenarioResult
+from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.media.atomic_file import DiskWriteError
+from appliance.media.decoder import DecodedFrame
 from appliance.store.retention import Retention
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +56,8 @@ def life(lived: Path, tmp_path: Path, eye: ObjectDetector) -> Iterator[Life]:
     life.db.close()
 
 
-def keeper_of(life: Life, **more: Any) -> Keeper:
-    return Keeper(life.root, life.config, life.clock, **more)
+def keeper_of(life: Life, **more: Any) -> ScenarioExporter:
+    return ScenarioExporter(life.root, life.config, life.clock, **more)
 
 
 def scenario_of(folder: Path) -> Path:
@@ -65,7 +65,7 @@ def scenario_of(folder: Path) -> Path:
     return file
 
 
-def prove(folder: Path, eye: ObjectDetector, change: Callable[[dict[str, Any]], None] | None = None) -> Verdict:
+def prove(folder: Path, eye: ObjectDetector, change: Callable[[dict[str, Any]], None] | None = None) -> ScenarioResult:
     """Run the scenario in `folder` as it was kept, or with its settings changed."""
     file = scenario_of(folder)
     if change is not None:
@@ -73,7 +73,7 @@ def prove(folder: Path, eye: ObjectDetector, change: Callable[[dict[str, Any]], 
         change(data)
         file = file.with_name("changed.scenario.yaml")
         file.write_text(yaml.safe_dump(data))
-    verdict = scenario_run.run(plan.load(file), Models(load=lambda _: eye))
+    verdict = scenario_run.run_scenario(scenario_loader.load_scenario(file), DetectorCache(load=lambda _: eye))
     if change is not None:
         file.unlink()
     return verdict
@@ -92,8 +92,8 @@ def move_the_yard_away(data: dict[str, Any]) -> None:
 def test_a_right_alert_is_kept_and_comes_again(life: Life, eye: ObjectDetector, which: int) -> None:
     alert = life.all()[which]
     life.review(alert, "reviewed")
-    verdict = prove(keeper_of(life).keep(alert.id, Wish()).folder, eye)
-    assert (verdict.status, verdict.words) == ("passed", "")
+    verdict = prove(keeper_of(life).keep(alert.id, KeepOptions()).folder, eye)
+    assert (verdict.status, verdict.text) == ("passed", "")
     assert len(verdict.judgement.hits) >= 2
 
 
@@ -101,9 +101,9 @@ def test_a_kept_alert_passes_as_it_is_and_fails_with_a_wrong_setting(life: Life,
     alert = life.all()[SECOND]
     assert alert.rules == ("loiterer", "vehicle")
     life.review(alert, "reviewed")
-    kept = keeper_of(life).keep(alert.id, Wish())
+    kept = keeper_of(life).keep(alert.id, KeepOptions())
     verdict = prove(kept.folder, eye)
-    assert (verdict.status, verdict.words) == ("passed", "")
+    assert (verdict.status, verdict.text) == ("passed", "")
     for change, missed in ((raise_the_thresholds, {"loiterer", "vehicle"}), (move_the_yard_away, {"vehicle"})):
         failed = prove(kept.folder, eye, change)
         assert failed.status == "failed"
@@ -114,8 +114,8 @@ def test_a_kept_alert_passes_as_it_is_and_fails_with_a_wrong_setting(life: Life,
 def test_a_false_alarm_fails_until_the_threshold_is_raised(life: Life, eye: ObjectDetector) -> None:
     alert = life.all()[SECOND]
     life.review(alert, "false_alarm")
-    kept = keeper_of(life).keep(alert.id, Wish(name="shadows"))
-    assert (kept.name, kept.kept and kept.kept.truth) == ("shadows", "false")
+    kept = keeper_of(life).keep(alert.id, KeepOptions(name="shadows"))
+    assert (kept.name, kept.card and kept.card.truth) == ("shadows", "false")
     today = prove(kept.folder, eye)
     assert {fault.kind for fault in today.failures} == {"false alarm"}
     assert prove(kept.folder, eye, raise_the_thresholds).status == "passed"
@@ -125,15 +125,15 @@ def test_times_count_from_the_first_frame_of_the_clip(life: Life) -> None:
     """The film began at LIFE_T0, so what happens at 9.4 s of it happens in the clip as much later as that begins."""
     alert = life.all()[SECOND]
     life.review(alert, "reviewed")
-    kept = keeper_of(life).keep(alert.id, Wish())
-    assert kept.kept is not None
+    kept = keeper_of(life).keep(alert.id, KeepOptions())
+    assert kept.card is not None
     data = yaml.safe_load(scenario_of(kept.folder).read_text())
     detail = life.alerts.get(alert.id)
     assert detail is not None
     ats = [entry["at"] for entry in data["expect"] if entry["rule"] in alert.rules]
-    assert ats == pytest.approx([event.t - kept.kept.t_start for event in detail.events], abs=0.011)
+    assert ats == pytest.approx([event.t - kept.card.t_start for event in detail.events], abs=0.011)
     whole = dict(pictures(GATE))
-    begin = kept.kept.t_start - LIFE_T0
+    begin = kept.card.t_start - LIFE_T0
     frames = pictures(kept.folder / data["clip"])
     assert frames[0][0] == 0
     assert begin <= detail.events[0].t - LIFE_T0 - 15 - 3, "from before the stay of 15 s began, and the pre-roll"
@@ -145,9 +145,9 @@ def test_times_count_from_the_first_frame_of_the_clip(life: Life) -> None:
 
 def pictures(path: Path) -> list[tuple[float, Any]]:
     return [
-        (scene.t, scene.picture.to_ndarray(format="gray"))
-        for scene in ClipFilm(path, "gate").play()
-        if isinstance(scene, Frame)
+        (scene.t, scene.av_frame.to_ndarray(format="gray"))
+        for scene in ClipSource(path, "gate").play()
+        if isinstance(scene, DecodedFrame)
     ]
 
 
@@ -157,16 +157,18 @@ def test_a_complete_clip_needs_every_alert_in_it_reviewed_and_then_allows_nothin
     first, second = life.all()[:2]
     life.review(second, "reviewed")
     keeper = keeper_of(life)
-    with pytest.raises(NotYet, match=f"alert {first.id} of this camera is in the same clip and nobody has reviewed it"):
-        keeper.keep(second.id, Wish(complete=True))
+    with pytest.raises(
+        PreconditionError, match=f"alert {first.id} of this camera is in the same clip and nobody has reviewed it"
+    ):
+        keeper.keep(second.id, KeepOptions(complete=True))
     life.review(first, "reviewed")
-    kept = keeper.keep(second.id, Wish(complete=True))
+    kept = keeper.keep(second.id, KeepOptions(complete=True))
     data = yaml.safe_load(scenario_of(kept.folder).read_text())
     assert data["others"] == "never"
     may = [entry for entry in data["expect"] if entry.get("count") == {"min": 0, "max": 1}]
     assert {entry["note"] for entry in may} == {"was there already when the clip begins"}
     verdict = prove(kept.folder, eye)
-    assert (verdict.status, verdict.words) == ("passed", "")
+    assert (verdict.status, verdict.text) == ("passed", "")
 
     def take_out_who_was_there(data: dict[str, Any]) -> None:
         data["expect"] = [entry for entry in data["expect"] if "count" not in entry]
@@ -176,15 +178,15 @@ def test_a_complete_clip_needs_every_alert_in_it_reviewed_and_then_allows_nothin
 
 def test_without_a_review_there_is_no_truth(life: Life) -> None:
     alert, keeper = life.all()[FIRST], keeper_of(life)
-    with pytest.raises(NotYet, match="nobody has reviewed this alert"):
-        keeper.keep(alert.id, Wish())
-    assert not keeper.shelf.folder.exists()
-    kept = keeper.keep(alert.id, Wish(name="said-here", truth="false")).kept
+    with pytest.raises(PreconditionError, match="nobody has reviewed this alert"):
+        keeper.keep(alert.id, KeepOptions())
+    assert not keeper.store.folder.exists()
+    kept = keeper.keep(alert.id, KeepOptions(name="said-here", truth="false")).card
     assert kept is not None
     assert (kept.truth, kept.expect) == ("false", 0)
     life.review(alert, "reviewed")
-    with pytest.raises(NotYet, match="was reviewed as right: take that review back"):
-        keeper.keep(alert.id, Wish(name="otherwise", truth="false"))
+    with pytest.raises(PreconditionError, match="was reviewed as right: take that review back"):
+        keeper.keep(alert.id, KeepOptions(name="otherwise", truth="false"))
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "/etc", ".hidden", "Upper", "x" * 65, "two words", "é", "a\n", "-a"])
@@ -192,28 +194,28 @@ def test_a_name_is_a_name_and_no_path(life: Life, name: str) -> None:
     alert = life.all()[FIRST]
     life.review(alert, "reviewed")
     with pytest.raises(UsageError, match="is no name for a scenario"):
-        keeper_of(life).keep(alert.id, Wish(name=name))
+        keeper_of(life).keep(alert.id, KeepOptions(name=name))
     assert not (life.root / "scenarios").exists()
 
 
 def test_what_is_kept_is_not_written_over(life: Life) -> None:
     alert, keeper = life.all()[SECOND], keeper_of(life)
     life.review(alert, "reviewed")
-    kept = keeper.keep(alert.id, Wish())
-    assert (kept.name, keeper.of(alert.id)) == ("gate-20261120-110028", kept)
+    kept = keeper.keep(alert.id, KeepOptions())
+    assert (kept.name, keeper.find(alert.id)) == ("gate-20261120-110028", kept)
     before = {path.name: path.stat().st_mtime_ns for path in kept.folder.iterdir()}
-    with pytest.raises(NotYet, match=f"kept as `{kept.name}` already"):
-        keeper.keep(alert.id, Wish())
-    with pytest.raises(NotYet, match="choose another name, or delete it"):
-        keeper.keep(alert.id, Wish(name=kept.name))
+    with pytest.raises(PreconditionError, match=f"kept as `{kept.name}` already"):
+        keeper.keep(alert.id, KeepOptions())
+    with pytest.raises(PreconditionError, match="choose another name, or delete it"):
+        keeper.keep(alert.id, KeepOptions(name=kept.name))
     assert {path.name: path.stat().st_mtime_ns for path in kept.folder.iterdir()} == before
-    assert keeper.keep(alert.id, Wish(name="once-more")).folder.is_dir()
+    assert keeper.keep(alert.id, KeepOptions(name="once-more")).folder.is_dir()
 
 
 def test_neither_the_quota_nor_age_touches_it_and_it_needs_no_recording(life: Life, eye: ObjectDetector) -> None:
     alert = life.all()[FIRST]
     life.review(alert, "reviewed")
-    kept = keeper_of(life).keep(alert.id, Wish())
+    kept = keeper_of(life).keep(alert.id, KeepOptions())
     life.clock.advance(10 * 365 * 86400)
     storage = life.config.storage.model_copy(update={"size_max_gb": 1e-9, "keep_hours": 0.001, "evidence_days": 0.001})
     retention = Retention(life.db, life.root, storage, free_bytes=lambda _: 0)
@@ -223,7 +225,7 @@ def test_neither_the_quota_nor_age_touches_it_and_it_needs_no_recording(life: Li
     assert report.segments == 0
     assert not list((life.root / "segments").rglob("*.mp4"))
     assert not list((life.root / "evidence").rglob("*.mp4"))
-    assert keeper_of(life).shelf.all() == [kept]
+    assert keeper_of(life).store.all() == [kept]
     assert prove(kept.folder, eye).status == "passed"
 
 
@@ -235,13 +237,13 @@ def test_when_the_recording_is_gone_the_alert_s_own_clip_serves_and_then_nothing
         life.review(each, "reviewed")
     shutil.rmtree(life.root / "segments")
     with pytest.raises(EvidenceError, match="does not reach from before the first event to the last"):
-        keeper.keep(stay.id, Wish())  # its clip does not show the 15 s before
-    kept = keeper.keep(alert.id, Wish(name="from-its-clip"))
+        keeper.keep(stay.id, KeepOptions())  # its clip does not show the 15 s before
+    kept = keeper.keep(alert.id, KeepOptions(name="from-its-clip"))
     assert prove(kept.folder, eye).status == "passed"
     shutil.rmtree(life.root / "evidence")
     with pytest.raises(EvidenceError, match="cannot be kept any more: neither the recording"):
-        keeper.keep(alert.id, Wish(name="too-late"))
-    assert [path.name for path in keeper.shelf.folder.iterdir()] == ["from-its-clip"]
+        keeper.keep(alert.id, KeepOptions(name="too-late"))
+    assert [path.name for path in keeper.store.folder.iterdir()] == ["from-its-clip"]
 
 
 def test_a_rule_that_is_gone_cannot_be_asked_for(life: Life) -> None:
@@ -250,8 +252,8 @@ def test_a_rule_that_is_gone_cannot_be_asked_for(life: Life) -> None:
     gate = life.config.cameras["gate"]
     fewer = gate.model_copy(update={"rules": gate.rules[:2]})
     life.config = life.config.model_copy(update={"cameras": {"gate": fewer}})
-    with pytest.raises(NotYet, match=r"no rule `vehicle` any more \(there is: intruder, loiterer\)"):
-        keeper_of(life).keep(alert.id, Wish())
+    with pytest.raises(PreconditionError, match=r"no rule `vehicle` any more \(there is: intruder, loiterer\)"):
+        keeper_of(life).keep(alert.id, KeepOptions())
 
 
 def test_rules_that_were_asleep_do_not_wake_in_the_scenario(life: Life) -> None:
@@ -265,7 +267,7 @@ def test_rules_that_were_asleep_do_not_wake_in_the_scenario(life: Life) -> None:
     life.config = life.config.model_copy(update={"cameras": {"gate": woken}})
     alert = life.all()[FIRST]
     life.review(alert, "reviewed")
-    file = scenario_of(keeper_of(life).keep(alert.id, Wish()).folder)
+    file = scenario_of(keeper_of(life).keep(alert.id, KeepOptions()).folder)
     rules = yaml.safe_load(file.read_text())["cameras"]["gate"]["rules"]
     assert [rule["name"] for rule in rules] == ["intruder", "loiterer", "vehicle"]
 
@@ -275,19 +277,19 @@ def test_a_note_is_read_as_it_was_written_and_no_secret_is_in_it(life: Life, mon
     note = 'for ${HOME}, ${NOBODY} and $5: "quoted"\n# no comment'
     alert = life.all()[FIRST]
     life.review(alert, "reviewed")
-    kept = keeper_of(life).keep(alert.id, Wish(note=note))
-    assert plan.load(scenario_of(kept.folder)).scenario.note == note
+    kept = keeper_of(life).keep(alert.id, KeepOptions(note=note))
+    assert scenario_loader.load_scenario(scenario_of(kept.folder)).scenario.note == note
     assert all(b"hunter2" not in path.read_bytes() for path in kept.folder.iterdir())
 
 
 def test_a_disk_that_is_full_keeps_nothing_and_says_so(life: Life, small_disk: Path) -> None:
     alert = life.all()[FIRST]
     life.review(alert, "reviewed")
-    with pytest.raises(DiskRefused, match="make room first"):
-        keeper_of(life, free_bytes=lambda _: 1000).keep(alert.id, Wish())
+    with pytest.raises(DiskWriteError, match="make room first"):
+        keeper_of(life, free_bytes=lambda _: 1000).keep(alert.id, KeepOptions())
     keeper = keeper_of(life, folder=small_disk / "scenarios", free_bytes=lambda _: 1 << 40)
-    with pytest.raises(DiskRefused, match="No space left"):
-        keeper.keep(alert.id, Wish())
+    with pytest.raises(DiskWriteError, match="No space left"):
+        keeper.keep(alert.id, KeepOptions())
     assert list((small_disk / "scenarios").iterdir()) == []
 
 
@@ -298,15 +300,15 @@ def test_a_kill_in_the_middle_leaves_nothing_that_passes_for_a_scenario(life: Li
     child = [sys.executable, "-c", KILLED, "scenario", "keep", alert.id, "--config", str(site), "--name", "walk"]
     assert subprocess.run(child, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     keeper = keeper_of(life)
-    (left,) = keeper.shelf.folder.iterdir()
+    (left,) = keeper.store.folder.iterdir()
     assert left.name.startswith(".walk.")
     assert {path.suffix for path in left.iterdir()} == {".mp4", ".yaml", ".json"}
-    assert keeper.shelf.all() == []
+    assert keeper.store.all() == []
     with pytest.raises(UsageError, match=r"no \*\.scenario\.yaml in"):
-        plan.find([keeper.shelf.folder])
+        scenario_loader.find_scenarios([keeper.store.folder])
     os.utime(left, (life.clock.now() - 7200, life.clock.now() - 7200))
-    keeper.keep(alert.id, Wish(name="walk"))
-    assert [path.name for path in keeper.shelf.folder.iterdir()] == ["walk"]
+    keeper.keep(alert.id, KeepOptions(name="walk"))
+    assert [path.name for path in keeper.store.folder.iterdir()] == ["walk"]
 
 
 KILLED = """
@@ -359,12 +361,12 @@ def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureF
 
 def test_what_somebody_else_put_there_is_listed_and_left_alone(life: Life) -> None:
     keeper = keeper_of(life)
-    foreign = keeper.shelf.folder / "by-hand"
+    foreign = keeper.store.folder / "by-hand"
     foreign.mkdir(parents=True)
     (foreign / "x.scenario.yaml").write_text("clip: x.mp4")
-    (keeper.shelf.folder / "link").symlink_to("/etc")
-    assert [(each.name, each.kept) for each in keeper.shelf.all()] == [("by-hand", None)]
-    with pytest.raises(NotYet, match="delete it by hand"):
-        keeper.shelf.delete("by-hand")
+    (keeper.store.folder / "link").symlink_to("/etc")
+    assert [(each.name, each.card) for each in keeper.store.all()] == [("by-hand", None)]
+    with pytest.raises(PreconditionError, match="delete it by hand"):
+        keeper.store.delete("by-hand")
     for name in ("link", "..", "", ".", "by-hand/x"):
-        assert not keeper.shelf.delete(name)
+        assert not keeper.store.delete(name)

@@ -14,8 +14,8 @@ import pytest
 from films import BrightBlock
 from scenes import VISIT, verdict_of, visit_film, write
 
-from appliance.scenario.command import Reports, scenario_command
-from appliance.scenario.run import Models
+from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
+from appliance.lab.scenario.scenario_runner import DetectorCache
 
 ROOT = Path(__file__).parents[2]
 WHY = "the network hardly knows postmen"
@@ -49,8 +49,8 @@ def test_as_long_as_it_fails_it_stops_nothing(folder: Path, tmp_path: Path, caps
     (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
     write(tmp_path, marked(0.95), "late")
     write(tmp_path, VISIT, "good")
-    reports = Reports(junit=tmp_path / "out.xml", html=tmp_path / "out.html")
-    assert scenario_command([tmp_path], "", Models(load=lambda _: BrightBlock()), reports) == 0
+    reports = ReportTargets(junit=tmp_path / "out.xml", html=tmp_path / "out.html")
+    assert scenario_command([tmp_path], "", DetectorCache(load=lambda _: BrightBlock()), reports) == 0
     said = capsys.readouterr().out
     assert "1 passed, 1 known failing" in said
     assert WHY in said
@@ -67,7 +67,7 @@ def test_as_long_as_it_fails_it_stops_nothing(folder: Path, tmp_path: Path, caps
 def test_when_it_passes_the_mark_must_go(folder: Path) -> None:
     verdict = verdict_of(write(folder, marked(0.5)), lambda _: BrightBlock())
     assert verdict.status == "failed"
-    assert verdict.words.splitlines() == [
+    assert verdict.text.splitlines() == [
         "it passes now: remove `known_failing` from the file",
         f"  it was said to fail: {WHY}",
         "  [known_failing]",
@@ -85,7 +85,7 @@ def test_pytest_expects_the_failure_and_no_success(folder: Path, tmp_path: Path)
     write(tmp_path, marked(0.95), "late")
     write(tmp_path, marked(0.5), "mended")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "appliance.scenario.pytest_plugin", "-rx"],
+        [sys.executable, "-m", "pytest", "-p", "appliance.lab.scenario.pytest_plugin", "-rx"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"},
         capture_output=True,

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 import pytest
 
-from appliance.config import Detector
-from appliance.detect import bundle, detector
-from appliance.detect.onnx import OnnxDetector
+from appliance.config import DetectorConfig
+from appliance.detect import detector, model_files
+from appliance.detect.onnx_detector import OnnxDetector
 from models import shapes
 from models.evaluation import cost
 
@@ -31,14 +31,14 @@ OPERATORS = {"Conv", "Relu", "Concat", "Resize", "MaxPool", "Reshape", "Slice", 
 
 @pytest.fixture(scope="module")
 def eye() -> OnnxDetector:
-    found = detector.load(Detector())
+    found = detector.load(DetectorConfig())
     assert isinstance(found, OnnxDetector)
     return found
 
 
 @pytest.fixture(scope="module")
 def keen() -> OnnxDetector:
-    found = detector.load(Detector(score_min=0.02))
+    found = detector.load(DetectorConfig(score_min=0.02))
     assert isinstance(found, OnnxDetector)
     return found
 
@@ -55,8 +55,8 @@ def test_without_it_the_last_resort_says_what_it_is(tmp_path: Path, monkeypatch:
     (tmp_path / "models.toml").write_text(manifest)
     (tmp_path / FILE.name).write_bytes(b"half a file")
     monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path))
-    found = detector.load(Detector())
-    assert found.name == bundle.HOG
+    found = detector.load(DetectorConfig())
+    assert found.name == model_files.HOG_MODEL
     assert "a last resort" in found.warning
     assert "sha256 differs" in found.warning
     assert "comes with Vedette: install it again" in found.warning

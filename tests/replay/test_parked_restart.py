@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from family import FAMILY, Truth
 
+from appliance.analysis.frame_analyzer import FrameAnalyzer
 from appliance.clock import ManualClock
-from appliance.config import Alerts, Camera
-from appliance.ingest.clip import Clip
-from appliance.ingest.examine import Examiner
-from appliance.ingest.parking import Parking
+from appliance.config import AlertsConfig, CameraConfig
+from appliance.ingest.clip_reader import ClipReader
 from appliance.pipeline import Pipeline
-from appliance.track.places import Places
+from appliance.track.parked_vehicles import StationaryObjects
+from appliance.track.parked_vehicles_store import ParkedVehiclesStore
 from appliance.track.tracker import Tracker
 from appliance.types import Alert, Detections, StreamHeader
 
 SECONDS = 10
 WHOLE = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
-CAMERA = Camera.model_validate(
+CAMERA = CameraConfig.model_validate(
     {
         "url": "file:parked.mp4",
         "zones": {"all": WHOLE},
@@ -53,16 +53,16 @@ class Without:
         return [Detections(found.boxes[keep], found.scores[keep], found.class_ids[keep])]
 
 
-def life(eye: object, places: Places | None, run: str, t0: float) -> list[Alert]:
+def life(eye: object, places: StationaryObjects | None, run: str, t0: float) -> list[Alert]:
     """One life of the box before the car park: the alerts it opened."""
     tracker = Tracker(Truth.labels, places)
-    examiner = Examiner("gate", eye, tracker, CAMERA.detect)  # type: ignore[arg-type]
-    pipeline = Pipeline("gate", CAMERA, Alerts())
+    examiner = FrameAnalyzer("gate", eye, tracker, CAMERA.detect)  # type: ignore[arg-type]
+    pipeline = Pipeline("gate", CAMERA, AlertsConfig())
     pipeline.feed(StreamHeader(camera="gate", clip="parked.mp4", model="truth", size=(640, 360), run=run))
     changes = []
-    with Clip(str(FAMILY / "parked.mp4")) as film:
+    with ClipReader(str(FAMILY / "parked.mp4")) as film:
         for frame in itertools.islice(film.frames(), SECONDS * 10):
-            boxes = examiner.examine(frame.index, t0 + frame.index / 10, frame.picture)
+            boxes = examiner.examine(frame.index, t0 + frame.index / 10, frame.av_frame)
             if boxes is not None:
                 changes += pipeline.feed(boxes).changes
     changes += pipeline.close(t0 + SECONDS, "stopped").changes
@@ -72,7 +72,7 @@ def life(eye: object, places: Places | None, run: str, t0: float) -> list[Alert]
 def test_cars_that_stood_there_before_the_restart_alert_once(tmp_path: Path, eye: Truth) -> None:
     clock, alerts = ManualClock(), list[Alert]()
     for run, t0 in (("one", 1e9), ("two", 1e9 + 60), ("three", 1e9 + 7200)):
-        parking = Parking(tmp_path, "gate", clock)
+        parking = ParkedVehiclesStore(tmp_path, "gate", clock)
         alerts += life(eye, parking.places, run, t0)
         parking.close()
     assert [(alert.run, set(alert.rules)) for alert in alerts] == [("one", {"vehicle", "parks"})]
@@ -80,16 +80,16 @@ def test_cars_that_stood_there_before_the_restart_alert_once(tmp_path: Path, eye
 
 
 def test_without_memory_they_alert_in_each_life(eye: Truth) -> None:
-    alerts = life(eye, Places(), "one", 1e9) + life(eye, Places(), "two", 1e9 + 60)
+    alerts = life(eye, StationaryObjects(), "one", 1e9) + life(eye, StationaryObjects(), "two", 1e9 + 60)
     assert [alert.run for alert in alerts] == ["one", "two"]
 
 
 def test_a_car_that_came_meanwhile_alerts_alone(tmp_path: Path, eye: Truth) -> None:
     clock = ManualClock()
-    parking = Parking(tmp_path, "gate", clock)
+    parking = ParkedVehiclesStore(tmp_path, "gate", clock)
     (first,) = life(Without(eye), parking.places, "one", 1e9)
     parking.close()
-    (second,) = life(eye, Parking(tmp_path, "gate", clock).places, "two", 1e9 + 600)
+    (second,) = life(eye, ParkedVehiclesStore(tmp_path, "gate", clock).places, "two", 1e9 + 600)
     assert len(first.tracks) == 4
     assert len(second.tracks) == 1
 

@@ -11,7 +11,7 @@ import measure_pets
 import numpy as np
 import pytest
 
-from appliance.scenario.score import Labelled, average_precision, tracking
+from appliance.lab.scenario.tracking_metrics import LabelledBoxes, average_precision, clear_mot
 
 FIGURES: dict[str, Any] = json.loads(measure_pets.FIGURES.read_text())
 AP50 = FIGURES["pets09_s2l1_every_10th_frame_person_ap50"]
@@ -60,10 +60,10 @@ def test_the_tracker_can_give_each_visitor_one_number() -> None:
     assert VISITS["deimv2-femto"] == {"persons": 6, "tracks": 6, "visits_with_one_track": 6}
 
 
-def labelled(*rows: tuple[float, float]) -> Labelled:
+def labelled(*rows: tuple[float, float]) -> LabelledBoxes:
     """Unit boxes at x with a value each."""
     boxes = np.array([[x, 0, x + 1, 1] for x, _ in rows]).reshape(-1, 4)
-    return Labelled(boxes, np.array([value for _, value in rows]))
+    return LabelledBoxes(boxes, np.array([value for _, value in rows]))
 
 
 def test_the_arithmetic_of_tracking_is_right_on_a_case_done_by_hand() -> None:
@@ -75,7 +75,7 @@ def test_the_arithmetic_of_tracking_is_right_on_a_case_done_by_hand() -> None:
         labelled((0, 12), (5, 11)),
         labelled((0, 12)),
     ]
-    result = tracking(found, truth)
+    result = clear_mot(found, truth)
     assert (result.missed, result.false, result.switches, result.tracks) == (1, 1, 2, 3)
     assert result.mota == pytest.approx(1 - 4 / 8)
     # Best fixed pairing: 1-12 in two frames and 2-11 in one, or 1-11 in two and 2-12 in two: four right answers.
@@ -85,7 +85,7 @@ def test_the_arithmetic_of_tracking_is_right_on_a_case_done_by_hand() -> None:
 def test_who_was_together_stays_together_while_it_can() -> None:
     truth = [labelled((0.0, 1)), labelled((0.0, 1))]
     found = [labelled((0.2, 7)), labelled((0.2, 7), (0.0, 8))]
-    assert tracking(found, truth).switches == 0
+    assert clear_mot(found, truth).switches == 0
 
 
 def test_average_precision_is_right_on_a_case_done_by_hand() -> None:

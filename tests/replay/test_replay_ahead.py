@@ -17,8 +17,8 @@ from waiting import until
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.replay.inorder import AHEAD, InOrder
-from appliance.replay.runner import Manner, Show, clip_reel, hands_for, play, replay
+from appliance.lab.replay.ordered_executor import QUEUED_PER_WORKER, OrderedExecutor
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, workers_for
 from appliance.types import Detections
 
 
@@ -73,7 +73,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def log_of(clip: Path, hands: int, detector: BrightBlock) -> bytes:
     log = io.BytesIO()
-    replay(clip, site(), "gate", detector, log, clock=ManualClock(), hands=hands)
+    replay(clip, site(), "gate", detector, log, clock=ManualClock(), workers=hands)
     return log.getvalue()
 
 
@@ -102,7 +102,7 @@ def test_where_a_look_hangs_on_what_was_seen_before_it_waits_for_that(tmp_path: 
 
     def looked_at(hands: int) -> list[float]:
         log = io.BytesIO()
-        replay(standing, config, "gate", Slow(), log, clock=ManualClock(), hands=hands)
+        replay(standing, config, "gate", Slow(), log, clock=ManualClock(), workers=hands)
         rows = [json.loads(line) for line in log.getvalue().splitlines()]
         return [row["t"] for row in rows if row["type"] == "boxes"]
 
@@ -119,8 +119,8 @@ def test_cameras_together_with_several_hands_leave_the_same_log(clip: Path, tmp_
 
     def together(hands: int) -> bytes:
         log, eye = io.BytesIO(), BrightBlock()
-        reels = (clip_reel(clip, config, "gate", eye), clip_reel(other, config, "yard", eye))
-        play(Show(reels, config, eye), log, Manner(ManualClock(), hands=hands))
+        reels = (clip_input(clip, config, "gate", eye), clip_input(other, config, "yard", eye))
+        play(ReplayPlan(reels, config, eye), log, ReplayOptions(ManualClock(), workers=hands))
         return log.getvalue()
 
     alone = together(1)
@@ -163,41 +163,41 @@ def test_a_detector_that_does_not_answer_is_not_looked_at_with_several_hands_too
 def test_things_are_done_in_the_order_in_which_they_were_handed_in() -> None:
     done: list[object] = []
     held = threading.Event()
-    with InOrder[int](2) as order:
-        order.ask(lambda: 1 if held.wait(60) else 0, done.append)
-        order.do(lambda: done.append("then"))
-        order.ask(lambda: 2, done.append)
+    with OrderedExecutor[int](2) as order:
+        order.submit(lambda: 1 if held.wait(60) else 0, done.append)
+        order.call(lambda: done.append("then"))
+        order.submit(lambda: 2, done.append)
         assert done == []
         held.set()
-        order.settle()
+        order.drain()
         assert done == [1, "then", 2]
-        order.do(lambda: done.append("now"))
+        order.call(lambda: done.append("now"))
         assert done[-1] == "now"
 
 
 def test_no_more_wait_than_was_said() -> None:
     held, asked = threading.Event(), []
     done: list[int] = []
-    with InOrder[int](2) as order:
+    with OrderedExecutor[int](2) as order:
 
         def push() -> None:
-            for number in range(2 * AHEAD + 1):
-                order.ask(lambda number=number: number if held.wait(60) else -1, done.append)  # type: ignore[misc]
+            for number in range(2 * QUEUED_PER_WORKER + 1):
+                order.submit(lambda number=number: number if held.wait(60) else -1, done.append)  # type: ignore[misc]
                 asked.append(number)
 
         pushing = threading.Thread(target=push)
         pushing.start()
-        until(lambda: len(asked) == 2 * AHEAD)
+        until(lambda: len(asked) == 2 * QUEUED_PER_WORKER)
         assert done == []
         held.set()
         pushing.join(60)
-    assert done == list(range(2 * AHEAD + 1))
+    assert done == list(range(2 * QUEUED_PER_WORKER + 1))
 
 
 def test_one_hand_asks_at_once_in_the_caller_s_thread() -> None:
     seen = []
-    with InOrder[str]() as order:
-        order.ask(lambda: threading.current_thread().name, seen.append)
+    with OrderedExecutor[str]() as order:
+        order.submit(lambda: threading.current_thread().name, seen.append)
         assert seen == [threading.current_thread().name]
 
 
@@ -206,8 +206,8 @@ def test_what_waits_is_dropped_when_an_error_leaves() -> None:
     held = threading.Event()
 
     def leave() -> None:
-        with InOrder[int](2) as order:
-            order.ask(lambda: int(held.wait(0.2)), done.append)
+        with OrderedExecutor[int](2) as order:
+            order.submit(lambda: int(held.wait(0.2)), done.append)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_what_waits_is_dropped_when_an_error_leaves() -> None:
 def test_a_machine_s_cores_are_shared_out_among_looks_of_several_threads() -> None:
     def of(threads: int) -> int:
         detector = site().detector.model_copy(update={"threads": threads})
-        return hands_for(site().model_copy(update={"detector": detector}))
+        return workers_for(site().model_copy(update={"detector": detector}))
 
     assert of(1) >= 1
     assert of(64) == 1

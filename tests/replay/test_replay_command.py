@@ -12,7 +12,7 @@ from films import BrightBlock, film, site
 
 from appliance.cli import main
 from appliance.detect import detector
-from appliance.replay.programme import Asked, files, items
+from appliance.lab.replay.replay_command import ReplaySelection, replay_targets, video_files
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_wrong_use_is_one_sentence(vedette: Vedette, arguments: list[str], sente
 def test_an_empty_folder_says_what_it_looked_for(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(Exception, match=r"there is no video in .*looked for .*\.mp4"):
-        files([tmp_path / "empty"])
+        video_files([tmp_path / "empty"])
 
 
 def test_no_speed_is_wrong_use(vedette: Vedette, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,5 +149,5 @@ def test_help_teaches_with_examples(words: list[str], capsys: pytest.CaptureFixt
 
 
 def test_a_camera_s_name_is_checked_before_anything_is_read() -> None:
-    (item,) = items(Asked(paths=(Path("x.mp4"),)), site(), Path("one.yaml"))
+    (item,) = replay_targets(ReplaySelection(paths=(Path("x.mp4"),)), site(), Path("one.yaml"))
     assert (item.name, item.cameras) == ("x.mp4", ("gate",))

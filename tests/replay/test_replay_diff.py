@@ -12,13 +12,12 @@ from films import BrightBlock, film, site
 from appliance.cli import main
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.replay.diff import compare
-from appliance.replay.diff_words import words
-from appliance.replay.difference import Difference
-from appliance.replay.header import Replayed, encode_header, opening, settings_of
-from appliance.replay.reader import read_log
-from appliance.replay.runner import replay
-from appliance.replay.tracks import Track, match
+from appliance.lab.replay.replay_diff import compare_logs
+from appliance.lab.replay.replay_diff_command import diff_texts
+from appliance.lab.replay.replay_diff_match import LogDifference, LoggedTrack, match_tracks
+from appliance.lab.replay.replay_log_writer import Replayed, encode_header, opening, settings_of
+from appliance.lab.replay.replay_result import read_log
+from appliance.lab.replay.replay_runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogEnd, LogLine, Route, StreamHeader, TrackedObject
 from appliance.wire import encode_log
 
@@ -108,12 +107,12 @@ def written(tmp_path: Path) -> Writes:
     return write
 
 
-def difference(one: Path, other: Path) -> Difference:
-    return compare(read_log(one), read_log(other))
+def difference(one: Path, other: Path) -> LogDifference:
+    return compare_logs(read_log(one), read_log(other))
 
 
 def said(one: Path, other: Path) -> list[str]:
-    return list(words(difference(one, other)))
+    return list(diff_texts(difference(one, other)))
 
 
 def test_equal_logs_are_equal(written: Writes) -> None:
@@ -265,15 +264,17 @@ def test_folders_are_paired_by_name(written: Writes, tmp_path: Path, capsys: pyt
 def test_tracks_match_where_looks_were_at_other_times() -> None:
     """Five looks a second against two: places in between are taken on the straight line."""
 
-    def walk(number: int, every_s: float) -> Track:
+    def walk(number: int, every_s: float) -> LoggedTrack:
         times = tuple(round(index * every_s, 3) for index in range(int(6 / every_s)))
         places: tuple[Box, ...] = tuple((0.1 * t, 0.2, 0.1 * t + 0.1, 0.6) for t in times)
-        return Track("gate", 1, number, "person", times, places)
+        return LoggedTrack("gate", 1, number, "person", times, places)
 
-    def away(number: int) -> Track:
+    def away(number: int) -> LoggedTrack:
         track = walk(number, 0.5)
-        return Track("gate", 1, number, "person", track.times, tuple((x, 0.7, z, 0.9) for x, _, z, _ in track.boxes))
+        return LoggedTrack(
+            "gate", 1, number, "person", track.times, tuple((x, 0.7, z, 0.9) for x, _, z, _ in track.boxes)
+        )
 
-    found = match([walk(1, 0.2)], [away(8), walk(9, 0.5)])
+    found = match_tracks([walk(1, 0.2)], [away(8), walk(9, 0.5)])
     assert [(one.number, other.number) for one, other in found.pairs] == [(1, 9)]
     assert [track.number for track in found.new] == [8]

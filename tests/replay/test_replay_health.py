@@ -7,10 +7,10 @@ from pathlib import Path
 
 from films import BrightBlock, site
 
-from appliance.replay.reader import read_log
-from appliance.replay.runner import replay
+from appliance.lab.conditions.condition_spec import ConditionSet
+from appliance.lab.replay.replay_result import read_log
+from appliance.lab.replay.replay_runner import replay
 from appliance.types import HealthEvent
-from appliance.weather.weather import Weather
 from appliance.wire import decode_log
 
 YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
@@ -18,8 +18,8 @@ YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 
 def run(weather: str, **camera: object) -> tuple[bytes, tuple[HealthEvent, ...]]:
     log = io.BytesIO()
-    made = Weather.read([weather] if weather else [])
-    result = replay(YARD, site(**camera), "gate", BrightBlock(), log, weather=made)
+    made = ConditionSet.parse([weather] if weather else [])
+    result = replay(YARD, site(**camera), "gate", BrightBlock(), log, conditions=made)
     return log.getvalue(), result.health
 
 

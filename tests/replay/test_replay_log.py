@@ -21,11 +21,11 @@ import av
 import pytest
 import yaml
 
-from appliance.config import Alerts, SiteConfig
+from appliance.config import AlertsConfig, SiteConfig
 from appliance.detect import detector
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_runner import replay
 from appliance.pipeline import Pipeline
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import replay
 from appliance.types import Alert, Box, Event, FrameBoxes, LogLine, StreamHeader, TrackedObject
 from appliance.wire import decode_log
 
@@ -202,7 +202,7 @@ def test_pets_counts_are_as_they_were_accepted(pets: Scene, update: bool) -> Non
 def test_the_true_boxes_of_pets_make_exactly_the_accepted_events(shared_data: Path, update: bool) -> None:
     """Rules and policy without a detector: every figure is exact on every machine."""
     config = SiteConfig.model_validate({"cameras": {"gate": {"url": "file:clip.mp4", **PETS_RULES}}})
-    pipeline = Pipeline("gate", config.cameras["gate"], Alerts())
+    pipeline = Pipeline("gate", config.cameras["gate"], AlertsConfig())
     pipeline.feed(StreamHeader(camera="gate", clip="pets", model="truth", size=(768, 576), run="truth"))
     steps = [pipeline.feed(frame) for frame in true_boxes(shared_data / "groundtruth" / "pets09_s2l1" / "gt.txt")]
     events = [event for step in steps for event in step.events]

@@ -11,20 +11,19 @@ from pathlib import Path
 import pytest
 from films import BrightBlock, film, site
 
-from appliance.clock import ManualClock
+from appliance.clock import ManualClock, parse_moment
 from appliance.config import SiteConfig
 from appliance.errors import SourceError, UsageError
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
-from appliance.replay.logfile import opened
-from appliance.replay.programme import Asked, items, moment
-from appliance.replay.reader import RecordedLog, read_log
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, play
-from appliance.store.cameras import Cameras
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
+from appliance.lab.replay.replay_result import RecordedLog, ReplayResult, read_log
+from appliance.lab.replay.replay_resume import open_log
+from appliance.lab.replay.replay_runner import ReplayOptions, play
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import Event, FrameBoxes, Gap, SegmentRow, StreamHeader
 
 T0 = 1_795_172_400.0  # 2026-11-20T11:00:00Z
@@ -43,14 +42,14 @@ class Box:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.db = Database(root / DATABASE, ManualClock(T0))
-        self.cameras = Cameras(self.db)
+        self.cameras = CameraStore(self.db)
         self.cameras.ensure({"gate": "file:x.mp4", "yard": "file:x.mp4"})
         self.rows: dict[str, SegmentRow] = {}
 
     def record(self, clip: Path, t: float, run: str, camera: str = "gate") -> None:
         clock = ManualClock(t)
         source = FileSource(camera, f"file:{clip}", clock, threading.Event())
-        recorder = Recorder(Place(self.root, camera, 2.0, 0), clock, self.note)
+        recorder = SegmentRecorder(RecordTarget(self.root, camera, 2.0, 0), clock, self.note)
         recorder.begin(source.open(), run)
         for packet in source.packets():
             recorder.take(packet)
@@ -59,7 +58,7 @@ class Box:
 
     def note(self, row: SegmentRow) -> None:
         self.rows[row.path] = row
-        Segments(self.db).put(row)
+        SegmentStore(self.db).put(row)
 
     def config(self) -> SiteConfig:
         one = site()
@@ -83,10 +82,10 @@ def run(
     box: Box, log: Path, t_from: str, t_to: str | None = None, cameras: tuple[str, ...] = ("gate",)
 ) -> tuple[tuple[ReplayResult, ...], RecordedLog]:
     config = box.config()
-    (item,) = items(Asked(cameras=cameras, t_from=t_from, t_to=t_to), config, Path("site.yaml"))
-    show = item.show(config, BrightBlock())
-    with opened(log, show.opening(), resume=False) as file:
-        results = play(show, file.sink, Manner(ManualClock(), looks=file.looks))
+    (item,) = replay_targets(ReplaySelection(cameras=cameras, t_from=t_from, t_to=t_to), config, Path("site.yaml"))
+    show = item.plan(config, BrightBlock())
+    with open_log(log, show.header(), resume=False) as file:
+        results = play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
     return results, read_log(log)
 
@@ -202,11 +201,11 @@ def test_times_without_a_recording_say_what_there_is(box: Box, clip: Path, tmp_p
 def test_schedules_go_by_the_time_of_the_recording(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0, "r1")
     config = box.config()
-    (item,) = items(Asked(cameras=("gate",), t_from=NOON), config, Path("site.yaml"))
-    show = item.show(config, BrightBlock())
-    assert show.wall is not None
-    assert show.wall(3600.0) != show.wall(0.0)
-    assert show.opening().settings.scheduled
+    (item,) = replay_targets(ReplaySelection(cameras=("gate",), t_from=NOON), config, Path("site.yaml"))
+    show = item.plan(config, BrightBlock())
+    assert show.local_time is not None
+    assert show.local_time(3600.0) != show.local_time(0.0)
+    assert show.header().settings.scheduled
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_schedules_go_by_the_time_of_the_recording(box: Box, clip: Path, tmp_pat
     [("2026-11-20T11:00Z", T0), ("2026-11-20T12:00:00+01:00", T0), ("2026-11-20 11:00:00.500Z", T0 + 0.5)],
 )
 def test_times_are_read(text: str, seconds: float) -> None:
-    assert moment(text) == seconds
+    assert parse_moment(text) == seconds
 
 
 def test_a_time_without_a_zone_is_this_machine_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,12 +222,12 @@ def test_a_time_without_a_zone_is_this_machine_s(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        assert moment("2026-11-20T12:00") == T0
+        assert parse_moment("2026-11-20T12:00") == T0
     finally:
         monkeypatch.undo()
         time.tzset()
     with pytest.raises(UsageError, match="`noon` is no time"):
-        moment("noon")
+        parse_moment("noon")
 
 
 def test_json_of_the_log_says_the_gap_as_a_line(box: Box, clip: Path, tmp_path: Path) -> None:

@@ -20,10 +20,9 @@ from waiting import until
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.errors import UsageError
-from appliance.replay.logfile import opened
-from appliance.replay.looks import Looks
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, Show, clip_reel, play
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_resume import DetectionJournal, open_log
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play
 from appliance.types import Detections
 
 ROOT = Path(__file__).parents[2]
@@ -57,11 +56,11 @@ def run(
     clip: Path, log: Path, detector: Mortal, *, resume: bool = False, config: SiteConfig | None = None
 ) -> tuple[ReplayResult, ...]:
     config = config or site()
-    show = Show((clip_reel(clip, config, "gate", detector),), config, detector)
-    with opened(log, show.opening(), resume=resume) as file:
+    show = ReplayPlan((clip_input(clip, config, "gate", detector),), config, detector)
+    with open_log(log, show.header(), resume=resume) as file:
         if file.finished is not None:
             return file.finished
-        results = play(show, file.sink, Manner(ManualClock(), looks=file.looks))
+        results = play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
         return results
 
@@ -144,12 +143,12 @@ def test_detections_come_back_bit_for_bit(tmp_path: Path) -> None:
         random.random((5, 4), np.float32), random.random(5, np.float32), random.integers(0, 80, 5).astype(np.int32)
     )
     path = tmp_path / "x.looks"
-    looks = Looks(path, "d", resume=False)
+    looks = DetectionJournal(path, "d", resume=False)
     for frame, each in enumerate((found, Detections.empty(), None)):
-        looks.keep("gate", frame, each)
+        looks.append("gate", frame, each)
     looks.close()
-    looks = Looks(path, "d", resume=True)
-    first, second, third = (looks.recall("gate", frame) for frame in range(3))
+    looks = DetectionJournal(path, "d", resume=True)
+    first, second, third = (looks.read_next("gate", frame) for frame in range(3))
     assert first is not None
     assert second is not None
     assert third is None

@@ -13,22 +13,22 @@ from films import BrightBlock, film, site
 from test_replay_recording import NOON, T0, Box, run
 
 from appliance import wire
-from appliance.address import Address
-from appliance.alerts.evidence import EvidenceMaker
+from appliance.broker_config import BrokerConfig
 from appliance.clock import ManualClock
-from appliance.config import Budget, OffPeak, SiteConfig
-from appliance.core import Core, Shelves
-from appliance.escalate.media import chunk_message
-from appliance.escalate.outbox import Outbox
-from appliance.replay.pictures import Album, Pictures
-from appliance.replay.runner import Manner, Show, clip_reel, play, replay
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
-from appliance.store.decisions import Decisions
+from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
+from appliance.core import Core, CoreStores
+from appliance.evidence.maker import EvidenceMaker
+from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.decisions import DecisionStore
 from appliance.store.meter import Meter
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
+from appliance.uplink.nats_messages import chunk_message
+from appliance.uplink.outbox import Outbox
 
 
 def coming(t: float) -> float | None:
@@ -46,7 +46,7 @@ def linked(config: SiteConfig, **rule: Any) -> SiteConfig:
     rules = (gate.rules[0].model_copy(update=rule), *gate.rules[1:])
     return config.model_copy(
         update={
-            "uplink": Address.model_validate({"url": "nats://127.0.0.1:4222"}),
+            "uplink": BrokerConfig.model_validate({"url": "nats://127.0.0.1:4222"}),
             "cameras": {"gate": gate.model_copy(update={"rules": rules})},
         }
     )
@@ -66,8 +66,13 @@ def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path,
     monkeypatch.setattr(box, "config", lambda: config)
     (result,), log = run(box, tmp_path / "x.jsonl", NOON)
     (route,) = result.routes
-    shelves = Shelves(
-        Alerts(box.db), Boxes(box.db), Cameras(box.db), Segments(box.db), Meter(box.db, "r"), Decisions(box.db)
+    shelves = CoreStores(
+        AlertStore(box.db),
+        BoxStore(box.db),
+        CameraStore(box.db),
+        SegmentStore(box.db),
+        Meter(box.db, "r"),
+        DecisionStore(box.db),
     )
     core = Core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
@@ -106,17 +111,22 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
     box.record(clip, T0, "r1")
     config = linked(box.config())
     monkeypatch.setattr(box, "config", lambda: config)
-    later: list[Pictures] = []
-    cut = Album.pictures
+    later: list[EscalationImages] = []
+    cut = FrameHistory.images
 
-    def and_more(album: Album, alert: Alert, event: Event, *first: Any, **more: Any) -> Pictures:
+    def and_more(album: FrameHistory, alert: Alert, event: Event, *first: Any, **more: Any) -> EscalationImages:
         later.append(cut(album, alert, event, need="frame", step=1))
         return cut(album, alert, event, *first, **more)
 
-    monkeypatch.setattr(Album, "pictures", and_more)
+    monkeypatch.setattr(FrameHistory, "pictures", and_more)
     _, log = run(box, tmp_path / "x.jsonl", NOON)
-    shelves = Shelves(
-        Alerts(box.db), Boxes(box.db), Cameras(box.db), Segments(box.db), Meter(box.db, "r"), Decisions(box.db)
+    shelves = CoreStores(
+        AlertStore(box.db),
+        BoxStore(box.db),
+        CameraStore(box.db),
+        SegmentStore(box.db),
+        Meter(box.db, "r"),
+        DecisionStore(box.db),
     )
     core = Core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
@@ -132,7 +142,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         escalation=row.id, site=row.site, alert=row.alert, decision="unsure", reason="Too small.", engine="e",
         model="m", seconds=0, judged_t=0, need="frame", step=0,
     )  # fmt: skip
-    assert shelves.alerts.answer(verdict, T0) == "more"
+    assert shelves.alerts.take_verdict(verdict, T0) == "more"
     maker.run_once()
     frame = outbox.media_of(row.id)[-1]
     box.db.close()
@@ -183,11 +193,11 @@ def test_the_log_tells_it_after_its_event_and_before_the_alert_ends(clip: Path) 
 def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
     """What two cameras see at once: the budget of the site pays for the question of one, with facts for the other."""
     one = linked(site())
-    settings = one.escalation.model_copy(update={"budget": Budget(mb_day=0.0235, alert_reserve=0.0)})
+    settings = one.escalation.model_copy(update={"budget": BudgetConfig(mb_day=0.0235, alert_reserve=0.0)})
     gate = one.cameras["gate"]
     both = one.model_copy(update={"escalation": settings, "cameras": {"gate": gate, "yard": gate}})
-    reels = tuple(clip_reel(clip, both, camera, BrightBlock()) for camera in ("gate", "yard"))
-    results = play(Show(reels, both, BrightBlock()), io.BytesIO(), Manner(ManualClock()))
+    reels = tuple(clip_input(clip, both, camera, BrightBlock()) for camera in ("gate", "yard"))
+    results = play(ReplayPlan(reels, both, BrightBlock()), io.BytesIO(), ReplayOptions(ManualClock()))
     first, second = (result.routes[0] for result in results)
     assert (first.when, first.evidence) == ("now", "crops")
     assert (second.when, second.evidence) == ("now", "facts")
@@ -198,9 +208,11 @@ def test_what_is_put_off_says_what_it_waits_for_and_still_counts_its_bytes(clip:
     """A recording has a time of day; in a clip nobody knows it, and nothing waits for off-peak hours."""
     config = linked(site(), severity="warning")
     config = config.model_copy(
-        update={"escalation": config.escalation.model_copy(update={"off_peak": OffPeak(hours=("22:00-06:00",))})}
+        update={"escalation": config.escalation.model_copy(update={"off_peak": OffPeakConfig(hours=("22:00-06:00",))})}
     )
-    (route,) = replay(clip, config, "gate", BrightBlock(), clock=ManualClock(), wall=lambda t: (4, 12 * 60)).routes
+    (route,) = replay(
+        clip, config, "gate", BrightBlock(), clock=ManualClock(), local_time=lambda t: (4, 12 * 60)
+    ).routes
     assert (route.when, route.ask, route.wait) == ("later", True, "off-peak")
     assert route.until_t == pytest.approx(10 * 3600, abs=10)
     assert route.bytes > 1000

@@ -10,8 +10,8 @@ import pytest
 from films import BrightBlock, film, site
 
 from appliance.clock import ManualClock, SystemClock
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import replay
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_runner import replay
 
 
 def walk(t: float) -> float:

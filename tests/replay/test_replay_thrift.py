@@ -12,13 +12,13 @@ from places import FPS, Lookout, place
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
-from appliance.replay.recording import RecordingFilm, Span
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, Reel, Show, clip_reel, play, replay
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.lab.conditions.condition_spec import ConditionSet
+from appliance.lab.footage import RecordingSource, TimeSpan
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_runner import ReplayInput, ReplayOptions, ReplayPlan, clip_input, play, replay
 from appliance.types import Gap, SegmentRow
-from appliance.weather.weather import Weather
 
 VISITS = ((12.4, 16.0), (27.3, 31.0))
 SECONDS = 44
@@ -64,15 +64,15 @@ def test_one_film_beside_another_decides_for_itself(clip: Path, tmp_path: Path) 
     quiet = place(tmp_path / "quiet.mp4", 30, bframes="0")
     base = at("normal")
     config = base.model_copy(update={"cameras": dict.fromkeys(("gate", "yard"), base.cameras["gate"])})
-    reels = tuple(clip_reel(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
-    gate, yard = play(Show(reels, config, Lookout()), None, Manner(ManualClock()))
+    reels = tuple(clip_input(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
+    gate, yard = play(ReplayPlan(reels, config, Lookout()), None, ReplayOptions(ManualClock()))
     assert said(gate) == said(run(clip, "normal")[0])
     assert (yard.events, yard.frames) == ((), 30 * FPS)
     assert yard.skipped > 0.6 * yard.frames
 
 
 def test_in_weather_that_is_made_of_pictures_everything_is_decoded(clip: Path) -> None:
-    result, _ = run(clip, "normal", weather=Weather.read(["rain"], 1))
+    result, _ = run(clip, "normal", weather=ConditionSet.parse(["rain"], 1))
     assert result.skipped == 0
 
 
@@ -88,17 +88,17 @@ def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path:
     for begin in (t0, t0 + SECONDS + 10):
         clock = ManualClock(begin)
         source = FileSource("gate", f"file:{clip}", clock, threading.Event())
-        recorder = Recorder(Place(tmp_path, "gate", 6.0, 0), clock, note)
+        recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 6.0, 0), clock, note)
         recorder.begin(source.open(), "run1")
         for packet in source.packets():
             recorder.take(packet)
         recorder.end()
         source.close()
     config, detector = at("normal"), Lookout()
-    span = Span(t0, t0 + 2 * SECONDS + 10)
-    film = RecordingFilm(tmp_path, "gate", span, sorted(rows.values(), key=lambda row: row.t_start), ())
-    reel = Reel(film, clip_reel(clip, config, "gate", detector).replayed)
-    (result,) = play(Show((reel,), config, detector), None, Manner(ManualClock()))
+    span = TimeSpan(t0, t0 + 2 * SECONDS + 10)
+    film = RecordingSource(tmp_path, "gate", span, sorted(rows.values(), key=lambda row: row.t_start), ())
+    reel = ReplayInput(film, clip_input(clip, config, "gate", detector).replayed)
+    (result,) = play(ReplayPlan((reel,), config, detector), None, ReplayOptions(ManualClock()))
     assert [(gap.t_start, gap.t_end) for gap in result.gaps] == [
         (pytest.approx(SECONDS, abs=0.1), pytest.approx(SECONDS + 10, abs=0.1))
     ]

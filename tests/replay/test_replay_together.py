@@ -13,9 +13,8 @@ from films import BrightBlock, film, site
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.errors import SourceError
-from appliance.replay.reader import read_log
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, Show, clip_reel, play, replay
+from appliance.lab.replay.replay_result import ReplayResult, read_log
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +36,8 @@ def together(
     clips: dict[str, Path], config: SiteConfig, order: tuple[str, ...] = ("gate", "yard")
 ) -> tuple[tuple[ReplayResult, ...], bytes]:
     detector, log = BrightBlock(), io.BytesIO()
-    reels = tuple(clip_reel(clips[name], config, name, detector) for name in order)
-    return play(Show(reels, config, detector), log, Manner(ManualClock())), log.getvalue()
+    reels = tuple(clip_input(clips[name], config, name, detector) for name in order)
+    return play(ReplayPlan(reels, config, detector), log, ReplayOptions(ManualClock())), log.getvalue()
 
 
 def lines(log: bytes) -> list[dict[str, Any]]:

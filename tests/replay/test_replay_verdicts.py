@@ -16,32 +16,30 @@ from test_replay_recording import NOON, T0, Box
 from verdicts import ScriptedCloud, after_header, asking, play, visits
 
 from appliance import wire
-from appliance.alerts.evidence import EvidenceMaker
 from appliance.cli import main
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
-from appliance.core import Core, Shelves
+from appliance.core import Core, CoreStores
 from appliance.detect import detector
 from appliance.errors import UplinkError, UsageError
-from appliance.replay.cassette_player import CassettePlayer
-from appliance.replay.cassette_recorder import Recorder
-from appliance.replay.cassette_store import from_store
-from appliance.replay.diff import compare
-from appliance.replay.diff_words import words
-from appliance.replay.logfile import opened
-from appliance.replay.programme import Asked, items
-from appliance.replay.reader import read_log
-from appliance.replay.report import clock_time
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, Show, clip_reel
-from appliance.replay.runner import play as play_show
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
-from appliance.store.decisions import Decisions
+from appliance.evidence.maker import EvidenceMaker
+from appliance.lab.cassette.cassette_file import CassettePlayer
+from appliance.lab.cassette.cassette_recorder import CassetteRecorder, cassette_from_store
+from appliance.lab.replay.replay_command import ReplaySelection, replay_targets
+from appliance.lab.replay.replay_diff import compare_logs
+from appliance.lab.replay.replay_diff_command import diff_texts
+from appliance.lab.replay.replay_report import format_time
+from appliance.lab.replay.replay_result import ReplayResult, read_log
+from appliance.lab.replay.replay_resume import open_log
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
+from appliance.lab.replay.replay_runner import play as play_show
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.decisions import DecisionStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import FrameBoxes, StreamHeader
 
 
@@ -52,7 +50,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def record(clip: Path, cassette: Path, *script: str | None, config: SiteConfig | None = None) -> bytes:
     """The log of a replay that asked."""
-    recorder = Recorder(cassette, ScriptedCloud(*script), ManualClock())
+    recorder = CassetteRecorder(cassette, ScriptedCloud(*script), ManualClock())
     try:
         return play(clip, config or asking(), recorder)[1]
     finally:
@@ -98,7 +96,9 @@ def test_a_verdict_is_told_when_it_would_have_come_and_settles_its_alert(clip: P
 
 
 def test_a_verdict_that_comes_after_the_end_is_told_all_the_same(clip: Path, tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "c.jsonl", ScriptedCloud("confirmed", "rejected", seconds=60.0), ManualClock())
+    recorder = CassetteRecorder(
+        tmp_path / "c.jsonl", ScriptedCloud("confirmed", "rejected", seconds=60.0), ManualClock()
+    )
     _, log = play(clip, asking(), recorder)
     recorder.close()
     assert [line["type"] for line in map(json.loads, log.splitlines())][-3:] == ["verdict", "verdict", "end"]
@@ -138,7 +138,7 @@ def test_a_judge_that_wants_to_see_more_is_shown_more_and_its_last_word_counts(c
     config = asking()
     config = config.model_copy(update={"escalation": config.escalation.model_copy(update={"first": "crops"})})
     cloud = ScriptedCloud("need:frame", "confirmed", "rejected")
-    recorder = Recorder(tmp_path / "c.jsonl", cloud, ManualClock())
+    recorder = CassetteRecorder(tmp_path / "c.jsonl", cloud, ManualClock())
     recorded = play(clip, config, recorder)
     recorder.close()
     kinds = [[ref.kind for ref in asked.media] for asked in cloud.asked]
@@ -167,12 +167,12 @@ def test_a_judge_that_wants_what_no_replay_has_stays_unsure_and_says_so(clip: Pa
 def test_recording_asks_only_what_is_not_on_the_cassette(clip: Path, cassette: Path, tmp_path: Path) -> None:
     before = cassette.read_bytes()
     cloud = ScriptedCloud()
-    recorder = Recorder(cassette, cloud, ManualClock())
+    recorder = CassetteRecorder(cassette, cloud, ManualClock())
     result, _ = play(clip, asking(), recorder)
     recorder.close()
     assert (cloud.asked, len(result.verdicts), cassette.read_bytes()) == ([], 2, before)
     cassette.write_bytes(before.rsplit(b"\n", 2)[0] + b"\n")
-    recorder = Recorder(cassette, cloud := ScriptedCloud("rejected"), ManualClock())
+    recorder = CassetteRecorder(cassette, cloud := ScriptedCloud("rejected"), ManualClock())
     play(clip, asking(), recorder)
     recorder.close()
     assert (len(cloud.asked), recorder.counts.known) == (1, 1)
@@ -181,7 +181,7 @@ def test_recording_asks_only_what_is_not_on_the_cassette(clip: Path, cassette: P
 
 def test_another_judge_on_the_same_cassette_is_refused(clip: Path, cassette: Path) -> None:
     cassette.write_bytes(cassette.read_bytes().rsplit(b"\n", 2)[0] + b"\n")
-    recorder = Recorder(cassette, ScriptedCloud("confirmed", model="other"), ManualClock())
+    recorder = CassetteRecorder(cassette, ScriptedCloud("confirmed", model="other"), ManualClock())
     with pytest.raises(UsageError, match=r"recorded with scripted vlm, prompt 1, and scripted other.*another file"):
         play(clip, asking(), recorder)
 
@@ -189,20 +189,20 @@ def test_another_judge_on_the_same_cassette_is_refused(clip: Path, cassette: Pat
 def test_a_cloud_that_never_answers_is_not_waited_for_again_and_again(clip: Path, tmp_path: Path) -> None:
     cloud = ScriptedCloud(None, "confirmed")
     with pytest.raises(UplinkError, match="no verdict came in time on 1 question in a row: is a worker running"):
-        play(clip, asking(), Recorder(tmp_path / "c.jsonl", cloud, ManualClock()))
+        play(clip, asking(), CassetteRecorder(tmp_path / "c.jsonl", cloud, ManualClock()))
     assert len(cloud.asked) == 1
-    recorder = Recorder(tmp_path / "d.jsonl", ScriptedCloud("confirmed", None), ManualClock())
+    recorder = CassetteRecorder(tmp_path / "d.jsonl", ScriptedCloud("confirmed", None), ManualClock())
     result, _ = play(clip, asking(), recorder)
     assert (len(result.verdicts), result.unanswered, recorder.counts.silent) == (1, 1, 1)
 
 
 def run(clip: Path, log: Path, cassette: Path, *, resume: bool = False) -> tuple[ReplayResult, ...]:
     config, eye = asking(), BrightBlock()
-    show = Show((clip_reel(clip, config, "gate", eye),), config, eye, answers=CassettePlayer(cassette))
-    with opened(log, show.opening(), resume=resume) as file:
+    show = ReplayPlan((clip_input(clip, config, "gate", eye),), config, eye, verdict_source=CassettePlayer(cassette))
+    with open_log(log, show.header(), resume=resume) as file:
         if file.finished is not None:
             return file.finished
-        results = play_show(show, file.sink, Manner(ManualClock(), looks=file.looks))
+        results = play_show(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
         return results
 
@@ -234,14 +234,14 @@ def test_a_diff_says_which_verdict_changed(clip: Path, cassette: Path, tmp_path:
     record(clip, tmp_path / "d.jsonl", "rejected", "rejected")
     run(clip, tmp_path / "a.jsonl", cassette)
     run(clip, tmp_path / "b.jsonl", tmp_path / "d.jsonl")
-    found = compare(read_log(tmp_path / "a.jsonl"), read_log(tmp_path / "b.jsonl"))
-    said = list(words(found))
+    found = compare_logs(read_log(tmp_path / "a.jsonl"), read_log(tmp_path / "b.jsonl"))
+    said = list(diff_texts(found))
     assert not found.same
     assert said[0] == "1 verdict changed"
-    at = clock_time(found.verdicts[0].t)
+    at = format_time(found.verdicts[0].t)
     assert f"the verdict on alert intruder, in, loiterer at {at} changed from confirmed to rejected" in said
     (tmp_path / "c.log").write_bytes(play(clip, asking(), None)[1])
-    bare = list(words(compare(read_log(tmp_path / "c.log"), read_log(tmp_path / "a.jsonl"))))
+    bare = list(diff_texts(compare_logs(read_log(tmp_path / "c.log"), read_log(tmp_path / "a.jsonl"))))
     assert "note: only a.jsonl has verdicts" in bare
 
 
@@ -336,7 +336,7 @@ def test_what_the_cloud_said_to_a_box_answers_the_replay_of_its_recording(tmp_pa
     box.record(visits(tmp_path / "one.mp4", (1.0,), 12.0), T0, "r1")
     config = asking().model_copy(update={"storage": box.config().storage})
     config = config.model_copy(update={"escalation": config.escalation.model_copy(update={"first": first})})
-    recording = Asked(cameras=("gate",), t_from=NOON)
+    recording = ReplaySelection(cameras=("gate",), t_from=NOON)
     alerts = feed(config, box, run_box(config, recording))
     maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
     steps = ["frame", None] if first == "crops" else [None]
@@ -349,36 +349,38 @@ def test_what_the_cloud_said_to_a_box_answers_the_replay_of_its_recording(tmp_pa
             reason="A fox.", engine="openai", model="vlm", seconds=1.0, timings={"queue": 0.2, "model": 1.0},
             judged_t=asked.created_t + 1 + step, need=need, step=step,
         )  # fmt: skip
-        assert alerts.answer(verdict, asked.created_t + 4.0) == ("more" if need else "settled")
+        assert alerts.take_verdict(verdict, asked.created_t + 4.0) == ("more" if need else "settled")
     box.db.close()
-    copied = from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
+    copied = cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     assert (copied.questions, copied.lines) == (1, len(steps))
     player = CassettePlayer(tmp_path / "c.jsonl")
-    show = items(recording, config, Path("site.yaml"))[0].show(config, BrightBlock())
-    (result,) = play_show(replace(show, answers=player), None, Manner(ManualClock()))
+    show = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, BrightBlock())
+    (result,) = play_show(replace(show, answers=player), None, ReplayOptions(ManualClock()))
     (found,) = result.verdicts
     assert (found.decision, found.reason, found.match, found.step) == ("rejected", "A fox.", "exact", len(steps) - 1)
     assert found.t == pytest.approx(result.routes[0].t + 4.0, abs=1.0)
     with pytest.raises(UsageError, match="is there already"):
-        from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
+        cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     with pytest.raises(UsageError, match="holds no verdict on anything that was asked in that time"):
-        from_store(box.root, tmp_path / "d.jsonl", 0.0, 1.0, SystemClock())
+        cassette_from_store(box.root, tmp_path / "d.jsonl", 0.0, 1.0, SystemClock())
 
 
-def run_box(config: SiteConfig, asked: Asked) -> list[Any]:
+def run_box(config: SiteConfig, asked: ReplaySelection) -> list[Any]:
     """The boxes of a bare replay of the recording."""
     log = io.BytesIO()
-    (item,) = items(asked, config, Path("site.yaml"))
-    play_show(item.show(config, BrightBlock()), log, Manner(ManualClock()))
+    (item,) = replay_targets(asked, config, Path("site.yaml"))
+    play_show(item.plan(config, BrightBlock()), log, ReplayOptions(ManualClock()))
     return [line for line in map(wire.decode_log, log.getvalue().splitlines()) if isinstance(line, FrameBoxes)]
 
 
-def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> Alerts:
+def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> AlertStore:
     """The boxes through the core, as the ingest process would have told them."""
     db = box.db
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     core = Core(
-        config, Shelves(alerts, Boxes(db), Cameras(db), Segments(db), Meter(db, "r"), Decisions(db)), ManualClock(T0)
+        config,
+        CoreStores(alerts, BoxStore(db), CameraStore(db), SegmentStore(db), Meter(db, "r"), DecisionStore(db)),
+        ManualClock(T0),
     )
     core.take(StreamHeader(camera="gate", clip="", model=BrightBlock.name, size=(320, 240), run="r1"))
     for line in boxes:
@@ -387,7 +389,7 @@ def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> Alerts:
     return alerts
 
 
-def escalation_of(alerts: Alerts) -> EscalationRow:
+def escalation_of(alerts: AlertStore) -> EscalationRow:
     (alert,) = alerts.page()
     detail = alerts.get(alert.id)
     assert detail is not None

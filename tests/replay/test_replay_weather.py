@@ -22,23 +22,22 @@ from test_replay_resume import Killed, Mortal
 from appliance.cli import main
 from appliance.clock import ManualClock, SystemClock
 from appliance.errors import ConfigError, UsageError
-from appliance.ingest.decode import Frame
-from appliance.replay.faulty import FaultyFilm, weathered
-from appliance.replay.film import ClipFilm, Scene
-from appliance.replay.header import LogHeader
-from appliance.replay.logfile import opened
-from appliance.replay.reader import RecordedLog, read_log
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import Manner, Show, clip_reel, play, replay, under
-from appliance.scenario import html, plan
-from appliance.scenario import run as scenario_run
-from appliance.scenario.command import Reports, scenario_command, total
-from appliance.scenario.matrix import in_each_weather
-from appliance.scenario.moments import stills
-from appliance.scenario.run import Models
+from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.lab.conditions.frame_transform import frame_transform_of
+from appliance.lab.conditions.stream_faults import FaultySource, with_stream_faults
+from appliance.lab.footage import ClipSource, SourceItem
+from appliance.lab.replay.replay_log_writer import LogHeader
+from appliance.lab.replay.replay_result import RecordedLog, ReplayResult, read_log
+from appliance.lab.replay.replay_resume import open_log
+from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay, with_conditions
+from appliance.lab.scenario import html_report, scenario_loader
+from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario.html_report import cut_stills
+from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command, total_figures
+from appliance.lab.scenario.scenario_loader import plans_by_conditions
+from appliance.lab.scenario.scenario_runner import DetectorCache
+from appliance.media.decoder import DecodedFrame
 from appliance.types import Gap
-from appliance.weather.lens import lens_of
-from appliance.weather.weather import CLEAR, Weather
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = (
@@ -62,9 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(
     clip: Path, weather: str, *, seed: int = 1, speed: float | None = None, hands: int = 1
 ) -> tuple[ReplayResult, bytes]:
-    log, made = io.BytesIO(), Weather.read([weather], seed)
+    log, made = io.BytesIO(), ConditionSet.parse([weather], seed)
     clock = ManualClock()
-    result = replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, hands=hands, weather=made)
+    result = replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, workers=hands, conditions=made)
     return result, log.getvalue()
 
 
@@ -83,20 +82,20 @@ def test_everything_at_once_leaves_the_same_bytes_at_every_speed_five_times_over
 
 
 def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
-    logs, made = set(), Weather.read(["rain,shake,drop:20%,jitter"], 9)
+    logs, made = set(), ConditionSet.parse(["rain,shake,drop:20%,jitter"], 9)
     for speed in (10.0, None, 10.0, None, None):
         log = io.BytesIO()
-        replay(clip, site(), "gate", BrightBlock(), log, clock=SystemClock(), speed=speed, hands=2, weather=made)
+        replay(clip, site(), "gate", BrightBlock(), log, clock=SystemClock(), speed=speed, workers=2, conditions=made)
         logs.add(log.getvalue())
     assert len(logs) == 1
 
 
 def test_a_killed_replay_goes_on_in_the_same_weather(clip: Path, tmp_path: Path) -> None:
     def go(log: Path, detector: Mortal, weather: str, *, resume: bool = False) -> None:
-        show = Show((clip_reel(clip, site(), "gate", detector),), site(), detector)
-        show = under(show, Weather.read([weather], 4))
-        with opened(log, show.opening(), resume=resume) as file:
-            play(show, file.sink, Manner(ManualClock(), looks=file.looks))
+        show = ReplayPlan((clip_input(clip, site(), "gate", detector),), site(), detector)
+        show = with_conditions(show, ConditionSet.parse([weather], 4))
+        with open_log(log, show.header(), resume=resume) as file:
+            play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
             file.complete()
 
     go(tmp_path / "whole.jsonl", Mortal(fails=0), EVERYTHING)
@@ -145,12 +144,12 @@ def test_the_report_says_under_which_weather(clip: Path, tmp_path: Path, capsys:
 # Faults of the stream.
 
 
-def played(clip: Path, weather: str, seed: int = 1) -> list[Scene]:
-    return list(weathered(ClipFilm(clip, "gate"), "gate", Weather.read([weather], seed)).play())
+def played(clip: Path, weather: str, seed: int = 1) -> list[SourceItem]:
+    return list(with_stream_faults(ClipSource(clip, "gate"), "gate", ConditionSet.parse([weather], seed)).play())
 
 
-def frames(scenes: list[Scene]) -> list[Frame]:
-    return [scene for scene in scenes if isinstance(scene, Frame)]
+def frames(scenes: list[SourceItem]) -> list[DecodedFrame]:
+    return [scene for scene in scenes if isinstance(scene, DecodedFrame)]
 
 
 def test_dropped_frames_are_about_so_many_and_the_others_keep_their_numbers(clip: Path) -> None:
@@ -180,11 +179,11 @@ def test_a_gap_at_the_end_is_told_of_too(clip: Path) -> None:
 def test_a_frozen_picture_stays_while_numbers_and_time_go_on(clip: Path) -> None:
     seen = frames(played(clip, "freeze:1s@1s"))
     assert [frame.t for frame in seen] == [n / FPS for n in range(50)]
-    assert all(frame.picture is seen[9].picture for frame in seen[10:20])
-    assert seen[20].picture is not seen[9].picture
-    lens = lens_of(Weather.read(["freeze:1s@1s,rain,noise,shake"]))
+    assert all(frame.av_frame is seen[9].av_frame for frame in seen[10:20])
+    assert seen[20].av_frame is not seen[9].av_frame
+    lens = frame_transform_of(ConditionSet.parse(["freeze:1s@1s,rain,noise,shake"]))
     assert lens is not None
-    shown = [lens(frame.index, frame.t, frame.picture).to_ndarray().tobytes() for frame in seen[9:21]]
+    shown = [lens(frame.index, frame.t, frame.av_frame).to_ndarray().tobytes() for frame in seen[9:21]]
     assert len(set(shown[1:11])) == 1, "what falls and what trembles is frozen with the picture"
     assert len(set(shown)) == 3
 
@@ -210,9 +209,9 @@ def test_a_link_that_stands_still_brings_what_waited_at_once(tmp_path: Path) -> 
 
 
 def test_without_stream_faults_the_film_is_the_film(clip: Path) -> None:
-    plain = ClipFilm(clip, "gate")
-    assert weathered(plain, "gate", Weather.read(["rain"])) is plain
-    assert isinstance(weathered(plain, "gate", Weather.read(["drop"])), FaultyFilm)
+    plain = ClipSource(clip, "gate")
+    assert with_stream_faults(plain, "gate", ConditionSet.parse(["rain"])) is plain
+    assert isinstance(with_stream_faults(plain, "gate", ConditionSet.parse(["drop"])), FaultySource)
 
 
 # Scenarios.
@@ -225,9 +224,9 @@ def wet(data: dict[str, Any], **more: Any) -> dict[str, Any]:
 def test_a_scenario_says_its_own_weather_and_still_passes(folder: Path) -> None:
     file = write(folder, wet(VISIT, **{"with": ["fog:300m", "drop:5%"], "seed": 2}), "foggy")
     verdict = verdict_of(file, lambda _: BrightBlock())
-    assert verdict.status == "passed", verdict.words
-    assert verdict.weather_words == "fog:300m, drop:5% (seed 2)"
-    page = html.page([verdict], [{}], total([verdict]), 0.0)
+    assert verdict.status == "passed", verdict.text
+    assert verdict.conditions_text == "fog:300m, drop:5% (seed 2)"
+    page = html_report.html_report([verdict], [{}], total_figures([verdict]), 0.0)
     assert "fog:300m, drop:5% (seed 2)" in page
 
 
@@ -236,8 +235,8 @@ def test_a_scenario_in_several_weathers_runs_once_in_each(
 ) -> None:
     (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
     write(tmp_path, wet(VISIT, **{"with": [[], ["drop:5%"], ["night:0.05lux"]]}))
-    reports = Reports(as_json=True, html=tmp_path / "out.html", junit=tmp_path / "out.xml")
-    assert scenario_command([tmp_path], "", Models(load=lambda _: BrightBlock()), reports) == 1
+    reports = ReportTargets(as_json=True, html=tmp_path / "out.html", junit=tmp_path / "out.xml")
+    assert scenario_command([tmp_path], "", DetectorCache(load=lambda _: BrightBlock()), reports) == 1
     told = json.loads(capsys.readouterr().out)["scenarios"]
     outcomes = {each["name"]: each["status"] for each in told}
     assert outcomes == {"visit": "passed", "visit [drop:5%]": "passed", "visit [night:0.05lux]": "failed"}
@@ -247,11 +246,11 @@ def test_a_scenario_in_several_weathers_runs_once_in_each(
 
 
 def test_the_command_line_s_weather_takes_the_place_of_the_file_s(folder: Path) -> None:
-    read = plan.load(write(folder, wet(VISIT, **{"with": "night"}), "dark"))
-    assert [each.weather for each in in_each_weather(read)] == [Weather.read(["night"])]
-    instead = [CLEAR, Weather.read(["rain,shake"], 7)]
-    assert [(each.name, each.weather) for each in in_each_weather(read, instead)] == [
-        ("dark", CLEAR),
+    read = scenario_loader.load_scenario(write(folder, wet(VISIT, **{"with": "night"}), "dark"))
+    assert [each.conditions for each in plans_by_conditions(read)] == [ConditionSet.parse(["night"])]
+    instead = [NO_CONDITIONS, ConditionSet.parse(["rain,shake"], 7)]
+    assert [(each.name, each.conditions) for each in plans_by_conditions(read, instead)] == [
+        ("dark", NO_CONDITIONS),
         ("dark [rain:10mm, shake:3px (seed 7)]", instead[1]),
     ]
 
@@ -267,12 +266,12 @@ def test_the_command_line_s_weather_takes_the_place_of_the_file_s(folder: Path) 
 )
 def test_a_slip_in_the_file_is_told_with_its_line(tmp_path: Path, weather: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        plan.load(write(tmp_path, wet(VISIT, **{"with": weather})))
+        scenario_loader.load_scenario(write(tmp_path, wet(VISIT, **{"with": weather})))
 
 
 def test_a_misspelt_key_is_told_by_the_name_that_stands_in_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean `with`"):
-        plan.load(write(tmp_path, wet(VISIT, wiht=["rain"])))
+        scenario_loader.load_scenario(write(tmp_path, wet(VISIT, wiht=["rain"])))
 
 
 def test_true_boxes_tremble_with_the_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,8 +286,8 @@ def test_true_boxes_tremble_with_the_picture(folder: Path, monkeypatch: pytest.M
     file = write(folder, wet(VISIT, **truth, others="allowed", at_most={}), "shaken")
     verdict = verdict_of(file, lambda _: BrightBlock())
     assert verdict.tracks is not None
-    assert verdict.status == "passed", verdict.words
-    monkeypatch.setattr(scenario_run, "moved", lambda frames, *_: frames)
+    assert verdict.status == "passed", verdict.text
+    monkeypatch.setattr(scenario_run, "shaken_truth", lambda frames, *_: frames)
     still = verdict_of(file, lambda _: BrightBlock()).tracks
     assert still is not None
     assert still.ap50 < 0.9 < verdict.tracks.ap50
@@ -298,7 +297,7 @@ def test_the_report_s_stills_show_the_weather_that_was_looked_at(folder: Path) -
     data = wet(VISIT, **{"with": ["black:9s@2s"]})
     verdict = verdict_of(write(folder, data, "blackout"), lambda _: BrightBlock())
     assert verdict.status == "failed"
-    found = stills(verdict)
+    found = cut_stills(verdict)
     assert found
     dark = [key for key in found if 2.2 <= key[1] / FPS < 11]
     assert dark
@@ -314,7 +313,16 @@ def test_pytest_runs_scenarios_in_the_weather_that_is_asked_for(folder: Path, tm
     write(tmp_path, {**data, "with": [[], ["rain"]]})
 
     def pytest_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "appliance.scenario.pytest_plugin", "-p", "no:vedette"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "appliance.lab.scenario.pytest_plugin",
+            "-p",
+            "no:vedette",
+        ]
         return subprocess.run(
             [*command, *arguments, "--collect-only", str(tmp_path)], cwd=tmp_path, capture_output=True, text=True,
             check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""},

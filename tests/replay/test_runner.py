@@ -12,9 +12,9 @@ from rich.console import Console
 
 from appliance.clock import ManualClock
 from appliance.errors import SourceError
-from appliance.replay import report
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import replay
+from appliance.lab.replay import replay_report
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_runner import replay
 from appliance.types import Alert, Event, FrameBoxes, StreamHeader
 from appliance.wire import decode_log
 
@@ -152,12 +152,12 @@ def test_a_full_disk_leaves_whole_lines(clip: Path) -> None:
 def test_the_report_speaks_to_people_and_to_machines(clip: Path) -> None:
     result, _ = run(clip)
     page = io.StringIO()
-    report.print_text(result, Console(file=page, width=160, highlight=False))
+    replay_report.print_text(result, Console(file=page, width=160, highlight=False))
     text = page.getvalue()
     assert "140 frames" in text
     assert "Alerts (1)" in text
     assert "intruder" in text
-    told = json.loads(json.dumps(report.as_json(result)))
+    told = json.loads(json.dumps(replay_report.as_json(result)))
     assert told["frames"] == 140
     assert told["events"][0]["type"] == "event"
     assert told["alerts"][0]["rules"] == list(result.alerts[0].rules)
@@ -168,4 +168,4 @@ def test_the_report_speaks_to_people_and_to_machines(clip: Path) -> None:
     ("seconds", "text"), [(0, "0:00.0"), (75.34, "1:15.3"), (59.96, "1:00.0"), (3661.5, "1:01:01.5")]
 )
 def test_times_are_written_as_a_player_shows_them(seconds: float, text: str) -> None:
-    assert report.clock_time(seconds) == text
+    assert replay_report.format_time(seconds) == text

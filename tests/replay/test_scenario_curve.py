@@ -18,14 +18,13 @@ from scenes import YARD, write
 from appliance.cli import main
 from appliance.clock import SystemClock
 from appliance.errors import UsageError
-from appliance.scenario import plan
-from appliance.scenario.curve import words
-from appliance.scenario.curve.command import Wishes, as_json, curve_command
-from appliance.scenario.curve.footage import Footage, footage_of
-from appliance.scenario.curve.measure import report
-from appliance.scenario.curve.page import curve_page
-from appliance.scenario.curve.report import Report
-from appliance.scenario.run import Models
+from appliance.lab.curve import curve_output
+from appliance.lab.curve.curve_command import CurveOptions, as_json, curve_command
+from appliance.lab.curve.curve_footage import ReplayedFootage, replay_footage
+from appliance.lab.curve.curve_output import curve_page
+from appliance.lab.curve.curve_report import CurveReport, measure_curves
+from appliance.lab.scenario import scenario_loader
+from appliance.lab.scenario.scenario_runner import DetectorCache
 from appliance.types import Detections
 
 VISITS, GLARES = (5.0, 35.0, 65.0), (20.0, 50.0, 80.0)
@@ -92,39 +91,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def films(folder: Path) -> tuple[Footage, ...]:
-    models = Models("any", load=lambda _: Doubtful())
-    return footage_of(plan.load(folder / "day.scenario.yaml"), models, SystemClock())
+def films(folder: Path) -> tuple[ReplayedFootage, ...]:
+    models = DetectorCache("any", load=lambda _: Doubtful())
+    return replay_footage(scenario_loader.load_scenario(folder / "day.scenario.yaml"), models, SystemClock())
 
 
 @pytest.fixture(scope="module")
-def measured(films: tuple[Footage, ...]) -> Report:
-    return report(films, seeds=SEEDS, stand_in_error=0.0, resamples=200)
+def measured(films: tuple[ReplayedFootage, ...]) -> CurveReport:
+    return measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=200)
 
 
-def test_one_replay_gives_everything_that_any_strategy_could_send(folder: Path, films: tuple[Footage, ...]) -> None:
+def test_one_replay_gives_everything_that_any_strategy_could_send(
+    folder: Path, films: tuple[ReplayedFootage, ...]
+) -> None:
     (footage,) = films
     assert [round(each.start, 1) for each in footage.labels.incidents(0)] == list(VISITS)
     assert len(footage.alerts) == 6
-    assert [question.route.bytes > 500 for question in footage.questions] == [True] * 6
-    assert len(footage.sighted) == 6
+    assert [question.route.bytes > 500 for question in footage.escalations] == [True] * 6
+    assert len(footage.best_sightings) == 6
     assert footage.bytes == (folder / "day.mp4").stat().st_size
     # The first picture, which has nothing to be compared with, does not count as movement; a visit does.
-    assert max(each.motion for each in footage.seen if each.t < 1) == 0
-    assert min(each.motion for each in footage.seen if 5.5 < each.t < 7.5) > 0
+    assert max(each.motion for each in footage.examined if each.t < 1) == 0
+    assert min(each.motion for each in footage.examined if 5.5 < each.t < 7.5) > 0
     # What the pictures show lies within the evidence's span before the event.
-    for question in footage.questions:
+    for question in footage.escalations:
         assert all(question.route.t - 3 <= t <= question.route.t for t in question.moments)
 
 
-def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(films: tuple[Footage, ...]) -> None:
-    asked = [question.route.bytes for question in films[0].questions]
-    sighted = [each.bytes for each in films[0].sighted]
+def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(films: tuple[ReplayedFootage, ...]) -> None:
+    asked = [question.route.bytes for question in films[0].escalations]
+    sighted = [each.bytes for each in films[0].best_sightings]
     assert sum(sighted) == pytest.approx(sum(asked), rel=0.15)
-    assert min(each.frame_bytes for each in films[0].seen) > max(asked)
+    assert min(each.frame_bytes for each in films[0].examined) > max(asked)
 
 
-def test_the_router_finds_all_first_and_nobody_is_ahead_of_it(measured: Report) -> None:
+def test_the_router_finds_all_first_and_nobody_is_ahead_of_it(measured: CurveReport) -> None:
     router, confidence, motion, random, frames, stream = measured.sent.curves
     assert measured.incidents == 3
     assert (router.reached, stream.reached, stream.spent) == (1.0, 1.0, 1.0)
@@ -139,75 +140,79 @@ def test_the_router_finds_all_first_and_nobody_is_ahead_of_it(measured: Report) 
     for comparison in measured.comparisons:
         if comparison.baseline != "confidence-only":
             assert comparison.baseline_ahead == ()
-            assert "never ahead of the router" in words.dominance(measured, comparison)
+            assert "never ahead of the router" in curve_output.comparison_sentence(measured, comparison)
 
 
-def test_a_router_whose_values_are_upside_down_is_told_to_be_behind(films: tuple[Footage, ...]) -> None:
+def test_a_router_whose_values_are_upside_down_is_told_to_be_behind(films: tuple[ReplayedFootage, ...]) -> None:
     (footage,) = films
     broken = replace(
         footage,
         questions=tuple(
-            replace(each, route=replace(each.route, value=-each.route.value)) for each in footage.questions
+            replace(each, route=replace(each.route, value=-each.route.value)) for each in footage.escalations
         ),
     )
-    measured = report([broken], seeds=SEEDS, stand_in_error=0.0, resamples=50)
+    measured = measure_curves([broken], seeds=SEEDS, stand_in_error=0.0, resamples=50)
     (confidence, *_) = measured.comparisons
     assert confidence.baseline == "confidence-only"
     assert max(lead.by for lead in confidence.baseline_ahead) > 0.6
-    assert words.dominance(measured, confidence).startswith("confidence-only: AHEAD of the router from ")
+    assert curve_output.comparison_sentence(measured, confidence).startswith(
+        "confidence-only: AHEAD of the router from "
+    )
     assert not measured.bar_met
-    assert words.verdict(measured).startswith("bar missed: ")
-    assert "confidence-only" in words.verdict(measured)
-    right = report(films, seeds=SEEDS, stand_in_error=0.0, resamples=50).sent.curves[0].smallest.value
+    assert curve_output.bar_sentence(measured).startswith("bar missed: ")
+    assert "confidence-only" in curve_output.bar_sentence(measured)
+    right = measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=50).sent.curves[0].smallest.value
     wrong = measured.sent.curves[0].smallest.value
     assert right is not None
     assert wrong is not None
     assert wrong > 1.5 * right
 
 
-def test_a_router_that_never_asks_finds_nothing_and_its_misses_are_named(films: tuple[Footage, ...]) -> None:
-    measured = report([replace(films[0], questions=())], seeds=5, stand_in_error=0.0, resamples=50)
+def test_a_router_that_never_asks_finds_nothing_and_its_misses_are_named(films: tuple[ReplayedFootage, ...]) -> None:
+    measured = measure_curves([replace(films[0], questions=())], seeds=5, stand_in_error=0.0, resamples=50)
     router = measured.sent.curves[0]
     assert (router.reached, router.smallest.value, router.points) == (0.0, None, ())
     assert len(measured.missed) == 3
     assert measured.missed[0].startswith("day, gate: intruder at 0:06.0 (the alert was not asked about")
-    blind = report([replace(films[0], questions=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50)
+    blind = measure_curves([replace(films[0], questions=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50)
     assert blind.missed[0] == "day, gate: intruder at 0:06.0 (no alert)"
-    assert "3 of the incidents raised no alert at all" in " ".join(words.notes(blind))
-    assert "never finds 0.95" in words.verdict(measured)
-    assert "the router finds at no budget" in " ".join(words.notes(measured))
+    assert "3 of the incidents raised no alert at all" in " ".join(curve_output.reading_notes(blind))
+    assert "never finds 0.95" in curve_output.bar_sentence(measured)
+    assert "the router finds at no budget" in " ".join(curve_output.reading_notes(measured))
 
 
-def test_verdicts_take_the_false_alerts_away_and_errors_cost_recall(films: tuple[Footage, ...]) -> None:
-    every, judged, *_ = report(films, seeds=SEEDS, stand_in_error=0.0, resamples=50).seen.curves
+def test_verdicts_take_the_false_alerts_away_and_errors_cost_recall(films: tuple[ReplayedFootage, ...]) -> None:
+    every, judged, *_ = measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=50).seen.curves
     hours = films[0].seconds / 3600
     assert (every.reached, every.spent * hours) == (1.0, pytest.approx(6))
     assert (judged.reached, judged.spent * hours) == (1.0, pytest.approx(3))
-    _, slips, *_ = report(films, seeds=400, stand_in_error=0.2, resamples=50).seen.curves
+    _, slips, *_ = measure_curves(films, seeds=400, stand_in_error=0.2, resamples=50).seen.curves
     assert slips.reached == pytest.approx(0.8, abs=0.06)
     assert slips.spent * hours == pytest.approx(3 * 0.8 + 3 * 0.2, abs=0.3)
 
 
-def test_the_same_footage_and_seeds_make_the_same_report(films: tuple[Footage, ...], measured: Report) -> None:
-    assert report(films, seeds=SEEDS, stand_in_error=0.0, resamples=200) == measured
+def test_the_same_footage_and_seeds_make_the_same_report(
+    films: tuple[ReplayedFootage, ...], measured: CurveReport
+) -> None:
+    assert measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=200) == measured
 
 
 def test_the_command_tells_it_as_text_json_and_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], measured: Report
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], measured: CurveReport
 ) -> None:
     rough_film(tmp_path / "day.mp4", 24)
     write(tmp_path, {**SCENE, "expect": SCENE["expect"][:1]}, "day")
     write(tmp_path, {**SCENE, "expect": [], "others": "allowed"}, "silent")
     write(tmp_path, {**SCENE, "clip": "absent.mp4", "if_absent": "skip"}, "far")
-    models = Models("any", load=lambda _: Doubtful())
+    models = DetectorCache("any", load=lambda _: Doubtful())
     page = tmp_path / "curves.html"
-    assert curve_command([tmp_path], "", models, Wishes(seeds=5, html=page)) == 0
+    assert curve_command([tmp_path], "", models, CurveOptions(seeds=5, html=page)) == 0
     said = capsys.readouterr().out
     assert "left out: far, the footage is not there: absent.mp4" in said
     assert "left out: silent, it does not say what truly happens in it" in said
     assert "verdicts: a stand-in that knows the truth and is wrong in 5 % of its answers" in said
     assert max(map(len, said.split("verdicts:")[0].splitlines())) < 150
-    assert curve_command([tmp_path], "day", models, Wishes(seeds=5, as_json=True)) == 0
+    assert curve_command([tmp_path], "day", models, CurveOptions(seeds=5, as_json=True)) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["incidents"], told["sent"]["curves"][0]["name"], told["bar_met"]) == (1, "router", False)
     html = page.read_text()
@@ -223,9 +228,9 @@ def test_the_command_tells_it_as_text_json_and_page(
 def test_scenarios_without_a_truth_are_refused(tmp_path: Path) -> None:
     rough_film(tmp_path / "day.mp4", 3)
     write(tmp_path, {**SCENE, "expect": [{"rule": "intruder"}]}, "when")
-    models = Models("any", load=lambda _: Doubtful())
+    models = DetectorCache("any", load=lambda _: Doubtful())
     with pytest.raises(UsageError, match="no scenario here says when something truly happens"):
-        curve_command([tmp_path], "", models, Wishes(seeds=5))
+        curve_command([tmp_path], "", models, CurveOptions(seeds=5))
 
 
 def test_wrong_use_is_told_before_anything_is_run(folder: Path) -> None:
@@ -237,12 +242,12 @@ def test_wrong_use_is_told_before_anything_is_run(folder: Path) -> None:
 def test_verdicts_that_a_scenario_names_have_a_line_of_their_own(tmp_path: Path) -> None:
     rough_film(tmp_path / "day.mp4", 36)
     write(tmp_path, {**SCENE, "expect": SCENE["expect"][:1], "verdicts": "stand-in"}, "day")
-    models = Models("any", load=lambda _: Doubtful())
-    films = footage_of(plan.load(tmp_path / "day.scenario.yaml"), models, SystemClock())
+    models = DetectorCache("any", load=lambda _: Doubtful())
+    films = replay_footage(scenario_loader.load_scenario(tmp_path / "day.scenario.yaml"), models, SystemClock())
     assert films[0].judged_by.startswith("stand-in")
-    measured = report(films, seeds=5, stand_in_error=0.0, resamples=20)
+    measured = measure_curves(films, seeds=5, stand_in_error=0.0, resamples=20)
     every, _, judged, *_ = measured.seen.curves
     assert judged.name == "router, the scenarios' verdicts"
     assert every.things == 2
     assert (judged.things, judged.reached) == (1, 1.0)
-    assert "the scenarios' verdicts: stand-in" in " ".join(words.notes(measured))
+    assert "the scenarios' verdicts: stand-in" in " ".join(curve_output.reading_notes(measured))

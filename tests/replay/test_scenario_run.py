@@ -22,12 +22,12 @@ from scenes import VISIT, there_and_back, verdict_of, visit_film, write
 
 from appliance.cli import main
 from appliance.errors import ConfigError
-from appliance.scenario import html, plan
-from appliance.scenario import run as scenario_run
-from appliance.scenario.command import Reports, as_json, scenario_command, total
-from appliance.scenario.moments import stills
-from appliance.scenario.run import Load, Models
-from appliance.scenario.verdict import Verdict
+from appliance.lab.scenario import html_report, scenario_loader
+from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario.html_report import cut_stills
+from appliance.lab.scenario.scenario_command import ReportTargets, as_json, scenario_command, total_figures
+from appliance.lab.scenario.scenario_result import ScenarioResult
+from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
 
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, change: Change | None = None, load: Load = lambda _: BrightBlock()) -> Verdict:
+def run(folder: Path, change: Change | None = None, load: DetectorLoader = lambda _: BrightBlock()) -> ScenarioResult:
     """The visit, with the scenario changed."""
     data = copy.deepcopy(VISIT)
     if change:
@@ -73,7 +73,7 @@ def run(folder: Path, change: Change | None = None, load: Load = lambda _: Brigh
 
 def test_a_visit_that_is_reported_as_wanted_passes(folder: Path) -> None:
     verdict = run(folder)
-    assert (verdict.status, verdict.words) == ("passed", "")
+    assert (verdict.status, verdict.text) == ("passed", "")
     assert [(hit.event.rule, hit.event.t, hit.delay_s) for hit in verdict.judgement.hits] == [
         ("intruder", 2.8, 0.0),
         ("in", 2.8, 0.8),
@@ -107,7 +107,7 @@ def test_a_moved_zone_fails_and_shows_the_person_outside_it(folder: Path) -> Non
     assert "never stood in the zone" in intruder.detail
     assert "never stood in the zone" in loiterer.detail
     assert (intruder.zone, loiterer.zone) == ("yard", "yard")
-    page = html.page([verdict], [stills(verdict)], total([verdict]), 0.0)
+    page = html_report.html_report([verdict], [cut_stills(verdict)], total_figures([verdict]), 0.0)
     assert 'class="zone meant" points="272.0,0.0 320.0,0.0 320.0,240.0 272.0,240.0"' in page
 
 
@@ -140,7 +140,7 @@ def test_a_weaker_model_fails_and_is_named(folder: Path) -> None:
     )
     (moment,) = verdict.failures[0].moments
     assert (moment.t, moment.objects) == (2.8, ())
-    assert brightest_column(stills(verdict)["gate", moment.frame].jpeg) == pytest.approx(0.55, abs=0.03)
+    assert brightest_column(cut_stills(verdict)["gate", moment.frame].jpeg) == pytest.approx(0.55, abs=0.03)
 
 
 def test_a_blind_model_fails_and_three_looks_show_what_it_did_not_see(folder: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_blind_model_fails_and_three_looks_show_what_it_did_not_see(folder: Pa
     last = next(fault for fault in verdict.failures if "loiterer" in fault.title)
     assert last.detail.startswith("no person was followed in any of the 21 looks of this time")
     assert [moment.t for moment in last.moments] == [4.8, 6.0, 7.2]
-    pictures = stills(verdict)
+    pictures = cut_stills(verdict)
     for moment in last.moments:
         assert brightest_column(pictures["gate", moment.frame].jpeg) == pytest.approx(0.7, abs=0.03)
 
@@ -195,7 +195,7 @@ def test_where_a_share_is_required_it_decides_and_single_misses_are_only_listed(
 
     verdict = run(folder, allow)
     assert verdict.status == "passed"
-    assert "(counted, does not fail by itself)" in verdict.words
+    assert "(counted, does not fail by itself)" in verdict.text
 
     def demand(data: dict[str, Any]) -> None:
         raise_the_threshold(data)
@@ -220,24 +220,24 @@ def test_true_boxes_give_figures_and_what_must_be_reported(folder: Path) -> None
         data["require"] = {"idf1": 0.9, "hota": 0.8, "mota": 0.9, "ap50": 0.9}
 
     verdict = run(folder, true)
-    assert verdict.status == "passed", verdict.words
+    assert verdict.status == "passed", verdict.text
     assert [(hit.wanted.source, hit.event.rule) for hit in verdict.judgement.hits] == [
         ("truth, object 7", "intruder"),
         ("truth, object 7", "in"),
         ("truth, object 7", "loiterer"),
     ]
     worse = run(folder, true, lambda _: Blind())
-    assert "idf1 is 0.00; at least 0.9 is required" in worse.words
+    assert "idf1 is 0.00; at least 0.9 is required" in worse.text
 
 
 def test_what_a_cooldown_held_back_was_not_reported(tmp_path: Path) -> None:
     film(tmp_path / "visit.mp4", 11, lambda t: 0.7 if 1 <= t < 3 or t >= 9 else None)
     data = copy.deepcopy(VISIT)
     data |= {"expect": [{"rule": "intruder", "count": {"min": 2}}], "others": "allowed", "alerts": {"merge_s": 1}}
-    assert verdict_of(write(tmp_path, data), lambda _: BrightBlock()).judgement.places == (True, True)
+    assert verdict_of(write(tmp_path, data), lambda _: BrightBlock()).judgement.required_outcomes == (True, True)
     data["cameras"]["gate"]["rules"][0]["cooldown_s"] = 60
     verdict = verdict_of(write(tmp_path, data), lambda _: BrightBlock())
-    assert verdict.judgement.places == (True, False)
+    assert verdict.judgement.required_outcomes == (True, False)
     assert verdict.failures[0].title.endswith("rule intruder, at any time (1 of 2 came)")
 
 
@@ -258,7 +258,7 @@ def test_two_cameras_of_a_site_file_in_one_scenario(tmp_path: Path) -> None:
         "at_most": {"alerts": 2},
     }
     verdict = verdict_of(write(tmp_path, data), lambda _: BrightBlock())
-    assert verdict.status == "passed", verdict.words
+    assert verdict.status == "passed", verdict.text
     assert [(part.camera, len(part.alerts)) for part in verdict.watched] == [("gate", 1), ("dock", 1)]
     assert [event.rule for event in verdict.judgement.unjudged] == ["in"]
 
@@ -266,7 +266,7 @@ def test_two_cameras_of_a_site_file_in_one_scenario(tmp_path: Path) -> None:
 def test_footage_that_is_not_there_is_skipped_only_where_the_scenario_says_so(tmp_path: Path) -> None:
     file = write(tmp_path, VISIT)
     with pytest.raises(ConfigError, match=r"line 1: clip: .*visit\.mp4 is not there"):
-        plan.load(file)
+        scenario_loader.load_scenario(file)
     file = write(tmp_path, {**VISIT, "if_absent": "skip"})
     verdict = verdict_of(file, lambda _: BrightBlock())
     assert (verdict.status, verdict.reason) == ("skipped", "the footage is not there: visit.mp4")
@@ -276,7 +276,7 @@ def test_what_is_no_video_fails_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "visit.mp4").write_text("not a video")
     verdict = verdict_of(write(tmp_path, VISIT), lambda _: BrightBlock())
     assert verdict.status == "failed"
-    assert "visit.mp4" in verdict.words
+    assert "visit.mp4" in verdict.text
 
 
 def test_the_command_writes_all_its_reports(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,8 +286,8 @@ def test_the_command_writes_all_its_reports(folder: Path, tmp_path: Path, capsys
     write(tmp_path, broken, "bad")
     write(tmp_path, {**VISIT, "clip": "absent.mp4", "if_absent": "skip"}, "far")
     (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
-    reports = Reports(junit=tmp_path / "out.xml", html=tmp_path / "out.html")
-    models = Models("any", load=lambda _: BrightBlock())
+    reports = ReportTargets(junit=tmp_path / "out.xml", html=tmp_path / "out.html")
+    models = DetectorCache("any", load=lambda _: BrightBlock())
     assert scenario_command([tmp_path], "", models, reports) == 1
     said = capsys.readouterr().out
     assert "1 passed, 1 failed, 1 skipped" in said
@@ -309,7 +309,7 @@ def test_the_command_writes_all_its_reports(folder: Path, tmp_path: Path, capsys
     page = (tmp_path / "out.html").read_text()
     assert page.count("data:image/jpeg;base64,") == 1
     assert "http" not in page.replace("http-equiv", "")
-    assert scenario_command([tmp_path], "goo*", models, Reports()) == 0
+    assert scenario_command([tmp_path], "goo*", models, ReportTargets()) == 0
 
 
 def test_the_json_is_json_and_holds_everything(folder: Path) -> None:
@@ -351,7 +351,7 @@ detector.load = lambda settings: BrightBlock()
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A pytest of its own with our plugin and no other."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "appliance.scenario.pytest_plugin", *arguments],
+        [sys.executable, "-m", "pytest", "-p", "appliance.lab.scenario.pytest_plugin", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"},
         capture_output=True,
@@ -372,7 +372,7 @@ def test_pytest_collects_scenarios_and_says_the_same_words(folder: Path, tmp_pat
     done = pytest_in(tmp_path, "-rs", "--vedette-html", "out.html", "--junit-xml", "out.xml")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "2 failed, 1 passed, 1 skipped" in done.stdout
-    for line in verdict_of(bad, lambda _: BrightBlock()).words.splitlines():
+    for line in verdict_of(bad, lambda _: BrightBlock()).text.splitlines():
         assert line in done.stdout
     assert "nevr: unknown key; did you mean `never`?" in done.stdout
     assert "the footage is not there: absent.mp4" in done.stdout
@@ -385,7 +385,7 @@ def test_the_plugin_costs_a_pytest_run_without_scenarios_nothing_of_vedette(tmp_
     (tmp_path / "test_other.py").write_text(
         "import sys\n\n\ndef test_light():\n"
         "    mine = sorted(name for name in sys.modules if name.startswith('appliance.'))\n"
-        "    assert mine == ['appliance.scenario', 'appliance.scenario.pytest_plugin']\n"
+        "    assert mine == ['appliance.lab', 'appliance.lab.scenario', 'appliance.lab.scenario.pytest_plugin']\n"
         "    assert not {'av', 'cv2', 'numpy', 'pydantic'} & set(sys.modules)\n"
     )
     done = pytest_in(tmp_path)
@@ -413,7 +413,7 @@ def test_the_plugin_is_installed_with_the_package_and_can_be_switched_off(tmp_pa
 
 
 def test_only_the_plugin_imports_pytest() -> None:
-    code = "import sys, appliance.scenario.command; sys.exit('pytest' in sys.modules)"
+    code = "import sys, appliance.lab.scenario.scenario_command; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
@@ -425,29 +425,31 @@ def test_only_the_plugin_imports_pytest() -> None:
 @pytest.mark.parametrize("name", ["yard", pytest.param("gate", marks=pytest.mark.slow)])
 def test_the_bundled_clips_pass_with_the_reference_network(name: str, shared_data: Path) -> None:
     file = ROOT / "fixtures" / "scenarios" / f"{name}.scenario.yaml"
-    verdict = scenario_run.run(plan.load(file), Models(str(shared_data / FEMTO)))
-    assert verdict.status == "passed", verdict.words
+    verdict = scenario_run.run_scenario(scenario_loader.load_scenario(file), DetectorCache(str(shared_data / FEMTO)))
+    assert verdict.status == "passed", verdict.text
 
 
 @pytest.mark.shared
 @pytest.mark.timeout(600)
 def test_pets_is_reported_as_well_as_it_was(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEDETTE_SHARED", str(shared_data.parent))
-    verdict = scenario_run.run(plan.load(Path(__file__).parent / "pets.scenario.yaml"), Models())
-    assert verdict.status == "passed", verdict.words
+    verdict = scenario_run.run_scenario(
+        scenario_loader.load_scenario(Path(__file__).parent / "pets.scenario.yaml"), DetectorCache()
+    )
+    assert verdict.status == "passed", verdict.text
 
 
-def line_of(verdict: Verdict, text: str) -> int:
+def line_of(verdict: ScenarioResult, text: str) -> int:
     """Where `text` stands in the scenario's file, the first time."""
     return verdict.file.read_text().split(text)[0].count("\n") + 1
 
 
-def assert_shown(verdict: Verdict, *, t: float, at_x: float | None = None) -> None:
+def assert_shown(verdict: ScenarioResult, *, t: float, at_x: float | None = None) -> None:
     """The first fault has a picture of the moment, and the block is really in it."""
     moment = verdict.faults[0].moments[0]
     assert moment.t == t
     assert moment.focus is not None
-    still = stills(verdict)["gate", moment.frame]
+    still = cut_stills(verdict)["gate", moment.frame]
     found = next(each for each in moment.objects if each.track == moment.focus)
     assert still.size == (320, 240)
     assert brightest_column(still.jpeg) == pytest.approx(found.box[0], abs=0.03)

@@ -15,11 +15,11 @@ from verdicts import ScriptedCloud, asking, play, visits
 
 from appliance.clock import ManualClock
 from appliance.errors import ConfigError
-from appliance.replay.cassette_recorder import Recorder
-from appliance.scenario import html, plan
-from appliance.scenario.command import sums, total
-from appliance.scenario.junit import junit
-from appliance.scenario.verdict import Verdict
+from appliance.lab.cassette.cassette_recorder import CassetteRecorder
+from appliance.lab.scenario import html_report, scenario_loader
+from appliance.lab.scenario.junit_report import junit_report
+from appliance.lab.scenario.scenario_command import summary_lines, total_figures
+from appliance.lab.scenario.scenario_result import ScenarioResult
 
 Change = Callable[[dict[str, Any]], None]
 TWO_VISITS: dict[str, Any] = {
@@ -40,13 +40,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     visits(folder / "visits.mp4")
     config = asking(rules=TWO_VISITS["cameras"]["gate"]["rules"])
     config = config.model_copy(update={"escalation": config.escalation.model_copy(update={"first": "crops"})})
-    recorder = Recorder(folder / "visits.cassette.jsonl", ScriptedCloud("confirmed", "rejected"), ManualClock())
+    recorder = CassetteRecorder(folder / "visits.cassette.jsonl", ScriptedCloud("confirmed", "rejected"), ManualClock())
     play(folder / "visits.mp4", config, recorder)
     recorder.close()
     return folder
 
 
-def run(folder: Path, change: Change | None = None) -> Verdict:
+def run(folder: Path, change: Change | None = None) -> ScenarioResult:
     data = copy.deepcopy(TWO_VISITS)
     if change:
         change(data)
@@ -55,7 +55,7 @@ def run(folder: Path, change: Change | None = None) -> Verdict:
 
 def test_what_the_cloud_rejects_is_no_false_alarm_and_no_alert_too_many(folder: Path) -> None:
     verdict = run(folder)
-    assert (verdict.status, verdict.words) == ("passed", "")
+    assert (verdict.status, verdict.text) == ("passed", "")
     assert verdict.judged_by == "a cassette of scripted vlm, prompt 1"
     assert verdict.events is not None
     assert verdict.events.alerts == 1
@@ -76,7 +76,7 @@ def test_a_question_without_an_answer_fails_and_is_never_taken_for_one(folder: P
         data["cameras"]["gate"]["rules"][0]["ask"] = "Is it the postman?"
 
     verdict = run(folder, ask_otherwise)
-    assert "2 of 2 questions have no answer on this cassette: record again with" in verdict.words
+    assert "2 of 2 questions have no answer on this cassette: record again with" in verdict.text
     assert verdict.status == "failed"
 
     def nearest(data: dict[str, Any]) -> None:
@@ -91,10 +91,10 @@ def test_a_stand_in_is_named_wherever_its_figures_are(folder: Path) -> None:
     label = "stand-in (answers made from the truth)"
     assert verdict.status == "passed"
     assert verdict.judged_by == label
-    assert f"verdicts by {label}" in sums([verdict])
-    page = html.page([verdict], [{}], total([verdict]), 0.0)
+    assert f"verdicts by {label}" in summary_lines([verdict])
+    page = html_report.html_report([verdict], [{}], total_figures([verdict]), 0.0)
     assert page.count(f"verdicts by {label}") == 2, "at the head of the page and of the scenario"
-    case = ElementTree.fromstring(junit([verdict], 0.0)).find(".//property")
+    case = ElementTree.fromstring(junit_report([verdict], 0.0)).find(".//property")
     assert case is not None
     assert case.attrib == {"name": "verdicts_by", "value": label}
 
@@ -113,4 +113,4 @@ def test_a_slip_is_told_with_its_line_before_anything_is_run(folder: Path, chang
     data = copy.deepcopy(TWO_VISITS)
     change(data)
     with pytest.raises(ConfigError, match=sentence):
-        plan.load(write(folder, data, "slip"))
+        scenario_loader.load_scenario(write(folder, data, "slip"))

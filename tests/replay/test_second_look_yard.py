@@ -7,50 +7,50 @@ from second_yard import FPS, PATH, record, walk
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.detect import detector
-from appliance.escalate.calibration import UNTAUGHT, Stability
-from appliance.escalate.second.judge import judge
-from appliance.ingest.second.again import Again
-from appliance.model import Detector
+from appliance.detector_config import DetectorConfig
+from appliance.recheck.recheck_policy import judge_recheck
+from appliance.recheck.worker import RecheckWorker
+from appliance.router.calibration import UNTRAINED, TrackStability
 from appliance.store.database import Database
-from appliance.types import EdgeVerdict, Footage, Glimpse, SecondLook
+from appliance.types import CropRequest, EdgeVerdict, FootageSpan, RecheckCommand
 
 T0 = 1_700_000_000.0
-SEEN = Stability(score=0.6, spread=0.1, looks=12, moved=1.0)
+SEEN = TrackStability(score=0.6, spread=0.1, looks=12, moved=1.0)
 
 
 @pytest.fixture(scope="module")
-def again(tmp_path_factory: pytest.TempPathFactory) -> Again:
+def again(tmp_path_factory: pytest.TempPathFactory) -> RecheckWorker:
     root = tmp_path_factory.mktemp("box")
     db = Database(root / "vedette.db", ManualClock(T0))
     record(root, db, T0)
     db.close()
-    eye = detector.load(Detector(model="vedette-nano"))
-    return Again(root, lambda: eye, print, SystemClock())
+    eye = detector.load(DetectorConfig(model="vedette-nano"))
+    return RecheckWorker(root, lambda: eye, print, SystemClock())
 
 
-def said(again: Again, *, away: bool) -> EdgeVerdict:
+def said(again: RecheckWorker, *, away: bool) -> EdgeVerdict:
     looks = sorted(walk(away=away).items())
-    sight = again.look(
-        SecondLook(
+    sight = again.recheck(
+        RecheckCommand(
             id="a.1",
             camera="gate",
-            glimpses=tuple(Glimpse(t=T0 + frame / FPS, box=box) for frame, box in looks[:: len(looks) // 3]),
-            footage=(Footage(path=PATH, t_start=T0, t_end=T0 + 62.0),),
+            glimpses=tuple(CropRequest(t=T0 + frame / FPS, box=box) for frame, box in looks[:: len(looks) // 3]),
+            footage=(FootageSpan(path=PATH, t_start=T0, t_end=T0 + 62.0),),
         )
     )
     assert sight.error == ""
-    return judge(
-        "person", SEEN, sight, "this site asks no cloud", lambda seen: UNTAUGHT.probability("", "person", seen)
+    return judge_recheck(
+        "person", SEEN, sight, "this site asks no cloud", lambda seen: UNTRAINED.probability("", "person", seen)
     )
 
 
-def test_who_walks_through_the_yard_is_found_again(again: Again) -> None:
+def test_who_walks_through_the_yard_is_found_again(again: RecheckWorker) -> None:
     verdict = said(again, away=False)
     assert (verdict.decision, verdict.seen) == ("confirmed", verdict.looks)
     assert verdict.confidence > 0.9
 
 
-def test_where_nobody_is_the_box_is_unsure_and_no_more(again: Again) -> None:
+def test_where_nobody_is_the_box_is_unsure_and_no_more(again: RecheckWorker) -> None:
     verdict = said(again, away=True)
     assert (verdict.decision, verdict.seen) == ("unsure", 0)
     assert verdict.confidence < 0.3

@@ -19,11 +19,11 @@ import pytest
 
 from appliance.clock import ManualClock
 from appliance.errors import SourceError
-from appliance.ingest.clip import Clip, picture_size
-from appliance.ingest.file import FileSource
-from appliance.ingest.gate import Gate
-from appliance.ingest.picture import Pictures
-from appliance.ingest.recorder import Place, Recorder
+from appliance.ingest.clip_reader import ClipReader, frame_size
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.frames import FrameConverter
+from appliance.motion.motion_gate import MotionGate
 from appliance.types import SegmentRow
 
 pytestmark = pytest.mark.shared
@@ -129,18 +129,18 @@ def test_the_table_names_every_file(shared_data: Path) -> None:
 def test_every_file_gives_exactly_this(shared_data: Path, folder: str, name: str) -> None:
     outcome = expected(folder, name)
     if isinstance(outcome, str):
-        with pytest.raises(SourceError) as caught, Clip(f"file:{shared_data / folder / name}") as clip:
+        with pytest.raises(SourceError) as caught, ClipReader(f"file:{shared_data / folder / name}") as clip:
             list(clip.frames())
         assert outcome in str(caught.value)
         assert name in str(caught.value)
         return
-    with Clip(f"file:{shared_data / folder / name}") as clip:
-        times, sizes, pictures, gate = [], [], Pictures(), Gate()
+    with ClipReader(f"file:{shared_data / folder / name}") as clip:
+        times, sizes, pictures, gate = [], [], FrameConverter(), MotionGate()
         for frame in clip.frames():
             times.append(frame.t)
-            sizes.append(picture_size(frame))
+            sizes.append(frame_size(frame))
             if frame.index % 50 == 0:
-                check_pictures(pictures, gate, frame.picture, sizes[-1])
+                check_pictures(pictures, gate, frame.av_frame, sizes[-1])
     assert (clip.decoded, clip.damaged, clip.jumps) == (outcome.frames, outcome.damaged, outcome.jumps)
     assert times[0] == 0
     assert times[-1] == pytest.approx(outcome.last_t, abs=0.002)
@@ -152,12 +152,12 @@ def test_every_file_gives_exactly_this(shared_data: Path, folder: str, name: str
     assert (outcome.size in sizes, len(set(sizes))) == (True, outcome.sizes)
 
 
-def check_pictures(pictures: Pictures, gate: Gate, frame: av.VideoFrame, size: tuple[int, int]) -> None:
+def check_pictures(pictures: FrameConverter, gate: MotionGate, frame: av.VideoFrame, size: tuple[int, int]) -> None:
     """Both pictures that are made of a frame exist and have the right shape, whatever the pixel format."""
     small = (size[0] // 2, size[1] // 2)
     bgr = pictures.bgr(frame, small)
     assert (bgr.shape, bgr.dtype, bgr.flags["C_CONTIGUOUS"]) == ((small[1], small[0], 3), np.uint8, True)
-    luma = pictures.luma(frame)
+    luma = pictures.small_luma(frame)
     assert luma.shape == (90, 160)
     assert 0 <= gate.measure(luma).priority <= 1
 
@@ -171,7 +171,7 @@ def test_what_a_camera_like_this_leaves_on_disk_can_be_played(
     outcome = expected(folder, name)
     clock, rows = ManualClock(), list[SegmentRow]()
     source = FileSource("odd", f"file:{shared_data / folder / name}", clock, threading.Event())
-    recorder = Recorder(Place(tmp_path, "odd", 4.0, 0), clock, rows.append)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "odd", 4.0, 0), clock, rows.append)
     if outcome == REFUSED:
         with pytest.raises(SourceError):
             source.open()
@@ -207,7 +207,7 @@ def test_a_file_cut_anywhere_is_frames_or_one_sentence(shared_data: Path, tmp_pa
         path.write_bytes((shared_data / "streams" / name).read_bytes()[:cut])
         sentence = "in one line"
         try:
-            with Clip(str(path)) as clip:
+            with ClipReader(str(path)) as clip:
                 assert list(clip.frames())
         except SourceError as error:
             sentence = str(error)

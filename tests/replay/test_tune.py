@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from replay.films import BrightBlock, film
 
 from appliance.errors import UsageError
-from appliance.scenario.plan import load
-from appliance.scenario.run import Models
-from appliance.scenario.run import run as run_scenario
-from appliance.scenario.tune.command import Wishes, tune_command
-from appliance.scenario.tune.measure import Shelf
+from appliance.lab.scenario.scenario_loader import load_scenario
+from appliance.lab.scenario.scenario_runner import DetectorCache, run_scenario
+from appliance.lab.tune.sweep_runner import MemoizedDetectors
+from appliance.lab.tune.tune_command import TuneOptions, tune_command
 from appliance.types import Detections
 
 
@@ -60,8 +59,8 @@ def footage(tmp_path: Path) -> Path:
 def test_finds_the_threshold_between_the_person_and_the_ghost(
     footage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wishes = Wishes(sweeps=["rules.score_min=0.5:0.9:0.1"], as_json=True)
-    assert tune_command([footage], "", wishes, Shelf(lambda _: Unsure())) == 0
+    wishes = TuneOptions(sweeps=["rules.score_min=0.5:0.9:0.1"], as_json=True)
+    assert tune_command([footage], "", wishes, MemoizedDetectors(lambda _: Unsure())) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["chosen"]["setting"] == {"rules.score_min": 0.6}
     assert (told["chosen"]["recall"]["value"], told["chosen"]["precision"]["value"]) == (1.0, 1.0)
@@ -72,16 +71,16 @@ def test_finds_the_threshold_between_the_person_and_the_ghost(
 
 
 def test_every_point_is_what_a_run_with_that_setting_says(footage: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wishes = Wishes(sweeps=["detect.fps=2,5"], as_json=True, aim="f1")
-    tune_command([footage], "", wishes, Shelf(lambda _: Unsure()))
+    wishes = TuneOptions(sweeps=["detect.fps=2,5"], as_json=True, aim="f1")
+    tune_command([footage], "", wishes, MemoizedDetectors(lambda _: Unsure()))
     points = json.loads(capsys.readouterr().out)["points"]
-    plan = load(footage / "door.scenario.yaml")
+    plan = load_scenario(footage / "door.scenario.yaml")
     camera = plan.config.cameras["gate"]
     for told in points:
         fps = told["setting"].get("detect.fps", camera.detect.fps)
         detect = camera.detect.model_copy(update={"fps": fps})
         tried = plan.config.model_copy(update={"cameras": {"gate": camera.model_copy(update={"detect": detect})}})
-        verdict = run_scenario(plan, Models(load=lambda _: Unsure()), tried=tried)
+        verdict = run_scenario(plan, DetectorCache(load=lambda _: Unsure()), override=tried)
         assert verdict.events is not None
         assert told["alerts"] == verdict.events.alerts
         assert told["false_alarms"] == len(verdict.judgement.false_alarms)
@@ -89,14 +88,21 @@ def test_every_point_is_what_a_run_with_that_setting_says(footage: Path, capsys:
 
 def test_the_detector_is_asked_once_about_each_picture(footage: Path) -> None:
     once, often = Unsure(), Unsure()
-    tune_command([footage], "", Wishes(sweeps=["rules.score_min=0.5"], as_json=True), Shelf(lambda _: once))
-    tune_command([footage], "", Wishes(sweeps=["rules.score_min=0.1:0.9:0.1"], as_json=True), Shelf(lambda _: often))
+    tune_command(
+        [footage], "", TuneOptions(sweeps=["rules.score_min=0.5"], as_json=True), MemoizedDetectors(lambda _: once)
+    )
+    tune_command(
+        [footage],
+        "",
+        TuneOptions(sweeps=["rules.score_min=0.1:0.9:0.1"], as_json=True),
+        MemoizedDetectors(lambda _: often),
+    )
     assert often.looks == once.looks
 
 
 def test_says_that_nothing_reaches_the_aim(footage: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wishes = Wishes(sweeps=["rules.score_min=0.8,0.9"])
-    assert tune_command([footage], "", wishes, Shelf(lambda _: Unsure())) == 1
+    wishes = TuneOptions(sweeps=["rules.score_min=0.8,0.9"])
+    assert tune_command([footage], "", wishes, MemoizedDetectors(lambda _: Unsure())) == 1
     out = capsys.readouterr().out
     assert "no point reaches the aim" in out
     assert "chosen: as it is" in out
@@ -104,7 +110,12 @@ def test_says_that_nothing_reaches_the_aim(footage: Path, capsys: pytest.Capture
 
 def test_the_page_shows_the_trade_off_and_marks_the_choice(footage: Path) -> None:
     page = footage / "tuned.html"
-    tune_command([footage], "", Wishes(sweeps=["rules.score_min=0.5:0.9:0.1"], html=page), Shelf(lambda _: Unsure()))
+    tune_command(
+        [footage],
+        "",
+        TuneOptions(sweeps=["rules.score_min=0.5:0.9:0.1"], html=page),
+        MemoizedDetectors(lambda _: Unsure()),
+    )
     text = page.read_text()
     assert "chosen: rules.score_min 0.6" in text
     assert text.count('<svg class="plot"') == 2
@@ -122,11 +133,11 @@ def test_the_page_shows_the_trade_off_and_marks_the_choice(footage: Path) -> Non
 )
 def test_a_sweep_of_nothing_is_refused(footage: Path, sweeps: Sequence[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        tune_command([footage], "", Wishes(sweeps=list(sweeps)), Shelf(lambda _: Unsure()))
+        tune_command([footage], "", TuneOptions(sweeps=list(sweeps)), MemoizedDetectors(lambda _: Unsure()))
 
 
 def test_scenarios_in_which_nothing_has_to_be_reported_cannot_be_tuned(footage: Path) -> None:
     file = footage / "door.scenario.yaml"
     file.write_text(SCENARIO.replace("expect: [{rule: intruder, at: 2.0, between: [1, 4]}]", "never: [{}]"))
     with pytest.raises(UsageError, match="no recall to tune for"):
-        tune_command([footage], "", Wishes(sweeps=["rules.score_min=0.5"]), Shelf(lambda _: Unsure()))
+        tune_command([footage], "", TuneOptions(sweeps=["rules.score_min=0.5"]), MemoizedDetectors(lambda _: Unsure()))

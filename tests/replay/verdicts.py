@@ -9,15 +9,15 @@ from pathlib import Path
 from films import BrightBlock, film, site
 
 from appliance import wire
-from appliance.address import Address
+from appliance.broker_config import BrokerConfig
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.escalate.interview import Heard
-from appliance.replay.answers import Answers
-from appliance.replay.result import ReplayResult
-from appliance.replay.runner import replay
+from appliance.lab.cassette.verdict_source import VerdictSource
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_runner import replay
+from appliance.uplink.verdict_client import TimedVerdict
 
-UPLINK = Address(url="nats://127.0.0.1:4222")
+UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 
 
 def asking(**camera: object) -> SiteConfig:
@@ -54,7 +54,9 @@ class ScriptedCloud:
         self.asked: list[wire.Escalation] = []
         self.files: list[int] = []
 
-    def ask(self, question: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]) -> Heard | None:
+    def ask(
+        self, question: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]
+    ) -> TimedVerdict | None:
         self.asked.append(question)
         self.files.append(len(files))
         said = self._script.pop(0)
@@ -75,10 +77,10 @@ class ScriptedCloud:
             need=said.removeprefix("need:") if said.startswith("need:") else None,
             step=question.step,
         )
-        return Heard(verdict, 0.25, self._seconds, 1000)
+        return TimedVerdict(verdict, 0.25, self._seconds, 1000)
 
 
-def play(clip: Path, config: SiteConfig, answers: Answers | None, **how: object) -> tuple[ReplayResult, bytes]:
+def play(clip: Path, config: SiteConfig, answers: VerdictSource | None, **how: object) -> tuple[ReplayResult, bytes]:
     """One replay of camera gate and its log."""
     log = io.BytesIO()
     replay_: Callable[..., ReplayResult] = replay

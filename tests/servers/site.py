@@ -15,15 +15,15 @@ from pydantic import SecretStr
 
 from appliance import config, wire
 from appliance.clock import Clock, SystemClock
-from appliance.escalate.outbox import Outbox
-from appliance.escalate.router.question import build
-from appliance.escalate.service import EscalationService
-from appliance.store.alerts import AlertDetail, Alerts
+from appliance.router.escalation_planner import build_escalation
+from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
+from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
 from appliance.store.rows import MediaRow
 from appliance.types import Alert, AlertChange, Event
+from appliance.uplink.outbox import Outbox
+from appliance.uplink.uplink_service import UplinkService
 
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard", severity="alert")
 
@@ -73,11 +73,11 @@ class Site:
         self.name = name
         self.clock = clock or SystemClock()
         self.db = Database(folder / "vedette.db", self.clock)
-        self.alerts = Alerts(self.db)
-        self.evidence = Evidence(self.db)
+        self.alerts = AlertStore(self.db)
+        self.evidence = EvidenceStore(self.db)
         self.meter = Meter(self.db, "run")
         self.outbox = Outbox(self.db, expire_s)
-        self.settings = config.Uplink(url=url, token=SecretStr(token) if token else None, **limits)
+        self.settings = config.UplinkConfig(url=url, token=SecretStr(token) if token else None, **limits)
         self.failures: list[BaseException] = []
         self._thread: threading.Thread | None = None
         self.service = self._service()
@@ -117,7 +117,7 @@ class Site:
             tracks=(n,), labels=(label,), score=0.8, run="r1",
         )  # fmt: skip
         event = Event(camera="gate", rule="intruder", kind="enter", track=n, label=label, t=now, score=0.8, zone="yard")
-        question = build(alert, event, RULE, site=self.name, now=now, model="m")
+        question = build_escalation(alert, event, RULE, site=self.name, now=now, model="m")
         self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=wire.PRIORITY_OF[severity])
         if ready:
             self.make_ready(question, pictures if pictures is not None else (picture(n),), box)
@@ -148,8 +148,8 @@ class Site:
     def meter_totals(self) -> dict[str, int]:
         return {total.kind: total.amount for total in self.meter.totals("all")}
 
-    def _service(self) -> EscalationService:
-        return EscalationService(self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock)
+    def _service(self) -> UplinkService:
+        return UplinkService(self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock)
 
     def _run(self) -> None:
         try:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import SecretStr
 
-from appliance.address import Address
-from appliance.broker import Link
+from appliance.broker import NatsLink
+from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
 from appliance.types import Detections
-from cloud_worker.config import Status, WorkerConfig
-from cloud_worker.config import Worker as WorkerSettings
+from cloud_worker.config import HandlingConfig as WorkerSettings
+from cloud_worker.config import StatusConfig, WorkerConfig
+from cloud_worker.escalation_handler import ArchivePort
 from cloud_worker.judge import Engine, Judge
-from cloud_worker.shelf import Shelf
 from cloud_worker.worker import Worker
 
 
@@ -58,12 +58,14 @@ class WorkerThread:
 
     def __init__(
         self, url: str, engine: Engine, *, token: str = "", status: Mapping[str, object] | None = None,
-        shelf: Shelf | None = None, **settings: object,
+        shelf: ArchivePort | None = None, **settings: object,
     ) -> None:  # fmt: skip
         quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 30.0, "name": "w1"}
-        self._config = WorkerConfig(worker=WorkerSettings(**{**quick, **settings}), status=Status(**(status or {})))
+        self._config = WorkerConfig(
+            worker=WorkerSettings(**{**quick, **settings}), status=StatusConfig(**(status or {}))
+        )
         self._shelf = shelf
-        self._address = Address(url=url, token=SecretStr(token) if token else None)
+        self._address = BrokerConfig(url=url, token=SecretStr(token) if token else None)
         self._engine = engine
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="worker")
@@ -92,7 +94,7 @@ class WorkerThread:
     async def _main(self) -> None:
         clock = SystemClock()
         self._loop = asyncio.get_running_loop()
-        link = Link(self._address, "worker", clock)
+        link = NatsLink(self._address, "worker", clock)
         self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, self._shelf)
         self._task = asyncio.create_task(self.worker.run())
         while self._config.status.port is not None and not self.worker.status.port:

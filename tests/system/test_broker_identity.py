@@ -18,11 +18,11 @@ from servers.worker import worker
 from waiting import until
 
 from appliance import config
-from appliance.broker import Link, end_tasks
+from appliance.broker import NatsLink, end_tasks
 from appliance.clock import SystemClock
 from benchmarks.verdict_latency import Instant
-from cloud_worker import streams
-from cloud_worker.config import Streams
+from cloud_worker import stream_setup
+from cloud_worker.config import StreamsConfig
 from tests.system.test_escalation_nats import make_streams
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "nats"
@@ -30,15 +30,15 @@ BINARIES = find_nats_servers()
 every_version = pytest.mark.parametrize("binary", BINARIES, ids=str)
 
 
-def make_streams_as(address: config.Uplink) -> None:
+def make_streams_as(address: config.UplinkConfig) -> None:
     """As a worker would that comes with the same identity."""
 
     async def main() -> None:
-        link = Link(address, "test", SystemClock())
+        link = NatsLink(address, "test", SystemClock())
         keeper = asyncio.create_task(link.run())
         try:
             client = await asyncio.wait_for(link.client(), 60)
-            await streams.ensure(client.jetstream(), Streams())
+            await stream_setup.ensure_streams(client.jetstream(), StreamsConfig())
         finally:
             await end_tasks(keeper)
 
@@ -47,7 +47,7 @@ def make_streams_as(address: config.Uplink) -> None:
 
 def goes_through(folder: Path, server: NatsServer, **identity: Any) -> None:
     """A question of a site with this identity is stored."""
-    make_streams_as(config.Uplink(url=server.url, **identity))
+    make_streams_as(config.UplinkConfig(url=server.url, **identity))
     with site(folder / "site", server.url, **identity) as here:
         here.ask(1)
         until(lambda: here.outbox.counts().sent == 1, what=here.service.link.error)

@@ -106,7 +106,7 @@ def test_a_broker_without_a_worker_is_told_in_one_sentence(
 def test_no_broker_at_all_is_told_in_one_sentence(
     footage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.escalate.interview.CONNECT_S_MAX", 2.0)
+    monkeypatch.setattr("appliance.uplink.verdict_client.CONNECT_S_MAX", 2.0)
     assert replay("--record-verdicts", "c.jsonl", "--cloud", NOBODY) == 1
     assert "127.0.0.1:1: nothing answers there (connection refused)" in capsys.readouterr().err
 

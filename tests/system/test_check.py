@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from streams import clip
 
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 
 VEDETTE = (sys.executable, "-m", "appliance")
 PASSWORD = "hunter2-s3cret"
@@ -33,7 +32,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(film: Path) -> Iterator[RunningServer]:
+def server(film: Path) -> Iterator[RtspServerThread]:
     with RtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
         yield running
 
@@ -53,14 +52,14 @@ def site(folder: Path, url: str, extra: str = "") -> Path:
     return path
 
 
-def test_a_site_that_is_ready_says_so(tmp_path: Path, server: RunningServer) -> None:
+def test_a_site_that_is_ready_says_so(tmp_path: Path, server: RtspServerThread) -> None:
     done = vedette("check", site(tmp_path, server.url("main")), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "h264 320x240" in done.stdout.replace("\n", " ")
     assert "ready. Start it with: vedette run --config" in done.stdout
 
 
-def test_a_wrong_password_is_a_fault_of_the_file(tmp_path: Path, server: RunningServer) -> None:
+def test_a_wrong_password_is_a_fault_of_the_file(tmp_path: Path, server: RtspServerThread) -> None:
     wrong = server.url("main").replace("viewer:", f"viewer:{PASSWORD}x")
     done = vedette("check", "--json", site(tmp_path, wrong), cwd=tmp_path)
     assert done.returncode == 2

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE, until
 
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.servers.box import Box
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.red_camera import alerts, ingest_of, one, red_box, red_film, rows
@@ -21,7 +20,7 @@ from tests.servers.worker import WorkerProcess
 
 
 @pytest.fixture(scope="module")
-def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     path = red_film(tmp_path_factory.mktemp("film") / "film.mp4")
     with RtspServer.in_thread({"gate": path}) as running:
         yield running
@@ -47,7 +46,7 @@ def worker(tmp_path: Path, broker: NatsServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, cameras: RunningServer, broker: NatsServer) -> Iterator[Box]:
+def box(tmp_path: Path, cameras: RtspServerThread, broker: NatsServer) -> Iterator[Box]:
     with red_box(tmp_path, cameras.url("gate"), broker.url) as running:
         yield running
 
@@ -98,7 +97,7 @@ def test_a_core_that_is_killed_again_and_again_loses_and_doubles_nothing(box: Bo
 
 
 def test_an_ingest_process_that_is_killed_comes_back_within_seconds_and_shows_its_gap(
-    cameras: RunningServer, box: Box
+    cameras: RtspServerThread, box: Box
 ) -> None:
     sent_earlier = sum(each.bytes_sent for each in cameras.sessions() if each.state == "closed")
     until(lambda: one(box, "SELECT count(*) FROM alert WHERE t_end IS NULL") == 1, 40)

@@ -22,8 +22,8 @@ import av
 import pytest
 import waiting
 
-from appliance.demo.parts import find_nats_server
-from appliance.errors import MissingPart
+from appliance.demo.demo_config import find_nats_server
+from appliance.errors import MissingDependency
 
 until = functools.partial(waiting.until, seconds=15.0, every_s=0.1)
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _nats_server() -> None:
     try:
         find_nats_server()
-    except MissingPart as error:
+    except MissingDependency as error:
         pytest.skip(str(error))
 
 

@@ -19,10 +19,10 @@ from pydantic import SecretStr
 from appliance import wire
 from appliance.clock import SystemClock
 from appliance.errors import StoreUnavailable
-from appliance.store.alerts import Alerts
-from cloud_worker import streams
-from cloud_worker.config import OpenAiEngine, Streams
-from cloud_worker.engines.openai import OpenAi
+from appliance.store.alerts import AlertStore
+from cloud_worker import stream_setup
+from cloud_worker.config import OpenAiEngine, StreamsConfig
+from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsBinary, NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub, openai_stub
@@ -55,7 +55,7 @@ def ask_broker(url: str, work: object, inbox: str = "_INBOX") -> object:
 
 
 def make_streams(url: str) -> None:
-    ask_broker(url, lambda js: streams.ensure(js, Streams()))
+    ask_broker(url, lambda js: stream_setup.ensure_streams(js, StreamsConfig()))
 
 
 def left_in_queue(url: str) -> int:
@@ -438,10 +438,10 @@ def test_urgent_questions_overtake(one_broker: NatsServer, tmp_path: Path) -> No
 
 def test_the_servers_own_settings_are_compared(broker: NatsServer) -> None:
     async def twice(js: object) -> tuple[list[str], list[str]]:
-        first = await streams.ensure(js, Streams())  # type: ignore[arg-type]
-        second = await streams.ensure(js, Streams(media_days=1.0))  # type: ignore[arg-type]
-        first += await streams.ensure_lane(js, "depot-7", "high", 2.0)  # type: ignore[arg-type]
-        second += await streams.ensure_lane(js, "depot-7", "high", 5.0)  # type: ignore[arg-type]
+        first = await stream_setup.ensure_streams(js, StreamsConfig())  # type: ignore[arg-type]
+        second = await stream_setup.ensure_streams(js, StreamsConfig(media_days=1.0))  # type: ignore[arg-type]
+        first += await stream_setup.ensure_consumer(js, "depot-7", "high", 2.0)  # type: ignore[arg-type]
+        second += await stream_setup.ensure_consumer(js, "depot-7", "high", 5.0)  # type: ignore[arg-type]
         return first, second
 
     first, second = ask_broker(broker.url, twice)  # type: ignore[misc]
@@ -519,14 +519,14 @@ def test_a_verdict_that_cannot_be_written_comes_again(
 ) -> None:
     engine, _ = second_look(0.9)
     refusals = [StoreUnavailable("the disk is full")] * 2
-    settle = Alerts.settle
+    settle = AlertStore.apply_verdict
 
-    def settle_later(alerts: Alerts, verdict: wire.Verdict, t: float) -> bool:
+    def settle_later(alerts: AlertStore, verdict: wire.Verdict, t: float) -> bool:
         if refusals:
             raise refusals.pop()
         return settle(alerts, verdict, t)
 
-    monkeypatch.setattr(Alerts, "settle", settle_later)
+    monkeypatch.setattr(AlertStore, "settle", settle_later)
     with site(tmp_path / "site", one_broker.url) as here, worker(one_broker.url, engine) as judge:
         here.ask(1)
         until(lambda: here.settled(1), 40)
@@ -567,12 +567,12 @@ def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
 async def forget_doubles(js: object) -> None:
     """The question's id was seen less than an hour ago; a new stream has seen nothing."""
     await js.delete_stream(wire.STREAM_ESCALATION)  # type: ignore[attr-defined]
-    await streams.ensure(js, Streams())  # type: ignore[arg-type]
+    await stream_setup.ensure_streams(js, StreamsConfig())  # type: ignore[arg-type]
 
 
-def language_model(stub: OpenAiStub, timeout_s: float = 5.0) -> OpenAi:
+def language_model(stub: OpenAiStub, timeout_s: float = 5.0) -> OpenAiVlm:
     settings = {"kind": "openai", "url": stub.url, "model": MODEL, "api_key": SecretStr(KEY), "timeout_s": timeout_s}
-    return OpenAi(OpenAiEngine(**settings), SystemClock())  # type: ignore[arg-type]
+    return OpenAiVlm(OpenAiEngine(**settings), SystemClock())  # type: ignore[arg-type]
 
 
 def test_a_language_model_judges_and_while_it_is_away_the_questions_wait(

@@ -17,17 +17,17 @@ from shelf import BOX, look
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire
-from appliance.alerts.evidence import EvidenceMaker
 from appliance.demo.rtsp_server import RtspServer
-from appliance.escalate.router.question import build
-from appliance.escalate.service import EscalationService
-from appliance.privacy import PrivacyBorder
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
-from appliance.store.segments import Segments
+from appliance.evidence.maker import EvidenceMaker
+from appliance.privacy import PrivacyEgressPolicy
+from appliance.router.escalation_planner import build_escalation
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.segments import SegmentStore
 from appliance.types import Alert, AlertChange, BestView, Event
-from cloud_worker import streams
-from cloud_worker.config import Streams
+from appliance.uplink.uplink_service import UplinkService
+from cloud_worker import stream_setup
+from cloud_worker.config import StreamsConfig
 from tests.servers.box import Box
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import OpenAiStub, kinds_shown, openai_stub
@@ -63,10 +63,10 @@ class WatchedSite(Site):
         self.service.wake()
 
     def film(self) -> WatchedSite:
-        Cameras(self.db).ensure({"yard": "file:clip.mp4"})
+        CameraStore(self.db).ensure({"yard": "file:clip.mp4"})
         for n in range(0, 16, 4):
-            Segments(self.db).put(record(self.root, film(10 * n, 40, size=(640, 480)), T0 + n))
-        Boxes(self.db).append("yard", "r1", [look(T0 + n / 5, seq=n) for n in range(80)])
+            SegmentStore(self.db).put(record(self.root, film(10 * n, 40, size=(640, 480)), T0 + n))
+        BoxStore(self.db).append("yard", "r1", [look(T0 + n / 5, seq=n) for n in range(80)])
         return self
 
     def flag(self, n: int, t: float = 3.0) -> str:
@@ -80,7 +80,7 @@ class WatchedSite(Site):
             tracks=(7,), labels=("person",), score=0.8, run="r1",
             best=BestView(track=7, label="person", t=T0 + t, score=0.8, box=BOX),
         )  # fmt: skip
-        question = build(alert, event, RULE, site=self.name, now=self.clock.now(), model="m")
+        question = build_escalation(alert, event, RULE, site=self.name, now=self.clock.now(), model="m")
         self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority="high")
         return question.id
 
@@ -97,10 +97,10 @@ class WatchedSite(Site):
         assert row.body.step == row.step
         return row.decision, row.step
 
-    def _service(self) -> EscalationService:
-        return EscalationService(
+    def _service(self) -> UplinkService:
+        return UplinkService(
             self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock,
-            border=PrivacyBorder(self.config, None, self.alerts.events_of),
+            border=PrivacyEgressPolicy(self.config, None, self.alerts.events_of),
         )  # fmt: skip
 
 
@@ -479,7 +479,7 @@ def test_a_worker_of_schema_1_settles_a_question_of_schema_2(one_broker: NatsSer
     """It reads what it knows, fetches what is listed, and never asks for more."""
 
     async def judge_as_schema_1(js: object) -> wire_v1.Escalation:
-        await streams.ensure(js, Streams())  # type: ignore[arg-type]
+        await stream_setup.ensure_streams(js, StreamsConfig())  # type: ignore[arg-type]
         every = ConsumerConfig(durable_name="worker-high", filter_subject="vedette.*.escalation.high")
         await js.add_consumer(wire.STREAM_ESCALATION, every)  # type: ignore[attr-defined]
         subscription = await js.pull_subscribe_bind("worker-high", stream=wire.STREAM_ESCALATION)  # type: ignore[attr-defined]

@@ -22,10 +22,9 @@ from waiting import PATIENCE, until
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.ingest import process
-from appliance.ingest.channel import Channel
+from appliance.ingest.channel import IngestChannel
 from appliance.types import Detections, HealthEvent
 from appliance.wire import decode_ingest
 from tests.servers.box import Box
@@ -82,13 +81,13 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def server(films: dict[str, Path]) -> Iterator[RunningServer]:
+def server(films: dict[str, Path]) -> Iterator[RtspServerThread]:
     with RtspServer.in_thread({"main": films["well"]}) as running:
         yield running
 
 
 @pytest.fixture
-def box(tmp_path: Path, server: RunningServer) -> Iterator[Box]:
+def box(tmp_path: Path, server: RtspServerThread) -> Iterator[Box]:
     model = yolo(tmp_path / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
     with Box(tmp_path, _SITE.format(model=model, url=server.url("main"))) as running:
         until(lambda: running.get("/cameras/gate")["state"] == "live", 40)
@@ -113,7 +112,7 @@ def wait_for(box: Box, kind: str, condition: Callable[[dict[str, Any]], object],
     return found
 
 
-def watching(server: RunningServer) -> int:
+def watching(server: RtspServerThread) -> int:
     """Connections that got as far as the picture, so far."""
     return sum(bool(session.mount) for session in server.sessions())
 
@@ -127,7 +126,7 @@ def say_seen(box: Box, url: str) -> dict[str, Any]:
     return said
 
 
-def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RunningServer) -> None:
+def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RtspServerThread) -> None:
     watched(box, 2.0)
     server.stall("main")
     began = time.time()
@@ -147,7 +146,7 @@ def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RunningServer
     assert "camera gate is well again: stalled ended" in box.log
 
 
-def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RunningServer, films: dict[str, Path]) -> None:
+def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RtspServerThread, films: dict[str, Path]) -> None:
     watched(box, 2.0)
     before = len(server.sessions())
     server.change("main", films["frozen"])
@@ -162,7 +161,7 @@ def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RunningSer
 
 
 def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
-    box: Box, server: RunningServer, films: dict[str, Path]
+    box: Box, server: RtspServerThread, films: dict[str, Path]
 ) -> None:
     watched(box, 11.0)  # it learns where it looks
     server.change("main", films["turned"])
@@ -178,7 +177,7 @@ def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["covered", "black"])
 def test_what_cannot_be_seen_through_is_noticed_and_one_new_connection_tried(
-    box: Box, server: RunningServer, films: dict[str, Path], kind: str
+    box: Box, server: RtspServerThread, films: dict[str, Path], kind: str
 ) -> None:
     watched(box, 11.0)  # it learns where it looks
     before = watching(server)
@@ -215,7 +214,7 @@ class Hangs:
 def test_a_detector_that_hangs_is_said_and_the_process_makes_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "DETECTOR_S_MAX", 5.0)
+    monkeypatch.setattr(process, "DETECTOR_HUNG_S", 5.0)
     monkeypatch.setattr(process, "STOP_S_MAX", 1.0)
     made = clip(tmp_path / "c.mp4", 300)
     site = SiteConfig.model_validate(
@@ -227,8 +226,8 @@ def test_a_detector_that_hangs_is_said_and_the_process_makes_way(
         reader = threading.Thread(target=lambda: lines.extend(channel))
         reader.start()
         detector = Hangs()
-        ingest = process.Ingest(site, detector, CountingTracker, Channel(writing), SystemClock())
-        with pytest.raises(process.DetectorHangs):
+        ingest = process.IngestProcess(site, detector, CountingTracker, IngestChannel(writing), SystemClock())
+        with pytest.raises(process.DetectorHung):
             ingest.run()
         detector.go.set()
         os.close(writing)

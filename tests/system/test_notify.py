@@ -18,7 +18,7 @@ from telling import Link, Telling, hook, telling
 from waiting import until
 
 from appliance.clock import ManualClock
-from appliance.store.audit import Audit
+from appliance.store.audit import AuditStore
 from appliance.types import HealthEvent
 
 
@@ -37,7 +37,7 @@ def test_told_once_with_a_link_an_audit_row_and_its_bytes_counted(tmp_path: Path
         assert (row.messages, row.standing, row.rules) == (1, "edge", ("intruder",))
         assert (taken.path, taken.body["standing"], taken.body["update"]) == ("/sesame", "edge", False)
         assert taken.body["link"] == "https://box.lan/alerts/a1"
-        (left,) = Audit(box.db).page()
+        (left,) = AuditStore(box.db).page()
         assert (left.kind, left.bytes, left.camera) == ("notice", len(taken.raw), "yard")
         assert left.sha256 == hashlib.sha256(taken.raw).hexdigest()
         counted = {total.kind: total.amount for total in box.meter.totals("all") if total.camera == "yard"}
@@ -54,7 +54,7 @@ def test_what_stays_on_the_site_is_neither_audited_nor_counted_as_sent_up(tmp_pa
         box.forbidden.add("yard")
         box.alert()
         box.becomes("told", target="siren")
-        assert Audit(box.db).page() == []
+        assert AuditStore(box.db).page() == []
         assert {total.kind for total in box.meter.totals("all")} == {"notice_local_bytes"}
 
 
@@ -291,7 +291,7 @@ def test_while_the_disk_is_full_people_are_told_once_all_the_same(tmp_path: Path
         until(lambda: len(phone.taken) == 1)
         change = opened("a2", t=box.clock.now())
         planned = box.planner.plan(change, box.clock.now())
-        box.notifier.unwritten(change.alert, planned, "the disk is full")  # the alert itself waits in memory
+        box.notifier.notify_unstored(change.alert, planned, "the disk is full")  # the alert itself waits in memory
         until(lambda: len(phone.taken) == 2)
         assert phone.taken[1].body["degraded"] == ["the disk is full"]
         box.notices.full = False
@@ -301,7 +301,7 @@ def test_while_the_disk_is_full_people_are_told_once_all_the_same(tmp_path: Path
         box.alert("a3")
         box.becomes("told", "a3")
         assert [each.body["alert"] for each in phone.taken] == ["a1", "a2", "a3"]
-        assert len(Audit(box.db).page()) == 3
+        assert len(AuditStore(box.db).page()) == 3
 
 
 def test_no_more_wait_than_there_is_room_for_and_the_gravest_stay(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_no_more_wait_than_there_is_room_for_and_the_gravest_stay(tmp_path: Path
             box.alert(f"a{n}")
             box.pass_time(1)
         box.graver("a0")
-        assert [row.alert for row in box.notices.too_many(2)] == ["a2", "a1"]
+        assert [row.alert for row in box.notices.overflow(2)] == ["a2", "a1"]
 
 
 def test_a_target_that_was_taken_out_of_the_file_is_not_waited_for(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from tests.servers.box import Box
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.receiver import Receiver
@@ -29,7 +28,7 @@ notify:
 
 
 @pytest.fixture(scope="module")
-def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def cameras(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     path = red_film(tmp_path_factory.mktemp("film") / "film.mp4")
     with RtspServer.in_thread({"gate": path}) as running:
         yield running
@@ -42,7 +41,7 @@ def phone() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def box(tmp_path: Path, cameras: RunningServer, phone: Receiver) -> Iterator[Box]:
+def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[Box]:
     made = red_box(tmp_path, cameras.url("gate"), "nats://127.0.0.1:9")
     made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url))
     with made as running:
@@ -76,7 +75,7 @@ def test_everybody_is_told_of_every_alert_whatever_is_killed(box: Box, phone: Re
 
 
 def test_the_clouds_verdict_is_what_is_told_when_it_comes_in_time(
-    tmp_path: Path, cameras: RunningServer, phone: Receiver
+    tmp_path: Path, cameras: RtspServerThread, phone: Receiver
 ) -> None:
     found = find_nats_servers()
     if not found:

@@ -11,15 +11,14 @@ from servers.box import Box
 from streams import clip
 from waiting import PATIENCE, until
 
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 
 PASSWORD = "hunter2-s3cret"
 BACK_S_MAX = 10.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     film = clip(tmp_path_factory.mktemp("film") / "film.mp4", 200, fps=20, gop=20)
     with RtspServer.in_thread({"main": film}, user="viewer", password=PASSWORD) as running:
         yield running
@@ -27,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.mark.parametrize("cut_s", [5.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_a_camera_that_was_cut_is_back_within_10_s_and_its_gap_is_on_its_page(
-    tmp_path: Path, server: RunningServer, cut_s: float
+    tmp_path: Path, server: RtspServerThread, cut_s: float
 ) -> None:
     with Box(tmp_path, f"cameras: {{gate: {{url: '{server.url('main')}'}}}}\n") as box:
         until(lambda: box.get("/cameras/gate")["state"] == "live")

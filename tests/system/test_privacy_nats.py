@@ -9,8 +9,8 @@ from waiting import until
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.escalate.service import EscalationService
-from appliance.privacy import PrivacyBorder
+from appliance.privacy import PrivacyEgressPolicy
+from appliance.uplink.uplink_service import UplinkService
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, picture
@@ -24,11 +24,11 @@ class Guarded(Site):
 
     privacy: dict[str, object] = {}
 
-    def _service(self) -> EscalationService:
+    def _service(self) -> UplinkService:
         config = SiteConfig.model_validate({"cameras": {"gate": {"url": "file:x", "privacy": self.privacy}}})
-        return EscalationService(
+        return UplinkService(
             self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock,
-            border=PrivacyBorder(config, None, self.alerts.events_of),
+            border=PrivacyEgressPolicy(config, None, self.alerts.events_of),
         )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ import pytest
 from media import film, number
 from shelf import T0
 
-from appliance.alerts.evidence_clip import cut_clip
-from appliance.alerts.evidence_packets import Recorded
-from appliance.alerts.evidence_still import cut_still
 from appliance.clock import ManualClock
-from appliance.ingest.recorder import Place, Recorder
-from appliance.ingest.source import StreamInfo, VideoPacket
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.clips import cut_clip
+from appliance.media.segment_reader import RecordedSegment
+from appliance.media.source import StreamInfo, VideoPacket
+from appliance.media.stills import cut_still
 from appliance.types import SegmentRow
 
 FPS = 12.5
@@ -32,7 +32,7 @@ def test_every_frame_is_found_where_it_was_recorded(tmp_path: Path, b_frames: in
         rows[row.path] = row
         latest[:] = [row]
 
-    recorder = Recorder(Place(tmp_path, "yard", 4.0, 0), ManualClock(), take)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "yard", 4.0, 0), ManualClock(), take)
     recorder.begin(StreamInfo("h264", made.size, stream, "film", 1 / FPS), "r1")
     read_while_growing = 0
     for data, pts, dts, key in made.packets:
@@ -61,5 +61,5 @@ def test_every_frame_is_found_where_it_was_recorded(tmp_path: Path, b_frames: in
             assert clip.t_start + frame.time == pytest.approx(T0 + n / FPS, abs=1e-3)
 
 
-def on_disk(root: Path, row: SegmentRow) -> Recorded:
-    return Recorded(root / row.path, row.t_start, row.t_end)
+def on_disk(root: Path, row: SegmentRow) -> RecordedSegment:
+    return RecordedSegment(root / row.path, row.t_start, row.t_end)

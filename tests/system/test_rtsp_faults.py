@@ -17,14 +17,13 @@ from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
-from appliance.ingest.camera import Camera
-from appliance.ingest.looks import Looks
-from appliance.ingest.recorder import Place, Recorder
-from appliance.ingest.rtsp import RtspSource
-from appliance.ingest.tcpmeter import SocketFinder
-from appliance.ingest.watch import Watch
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from appliance.inference.inference_worker import InferenceWorker
+from appliance.ingest.camera_runner import CameraRunner
+from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.ingest.rtsp_source import RtspSource
+from appliance.ingest.socket_meter import SocketFinder
 from appliance.types import CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
 
 PASSWORD = "s3cr:t/w@rd"
@@ -44,11 +43,13 @@ class House:
         self.heard = Heard()
         watches, self.cameras = [], []
         for name, url in urls.items():
-            plan = config.Camera(url=url, stall_timeout_s=2.0, connect_timeout_s=2.0)
-            watch = Watch(name, detector, CountingTracker, plan.detect, clock, self.heard)
+            plan = config.CameraConfig(url=url, stall_timeout_s=2.0, connect_timeout_s=2.0)
+            watch = DetectStream(name, detector, CountingTracker, plan.detect, clock, self.heard)
             watches.append(watch)
-            self.cameras.append(Camera(name, plan, Place(root, name, 2.0, 0), watch, finder, clock, self.heard))
-        self.looks = Looks(detector, watches, clock)
+            self.cameras.append(
+                CameraRunner(name, plan, RecordTarget(root, name, 2.0, 0), watch, finder, clock, self.heard)
+            )
+        self.looks = InferenceWorker(detector, watches, clock)
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self.looks.run), threading.Thread(target=self._tick)]
 
@@ -132,7 +133,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     return told
 
 
-def begin(server: RunningServer, wider: Path) -> None:
+def begin(server: RtspServerThread, wider: Path) -> None:
     server.stall("stall")
     server.hang("hang")
     server.drip("drip", bytes_per_s=300)
@@ -224,23 +225,23 @@ def test_the_camera_beside_them_lost_not_one_picture(story: Story) -> None:
 
 
 @contextlib.contextmanager
-def recording(server: RunningServer, root: Path) -> Iterator[tuple[RtspSource, Recorder, Heard]]:
+def recording(server: RtspServerThread, root: Path) -> Iterator[tuple[RtspSource, SegmentRecorder, Heard]]:
     heard, clock = Heard(), SystemClock()
     source = RtspSource("gate", server.url("main"), clock, SocketFinder(), connect_s=2.0, stall_s=2.0)
-    recorder = Recorder(Place(root, "gate", 1.0, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(root, "gate", 1.0, 0), clock, heard)
     yield source, recorder, heard
     recorder.end()
     source.close()
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
+def server(tmp_path: Path) -> Iterator[RtspServerThread]:
     with RtspServer.in_thread({"main": clip(tmp_path / "film.mp4", COUNT, fps=FPS, gop=5)}) as running:
         yield running
 
 
 def test_a_camera_that_was_silent_while_it_was_opened_is_recorded_all_the_same(
-    server: RunningServer, tmp_path: Path
+    server: RtspServerThread, tmp_path: Path
 ) -> None:
     """FFmpeg then knows no size, and no muxer takes a stream without one: the first key frame tells."""
     server.stall()
@@ -257,7 +258,9 @@ def test_a_camera_that_was_silent_while_it_was_opened_is_recorded_all_the_same(
     assert not heard.of(Gap)
 
 
-def test_a_recording_that_nobody_looks_at_notices_a_new_size_by_itself(server: RunningServer, tmp_path: Path) -> None:
+def test_a_recording_that_nobody_looks_at_notices_a_new_size_by_itself(
+    server: RtspServerThread, tmp_path: Path
+) -> None:
     wider = clip(tmp_path / "wider.mp4", COUNT, fps=FPS, gop=5, size=(480, 320))
     with recording(server, tmp_path) as (source, recorder, heard):
         recorder.begin(source.open(), "run")

@@ -19,18 +19,17 @@ from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.errors import SourceLost, SourceRefused, VedetteError
-from appliance.ingest.camera import Camera
-from appliance.ingest.decode import Decoder
-from appliance.ingest.looks import Looks
-from appliance.ingest.picture import Pictures
-from appliance.ingest.recorder import Place
-from appliance.ingest.rtsp import RtspSource
-from appliance.ingest.source import SourceStalled
-from appliance.ingest.tcpmeter import SocketFinder
-from appliance.ingest.watch import Watch
+from appliance.inference.inference_worker import InferenceWorker
+from appliance.ingest.camera_runner import CameraRunner
+from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.recorder import RecordTarget
+from appliance.ingest.rtsp_source import RtspSource
+from appliance.ingest.socket_meter import SocketFinder
+from appliance.media.decoder import Decoder
+from appliance.media.frames import FrameConverter
+from appliance.media.source import SourceStalled
 from appliance.types import CameraMeter, CameraState, FrameBoxes, Gap, SegmentRow, StreamHeader
 
 PASSWORD = "s3cr:t/w@rd"
@@ -42,7 +41,7 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(film: Path) -> Iterator[RunningServer]:
+def server(film: Path) -> Iterator[RtspServerThread]:
     with RtspServer.in_thread({"main": film, "sub": film}, user="viewer", password=PASSWORD) as running:
         yield running
 
@@ -65,13 +64,13 @@ def lost(camera: RtspSource, *, at_packet: int = 0, then: object = None) -> Vede
     raise AssertionError("the stream ended without an error")
 
 
-def test_pictures_arrive_in_order_with_the_time_of_day(server: RunningServer) -> None:
+def test_pictures_arrive_in_order_with_the_time_of_day(server: RtspServerThread) -> None:
     camera = source(server.url("main"))
     info = camera.open()
     assert (info.codec, info.size) == ("h264", (320, 240))
-    decoder, pictures, seen = Decoder("gate", info), Pictures(), []
+    decoder, pictures, seen = Decoder("gate", info), FrameConverter(), []
     for packet in camera.packets():
-        seen += [(frame.t, number(pictures.bgr(frame.picture, (320, 240)))) for frame in decoder.decode(packet)]
+        seen += [(frame.t, number(pictures.bgr(frame.av_frame, (320, 240)))) for frame in decoder.decode(packet)]
         if len(seen) >= 30:
             break
     assert abs(seen[-1][0] - time.time()) < 60
@@ -94,7 +93,7 @@ def test_opening_takes_no_probing(tmp_path: Path) -> None:
     assert took < 4
 
 
-def test_received_bytes_are_what_the_server_sent_within_a_percent(server: RunningServer) -> None:
+def test_received_bytes_are_what_the_server_sent_within_a_percent(server: RtspServerThread) -> None:
     camera = source(server.url("main"))
     camera.open()
     for n, _ in enumerate(camera.packets()):
@@ -108,7 +107,7 @@ def test_received_bytes_are_what_the_server_sent_within_a_percent(server: Runnin
     assert received.bytes == pytest.approx(sent, rel=0.01)
 
 
-def test_received_bytes_count_on_over_reconnects_and_belong_to_the_right_camera(server: RunningServer) -> None:
+def test_received_bytes_count_on_over_reconnects_and_belong_to_the_right_camera(server: RtspServerThread) -> None:
     finder, clock = SocketFinder(), SystemClock()
     cameras = [RtspSource(f"c{n}", server.url("main"), clock, finder) for n in range(4)]
     for _ in range(2):
@@ -129,7 +128,7 @@ def test_received_bytes_count_on_over_reconnects_and_belong_to_the_right_camera(
 
 
 def test_without_the_kernels_count_the_sum_of_packets_is_taken_and_said(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    server: RtspServerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     camera = RtspSource("gate", server.url("main"), SystemClock(), BlindFinder())
     camera.open()
@@ -162,7 +161,7 @@ class BlindFinder(SocketFinder):
     ],
 )
 def test_a_refusal_is_one_clear_sentence_without_the_password(
-    server: RunningServer, url: str, kind: type[VedetteError], sentence: str, capfd: pytest.CaptureFixture[str]
+    server: RtspServerThread, url: str, kind: type[VedetteError], sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     urls = {
         "wrong password": f"rtsp://viewer:hunter2@127.0.0.1:{server.port}/main",
@@ -203,7 +202,7 @@ def test_who_is_no_camera_is_called_no_camera(reply: bytes) -> None:
     assert type(error) is SourceLost
 
 
-def test_who_accepts_and_says_nothing_is_given_up(server: RunningServer) -> None:
+def test_who_accepts_and_says_nothing_is_given_up(server: RtspServerThread) -> None:
     server.hang("main")
     began = time.monotonic()
     error = lost(source(server.url("main"), connect_s=1.0))
@@ -229,25 +228,25 @@ def answering(reply: bytes) -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_the_end_of_a_stream_is_a_loss(server: RunningServer) -> None:
+def test_the_end_of_a_stream_is_a_loss(server: RtspServerThread) -> None:
     error = lost(source(server.url("main")), at_packet=5, then=lambda: server.cut("main"))
     assert type(error) is SourceLost
     assert "ended the stream" in str(error)
 
 
-def test_a_reset_connection_is_a_loss(server: RunningServer) -> None:
+def test_a_reset_connection_is_a_loss(server: RtspServerThread) -> None:
     error = lost(source(server.url("main")), at_packet=5, then=lambda: server.cut("main", reset=True))
     assert type(error) is SourceLost
 
 
-def test_a_stall_is_noticed_within_the_time_out(server: RunningServer) -> None:
+def test_a_stall_is_noticed_within_the_time_out(server: RtspServerThread) -> None:
     error = lost(source(server.url("main"), stall_s=1.0), at_packet=5, then=lambda: server.stall("main"))
     assert type(error) is SourceStalled
     assert "sent nothing for 1 s" in str(error)
 
 
 @pytest.mark.parametrize("framed", [False, True], ids=["between frames", "as a frame"])
-def test_garbage_in_the_stream_is_survived_or_a_loss_but_never_a_hang(server: RunningServer, framed: bool) -> None:
+def test_garbage_in_the_stream_is_survived_or_a_loss_but_never_a_hang(server: RtspServerThread, framed: bool) -> None:
     camera = source(server.url("main"), stall_s=2.0)
     decoder = Decoder("gate", camera.open())
     with contextlib.suppress(SourceLost):
@@ -262,7 +261,7 @@ def test_garbage_in_the_stream_is_survived_or_a_loss_but_never_a_hang(server: Ru
     camera.close()
 
 
-def test_a_clock_that_jumps_back_in_the_middle_keeps_time_rising(server: RunningServer) -> None:
+def test_a_clock_that_jumps_back_in_the_middle_keeps_time_rising(server: RtspServerThread) -> None:
     camera = source(server.url("main"))
     camera.open()
     times, jumps = [], 0
@@ -281,14 +280,14 @@ def test_a_clock_that_jumps_back_in_the_middle_keeps_time_rising(server: Running
 class House:
     """A camera as `vedette run` has it, over RTSP."""
 
-    def __init__(self, root: Path, plan: config.Camera) -> None:
+    def __init__(self, root: Path, plan: config.CameraConfig) -> None:
         clock = SystemClock()
         self.heard = Heard()
         detector = NumberReader()
-        watch = Watch("gate", detector, CountingTracker, plan.detect, clock, self.heard)
-        place = Place(root, "gate", 2.0, 0)
-        self.camera = Camera("gate", plan, place, watch, SocketFinder(), clock, self.heard)
-        self.looks = Looks(detector, [watch], clock)
+        watch = DetectStream("gate", detector, CountingTracker, plan.detect, clock, self.heard)
+        place = RecordTarget(root, "gate", 2.0, 0)
+        self.camera = CameraRunner("gate", plan, place, watch, SocketFinder(), clock, self.heard)
+        self.looks = InferenceWorker(detector, [watch], clock)
         self._ticking = threading.Event()
         self._threads = [threading.Thread(target=self.looks.run), threading.Thread(target=self._tick)]
 
@@ -314,8 +313,8 @@ class House:
             self.camera.tick()
 
 
-def test_a_camera_that_was_gone_is_back_by_itself_and_its_gap_is_told(server: RunningServer, tmp_path: Path) -> None:
-    with House(tmp_path, config.Camera(url=server.url("main"), stall_timeout_s=10)) as house:
+def test_a_camera_that_was_gone_is_back_by_itself_and_its_gap_is_told(server: RtspServerThread, tmp_path: Path) -> None:
+    with House(tmp_path, config.CameraConfig(url=server.url("main"), stall_timeout_s=10)) as house:
         until(lambda: len(house.heard.of(FrameBoxes)) > 3)
         server.refuse()
         until(lambda: house.states()[-1] == "lost")
@@ -338,8 +337,8 @@ def test_a_camera_that_was_gone_is_back_by_itself_and_its_gap_is_told(server: Ru
     assert len({row.path.rsplit("-", 1)[-1] for row in segments}) == 2
 
 
-def test_a_stalled_camera_says_stalled_then_comes_back(server: RunningServer, tmp_path: Path) -> None:
-    with House(tmp_path, config.Camera(url=server.url("main"), stall_timeout_s=2.5)) as house:
+def test_a_stalled_camera_says_stalled_then_comes_back(server: RtspServerThread, tmp_path: Path) -> None:
+    with House(tmp_path, config.CameraConfig(url=server.url("main"), stall_timeout_s=2.5)) as house:
         until(lambda: house.states()[-1:] == ["live"])
         server.stall("main")
         until(lambda: house.states()[-1] == "stalled")
@@ -348,9 +347,9 @@ def test_a_stalled_camera_says_stalled_then_comes_back(server: RunningServer, tm
     assert all(PASSWORD not in state.reason for state in house.heard.of(CameraState))
 
 
-def test_a_camera_that_changes_its_picture_size_begins_a_new_run(server: RunningServer, tmp_path: Path) -> None:
+def test_a_camera_that_changes_its_picture_size_begins_a_new_run(server: RtspServerThread, tmp_path: Path) -> None:
     wider = clip(tmp_path / "wider.mp4", 100, fps=20, gop=10, size=(480, 320))
-    with House(tmp_path, config.Camera(url=server.url("main"))) as house:
+    with House(tmp_path, config.CameraConfig(url=server.url("main"))) as house:
         until(lambda: len(house.heard.of(FrameBoxes)) > 3)
         server.change("main", wider)
         until(lambda: len(house.heard.of(StreamHeader)) > 1)
@@ -368,10 +367,10 @@ def test_a_camera_that_changes_its_picture_size_begins_a_new_run(server: Running
 
 
 def test_boxes_fit_the_recording_also_when_they_come_from_the_second_stream(
-    server: RunningServer, tmp_path: Path
+    server: RtspServerThread, tmp_path: Path
 ) -> None:
     """Main and sub show the same numbered film, started apart; the recording at a box's time shows the box's number."""
-    plan = config.Camera(url=server.url("main"), detect_url=server.url("sub"))
+    plan = config.CameraConfig(url=server.url("main"), detect_url=server.url("sub"))
     with House(tmp_path, plan) as house:
         until(lambda: len(house.heard.of(FrameBoxes)) > 15, 30)
         last = house.heard.of(FrameBoxes)[-1].t

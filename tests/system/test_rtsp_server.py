@@ -21,10 +21,9 @@ import numpy as np
 import pytest
 import waiting
 
-from appliance.demo.rtsp_house import Limits
-from appliance.demo.rtsp_server import CLIENTS_MAX, RtspServer
-from appliance.demo.rtsp_thread import RunningServer
-from appliance.errors import MissingPart, SourceRefused, UsageError
+from appliance.demo.rtsp_server import CLIENTS_MAX, RtspServer, RtspServerThread
+from appliance.demo.rtsp_session import RtspLimits
+from appliance.errors import MissingDependency, SourceRefused, UsageError
 
 until = functools.partial(waiting.until, seconds=5.0, every_s=0.02)
 FPS = 20
@@ -67,7 +66,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server(clips: Path) -> Iterator[RunningServer]:
+def server(clips: Path) -> Iterator[RtspServerThread]:
     mounts = {"yard": clips / "yard.mp4", "gate": clips / "gate.mp4", "raw": clips / "raw.ts"}
     with RtspServer.in_thread(mounts=mounts) as running:
         yield running
@@ -82,7 +81,7 @@ def decoded(url: str, count: int) -> list[av.VideoFrame]:
         return [frame for frame, _ in zip(container.decode(video=0), range(count), strict=False)]
 
 
-def ended(server: RunningServer) -> list[str]:
+def ended(server: RtspServerThread) -> list[str]:
     return [session.ended for session in server.sessions() if session.state == "closed"]
 
 
@@ -167,7 +166,9 @@ class Talker:
 
 
 @pytest.mark.parametrize(("name", "file"), [("yard", "yard.mp4"), ("gate", "gate.mp4"), ("raw", "raw.ts")])
-def test_every_picture_arrives_as_it_is_in_the_file(server: RunningServer, clips: Path, name: str, file: str) -> None:
+def test_every_picture_arrives_as_it_is_in_the_file(
+    server: RtspServerThread, clips: Path, name: str, file: str
+) -> None:
     with av.open(str(clips / file)) as source:
         wanted = [frame.to_ndarray() for frame in source.decode(video=0)]
     seen = [frame.to_ndarray() for frame in decoded(server.url(name), len(wanted))]
@@ -175,7 +176,7 @@ def test_every_picture_arrives_as_it_is_in_the_file(server: RunningServer, clips
 
 
 @pytest.mark.parametrize("name", ["yard", "gate", "raw"])
-def test_plays_past_the_end_without_a_seam(server: RunningServer, name: str) -> None:
+def test_plays_past_the_end_without_a_seam(server: RtspServerThread, name: str) -> None:
     frames = decoded(server.url(name), 45)
     whites = [index for index, frame in enumerate(frames) if frame.to_ndarray(format="gray").mean() > 200]
     assert whites == [0, 20, 40]
@@ -183,7 +184,7 @@ def test_plays_past_the_end_without_a_seam(server: RunningServer, name: str) -> 
     assert {after - before for before, after in itertools.pairwise(stamps)} == {90_000 // FPS}
 
 
-def test_plays_in_real_time(server: RunningServer) -> None:
+def test_plays_in_real_time(server: RtspServerThread) -> None:
     began = time.monotonic()
     decoded(server.url("yard"), FPS + 1)
     assert time.monotonic() - began > 0.8
@@ -204,7 +205,7 @@ def test_one_who_comes_late_begins_with_the_last_key_frame(tmp_path: Path) -> No
     assert units[2][12] & 0x1F in (5, 6, 28)
 
 
-def test_several_watch_one_reader(server: RunningServer) -> None:
+def test_several_watch_one_reader(server: RtspServerThread) -> None:
     with Talker(server.port) as one, Talker(server.port) as other:
         one.play(server.url("yard"))
         other.play(server.url("yard"))
@@ -212,7 +213,7 @@ def test_several_watch_one_reader(server: RunningServer) -> None:
     assert len(seen[0] & seen[1]) > 30
 
 
-def test_reports_tell_the_camera_time(server: RunningServer) -> None:
+def test_reports_tell_the_camera_time(server: RtspServerThread) -> None:
     with Talker(server.port) as client:
         client.play(server.url("yard"))
         channel, report = client.frame()
@@ -224,7 +225,7 @@ def test_reports_tell_the_camera_time(server: RunningServer) -> None:
         assert (channel, struct.unpack(">I", packet[4:8])[0]) == (0, timestamp)
 
 
-def test_counts_every_byte_it_sends(server: RunningServer) -> None:
+def test_counts_every_byte_it_sends(server: RtspServerThread) -> None:
     with Talker(server.port) as client:
         session = client.play(server.url("yard"))
         for _ in range(40):
@@ -242,7 +243,7 @@ def test_counts_every_byte_it_sends(server: RunningServer) -> None:
 # -- the protocol
 
 
-def test_speaks_the_state_machine(server: RunningServer) -> None:
+def test_speaks_the_state_machine(server: RtspServerThread) -> None:
     url = server.url("yard")
     with Talker(server.port) as client:
         assert "play" in client.ask("OPTIONS", url)[1]["public"]
@@ -259,7 +260,7 @@ def test_speaks_the_state_machine(server: RunningServer) -> None:
         assert client.ask("PLAY", url, Session=session)[0] == 455
 
 
-def test_pause_is_silence_and_play_goes_on(server: RunningServer) -> None:
+def test_pause_is_silence_and_play_goes_on(server: RtspServerThread) -> None:
     url = server.url("yard")
     with Talker(server.port) as client:
         session = client.play(url)
@@ -275,7 +276,7 @@ def test_pause_is_silence_and_play_goes_on(server: RunningServer) -> None:
 
 
 def test_keep_alives_are_answered_and_silence_is_closed(clips: Path) -> None:
-    running = RtspServer.in_thread(mounts={"yard": clips / "yard.mp4"}, limits=Limits(session_timeout_s=2.0))
+    running = RtspServer.in_thread(mounts={"yard": clips / "yard.mp4"}, limits=RtspLimits(session_timeout_s=2.0))
     with running as server, Talker(server.port) as alive, Talker(server.port) as silent:
         until(lambda: alive.ask("GET_PARAMETER", server.url("yard"))[0] == 200 and len(ended(server)) == 1)
         assert ended(server) == ["no sign of life"]
@@ -287,12 +288,12 @@ def test_keep_alives_are_answered_and_silence_is_closed(clips: Path) -> None:
     ("method", "path", "status"),
     [("DESCRIBE", "/nothing", 404), ("RECORD", "/yard", 405), ("PAUSE", "/yard", 455), ("TEARDOWN", "/yard", 455)],
 )
-def test_says_what_is_wrong(server: RunningServer, method: str, path: str, status: int) -> None:
+def test_says_what_is_wrong(server: RtspServerThread, method: str, path: str, status: int) -> None:
     with Talker(server.port) as client:
         assert client.ask(method, f"rtsp://127.0.0.1:{server.port}{path}")[0] == status
 
 
-def test_declines_extensions_it_does_not_know(server: RunningServer) -> None:
+def test_declines_extensions_it_does_not_know(server: RtspServerThread) -> None:
     with Talker(server.port) as client:
         status, headers, _ = client.ask("DESCRIBE", server.url("yard"), Require="www.onvif.org/ver20/backchannel")
         assert (status, headers["unsupported"]) == (551, "www.onvif.org/ver20/backchannel")
@@ -320,7 +321,7 @@ def test_one_who_guesses_passwords_is_shown_out(clips: Path) -> None:
 # -- faults on request
 
 
-def test_cut_is_an_end_of_stream_and_the_next_try_works(server: RunningServer) -> None:
+def test_cut_is_an_end_of_stream_and_the_next_try_works(server: RtspServerThread) -> None:
     with watch(server.url("yard")) as container:
         packets = container.demux(video=0)
         next(packets)
@@ -329,7 +330,7 @@ def test_cut_is_an_end_of_stream_and_the_next_try_works(server: RunningServer) -
     assert len(decoded(server.url("yard"), 2)) == 2
 
 
-def test_cut_leaves_the_other_camera_alone(server: RunningServer) -> None:
+def test_cut_leaves_the_other_camera_alone(server: RtspServerThread) -> None:
     with watch(server.url("gate")) as container:
         packets = container.demux(video=0)
         next(packets)
@@ -337,7 +338,7 @@ def test_cut_leaves_the_other_camera_alone(server: RunningServer) -> None:
         assert all(next(packets).size for _ in range(FPS))
 
 
-def test_stall_is_silence_and_resume_ends_it(server: RunningServer) -> None:
+def test_stall_is_silence_and_resume_ends_it(server: RtspServerThread) -> None:
     with watch(server.url("yard"), timeout_s=2.0) as container:
         packets = container.demux(video=0)
         next(packets)
@@ -351,7 +352,7 @@ def test_stall_is_silence_and_resume_ends_it(server: RunningServer) -> None:
         assert client.frame()[0] == 1
 
 
-def test_hang_answers_nobody(server: RunningServer) -> None:
+def test_hang_answers_nobody(server: RtspServerThread) -> None:
     server.hang("yard")
     with Talker(server.port) as client:
         client.socket.settimeout(0.5)
@@ -361,7 +362,7 @@ def test_hang_answers_nobody(server: RunningServer) -> None:
     assert len(decoded(server.url("yard"), 1)) == 1
 
 
-def test_refuse_closes_the_port_and_listen_opens_the_same(server: RunningServer) -> None:
+def test_refuse_closes_the_port_and_listen_opens_the_same(server: RtspServerThread) -> None:
     port = server.port
     server.refuse()
     with pytest.raises(OSError):
@@ -371,7 +372,7 @@ def test_refuse_closes_the_port_and_listen_opens_the_same(server: RunningServer)
     assert len(decoded(server.url("yard"), 1)) == 1
 
 
-def test_garbage_in_a_good_frame_does_not_end_the_stream(server: RunningServer) -> None:
+def test_garbage_in_a_good_frame_does_not_end_the_stream(server: RtspServerThread) -> None:
     with watch(server.url("yard")) as container:
         frames = container.decode(video=0)
         next(frames)
@@ -379,7 +380,7 @@ def test_garbage_in_a_good_frame_does_not_end_the_stream(server: RunningServer) 
         assert sum(1 for _ in zip(range(30), frames, strict=False)) == 30
 
 
-def test_garbage_between_frames_is_the_client_s_trouble_only(server: RunningServer) -> None:
+def test_garbage_between_frames_is_the_client_s_trouble_only(server: RtspServerThread) -> None:
     with watch(server.url("yard"), timeout_s=3.0) as container, watch(server.url("gate")) as other:
         frames, packets = container.decode(video=0), other.demux(video=0)
         next(frames)
@@ -391,7 +392,7 @@ def test_garbage_between_frames_is_the_client_s_trouble_only(server: RunningServ
     assert len(decoded(server.url("yard"), 2)) == 2
 
 
-def test_drip_starves_the_client_until_resume(server: RunningServer) -> None:
+def test_drip_starves_the_client_until_resume(server: RtspServerThread) -> None:
     with watch(server.url("yard"), timeout_s=10) as container:
         packets = container.demux(video=0)
         next(packets)
@@ -406,7 +407,7 @@ def test_drip_starves_the_client_until_resume(server: RunningServer) -> None:
     assert len(stamps) >= 9
 
 
-def test_changes_the_clip_and_with_it_the_picture_size(server: RunningServer, clips: Path) -> None:
+def test_changes_the_clip_and_with_it_the_picture_size(server: RtspServerThread, clips: Path) -> None:
     with watch(server.url("yard")) as container:
         frames = container.decode(video=0)
         assert next(frames).width == 192
@@ -419,7 +420,7 @@ def test_changes_the_clip_and_with_it_the_picture_size(server: RunningServer, cl
         server.change("yard", clips / "old.avi")
 
 
-def test_timestamps_can_jump_back(server: RunningServer) -> None:
+def test_timestamps_can_jump_back(server: RtspServerThread) -> None:
     with Talker(server.port) as client:
         client.play(server.url("yard"))
         stamps = []
@@ -448,7 +449,7 @@ def test_timestamps_can_jump_back(server: RunningServer) -> None:
     ],
     ids=["tls", "http", "endless-line", "endless-body", "noise"],
 )
-def test_nonsense_is_answered_and_closed_and_nobody_else_notices(server: RunningServer, data: bytes) -> None:
+def test_nonsense_is_answered_and_closed_and_nobody_else_notices(server: RtspServerThread, data: bytes) -> None:
     with watch(server.url("yard")) as container:
         packets = container.demux(video=0)
         next(packets)
@@ -464,7 +465,7 @@ def test_nonsense_is_answered_and_closed_and_nobody_else_notices(server: Running
 
 
 def test_one_who_never_reads_is_cut_and_nobody_else_notices(clips: Path) -> None:
-    running = RtspServer.in_thread({"yard": clips / "large.mp4"}, limits=Limits(buffer_bytes_max=100_000))
+    running = RtspServer.in_thread({"yard": clips / "large.mp4"}, limits=RtspLimits(buffer_bytes_max=100_000))
     with running as server, watch(server.url("yard")) as container, Talker(server.port, window=4096) as sleeper:
         packets = container.demux(video=0)
         sleeper.play(server.url("yard"))
@@ -472,7 +473,7 @@ def test_one_who_never_reads_is_cut_and_nobody_else_notices(clips: Path) -> None
         assert all(next(packets).size for _ in range(5))
 
 
-def test_a_crowd_is_turned_away_at_the_door(server: RunningServer) -> None:
+def test_a_crowd_is_turned_away_at_the_door(server: RtspServerThread) -> None:
     crowd = [Talker(server.port) for _ in range(CLIENTS_MAX)]
     try:
         until(lambda: len(server.sessions()) == CLIENTS_MAX)
@@ -505,7 +506,7 @@ def test_says_that_the_port_is_taken(clips: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         running = RtspServer.in_thread({"yard": clips / "yard.mp4"}, port=port)
-        with pytest.raises(MissingPart, match=f"127.0.0.1:{port}"), running:
+        with pytest.raises(MissingDependency, match=f"127.0.0.1:{port}"), running:
             pass
 
 

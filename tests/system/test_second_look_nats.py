@@ -15,15 +15,15 @@ from waiting import until
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.dashboard.shapes import AlertFull
+from appliance.dashboard.schemas import AlertFull
 from appliance.detect import detector
-from appliance.escalate.calibration import UNTAUGHT
-from appliance.escalate.router.question import build
-from appliance.escalate.second.looks import SecondLooks, Views
-from appliance.escalate.second.occasion import Box, Cloud
-from appliance.ingest.second.again import Again
-from appliance.model import Detector
-from appliance.parts import Part, Parts
+from appliance.detector_config import DetectorConfig
+from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
+from appliance.recheck.service import RecheckService, StatusSources
+from appliance.recheck.worker import RecheckWorker
+from appliance.router.calibration import UNTRAINED
+from appliance.router.escalation_planner import build_escalation
+from appliance.threads import Service, ServiceGroup
 from cloud_worker.engines.redetect import Redetect
 from tests.system.test_escalation_nats import make_streams
 
@@ -34,18 +34,18 @@ CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.
 @contextmanager
 def second_looks(here: Site) -> Iterator[None]:
     """The box's side of it, in threads of their own, with the detector of the box."""
-    eye = detector.load(Detector(model="vedette-nano"))
+    eye = detector.load(DetectorConfig(model="vedette-nano"))
 
-    def cloud() -> Cloud:
+    def cloud() -> CloudStatus:
         link = here.service.link
-        return Cloud(asked=True, down_s=None if link.up else 60.0, silent=link.up and link.breaker != "closed")
+        return CloudStatus(asked=True, down_s=None if link.up else 60.0, silent=link.up and link.breaker != "closed")
 
-    views = Views(lambda: Box(starts=1), cloud, lambda: UNTAUGHT)
-    looks = SecondLooks(CONFIG, here.db, here.meter, here.clock, lambda order: again.order(order) is None, views)
-    again = Again(here.root, lambda: eye, looks.take, here.clock)
-    parts = Parts()
+    views = StatusSources(lambda: ApplianceStatus(starts=1), cloud, lambda: UNTRAINED)
+    looks = RecheckService(CONFIG, here.db, here.meter, here.clock, lambda order: again.submit(order) is None, views)
+    again = RecheckWorker(here.root, lambda: eye, looks.receive, here.clock)
+    parts = ServiceGroup()
     again.start()
-    parts.start(Part("second looks", looks.run, looks.stop))
+    parts.start(Service("second looks", looks.run, looks.stop))
     try:
         yield
     finally:
@@ -77,7 +77,9 @@ def test_the_box_speaks_during_the_outage_and_the_cloud_after_it(
             alert_of(
                 here.db,
                 t0,
-                ask=lambda alert, event: build(alert, event, RULE, site=here.name, now=here.clock.now(), model="m"),
+                ask=lambda alert, event: build_escalation(
+                    alert, event, RULE, site=here.name, now=here.clock.now(), model="m"
+                ),
             )
             (asked,) = here.evidence.waiting_escalations(2)
             here.make_ready(asked.body, (picture(1),), (0.3, 0.3, 0.6, 0.9))

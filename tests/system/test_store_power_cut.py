@@ -12,7 +12,7 @@ from pathlib import Path
 from shelf import T0
 
 from appliance.clock import ManualClock
-from appliance.store.alerts import Alerts
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 
@@ -28,8 +28,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from shelf import T0, answer, ended, look, opened, question
 from appliance.clock import ManualClock
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter
 
@@ -44,7 +44,7 @@ def count_statements(frame, what, called):
             os.kill(os.getpid(), signal.SIGKILL)
 
 db = Database(Path(sys.argv[1]), ManualClock(T0))
-alerts, boxes, meter = Alerts(db), Boxes(db), Meter(db, "run")
+alerts, boxes, meter = AlertStore(db), BoxStore(db), Meter(db, "run")
 first, left = int(sys.argv[3]), int(sys.argv[4])
 if left:
     sys.setprofile(count_statements)
@@ -54,7 +54,7 @@ for n in range(first, first + 100_000):
     alerts.apply(opened(name, t=T0 + n), escalation=question(f"q{n:06}", of=name), priority="high")
     say("opened", n)
     if n % 3 == 0:
-        alerts.settle(answer(f"q{n:06}", of=name), T0 + n)
+        alerts.apply_verdict(answer(f"q{n:06}", of=name), T0 + n)
         say("settled", n)
     alerts.apply(ended(name, t=T0 + n, t_end=T0 + n + 3), escalation=None, priority="high")
     meter.add("yard", "packets", 1)
@@ -100,8 +100,8 @@ def check(path: Path, promised: set[str], lives: int) -> None:
     revs = [row["rev"] for row in alerts.values()]
     assert len(set(revs)) == len(revs)
     assert max(revs, default=0) == db.rev()
-    assert Alerts(db).end_left_open() <= 1
-    assert Alerts(db).open_alerts() == []
+    assert AlertStore(db).end_interrupted() <= 1
+    assert AlertStore(db).open_alerts() == []
     counted = sum(total.amount for total in Meter(db, "run").totals("all"))
     assert len(alerts) - lives <= counted <= len(alerts)
     db.close()

@@ -13,13 +13,12 @@ from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
-from appliance.demo.rtsp_server import RtspServer
-from appliance.demo.rtsp_thread import RunningServer
-from appliance.ingest.camera import Camera
-from appliance.ingest.examine import LATE_SHARE
-from appliance.ingest.looks import Looks
-from appliance.ingest.tcpmeter import SocketFinder
-from appliance.ingest.watch import Watch
+from appliance.decode_policy.keyframe_policy import LATE_SHARE
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from appliance.inference.inference_worker import InferenceWorker
+from appliance.ingest.camera_runner import CameraRunner
+from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.socket_meter import SocketFinder
 from appliance.track.tracker import Tracker
 from appliance.types import CameraMeter, FrameBoxes
 
@@ -29,7 +28,7 @@ VISIT = (13.4, 16.0)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     folder = tmp_path_factory.mktemp("film")
     mounts = {
         "visit": place(folder / "visit.mp4", 20, [VISIT], bframes="0"),
@@ -45,10 +44,10 @@ class Site:
     def __init__(self, url: str) -> None:
         self.heard = Heard()
         clock, detector = SystemClock(), Lookout()
-        plan = config.Camera(url=url, record=False, detect=config.Detect(heartbeat_s=HEARTBEAT_S))
-        self.watch = Watch("gate", detector, Tracker, plan.detect, clock, self.heard)
-        self.camera = Camera("gate", plan, None, self.watch, SocketFinder(), clock, self.heard)
-        self.looks = Looks(detector, [self.watch], clock)
+        plan = config.CameraConfig(url=url, record=False, detect=config.DetectConfig(heartbeat_s=HEARTBEAT_S))
+        self.watch = DetectStream("gate", detector, Tracker, plan.detect, clock, self.heard)
+        self.camera = CameraRunner("gate", plan, None, self.watch, SocketFinder(), clock, self.heard)
+        self.looks = InferenceWorker(detector, [self.watch], clock)
         self.thread = threading.Thread(target=self.looks.run, daemon=True)
 
     def __enter__(self) -> Site:
@@ -76,7 +75,7 @@ class Site:
         return visits
 
 
-def test_a_visitor_is_examined_from_the_first_moments_though_the_camera_was_idle(server: RunningServer) -> None:
+def test_a_visitor_is_examined_from_the_first_moments_though_the_camera_was_idle(server: RtspServerThread) -> None:
     with Site(server.url("visit")) as site:
         until(lambda: site.watch.counts().decoding == "idle", 25)
         until(site.visits, 25)
@@ -86,14 +85,14 @@ def test_a_visitor_is_examined_from_the_first_moments_though_the_camera_was_idle
         counts = site.watch.counts()
         assert counts.skipped > 3 * FPS
         # A busy machine may leave out a live picture for a newer one, or one that was held and waited for seconds.
-        assert set(counts.why) <= {"newer", "late"}
+        assert set(counts.dropped) <= {"newer", "late"}
         # 2.6 s at five looks a second; a track is told from its second look on.
         assert len(first) >= (VISIT[1] - VISIT[0]) * 5 - 3 - counts.unexamined
         times = [each.t for each in site.boxes()]
         assert times == sorted(times)
 
 
-def test_a_quiet_camera_is_idle_says_so_and_keeps_its_heartbeat(server: RunningServer) -> None:
+def test_a_quiet_camera_is_idle_says_so_and_keeps_its_heartbeat(server: RtspServerThread) -> None:
     with Site(server.url("quiet")) as site:
         until(lambda: site.watch.counts().decoding == "idle", 25)
         before = site.watch.counts()

@@ -20,10 +20,10 @@ from test_escalation_nats import ask_broker, language_model, left_in_queue, make
 from appliance import wire
 from appliance.clock import SystemClock
 from appliance.wire import Need
-from cloud_worker import deadletters
+from cloud_worker import dead_letters
 from cloud_worker.__main__ import main
-from cloud_worker.judge import Case, Opinion
-from cloud_worker.layout import STREAM_DEAD
+from cloud_worker.judge import JudgeCase, Opinion
+from cloud_worker.stream_setup import STREAM_DEAD
 from tests.servers.nats import NatsServer
 from tests.servers.openai_stub import CONTENTS, openai_stub
 from tests.servers.site import picture, ref_of, site
@@ -44,7 +44,7 @@ class Steady:
         self.gate = Gate()
         self._held = held
 
-    async def judge(self, case: Case) -> Opinion:
+    async def judge(self, case: JudgeCase) -> Opinion:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -80,7 +80,7 @@ def ask_many(url: str, questions: list[tuple[wire.Escalation, str]]) -> None:
         for name in {each.site for each, _ in questions}:
             await js.publish(wire.media_subject(name, ref_of(PICTURE).id, 0), PICTURE)
         for each, priority in questions:
-            headers = {"Nats-Msg-Id": wire.question_message_id(each.site, each.id, each.step)}
+            headers = {"Nats-Msg-Id": wire.escalation_message_id(each.site, each.id, each.step)}
             await js.publish_async(wire.escalation_subject(each.site, priority), each.to_json(), headers=headers)
         await js.publish_async_completed()
 
@@ -214,8 +214,8 @@ def test_double_publish_redelivery_and_two_workers_make_one_verdict(broker: Nats
 # dead letters ---------------------------------------------------------------------------------------------------------
 
 
-def letters(url: str) -> list[deadletters.DeadLetter]:
-    found = ask_broker(url, lambda js: deadletters.listed(js, 100))
+def letters(url: str) -> list[dead_letters.DeadLetter]:
+    found = ask_broker(url, lambda js: dead_letters.list_newest(js, 100))
     assert isinstance(found, list)
     return found
 
@@ -387,15 +387,15 @@ def test_an_archive_that_is_away_delays_no_verdict(one_broker: NatsServer) -> No
     pytest.importorskip("boto3")
     from pydantic import SecretStr
 
-    from cloud_worker.archive import Archive
-    from cloud_worker.config import Archive as ArchiveSettings
+    from cloud_worker.archive import S3Archive
+    from cloud_worker.config import ArchiveConfig as ArchiveSettings
 
     results: list[str] = []
     settings = ArchiveSettings(
         bucket="evidence", url="http://127.0.0.1:9", access_key=SecretStr("k"), secret_key=SecretStr("s"), tries=2,
         waiting_max=1, threads=1,
     )  # fmt: skip
-    kept = Archive(settings, SystemClock(), results.append)
+    kept = S3Archive(settings, SystemClock(), results.append)
     make_streams(one_broker.url)
     with Ear(one_broker.url) as ear, worker(one_broker.url, Steady(), shelf=kept):
         ask_many(one_broker.url, [(question("depot-7", n), "high") for n in range(12)])

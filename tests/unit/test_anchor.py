@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.track.patch import alike, cut
-from appliance.track.places import FORGET_S, PLACES_MAX, Place, Places
+from appliance.track.parked_vehicles import (
+    FORGET_S,
+    STATIONARY_MAX,
+    StationaryObject,
+    StationaryObjects,
+    cut_patch,
+    patch_correlation,
+)
 from appliance.track.tracker import Tracker
 from appliance.types import Box, Detections, TrackedObject
 
@@ -49,8 +55,8 @@ class Street:
     finds them. change: of the whole picture.
     """
 
-    def __init__(self, places: Places | None = None, t: float = 1_000_000.0) -> None:
-        self.places = Places() if places is None else places
+    def __init__(self, places: StationaryObjects | None = None, t: float = 1_000_000.0) -> None:
+        self.places = StationaryObjects() if places is None else places
         self.tracker = Tracker(LABELS, self.places)
         self.t = t
         self.told: tuple[TrackedObject, ...] = ()
@@ -101,7 +107,7 @@ HERE = (100, 100, 2)
 ELSEWHERE = (220, 180, 3)
 
 
-def parked(places: Places | None = None, seconds: float = 60.0) -> Street:
+def parked(places: StationaryObjects | None = None, seconds: float = 60.0) -> Street:
     """A street in which a car has stood for a while."""
     street = Street(places)
     assert street.show(HERE, seconds=seconds, every_s=0.5) == [1]
@@ -142,7 +148,7 @@ def test_hidden_behind_a_lorry_for_five_minutes_it_comes_back_as_what_stood_ther
         return picture
 
     assert street.show(HERE, seconds=10, every_s=1, found=False, change=lorry) == []
-    assert street.tracker.unsettled == ()  # and nobody stares at the lorry for that
+    assert street.tracker.active_boxes == ()  # and nobody stares at the lorry for that
     assert street.show(HERE, seconds=290, every_s=5, found=False, change=lorry) == []
     assert street.show(HERE, seconds=0.4) == [1]
     assert street.told[0].stood_s == pytest.approx(30, abs=2)
@@ -251,7 +257,7 @@ def test_in_a_new_run_it_is_known_and_has_a_new_number() -> None:
 
 
 def test_without_memory_it_is_new_in_a_new_run() -> None:
-    again = Street(Places(), parked().t + 3)
+    again = Street(StationaryObjects(), parked().t + 3)
     again.show(HERE, seconds=0.4)
     assert again.told[0].stood_s is None
 
@@ -268,18 +274,18 @@ def test_without_pictures_its_box_is_believed() -> None:
 
 
 def test_places_have_a_bound_and_the_one_unseen_for_longest_makes_room() -> None:
-    places = Places()
-    for index in range(PLACES_MAX + 5):
+    places = StationaryObjects()
+    for index in range(STATIONARY_MAX + 5):
         x = index / 100
-        places.park(Place("vehicle", (x, 0.1, x + 0.005, 0.2), 0.0, float(index)))
+        places.park(StationaryObject("vehicle", (x, 0.1, x + 0.005, 0.2), 0.0, float(index)))
     kept = places.snapshot()
-    assert len(kept) == PLACES_MAX
+    assert len(kept) == STATIONARY_MAX
     assert kept[0].t_last == 5.0
 
 
 def test_places_are_forgotten_with_time_and_when_the_clock_is_set_far_back() -> None:
     for t in (2 * FORGET_S, -2 * FORGET_S):
-        places = Places([Place("vehicle", (0.1, 0.1, 0.3, 0.3), 0.0, 1000.0)])
+        places = StationaryObjects([StationaryObject("vehicle", (0.1, 0.1, 0.3, 0.3), 0.0, 1000.0)])
         places.forget(1000.0 + FORGET_S / 2)
         assert len(places) == 1
         places.forget(1000.0 + t)
@@ -288,14 +294,14 @@ def test_places_are_forgotten_with_time_and_when_the_clock_is_set_far_back() -> 
 
 def test_a_patch_says_nothing_of_what_is_tiny_or_flat() -> None:
     picture = ground()
-    assert cut((picture,), (0.5, 0.5, 0.52, 0.52)) is None
-    assert cut((np.full_like(picture, 90),), (0.2, 0.2, 0.6, 0.6)) is None
-    assert cut((), (0.2, 0.2, 0.6, 0.6)) is None
-    one, other = cut((picture,), (0.2, 0.2, 0.6, 0.6)), cut((ground(9),), (0.2, 0.2, 0.6, 0.6))
+    assert cut_patch((picture,), (0.5, 0.5, 0.52, 0.52)) is None
+    assert cut_patch((np.full_like(picture, 90),), (0.2, 0.2, 0.6, 0.6)) is None
+    assert cut_patch((), (0.2, 0.2, 0.6, 0.6)) is None
+    one, other = cut_patch((picture,), (0.2, 0.2, 0.6, 0.6)), cut_patch((ground(9),), (0.2, 0.2, 0.6, 0.6))
     assert one is not None
     assert other is not None
-    assert alike(one, one) == pytest.approx(1.0)
-    assert abs(alike(one, other)) < 0.4
+    assert patch_correlation(one, one) == pytest.approx(1.0)
+    assert abs(patch_correlation(one, other)) < 0.4
 
 
 def test_the_same_looks_and_pictures_give_the_same() -> None:

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from appliance.track.association import NEVER, _hungarian_small, contested, hungarian, overlap, pair, prices
+from appliance.track.association import (
+    IMPOSSIBLE,
+    _hungarian_small,
+    assign,
+    contested_rows,
+    hungarian,
+    iou_matrix,
+    match_costs,
+)
 
 BOX = (0.4, 0.4, 0.44, 0.5)
 SURE = (0.001, 0.001)
@@ -37,7 +45,7 @@ def test_pairs_are_the_cheapest_when_a_row_alone_costs_the_limit(prices: np.ndar
     def total(pairs: list[tuple[int, int]]) -> float:
         return sum(prices[row, column] for row, column in pairs) + 2.0 * (len(prices) - len(pairs))
 
-    found = pair(prices, 2.0)
+    found = assign(prices, 2.0)
     assert all(prices[row, column] <= 2.0 for row, column in found)
     assert len({row for row, _ in found}) == len({column for _, column in found}) == len(found)
     rows, columns = prices.shape
@@ -53,40 +61,40 @@ def test_pairs_are_the_cheapest_when_a_row_alone_costs_the_limit(prices: np.ndar
 
 def test_greed_does_not_win() -> None:
     """The cheapest single pair (0.1) would leave the other track with a price of 1.9."""
-    assert pair(np.array([[0.1, 0.2], [0.2, 1.9]])) == [(0, 1), (1, 0)]
+    assert assign(np.array([[0.1, 0.2], [0.2, 1.9]])) == [(0, 1), (1, 0)]
 
 
 def test_one_sure_pair_beats_two_doubtful_ones() -> None:
-    assert pair(np.array([[0.1, 1.95], [1.95, NEVER]])) == [(0, 0)]
+    assert assign(np.array([[0.1, 1.95], [1.95, IMPOSSIBLE]])) == [(0, 0)]
 
 
 def test_nothing_pairs_with_nothing() -> None:
-    assert pair(np.zeros((0, 3))) == []
-    assert pair(np.zeros((3, 0))) == []
-    assert pair(np.full((2, 2), NEVER)) == []
+    assert assign(np.zeros((0, 3))) == []
+    assert assign(np.zeros((3, 0))) == []
+    assert assign(np.full((2, 2), IMPOSSIBLE)) == []
 
 
 def test_overlap_is_intersection_over_union() -> None:
     a = np.array([[0, 0, 2, 2], [5, 5, 6, 6]], float)
-    assert overlap(a, np.array([[1, 1, 3, 3], [0, 0, 2, 2]], float)).tolist() == [[1 / 7, 1], [0, 0]]
+    assert iou_matrix(a, np.array([[1, 1, 3, 3], [0, 0, 2, 2]], float)).tolist() == [[1 / 7, 1], [0, 0]]
 
 
 def test_a_small_box_that_moved_by_its_own_width_is_still_near() -> None:
     moved = (0.441, 0.4, 0.481, 0.5)
-    assert overlap(np.array([BOX]), np.array([moved]))[0, 0] == 0
-    assert 1 < prices(BOX, SURE, [moved], overlap_min=0.1, distance_max=0.8)[0] < 2
+    assert iou_matrix(np.array([BOX]), np.array([moved]))[0, 0] == 0
+    assert 1 < match_costs(BOX, SURE, [moved], overlap_min=0.1, distance_max=0.8)[0] < 2
 
 
 def test_near_is_not_enough_for_another_size() -> None:
     tall = (0.4, 0.1, 0.44, 0.38)
-    assert prices(BOX, (0.1, 0.1), [tall], overlap_min=0.1, distance_max=5) == [NEVER]
+    assert match_costs(BOX, (0.1, 0.1), [tall], overlap_min=0.1, distance_max=5) == [IMPOSSIBLE]
 
 
 def test_doubt_reaches_further_but_not_for_ever() -> None:
     def furthest(spread: float) -> float:
         steps = np.linspace(0, 1, 1001)
         found = [(BOX[0] + step, BOX[1], BOX[2] + step, BOX[3]) for step in steps.tolist()]
-        costs = prices(BOX, (spread, spread), found, overlap_min=0.1, distance_max=0.8)
+        costs = match_costs(BOX, (spread, spread), found, overlap_min=0.1, distance_max=0.8)
         return float(steps[np.isfinite(costs)].max())
 
     assert furthest(0.001) < furthest(0.02) < furthest(0.5) == furthest(5.0)
@@ -96,13 +104,17 @@ def test_what_is_said_to_be_far_at_a_glance_is_neither_near_nor_touched() -> Non
     """A wide box that reaches over its own centre's reach, and boxes on either side of it."""
     wide = (0.2, 0.5, 0.8, 0.52)
     found = [(0.1, 0.5, 0.21, 0.52), (0.79, 0.5, 0.9, 0.52), (0.05, 0.5, 0.19, 0.52), (0.81, 0.5, 0.95, 0.52)]
-    costs = prices(wide, SURE, found, overlap_min=1e-6, distance_max=0.1)
-    assert [cost < NEVER for cost in costs] == [True, True, False, False]
+    costs = match_costs(wide, SURE, found, overlap_min=1e-6, distance_max=0.1)
+    assert [cost < IMPOSSIBLE for cost in costs] == [True, True, False, False]
 
 
 def test_looks_are_compared_only_where_there_is_a_choice() -> None:
-    sure, torn, rivals = [0.1, NEVER, NEVER, NEVER], [NEVER, 0.2, 0.3, NEVER], [[NEVER, NEVER, NEVER, 0.1]] * 2
-    assert contested([sure, torn, *rivals, [NEVER] * 4], 2.0) == [1, 2, 3]
+    sure, torn, rivals = (
+        [0.1, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE],
+        [IMPOSSIBLE, 0.2, 0.3, IMPOSSIBLE],
+        [[IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, 0.1]] * 2,
+    )
+    assert contested_rows([sure, torn, *rivals, [IMPOSSIBLE] * 4], 2.0) == [1, 2, 3]
 
 
 @settings(max_examples=60, deadline=None)

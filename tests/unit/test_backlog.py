@@ -11,16 +11,16 @@ from shelf import T0
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import Core, Shelves
+from appliance.core import Core, CoreStores
 from appliance.errors import StoreError, StoreUnavailable
-from appliance.store.alerts import Alerts
-from appliance.store.backlog import RETRY_S, Backlog
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.decisions import Decisions
+from appliance.store.decisions import DecisionStore
 from appliance.store.meter import Meter
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
+from appliance.store.write_backlog import RETRY_S, WriteBacklog
 from appliance.types import FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
 
@@ -43,7 +43,7 @@ def clock() -> ManualClock:
 
 
 def test_what_is_refused_waits_and_is_stored_in_order(clock: ManualClock) -> None:
-    disk, backlog = Disk(), Backlog(clock)
+    disk, backlog = Disk(), WriteBacklog(clock)
     backlog.write(lambda: disk.store("1"))
     disk.full = True
     for text in "23":
@@ -59,7 +59,7 @@ def test_what_is_refused_waits_and_is_stored_in_order(clock: ManualClock) -> Non
 
 
 def test_what_may_be_missed_is_dropped_and_counted(clock: ManualClock) -> None:
-    disk, backlog = Disk(), Backlog(clock)
+    disk, backlog = Disk(), WriteBacklog(clock)
     disk.full = True
     backlog.write(lambda: disk.store("an alert"))
     backlog.write_or_drop(lambda: disk.store("boxes"), 5)
@@ -70,7 +70,7 @@ def test_what_may_be_missed_is_dropped_and_counted(clock: ManualClock) -> None:
 
 
 def test_a_newer_telling_of_the_same_takes_the_place_of_the_one_that_waits(clock: ManualClock) -> None:
-    disk, backlog = Disk(), Backlog(clock)
+    disk, backlog = Disk(), WriteBacklog(clock)
     disk.full = True
     for text in ("begins", "grows", "ends"):
         backlog.write(lambda text=text: disk.store(text), key="segment 1")
@@ -82,7 +82,7 @@ def test_a_newer_telling_of_the_same_takes_the_place_of_the_one_that_waits(clock
 
 
 def test_more_than_memory_may_hold_ends_the_process(clock: ManualClock) -> None:
-    disk, backlog = Disk(), Backlog(clock, most=2)
+    disk, backlog = Disk(), WriteBacklog(clock, most=2)
     disk.full = True
     for _ in range(2):
         backlog.write(lambda: disk.store("x"))
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_no_matter_of_waiting(clock: ManualClock) -> None:
         raise StoreError("the file is damaged")
 
     with pytest.raises(StoreError, match="damaged"):
-        Backlog(clock).write(damaged)
+        WriteBacklog(clock).write(damaged)
 
 
 CONFIG = SiteConfig.model_validate(
@@ -119,9 +119,14 @@ class Watched:
     def __init__(self, folder: Path, clock: ManualClock) -> None:
         self.clock = clock
         self.db = Database(folder / "vedette.db", clock)
-        self.alerts = Alerts(self.db)
-        shelves = Shelves(
-            self.alerts, Boxes(self.db), Cameras(self.db), Segments(self.db), Meter(self.db, "r"), Decisions(self.db)
+        self.alerts = AlertStore(self.db)
+        shelves = CoreStores(
+            self.alerts,
+            BoxStore(self.db),
+            CameraStore(self.db),
+            SegmentStore(self.db),
+            Meter(self.db, "r"),
+            DecisionStore(self.db),
         )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
         self.core = Core(CONFIG, shelves, clock)

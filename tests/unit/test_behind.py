@@ -8,10 +8,9 @@ from pathlib import Path
 from streams import clip
 
 from appliance.clock import ManualClock
-from appliance.ingest.behind import Behind
-from appliance.ingest.file import FileSource
-from appliance.ingest.live import BEHIND_S_MAX, Live
-from appliance.ingest.source import StreamInfo, VideoPacket
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.lag import LAG_S_MAX, LagEstimator, LagFilter
+from appliance.media.source import StreamInfo, VideoPacket
 
 FPS, SMALL, KEY = 15, 1_000, 100_000
 GOP = 30
@@ -20,34 +19,34 @@ RATE = (KEY + (GOP - 1) * SMALL) * FPS / GOP
 
 
 def test_a_reader_that_keeps_up_is_never_behind_although_the_next_picture_has_always_begun_to_come() -> None:
-    behind = Behind()
+    behind = LagEstimator()
     behind.begin(0.0)
-    late = [behind.read(size, n / FPS, SIZES[(n + 1) % GOP], n / FPS + 0.02) for n, size in enumerate(SIZES)]
+    late = [behind.lag_s(size, n / FPS, SIZES[(n + 1) % GOP], n / FPS + 0.02) for n, size in enumerate(SIZES)]
     assert max(late) <= 1.5 / FPS, "a key frame on its way is no backlog"
 
 
 def test_a_camera_with_one_picture_a_second_is_not_behind_for_that() -> None:
-    behind = Behind()
+    behind = LagEstimator()
     behind.begin(0.0)
-    assert max(behind.read(SMALL, float(n), SMALL, n + 0.02) for n in range(60)) == 0
+    assert max(behind.lag_s(SMALL, float(n), SMALL, n + 0.02) for n in range(60)) == 0
 
 
 def test_a_backlog_is_told_in_seconds_and_is_no_longer_than_it_can_have_been_waiting() -> None:
-    behind = Behind()
+    behind = LagEstimator()
     behind.begin(0.0)
     for n in range(10 * FPS):
-        behind.read(SIZES[n], n / FPS, 0, n / FPS)
+        behind.lag_s(SIZES[n], n / FPS, 0, n / FPS)
     at = 10.0
-    told = [behind.read(SIZES[n], at + n / FPS, round(5 * RATE), at + 2 * n / FPS) for n in range(120)]
+    told = [behind.lag_s(SIZES[n], at + n / FPS, round(5 * RATE), at + 2 * n / FPS) for n in range(120)]
     assert all(seconds <= 2 * n / FPS + 1 / FPS + 1e-6 for n, seconds in enumerate(told))
     assert 4 < told[-1] < 6
-    assert behind.read(SMALL, 20.0, 0, 30.0) == 0
+    assert behind.lag_s(SMALL, 20.0, 0, 30.0) == 0
 
 
 def test_where_the_system_does_not_say_what_waits_nobody_is_behind() -> None:
-    behind = Behind()
+    behind = LagEstimator()
     behind.begin(0.0)
-    assert all(behind.read(SMALL, n / FPS, None, 10.0 * n) == 0 for n in range(100))
+    assert all(behind.lag_s(SMALL, n / FPS, None, 10.0 * n) == 0 for n in range(100))
 
 
 class Looker:
@@ -68,33 +67,33 @@ class Looker:
 def test_what_is_late_is_left_out_until_a_key_frame_that_is_not(tmp_path: Path) -> None:
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 60)), ManualClock())
     looker = Looker()
-    live = Live("gate", looker, ManualClock(), show_s=60.0)
+    live = LagFilter("gate", looker, ManualClock(), key_frame_every_s=60.0)
     live.begin(source.open(), "run")
-    late = dict.fromkeys(range(12, 33), BEHIND_S_MAX + 1)
+    late = dict.fromkeys(range(12, 33), LAG_S_MAX + 1)
     first = None
     for n, packet in enumerate(source.packets()):
         first = packet.t if first is None else first
-        live.take(replace(packet, behind_s=late.get(n, 0.0)))
+        live.take(replace(packet, lag_s=late.get(n, 0.0)))
         if n == 20:
-            assert live.is_behind, "a key frame, but late itself"
-            assert live.worst_s() == BEHIND_S_MAX + 1
+            assert live.is_lagging, "a key frame, but late itself"
+            assert live.take_worst_s() == LAG_S_MAX + 1
     live.end()
     assert first is not None
     assert [round(10 * (t - first)) for t in looker.taken] == [*range(12), *range(40, 60)]
-    assert (live.skipped, live.skips, live.is_behind) == (28, 1, False)
-    live.worst_s()
-    assert live.worst_s() == 0
+    assert (live.skipped, live.skips, live.is_lagging) == (28, 1, False)
+    live.take_worst_s()
+    assert live.take_worst_s() == 0
     assert looker.calls == ["begin", "end"]
 
 
 def test_who_never_catches_up_still_sees_a_key_frame_now_and_then(tmp_path: Path) -> None:
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 100)), ManualClock())
     looker = Looker()
-    live = Live("gate", looker, ManualClock(), show_s=2.0)
+    live = LagFilter("gate", looker, ManualClock(), key_frame_every_s=2.0)
     live.begin(source.open(), "run")
     packets = list(source.packets())
     for packet in packets:
-        live.take(replace(packet, behind_s=BEHIND_S_MAX + 1))
+        live.take(replace(packet, lag_s=LAG_S_MAX + 1))
     assert [round(10 * (t - packets[0].t)) for t in looker.taken] == [0, 20, 40, 60, 80]
-    assert live.is_behind
+    assert live.is_lagging
     assert live.skipped == 95

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.scenario.score import Labelled
+from appliance.lab.scenario.tracking_metrics import LabelledBoxes
 from appliance.types import Detections
 from benchmarks import tracking_check, tracking_looks, tracking_rivals
 from benchmarks.tracking_looks import Looks, OneLook
@@ -52,8 +52,8 @@ def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_arithmetic_is_checked_where_the_libraries_are_and_said_where_not() -> None:
     boxes = np.array([[0.1, 0.1, 0.2, 0.4], [0.5, 0.1, 0.6, 0.4]])
-    right = [Labelled(boxes, np.array([1.0, 2.0]))] * 4
-    found = [Labelled(boxes, np.array([7.0, 8.0]))] * 3 + [Labelled(boxes, np.array([8.0, 7.0]))]
+    right = [LabelledBoxes(boxes, np.array([1.0, 2.0]))] * 4
+    found = [LabelledBoxes(boxes, np.array([7.0, 8.0]))] * 3 + [LabelledBoxes(boxes, np.array([8.0, 7.0]))]
     for sentence in tracking_check.check(found, right):
         if "not installed" in sentence:
             continue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.detect import bundle
+from appliance.detect import model_files
 from appliance.errors import ModelError
 
 CONTENT = b"weights"
@@ -31,24 +31,28 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_a_bundle_brings_its_labels_and_head(place: Path) -> None:
-    assert bundle.find("yard", (place,)) == bundle.Found(place / "yard.onnx", ("person", "forklift"), "yolox")
+    assert model_files.find_model("yard", (place,)) == model_files.ModelFile(
+        place / "yard.onnx", ("person", "forklift"), "yolox"
+    )
 
 
 def test_a_path_to_a_known_file_is_recognised_by_its_content(place: Path) -> None:
     renamed = place / "other.onnx"
     renamed.write_bytes(CONTENT)
-    assert bundle.find(str(renamed), (place,)) == bundle.Found(renamed, ("person", "forklift"), "yolox")
+    assert model_files.find_model(str(renamed), (place,)) == model_files.ModelFile(
+        renamed, ("person", "forklift"), "yolox"
+    )
 
 
 def test_a_bare_file_name_is_looked_for_where_models_lie(place: Path) -> None:
     (place / "mine.onnx").write_bytes(b"unknown")
-    assert bundle.find("mine.onnx", (place,)) == bundle.Found(place / "mine.onnx")
+    assert model_files.find_model("mine.onnx", (place,)) == model_files.ModelFile(place / "mine.onnx")
 
 
 def test_an_absent_file_comes_with_where_was_looked_and_the_command(place: Path) -> None:
     (place / "yard.onnx").unlink()
     with pytest.raises(ModelError) as caught:
-        bundle.find("yard", (place,))
+        model_files.find_model("yard", (place,))
     message = str(caught.value)
     assert f"looked in {place}" in message
     assert f"curl -fL --create-dirs -o {place}/yard.onnx https://example.org/yard.onnx" in message
@@ -59,18 +63,18 @@ def test_what_comes_with_vedette_is_not_fetched(place: Path) -> None:
     manifest.write_text("\n".join(line for line in manifest.read_text().splitlines() if not line.startswith("url")))
     (place / "yard.onnx").write_bytes(b"other weights")
     with pytest.raises(ModelError, match=r"sha256 differs\); it comes with Vedette: install it again"):
-        bundle.find("yard", (place,))
+        model_files.find_model("yard", (place,))
 
 
 def test_a_changed_file_is_not_loaded(place: Path) -> None:
     (place / "yard.onnx").write_bytes(b"other weights")
     with pytest.raises(ModelError, match="sha256 differs"):
-        bundle.find("yard", (place,))
+        model_files.find_model("yard", (place,))
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(place: Path) -> None:
     with pytest.raises(ModelError, match=r"no model `yrad`.*auto, builtin:hog, yard"):
-        bundle.find("yrad", (place,))
+        model_files.find_model("yrad", (place,))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +88,13 @@ def test_an_unknown_name_is_answered_with_the_known_ones(place: Path) -> None:
 def test_a_broken_manifest_is_named(place: Path, text: str, problem: str) -> None:
     (place / "models.toml").write_text(text)
     with pytest.raises(ModelError, match=rf"models\.toml.*({problem})"):
-        bundle.find("yard", (place,))
+        model_files.find_model("yard", (place,))
 
 
 def test_the_named_folder_comes_first(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEDETTE_MODELS", str(place))
     monkeypatch.chdir(tmp_path)
-    found = bundle.folders()
+    found = model_files.model_folders()
     assert found[:2] == (place.resolve(), (tmp_path / "models").resolve())
     assert (found[2] / "models.toml").is_file()
 
@@ -100,4 +104,4 @@ def test_every_bundle_of_the_repository_is_complete() -> None:
         ModelError,
         match="auto, builtin:hog, deimv2-atto, deimv2-femto, vedette-nano, vedette-nano-bf16, vedette-nano-int8, yolox",
     ):
-        bundle.find("nothing", (Path(__file__).parents[2] / "models",))
+        model_files.find_model("nothing", (Path(__file__).parents[2] / "models",))

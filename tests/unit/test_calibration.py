@@ -13,22 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import UsageError
-from appliance.escalate.calibration import UNTAUGHT, Calibration, Stability
-from appliance.escalate.calibration_fit import Outcome, fit, held_out
-from appliance.escalate.calibration_report import brier, ece, report
-from appliance.escalate.recall import claimed, recall_low
+from appliance.router.calibrate_command import brier, calibration_report, ece
+from appliance.router.calibration import UNTRAINED, Calibration, TrackStability
+from appliance.router.calibration_fit import AlertOutcome, claim_recall, fit, held_out, recall_low
 
-STEADY = Stability(score=0.8, spread=0.05, looks=12, moved=1.0)
-FLICKER = Stability(score=0.8, spread=0.15, looks=2, moved=0.0)
+STEADY = TrackStability(score=0.8, spread=0.05, looks=12, moved=1.0)
+FLICKER = TrackStability(score=0.8, spread=0.15, looks=2, moved=0.0)
 
 
 def world(
     count: int, *, seed: int = 1, camera: str = "gate", label: str = "person", lift: float = 0.0
-) -> list[Outcome]:
+) -> list[AlertOutcome]:
     """Alerts of a place where the score says too much, and where what moves is real."""
     chance, made = random.Random(seed), []
     for n in range(count):
-        seen = Stability(
+        seen = TrackStability(
             score=round(chance.uniform(0.5, 0.95), 3),
             spread=round(chance.uniform(0.02, 0.2), 3),
             looks=chance.choice([2, 3, 5, 9, 17, 30]),
@@ -36,24 +35,24 @@ def world(
         )
         z = lift - 3.5 + math.log(seen.score / (1 - seen.score)) + 0.6 * math.log2(seen.looks) + seen.moved
         real = chance.random() < 1 / (1 + math.exp(-z))
-        made.append(Outcome(id=f"{camera}-{seed}-{n}", camera=camera, label=label, seen=seen, real=real))
+        made.append(AlertOutcome(id=f"{camera}-{seed}-{n}", camera=camera, label=label, stability=seen, real=real))
     return made
 
 
 def test_untaught_it_trusts_what_is_steady_more_than_what_flickers() -> None:
-    steady, flicker = (UNTAUGHT.chance("gate", "person", seen) for seen in (STEADY, FLICKER))
+    steady, flicker = (UNTRAINED.chance("gate", "person", seen) for seen in (STEADY, FLICKER))
     assert steady.p > 0.9
     assert flicker.p < 0.7
     assert (steady.n, steady.p_min) == (0, 0.0)
 
 
 def test_without_any_answer_it_stays_with_what_is_built_in() -> None:
-    assert fit([]).chance("gate", "person", STEADY) == UNTAUGHT.chance("gate", "person", STEADY)
+    assert fit([]).chance("gate", "person", STEADY) == UNTRAINED.chance("gate", "person", STEADY)
 
 
 def test_it_learns_that_the_score_says_too_much() -> None:
     outcomes = world(1500)
-    scores = np.array([each.seen.score for each in outcomes])
+    scores = np.array([each.stability.score for each in outcomes])
     real = np.array([float(each.real) for each in outcomes])
     weight = np.ones(len(outcomes))
     honest = held_out(outcomes)
@@ -62,8 +61,10 @@ def test_it_learns_that_the_score_says_too_much() -> None:
 
 
 def test_a_few_answers_move_it_a_little_and_many_a_lot() -> None:
-    def nonsense(count: int) -> list[Outcome]:
-        return [Outcome(id=f"x{n}", camera="gate", label="person", seen=STEADY, real=False) for n in range(count)]
+    def nonsense(count: int) -> list[AlertOutcome]:
+        return [
+            AlertOutcome(id=f"x{n}", camera="gate", label="person", stability=STEADY, real=False) for n in range(count)
+        ]
 
     chances = [fit(nonsense(count)).chance("gate", "person", STEADY).p for count in (0, 1, 5, 50)]
     assert chances == sorted(chances, reverse=True)
@@ -84,7 +85,7 @@ def test_a_camera_with_few_answers_follows_its_label_and_one_with_many_goes_its_
 
 def test_a_label_never_seen_follows_all_the_others() -> None:
     taught = fit(world(600, lift=-3.0))
-    assert taught.chance("gate", "dog", STEADY).p < UNTAUGHT.chance("gate", "dog", STEADY).p
+    assert taught.chance("gate", "dog", STEADY).p < UNTRAINED.chance("gate", "dog", STEADY).p
 
 
 @settings(max_examples=30, deadline=None)
@@ -94,12 +95,14 @@ def test_a_higher_score_or_more_looks_never_make_it_less_likely(
 ) -> None:
     """Whatever it is told, also by answers that say the opposite."""
     outcomes = [
-        Outcome(id=str(n), camera="gate", label="person", seen=Stability(score=score, looks=many), real=real)
+        AlertOutcome(
+            id=str(n), camera="gate", label="person", stability=TrackStability(score=score, looks=many), real=real
+        )
         for n, (score, many, real) in enumerate(told)
     ]
     taught = fit(outcomes)
-    scores = [taught.chance("gate", "person", Stability(score=s / 20, looks=looks)).p for s in range(21)]
-    seen = [taught.chance("gate", "person", Stability(score=0.6, looks=n)).p for n in (1, 2, 4, 8, 16, 32, 64)]
+    scores = [taught.chance("gate", "person", TrackStability(score=s / 20, looks=looks)).p for s in range(21)]
+    seen = [taught.chance("gate", "person", TrackStability(score=0.6, looks=n)).p for n in (1, 2, 4, 8, 16, 32, 64)]
     assert scores == sorted(scores)
     assert seen == sorted(seen)
     assert all(0 < p < 1 for p in scores + seen)
@@ -129,7 +132,7 @@ def test_too_few_real_ones_claim_nothing() -> None:
     """58 without a miss are not enough to be sure of 0.95; 59 are (0.95^59 < 0.05)."""
     for count, sure in ((58, False), (59, True)):
         chances = np.linspace(0.3, 0.9, count)
-        claim = claimed(chances, np.ones(count, bool), np.ones(count), 0.95)
+        claim = claim_recall(chances, np.ones(count, bool), np.ones(count), 0.95)
         assert (claim.chance_min > 0) == sure
         assert claim.real == count
     assert claim.chance_min == pytest.approx(0.3)
@@ -137,7 +140,7 @@ def test_too_few_real_ones_claim_nothing() -> None:
 
 
 def test_no_real_one_claims_nothing() -> None:
-    assert claimed(np.zeros(3), np.zeros(3, bool), np.ones(3), 0.95).chance_min == 0
+    assert claim_recall(np.zeros(3), np.zeros(3, bool), np.ones(3), 0.95).chance_min == 0
 
 
 @pytest.mark.parametrize(("kept", "n", "low"), [(59, 59, 0.9505), (95, 100, 0.8977), (0, 10, 0.0), (1, 1, 0.05)])
@@ -151,7 +154,7 @@ def test_the_recall_that_is_claimed_is_kept_by_those_to_come() -> None:
     failed = 0
     for _ in range(200):
         learnt, to_come = draws.beta(4, 2, 300), draws.beta(4, 2, 20_000)
-        claim = claimed(learnt, np.ones(300, bool), np.ones(300), 0.95)
+        claim = claim_recall(learnt, np.ones(300, bool), np.ones(300), 0.95)
         failed += float((to_come >= claim.chance_min).mean()) < 0.95
     assert failed <= 20  # 10 expected, 3.2 standard deviations
 
@@ -159,16 +162,16 @@ def test_the_recall_that_is_claimed_is_kept_by_those_to_come() -> None:
 def test_an_audited_one_stands_for_those_that_were_not_asked_about() -> None:
     """Real ones among what is left out must lower the recall that is claimed, each with its weight."""
     sure = np.linspace(0.5, 0.99, 400)
-    plain = claimed(sure, np.ones(400, bool), np.ones(400), 0.95)
+    plain = claim_recall(sure, np.ones(400, bool), np.ones(400), 0.95)
     chances = np.concatenate([[0.02] * 3, sure])
-    weighed = claimed(chances, np.ones(403, bool), np.array([50.0] * 3 + [1.0] * 400), 0.95)
+    weighed = claim_recall(chances, np.ones(403, bool), np.array([50.0] * 3 + [1.0] * 400), 0.95)
     assert plain.chance_min > 0.5
     assert weighed.chance_min <= 0.02
     assert weighed.effective < 403 / 5
 
 
 def test_the_report_says_before_and_after_with_intervals() -> None:
-    found = report([*world(400), *world(100, seed=7, camera="yard", label="car")], 0.9)
+    found = calibration_report([*world(400), *world(100, seed=7, camera="yard", label="car")], 0.9)
     assert [(each.camera, each.label, each.n) for each in found.groups] == [
         ("", "", 500),
         ("gate", "person", 400),
@@ -178,7 +181,7 @@ def test_the_report_says_before_and_after_with_intervals() -> None:
     for figure in (whole.brier_before, whole.brier_after, whole.ece_before, whole.ece_after):
         assert figure.low <= figure.value <= figure.high + 0.02
     assert whole.brier_after.value < whole.brier_before.value
-    assert report([], 0.9).groups == ()
+    assert calibration_report([], 0.9).groups == ()
 
 
 def test_what_is_claimed_holds_on_alerts_that_were_not_learnt_from() -> None:
@@ -190,18 +193,18 @@ def test_what_is_claimed_holds_on_alerts_that_were_not_learnt_from() -> None:
     assert left_out(taught, later, claim.chance_min) > 0.1
 
 
-def kept_of(taught: Calibration, outcomes: Sequence[Outcome], chance_min: float) -> float:
-    real = [taught.chance(each.camera, each.label, each.seen).p for each in outcomes if each.real]
+def kept_of(taught: Calibration, outcomes: Sequence[AlertOutcome], chance_min: float) -> float:
+    real = [taught.chance(each.camera, each.label, each.stability).p for each in outcomes if each.real]
     return sum(p >= chance_min for p in real) / len(real)
 
 
-def left_out(taught: Calibration, outcomes: Sequence[Outcome], chance_min: float) -> float:
-    chances = [taught.chance(each.camera, each.label, each.seen).p for each in outcomes]
+def left_out(taught: Calibration, outcomes: Sequence[AlertOutcome], chance_min: float) -> float:
+    chances = [taught.chance(each.camera, each.label, each.stability).p for each in outcomes]
     return sum(p < chance_min for p in chances) / len(chances)
 
 
 def test_weights_do_not_make_answers_out_of_nothing() -> None:
     """What stands for fifty was still seen once: the chance moves no further than by as many plain answers."""
-    one = [Outcome(id=f"{n}", camera="gate", label="person", seen=STEADY, real=False) for n in range(5)]
+    one = [AlertOutcome(id=f"{n}", camera="gate", label="person", stability=STEADY, real=False) for n in range(5)]
     heavy = [replace(each, weight=50.0) for each in one]
     assert fit(heavy).chance("gate", "person", STEADY).p == pytest.approx(fit(one).chance("gate", "person", STEADY).p)

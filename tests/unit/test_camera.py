@@ -18,13 +18,13 @@ from appliance import config
 from appliance.backoff import Backoff
 from appliance.clock import ManualClock
 from appliance.errors import SourceLost, SourceRefused
-from appliance.ingest.camera import Camera
-from appliance.ingest.feed import REFUSED_WAIT_S, RETRY_S_MAX, Feed
-from appliance.ingest.looks import STUCK_S, Looks
-from appliance.ingest.recorder import Place
-from appliance.ingest.source import Received, SourceStalled, StreamInfo, VideoPacket
-from appliance.ingest.tcpmeter import SocketFinder
-from appliance.ingest.watch import Watch
+from appliance.inference.inference_worker import DETECTOR_STUCK_S, InferenceWorker
+from appliance.ingest.camera_runner import CameraRunner
+from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
+from appliance.ingest.recorder import RecordTarget
+from appliance.ingest.socket_meter import SocketFinder
+from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader
 
 CUT = SourceLost("camera gate: 10.0.0.9 ended the stream")
@@ -55,7 +55,7 @@ class Sink:
         self.runs: list[str] = []
         self.ends = 0
         self.packets = 0
-        self.feed: Feed | None = None
+        self.feed: ReconnectingReader | None = None
         self.stop_after = 0
         self.fail_at = 0
         self.on_packet = lambda: None
@@ -75,10 +75,10 @@ class Sink:
         self.ends += 1
 
 
-def a_feed(source: ScriptedSource, *, loops: bool = False) -> tuple[Feed, Sink, Listener, ManualClock]:
+def a_feed(source: ScriptedSource, *, loops: bool = False) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
     clock = ManualClock()
     sink, listener = Sink(), Listener(clock)
-    feed = Feed(
+    feed = ReconnectingReader(
         "camera gate",
         source,
         (sink,),
@@ -142,8 +142,8 @@ def test_silence_is_noticed_before_the_time_out_and_ends_with_the_next_packet(te
     def quiet_after_five() -> None:
         if sink.packets == 5:
             clock.advance(2)
-            feed.notice_silence()
-            feed.notice_silence()
+            feed.check_silence()
+            feed.check_silence()
 
     sink.on_packet = quiet_after_five
     sink.stop_after = 8
@@ -154,8 +154,8 @@ def test_silence_is_noticed_before_the_time_out_and_ends_with_the_next_packet(te
 class Backlogged(ScriptedSource):
     """Everything it will ever send has come before the first packet is read."""
 
-    def received(self) -> Received:
-        return Received(1_000_000, exact=True)
+    def received(self) -> ReceivedBytes:
+        return ReceivedBytes(1_000_000, exact=True)
 
 
 def test_a_camera_is_stalled_by_what_arrives_and_not_by_what_is_still_read(ten: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_camera_is_stalled_by_what_arrives_and_not_by_what_is_still_read(ten: 
 
     def slowly() -> None:
         clock.advance(1)
-        feed.notice_silence()
+        feed.check_silence()
 
     sink.on_packet = slowly
     sink.stop_after = 8
@@ -238,14 +238,14 @@ def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:
 class House:
     """One camera with everything it needs, on a clock that does not wait."""
 
-    def __init__(self, root: Path, plan: config.Camera, detector: NumberReader | None = None) -> None:
+    def __init__(self, root: Path, plan: config.CameraConfig, detector: NumberReader | None = None) -> None:
         self.heard = Heard()
         self.clock = ManualClock()
         self.detector = detector or NumberReader()
-        self.watch = Watch("gate", self.detector, CountingTracker, plan.detect, self.clock, self.heard)
-        place = Place(root, "gate", 2.0, 0) if plan.record else None
-        self.camera = Camera("gate", plan, place, self.watch, SocketFinder(), self.clock, self.heard)
-        self.looks = Looks(self.detector, [self.watch], self.clock)
+        self.watch = DetectStream("gate", self.detector, CountingTracker, plan.detect, self.clock, self.heard)
+        place = RecordTarget(root, "gate", 2.0, 0) if plan.record else None
+        self.camera = CameraRunner("gate", plan, place, self.watch, SocketFinder(), self.clock, self.heard)
+        self.looks = InferenceWorker(self.detector, [self.watch], self.clock)
 
     def watch_to_the_end(self) -> None:
         looks = threading.Thread(target=self.looks.run)
@@ -253,7 +253,7 @@ class House:
         self.camera.start()
         until(lambda: any(state.state == "ended" for state in self.heard.of(CameraState)))
         assert self.camera.join(60)
-        until(lambda: self.looks.queue() == 0 and self.looks.busy_s() == 0)
+        until(lambda: self.looks.cameras_waiting() == 0 and self.looks.busy_s() == 0)
         self.looks.stop()
         looks.join(60)
         self.camera.tick()
@@ -262,7 +262,7 @@ class House:
 def test_boxes_have_the_time_of_the_recording(tmp_path: Path) -> None:
     """The promise that matters: at a box's time, the recording shows the very picture that was examined."""
     made = clip(tmp_path / "c.mp4", 60, b_frames=2)
-    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False))
+    house = House(tmp_path, config.CameraConfig(url=f"file:{made}", loop=False))
     house.watch_to_the_end()
     (header,) = house.heard.of(StreamHeader)
     assert (header.size, header.model) == ((320, 240), "number-reader")
@@ -291,7 +291,7 @@ def number_at(path: Path, seconds: float) -> int:
 def test_a_camera_with_a_second_stream_records_one_and_examines_the_other(tmp_path: Path) -> None:
     main = clip(tmp_path / "main.mp4", 30, size=(640, 480))
     sub = clip(tmp_path / "sub.mp4", 30, size=(320, 240))
-    house = House(tmp_path, config.Camera(url=f"file:{main}", detect_url=f"file:{sub}", loop=False))
+    house = House(tmp_path, config.CameraConfig(url=f"file:{main}", detect_url=f"file:{sub}", loop=False))
     house.watch_to_the_end()
     until(lambda: house.camera.join(1))
     assert {row.size for row in house.heard.of(SegmentRow)} == {(640, 480)}
@@ -300,7 +300,9 @@ def test_a_camera_with_a_second_stream_records_one_and_examines_the_other(tmp_pa
 
 def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
     made = clip(tmp_path / "c.mp4", 60)
-    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), NumberReader(fail=lambda n: n % 4 == 0))
+    house = House(
+        tmp_path, config.CameraConfig(url=f"file:{made}", loop=False), NumberReader(fail=lambda n: n % 4 == 0)
+    )
     house.watch_to_the_end()
     meters = house.heard.of(CameraMeter)
     assert sum(meter.packets for meter in meters) == sum(meter.decoded for meter in meters) == 60
@@ -312,7 +314,7 @@ def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:
 
 def test_a_failing_detector_is_never_an_empty_yard(tmp_path: Path) -> None:
     made = clip(tmp_path / "c.mp4", 20)
-    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), NumberReader(fail=lambda n: True))
+    house = House(tmp_path, config.CameraConfig(url=f"file:{made}", loop=False), NumberReader(fail=lambda n: True))
     house.watch_to_the_end()
     boxes = house.heard.of(FrameBoxes)
     assert boxes
@@ -329,19 +331,19 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
             answers.wait(200)
             return super().detect(pictures)
 
-    house = House(tmp_path, config.Camera(url=f"file:{made}", loop=False), Hangs())
+    house = House(tmp_path, config.CameraConfig(url=f"file:{made}", loop=False), Hangs())
     looks = threading.Thread(target=house.looks.run, daemon=True)
     looks.start()
     house.camera.start()
     until(lambda: any(state.state == "ended" for state in house.heard.of(CameraState)))
     assert house.camera.join(60)
     assert sum(row.frames for row in house.heard.of(SegmentRow) if row.complete) == 40
-    house.clock.advance(STUCK_S + 1)
-    house.looks.notice()
+    house.clock.advance(DETECTOR_STUCK_S + 1)
+    house.looks.give_up_stuck_call()
     (untaken,) = house.heard.of(FrameBoxes)
     assert not untaken.looked
     answers.set()
-    until(lambda: house.looks.queue() == 0 and house.looks.busy_s() == 0)
+    until(lambda: house.looks.cameras_waiting() == 0 and house.looks.busy_s() == 0)
     house.looks.stop()
     looks.join(60)
     first, *others = house.heard.of(FrameBoxes)
@@ -349,12 +351,12 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
     assert others
     assert all(seen.looked for seen in others)
     counts = house.watch.counts()
-    assert counts.why["stuck"] == 1
+    assert counts.dropped["stuck"] == 1
     assert counts.decoded == 40
 
 
 def test_a_camera_whose_clip_is_gone_says_so(tmp_path: Path) -> None:
-    house = House(tmp_path, config.Camera(url="file:/nowhere/clip.mp4", loop=False))
+    house = House(tmp_path, config.CameraConfig(url="file:/nowhere/clip.mp4", loop=False))
     house.camera.start()
     until(lambda: house.heard.of(Gap))
     house.camera.stop()

@@ -12,16 +12,23 @@ import pytest
 
 from appliance import wire
 from appliance.errors import UsageError
-from appliance.replay import cassette_file
-from appliance.replay.answers import Place, Question
-from appliance.replay.cassette import CassetteHeader, CassetteLine, Judge, asked_of, key_of, media_of
-from appliance.replay.cassette_arguments import StandInSettings, StandInWish, verdicts
-from appliance.replay.cassette_file import CassetteReader, CassetteWriter
-from appliance.replay.cassette_player import CassettePlayer
-from appliance.replay.cassette_stand_in import Opinion, StandIn
+from appliance.lab.cassette import cassette_file
+from appliance.lab.cassette.cassette_file import (
+    CassetteHeader,
+    CassetteLine,
+    CassettePlayer,
+    CassetteReader,
+    CassetteWriter,
+    Judge,
+    key_of,
+    media_of,
+    query_of,
+)
+from appliance.lab.cassette.verdict_source import FootageRef, OracleJudge, OracleOpinion, ReplayEscalation
+from appliance.lab.lab_arguments import OracleOptions, OracleSettings, parse_verdict_source
 
 JUDGE = Judge(engine="openai", model="vlm", prompt_version="1")
-CLIP = Place("door.mp4")
+CLIP = FootageRef("door.mp4")
 
 
 def ref(n: int, kind: str = "frame") -> wire.MediaRef:
@@ -41,7 +48,7 @@ def body(t: float = 2.8, pictures: tuple[int, ...] = (1, 2), **changes: Any) -> 
 
 
 def line(asked: wire.Escalation, decision: str = "confirmed", *, utc: bool = False, clip: str = "door.mp4") -> Any:
-    said = asked_of(asked, t=asked.t, utc=utc, clip="" if utc else clip)
+    said = query_of(asked, t=asked.t, utc=utc, clip="" if utc else clip)
     verdict = wire.Verdict(
         escalation=asked.id, site=asked.site, alert=asked.alert, decision=decision, reason="Seen.", engine="openai",
         model="vlm", prompt_version="1", seconds=1.0, judged_t=1.0,
@@ -60,8 +67,8 @@ def write(path: Path, *lines: CassetteLine) -> Path:
     return path
 
 
-def said(player: CassettePlayer, asked: wire.Escalation, place: Place = CLIP) -> str | None:
-    answer = player.answer(Question(asked, "high"), place)
+def said(player: CassettePlayer, asked: wire.Escalation, place: FootageRef = CLIP) -> str | None:
+    answer = player.answer(ReplayEscalation(asked, "high"), place)
     return None if answer is None else f"{answer.verdict.decision} {answer.match}"
 
 
@@ -104,7 +111,7 @@ def test_questions_without_pictures_are_told_apart_by_what_their_judge_is_shown(
 def test_a_clip_counts_by_being_there_since_no_replay_has_its_bytes(tmp_path: Path) -> None:
     asked = body(media=(ref(1), ref(5, "clip")))
     player = CassettePlayer(write(tmp_path / "c.jsonl", line(asked)))
-    answer = player.answer(Question(body(pictures=(1,)), "high", clip=True), CLIP)
+    answer = player.answer(ReplayEscalation(body(pictures=(1,)), "high", clip=True), CLIP)
     assert answer is not None
     assert said(player, body(pictures=(1,))) is None
 
@@ -126,8 +133,8 @@ def test_nearest_is_of_the_same_camera_rule_label_and_clip_within_half_a_second_
         (body(2.9, (9,), camera="yard"), CLIP, None),
         (body(2.9, (9,), rule="loiterer"), CLIP, None),
         (body(2.9, (9,), label="car"), CLIP, None),
-        (body(2.9, (9,)), Place("other.mp4"), None),
-        (body(2.9, (9,)), Place("door.mp4", t_from=1e9), None),
+        (body(2.9, (9,)), FootageRef("other.mp4"), None),
+        (body(2.9, (9,)), FootageRef("door.mp4", t_from=1e9), None),
     ):
         assert said(CassettePlayer(path, "nearest"), asked, place) == expected, (asked, place)
     player = CassettePlayer(path, "nearest")
@@ -138,7 +145,7 @@ def test_nearest_is_of_the_same_camera_rule_label_and_clip_within_half_a_second_
 def test_a_recording_is_compared_by_its_utc_time(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", line(body(1_700_000_010.0), utc=True))
     player = CassettePlayer(path, "nearest")
-    assert said(player, body(4.2, (9,)), Place("recording of gate", t_from=1_700_000_006.0)) == "confirmed nearest"
+    assert said(player, body(4.2, (9,)), FootageRef("recording of gate", t_from=1_700_000_006.0)) == "confirmed nearest"
 
 
 def change_line(number: int, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -228,14 +235,14 @@ def test_names_in_a_cassette_cannot_reach_the_terminal_as_commands() -> None:
 class Always:
     """Everything is true."""
 
-    def about(self, question: wire.Escalation) -> Opinion:
-        return Opinion("confirmed", "it happened")
+    def about(self, question: wire.Escalation) -> OracleOpinion:
+        return OracleOpinion("confirmed", "it happened")
 
 
 def test_a_stand_in_errs_as_often_as_wished_and_by_question_alone() -> None:
     def wrong(error: float, seed: int) -> list[float]:
-        maker = StandIn(Always(), StandInSettings(error, seed))
-        questions = [Question(body(float(n)), "high") for n in range(1000)]
+        maker = OracleJudge(Always(), OracleSettings(error, seed))
+        questions = [ReplayEscalation(body(float(n)), "high") for n in range(1000)]
         return [each.body.t for each in questions if maker.answer(each, CLIP).verdict.decision == "rejected"]
 
     assert wrong(0.0, 1) == []
@@ -245,18 +252,18 @@ def test_a_stand_in_errs_as_often_as_wished_and_by_question_alone() -> None:
 
 
 def test_a_stand_in_says_in_every_answer_what_it_is() -> None:
-    maker = StandIn(Always(), StandInSettings(1.0, 3))
-    verdict = maker.answer(Question(body(), "high"), CLIP).verdict
+    maker = OracleJudge(Always(), OracleSettings(1.0, 3))
+    verdict = maker.answer(ReplayEscalation(body(), "high"), CLIP).verdict
     assert (verdict.engine, verdict.reason) == ("stand-in", "stand-in: it happened; turned round on purpose")
     assert str(maker.answered_by) == "stand-in (answers made from the truth, 100 % of them turned round, seed 3)"
 
 
 def test_the_command_line_tells_a_cassette_from_a_stand_in() -> None:
-    assert verdicts("c.jsonl") == Path("c.jsonl")
-    assert verdicts("./stand-in") == Path("stand-in")
-    assert verdicts("stand-in") == StandInWish()
-    wish = verdicts("stand-in:error=0.05,seed=1,latency=2,truth=x.scenario.yaml")
-    assert wish == StandInWish(StandInSettings(0.05, 1, 2.0), Path("x.scenario.yaml"))
+    assert parse_verdict_source("c.jsonl") == Path("c.jsonl")
+    assert parse_verdict_source("./stand-in") == Path("stand-in")
+    assert parse_verdict_source("stand-in") == OracleOptions()
+    wish = parse_verdict_source("stand-in:error=0.05,seed=1,latency=2,truth=x.scenario.yaml")
+    assert wish == OracleOptions(OracleSettings(0.05, 1, 2.0), Path("x.scenario.yaml"))
     for wrong in ("stand-in:error=2", "stand-in:", "stand-in:eror=0.1", "stand-in:seed=x", "stand-in:latency=nan"):
         with pytest.raises(argparse.ArgumentTypeError, match=r"a stand-in takes error=0\.\.1, seed=NUMBER"):
-            verdicts(wrong)
+            parse_verdict_source(wrong)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from waiting import until
 
-from appliance.ingest.channel import Channel, ChannelClosed
+from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.types import CameraMeter, CameraState, FrameBoxes, IngestHealth, IngestMessage, SegmentRow
 from appliance.wire import decode_ingest
 
@@ -64,7 +64,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             continue
 
 
-def drained(channel: Channel, reading: int, writing: int) -> list[IngestMessage]:
+def drained(channel: IngestChannel, reading: int, writing: int) -> list[IngestMessage]:
     """All that the channel sends once its reader reads."""
     writer = threading.Thread(target=channel.run, args=(lambda: None,))
     channel.close()
@@ -79,7 +79,7 @@ def drained(channel: Channel, reading: int, writing: int) -> list[IngestMessage]
 
 
 def test_messages_come_out_in_order(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1])
+    channel = IngestChannel(pipe[1])
     sent = [state(0), boxes(0), boxes(1), segment("a", 1), state(1), boxes(2)]
     for message in sent:
         channel.put(message)
@@ -87,7 +87,7 @@ def test_messages_come_out_in_order(pipe: tuple[int, int]) -> None:
 
 
 def test_when_the_core_does_not_read_the_oldest_boxes_go_and_nothing_else(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1], boxes_max=10)
+    channel = IngestChannel(pipe[1], boxes_max=10)
     for n in range(1000):
         channel.put(boxes(n))
         if n % 100 == 0:
@@ -101,7 +101,7 @@ def test_when_the_core_does_not_read_the_oldest_boxes_go_and_nothing_else(pipe: 
 
 
 def test_dropped_boxes_leave_no_litter_in_the_queue(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1], boxes_max=10, kept_max=50)
+    channel = IngestChannel(pipe[1], boxes_max=10, kept_max=50)
     channel.put(state(0))
     for n in range(5000):
         channel.put(boxes(n))
@@ -109,7 +109,7 @@ def test_dropped_boxes_leave_no_litter_in_the_queue(pipe: tuple[int, int]) -> No
 
 
 def test_a_newer_row_of_a_segment_takes_the_place_of_the_one_that_waits(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1])
+    channel = IngestChannel(pipe[1])
     for frames in range(100):
         channel.put(segment("a", frames))
         channel.put(segment("b", frames))
@@ -117,7 +117,7 @@ def test_a_newer_row_of_a_segment_takes_the_place_of_the_one_that_waits(pipe: tu
 
 
 def test_waiting_meters_are_added_up_and_only_the_last_health_counts(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1])
+    channel = IngestChannel(pipe[1])
     for n in range(3):
         channel.put(meter(100 + n, exact=n != 1))
         channel.put(IngestHealth(t=n, detector_ms=1, queue=0, rss_bytes=1))
@@ -132,7 +132,7 @@ def test_waiting_meters_are_added_up_and_only_the_last_health_counts(pipe: tuple
 def test_a_core_that_has_been_gone_for_hours_ends_the_process_instead_of_losing_a_segment(
     pipe: tuple[int, int],
 ) -> None:
-    channel = Channel(pipe[1], kept_max=20)
+    channel = IngestChannel(pipe[1], kept_max=20)
     for n in range(20):
         channel.put(state(n))
     with pytest.raises(ChannelClosed):
@@ -140,7 +140,7 @@ def test_a_core_that_has_been_gone_for_hours_ends_the_process_instead_of_losing_
 
 
 def test_a_reader_that_hangs_up_is_noticed(pipe: tuple[int, int]) -> None:
-    channel = Channel(pipe[1])
+    channel = IngestChannel(pipe[1])
     closed = threading.Event()
     os.close(pipe[0])
     writer = threading.Thread(target=channel.run, args=(closed.set,), daemon=True)

@@ -11,16 +11,16 @@ from dashboard_site import Site, config_of
 from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock, local_day
-from appliance.config import Prices
+from appliance.config import PricesConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.templating import money
-from appliance.savings.cost import Bill, bill, idle, priced
-from appliance.store.costs import asked_since
+from appliance.savings import Bill, has_prices, price_idle, price_work
+from appliance.store.verdict_stats import judge_work_since
 from appliance.wire import Verdict
 
 NOON = 1_700_000_000.0
 DAY_S = 86400.0
-PRICES = Prices(uplink_gb=2.0, gpu_hour=3.6, tokens_in_million=1.0, tokens_out_million=10.0)
+PRICES = PricesConfig(uplink_gb=2.0, gpu_hour=3.6, tokens_in_million=1.0, tokens_out_million=10.0)
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class Took:
 
 
 def test_a_bill_by_hand() -> None:
-    found = bill(Took(judge_s=1000, tokens_in=500_000, tokens_out=20_000, bytes=250_000_000), PRICES)
+    found = price_work(Took(judge_s=1000, tokens_in=500_000, tokens_out=20_000, bytes=250_000_000), PRICES)
     assert (found.uplink, found.gpu, found.tokens) == pytest.approx((0.5, 1.0, 0.7))
     assert found.total == pytest.approx(2.2)
 
 
 def test_a_rented_gpu_costs_what_nobody_used_of_it() -> None:
-    prices = Prices(gpu_hour=3.6, gpu_rented_hours_day=1)
-    assert idle([Took(judge_s=1000), Took(judge_s=600)], prices) == Bill(idle=pytest.approx(2.0))
-    used = sum((bill(Took(judge_s=1600), prices), idle([Took(judge_s=1600)], prices)), Bill())
+    prices = PricesConfig(gpu_hour=3.6, gpu_rented_hours_day=1)
+    assert price_idle([Took(judge_s=1000), Took(judge_s=600)], prices) == Bill(idle=pytest.approx(2.0))
+    used = sum((price_work(Took(judge_s=1600), prices), price_idle([Took(judge_s=1600)], prices)), Bill())
     assert used.total == pytest.approx(3.6), "the rent, whatever was judged"
-    assert idle([Took(judge_s=9000)], prices).idle == 0, "two at once do not make money"
+    assert price_idle([Took(judge_s=9000)], prices).idle == 0, "two at once do not make money"
 
 
 def test_without_prices_nothing_costs() -> None:
-    assert not priced(Prices())
-    assert bill(Took(judge_s=1e6, bytes=10**12), Prices()).total == 0
+    assert not has_prices(PricesConfig())
+    assert price_work(Took(judge_s=1e6, bytes=10**12), PricesConfig()).total == 0
 
 
 def test_money_has_the_digits_that_matter() -> None:
@@ -77,7 +77,7 @@ def judged(site: Site, name: str, t: float, camera: str = "gate", seconds: float
         escalation=asked.escalation.id, site=asked.escalation.body.site, alert=name, decision="confirmed", reason="r",
         engine="openai", model="m", seconds=seconds, tokens_in=1000, tokens_out=50, judged_t=t,
     )  # fmt: skip
-    assert site.alerts.settle(body, t)
+    assert site.alerts.apply_verdict(body, t)
 
 
 def test_days_and_cameras_are_told_apart_and_old_ones_left_out(site: Site) -> None:
@@ -86,7 +86,7 @@ def test_days_and_cameras_are_told_apart_and_old_ones_left_out(site: Site) -> No
     ):
         judged(site, f"a{n}", t, camera)
     judged(site, "a9", NOON, seconds=3.0)
-    rows = asked_since(site.db, NOON - 30 * DAY_S)
+    rows = judge_work_since(site.db, NOON - 30 * DAY_S)
     today, yesterday = local_day(NOON), local_day(NOON - DAY_S)
     assert [(row.day, row.camera, row.verdicts) for row in rows] == [
         (today, "dock", 1),
@@ -105,7 +105,7 @@ def test_a_request_for_more_costs_too(site: Site) -> None:
                VALUES (?, 0, json_object('judged_t', ?, 'seconds', ?))""",
             (escalation, NOON, 1.5),
         )
-    [row] = asked_since(site.db, 0)
+    [row] = judge_work_since(site.db, 0)
     assert (row.verdicts, row.judge_s, row.bytes) == (1, 3.5, 10000)
 
 

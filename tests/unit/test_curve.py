@@ -8,11 +8,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from appliance.scenario.curve.interval import Bootstrap
-from appliance.scenario.curve.load import StandIn, without
-from appliance.scenario.curve.ranking import (
+from appliance.lab.curve.ranking import (
+    Bootstrap,
     Candidate,
-    Incident,
+    LabelledIncident,
     Lead,
     all_or_nothing,
     leads,
@@ -22,13 +21,13 @@ from appliance.scenario.curve.ranking import (
     smallest_share,
     staircase,
 )
-from appliance.scenario.curve.strategies import spread
+from appliance.lab.curve.strategies import SimulatedVerdicts, ranking_without, spread
 
 WHOLE = np.array([1000.0])
 
 
-def incident(start: float, end: float, footage: int = 0) -> Incident:
-    return Incident(footage=footage, start=start, end=end, t=start)
+def incident(start: float, end: float, footage: int = 0) -> LabelledIncident:
+    return LabelledIncident(footage=footage, start=start, end=end, t=start)
 
 
 def thing(
@@ -41,7 +40,7 @@ def thing(
 TWO = (incident(9, 15), incident(29, 35))
 
 
-def costs(*candidates: Candidate, incidents: Sequence[Incident] = TWO) -> list[float]:
+def costs(*candidates: Candidate, incidents: Sequence[LabelledIncident] = TWO) -> list[float]:
     return list(ranking(ranked(candidates), incidents).costs(WHOLE))
 
 
@@ -151,18 +150,18 @@ def test_what_is_apart_is_asked_of_each_camera_by_itself() -> None:
 def test_the_stand_in_rejects_what_shows_nothing_and_is_wrong_as_often_as_it_should() -> None:
     order = [thing(0.5, 10, alert="real"), thing(0.5, 20, alert="false"), thing(0.5, 21, alert="unasked")]
     asked = frozenset({(0, "real"), (0, "false")})
-    assert StandIn(0.0, 3).rejected(order, TWO, asked) == [{(0, "false")}] * 3
-    assert StandIn(1.0, 1).rejected(order, TWO, asked) == [{(0, "real")}]
-    some = StandIn(0.05, 400).rejected(order, TWO, asked)
-    assert some == StandIn(0.05, 400).rejected(order, TWO, asked)
+    assert SimulatedVerdicts(0.0, 3).rejected(order, TWO, asked) == [{(0, "false")}] * 3
+    assert SimulatedVerdicts(1.0, 1).rejected(order, TWO, asked) == [{(0, "real")}]
+    some = SimulatedVerdicts(0.05, 400).rejected(order, TWO, asked)
+    assert some == SimulatedVerdicts(0.05, 400).rejected(order, TWO, asked)
     assert 8 <= sum((0, "real") in each for each in some) <= 34  # 400 x 0.05 = 20, four deviations either way
     assert 366 <= sum((0, "false") in each for each in some) <= 392
 
 
 def test_a_real_alert_that_was_rejected_is_found_by_nobody() -> None:
     order = [thing(0.9, 10, alert="a"), thing(0.5, 30, alert="b")]
-    assert list(without(order, frozenset(), TWO).costs(WHOLE)) == [0.001, 0.002]
-    assert list(without(order, frozenset({(0, "a")}), TWO).costs(WHOLE)) == [inf, 0.001]
+    assert list(ranking_without(order, frozenset(), TWO).costs(WHOLE)) == [0.001, 0.002]
+    assert list(ranking_without(order, frozenset({(0, "a")}), TWO).costs(WHOLE)) == [inf, 0.001]
 
 
 def test_where_all_were_found_the_interval_is_the_exact_bound() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from appliance.config import SiteConfig
-from appliance.scenario.curve.labels import Truth, labelled
-from appliance.scenario.expect import Pattern, Wanted
+from appliance.lab.curve.incident_labels import CameraTruth, label_incidents
+from appliance.lab.scenario.expectations import EventPattern, Expectation
 from appliance.types import Box, FrameBoxes, StreamHeader, TrackedObject
 
 HEADER = StreamHeader(camera="gate", clip="", model="truth", size=(400, 300), run="truth")
@@ -34,13 +34,15 @@ def looks(*inside: tuple[float, float], seconds: float = 60) -> list[FrameBoxes]
     return found
 
 
-def windows(config: SiteConfig, frames: list[FrameBoxes], *wanted: Wanted, derived: bool = False) -> list[list[float]]:
-    labels = labelled(config, Truth(header=HEADER, looks=frames, wanted=wanted, derived=derived))
+def windows(
+    config: SiteConfig, frames: list[FrameBoxes], *wanted: Expectation, derived: bool = False
+) -> list[list[float]]:
+    labels = label_incidents(config, CameraTruth(header=HEADER, frames=frames, expectations=wanted, derived=derived))
     return [[each.start, each.end] for each in labels.incidents(0)]
 
 
-def wants(at: float | None = None, **pattern: Any) -> Wanted:
-    return Wanted(pattern=Pattern(rule="intruder", **pattern), source="expect 1", at=at)
+def wants(at: float | None = None, **pattern: Any) -> Expectation:
+    return Expectation(pattern=EventPattern(rule="intruder", **pattern), source="expect 1", at=at)
 
 
 def test_true_events_make_incidents_that_last_as_long_as_somebody_is_in_view() -> None:
@@ -79,9 +81,11 @@ def test_an_entry_after_the_last_look_still_counts() -> None:
 
 
 def test_entries_without_a_moment_are_counted_and_left_out() -> None:
-    some = Wanted(pattern=Pattern(rule="intruder", start=1, end=50), source="expect 2", min=3, max=None)
-    may = Wanted(pattern=Pattern(rule="intruder", start=1, end=5), source="expect 3", min=0)
-    found = labelled(site(), Truth(header=HEADER, looks=looks(), wanted=[wants(), some, may], derived=False))
+    some = Expectation(pattern=EventPattern(rule="intruder", start=1, end=50), source="expect 2", min=3, max=None)
+    may = Expectation(pattern=EventPattern(rule="intruder", start=1, end=5), source="expect 3", min=0)
+    found = label_incidents(
+        site(), CameraTruth(header=HEADER, frames=looks(), expectations=[wants(), some, may], derived=False)
+    )
     assert (found.alerts, found.untimed) == ((), 2)
 
 

@@ -22,14 +22,12 @@ from waiting import PATIENCE
 from appliance.clock import ManualClock
 from appliance.dashboard import app as dashboard_app
 from appliance.dashboard.app import create_app
-from appliance.dashboard.desk import Counts
-from appliance.dashboard.live import changes_of
-from appliance.dashboard.pictures import Picture
-from appliance.dashboard.ports import HealthState
-from appliance.dashboard.stream import RING_MAX, Change, Hub
+from appliance.dashboard.deps import AlertCountCache, SystemHealth
+from appliance.dashboard.event_stream import RING_MAX, StreamEvent, StreamHub, changes_of
+from appliance.dashboard.snapshots import Snapshot
 from appliance.dashboard.templating import percent, size, span
 from appliance.errors import EvidenceError
-from appliance.store.alerts import AlertCounts, Alerts
+from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.types import CameraState, Gap, SegmentRow
 from tests.dashboard_site import Link, Site, running
 
@@ -256,7 +254,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
     running_now, most = 0, 0
     lock = threading.Lock()
 
-    def slow_cut(root: Path, segment: SegmentRow, t: float) -> Picture:
+    def slow_cut(root: Path, segment: SegmentRow, t: float) -> Snapshot:
         nonlocal running_now, most
         with lock:
             running_now += 1
@@ -264,7 +262,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
         assert not threading.Event().wait(0.05)
         with lock:
             running_now -= 1
-        return Picture(b"\xff\xd8\xff", t)
+        return Snapshot(b"\xff\xd8\xff", t)
 
     app = create_app(
         db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, cut=slow_cut
@@ -272,14 +270,14 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/cameras/gate/picture").status_code, range(10)))
     assert answers == [200] * 10
-    assert app.state.desk.pictures.cuts == 1
+    assert app.state.desk.snapshots.cuts == 1
     assert most == 1
 
 
 def test_a_slow_box_cuts_less_often(site: Site) -> None:
     site.record("gate", T0)
 
-    def cut(root: Path, segment: SegmentRow, t: float) -> Picture:
+    def cut(root: Path, segment: SegmentRow, t: float) -> Snapshot:
         site.clock.advance(2.0)  # type: ignore[attr-defined]
         raise EvidenceError("the disk is slow")
 
@@ -288,7 +286,7 @@ def test_a_slow_box_cuts_less_often(site: Site) -> None:
         for _ in range(5):
             assert client.get("/api/v1/cameras/gate/picture").status_code == 503
             site.clock.advance(1.1)  # type: ignore[attr-defined]
-    assert app.state.desk.pictures.cuts == 1, "a cut of 2 s is followed by 6 s of rest"
+    assert app.state.desk.snapshots.cuts == 1, "a cut of 2 s is followed by 6 s of rest"
 
 
 def test_savings_add_up_and_mark_what_is_estimated(site: Site, client: TestClient) -> None:
@@ -316,7 +314,7 @@ def test_savings_add_up_and_mark_what_is_estimated(site: Site, client: TestClien
 def test_health_says_what_is_wrong(site: Site, client: TestClient) -> None:
     assert client.get("/healthz").json() == {"status": "ok", "reasons": []}
     site.cameras.state(CameraState(camera="gate", state="lost", t=T0, reason="no answer within 5 s"))
-    site.health = HealthState(ingest_running=False)
+    site.health = SystemHealth(ingest_running=False)
     site.link = Link(up=False, error="nothing answers there")
     found = client.get("/healthz").json()
     assert found["status"] == "degraded"
@@ -417,7 +415,7 @@ def test_numbers_in_human_words(text: str, expected: str) -> None:
 
 
 def test_counts_are_of_this_moment_unless_counting_is_slow(site: Site) -> None:
-    class Slow(Alerts):
+    class Slow(AlertStore):
         cost_s = 0.0
 
         def counts(self) -> AlertCounts:
@@ -425,17 +423,17 @@ def test_counts_are_of_this_moment_unless_counting_is_slow(site: Site) -> None:
             return super().counts()
 
     alerts = Slow(site.db)
-    counts = Counts(site.db, alerts)
+    counts = AlertCountCache(site.db, alerts)
     for n in range(3):
         site.raise_alert(f"quick{n}", T0 + n)
-        assert counts.now().total == n + 1
+        assert counts.read().total == n + 1
     alerts.cost_s = 0.05
     site.raise_alert("slow", T0 + 9)
-    assert counts.now().total == 4
+    assert counts.read().total == 4
     site.raise_alert("later", T0 + 10)
-    assert counts.now().total == 4, "50 ms of counting are followed by a second of rest"
+    assert counts.read().total == 4, "50 ms of counting are followed by a second of rest"
     site.clock.advance(1.1)  # type: ignore[attr-defined]
-    assert counts.now().total == 5
+    assert counts.read().total == 5
 
 
 # The event stream.
@@ -523,15 +521,15 @@ class Log:
         self.rev = 0
         self.reads = 0
 
-    def changes(self, rev: int, limit: int) -> list[Change]:
+    def changes(self, rev: int, limit: int) -> list[StreamEvent]:
         self.reads += 1
-        return [Change("alert", n, "{}") for n in range(rev + 1, min(self.rev, rev + limit) + 1)]
+        return [StreamEvent("alert", n, "{}") for n in range(rev + 1, min(self.rev, rev + limit) + 1)]
 
 
 def test_a_viewer_that_fell_out_of_the_ring_still_gets_every_change() -> None:
     async def story() -> list[int]:
         log = Log()
-        hub = Hub(lambda: log.rev, log.changes, ManualClock())
+        hub = StreamHub(lambda: log.rev, log.changes, ManualClock())
         viewer = hub.join(None)
         await viewer.__anext__()  # connected at 0, and then asleep
         await hub.run_once()
@@ -550,7 +548,7 @@ def test_a_viewer_that_fell_out_of_the_ring_still_gets_every_change() -> None:
 def test_many_viewers_read_the_store_once() -> None:
     async def story() -> int:
         log = Log()
-        hub = Hub(lambda: log.rev, log.changes, ManualClock())
+        hub = StreamHub(lambda: log.rev, log.changes, ManualClock())
         viewers = [hub.join(None) for _ in range(20)]
         for viewer in viewers:
             await viewer.__anext__()

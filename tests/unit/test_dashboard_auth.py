@@ -11,13 +11,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
-from appliance.config import Dashboard
+from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SESSION_S, Sessions, Throttle
-from appliance.dashboard.guard import Hosts
+from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCookies
+from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.login import local_path
 from appliance.dashboard.server import DashboardServer
-from appliance.errors import MissingPart
+from appliance.errors import MissingDependency
 from tests.dashboard_site import Site, config_of
 
 TOKEN = "correct horse battery staple"
@@ -53,21 +53,21 @@ def guarded(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "vedette.lan"])
 def test_answers_to_its_own_names(host: str) -> None:
-    assert Hosts.of(Dashboard(allowed_hosts=("vedette.lan",))).accept(host)
+    assert AllowedHosts.of(DashboardConfig(allowed_hosts=("vedette.lan",))).accept(host)
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "", "192.168.1.5", "[::1", "a@localhost.evil"]
 )
 def test_does_not_answer_to_a_name_that_was_rebound(site: Site, host: str) -> None:
-    assert not Hosts.of(Dashboard()).accept(host)
+    assert not AllowedHosts.of(DashboardConfig()).accept(host)
     answer = client_of(site).get("/api/v1/alerts", headers={"Host": host})
     assert answer.status_code == 403
     assert "intruder" not in answer.text
 
 
 def test_takes_addresses_in_figures_only_when_open_to_the_network() -> None:
-    hosts = Hosts.of(Dashboard.model_validate({"host": "0.0.0.0", "token": "t"}))
+    hosts = AllowedHosts.of(DashboardConfig.model_validate({"host": "0.0.0.0", "token": "t"}))
     assert hosts.accept("192.168.1.5:8080")
     assert not hosts.accept("vedette.example")
 
@@ -149,7 +149,7 @@ def test_without_the_token_only_health_and_the_sign_in_page_are_seen(guarded: Si
 
 
 def test_health_is_open_but_says_why_only_to_those_who_may_look(guarded: Site) -> None:
-    guarded.cameras.lost(T0, "no answer from gate")
+    guarded.cameras.mark_all_lost(T0, "no answer from gate")
     with client_of(guarded) as client:
         assert client.get("/healthz").json() == {"status": "degraded", "reasons": []}
         told = client.get("/healthz", headers={"Authorization": f"Bearer {TOKEN}"}).json()
@@ -188,13 +188,13 @@ def test_a_made_up_cookie_is_refused(guarded: Site, change: str) -> None:
 
 
 def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock) -> None:
-    sessions = Sessions(TOKEN, clock)
+    sessions = SessionCookies(TOKEN, clock)
     cookie = sessions.issue()
     assert sessions.accepts(cookie)
     expiry, nonce, mac = cookie.split(".")
     assert not sessions.accepts(f"{int(expiry) + 1}.{nonce}.{mac}")
-    assert not Sessions("another token", clock).accepts(cookie)
-    assert Sessions(TOKEN, clock).accepts(cookie), "a restart signs nobody out"
+    assert not SessionCookies("another token", clock).accepts(cookie)
+    assert SessionCookies(TOKEN, clock).accepts(cookie), "a restart signs nobody out"
     clock.advance(SESSION_S + 1)
     assert not sessions.accepts(cookie)
 
@@ -212,7 +212,7 @@ def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: Manua
 
 
 def test_the_throttle_forgets_and_is_bounded(clock: ManualClock) -> None:
-    throttle = Throttle(clock)
+    throttle = LoginThrottle(clock)
     for _ in range(30):
         throttle.wrong("10.0.0.1")
     assert 0 < throttle.wait_s("10.0.0.1") <= 60
@@ -247,11 +247,11 @@ def test_signing_in_leads_only_to_pages_of_this_box(wanted: str, leads_to: str) 
 
 def test_a_taken_port_is_said_with_the_remedy(site: Site) -> None:
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MissingPart, match=r"dashboard\.port"):
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MissingDependency, match=r"dashboard\.port"):
         DashboardServer(app, "127.0.0.1", other.getsockname()[1])
 
 
 def test_a_host_that_is_not_ours_is_said(site: Site) -> None:
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
-    with pytest.raises(MissingPart):
+    with pytest.raises(MissingDependency):
         DashboardServer(app, "192.0.2.1", 0)

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.dashboard.live import changes_of
-from appliance.store.health import HealthEvents
+from appliance.dashboard.event_stream import changes_of
+from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
 
 T0 = 1_700_000_000.0
@@ -29,7 +29,7 @@ STUCK = HealthEvent(camera="", id="d1", kind="detector", t=T0 + 20, t_start=T0 +
 def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path, ManualClock(T0 + 100))
     for event in (FROZEN, MOVED, STUCK):
-        HealthEvents(made.db).put(event)
+        HealthEventStore(made.db).put(event)
     yield made
     made.close()
 
@@ -43,7 +43,7 @@ def orders() -> list[tuple[str, str]]:
 def client(site: Site, orders: list[tuple[str, str]]) -> TestClient:
     app = create_app(
         db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        relearn=lambda camera, kind: orders.append((camera, kind)),
+        rebaseline=lambda camera, kind: orders.append((camera, kind)),
     )  # fmt: skip
     return TestClient(app, base_url="http://127.0.0.1")
 
@@ -99,7 +99,7 @@ def test_the_timeline_holds_both_in_order_and_can_hold_one_alone(site: Site, cli
 
 
 def test_pages_of_the_timeline_go_on_without_a_gap_or_a_double(site: Site, client: TestClient) -> None:
-    events = HealthEvents(site.db)
+    events = HealthEventStore(site.db)
     for n in range(40):
         site.raise_alert(f"x{n}", T0 - 1000 - 2 * n)
         events.put(replace(FROZEN, id=f"y{n}", t_start=T0 - 1001 - 2 * n, t_end=T0 - 900))
@@ -114,7 +114,7 @@ def test_pages_of_the_timeline_go_on_without_a_gap_or_a_double(site: Site, clien
 
 
 def test_changes_of_all_three_are_read_in_order_and_in_pieces(site: Site) -> None:
-    events = HealthEvents(site.db)
+    events = HealthEventStore(site.db)
     read = changes_of(site.alerts, site.cameras, events)
     since = at = site.db.rev()
     for n in range(6):
@@ -150,6 +150,6 @@ def test_the_cameras_page_and_the_cameras_own_say_it(client: TestClient) -> None
 
 
 def test_hostile_reasons_are_inert(site: Site, client: TestClient) -> None:
-    HealthEvents(site.db).put(replace(MOVED, id="bad", reason="<script>alert(1)</script>"))
+    HealthEventStore(site.db).put(replace(MOVED, id="bad", reason="<script>alert(1)</script>"))
     for page in ("/", "/cameras/gate", "/fragments/health/bad"):
         assert "<script>alert(1)" not in client.get(page).text

@@ -9,10 +9,10 @@ import pytest
 from dashboard_site import Site
 from fastapi.testclient import TestClient
 
-from appliance.alerts.notify.ports import TargetState
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.store.notices import NewNotice, Notices, Told, write_notices
+from appliance.notify.delivery import TargetStatus
+from appliance.store.notices import NewNotice, NoticeStore, SentMessage, write_notices
 
 T0 = 1_700_000_000.0
 
@@ -24,8 +24,8 @@ class Noticed:
         self.site = Site(folder, ManualClock(T0))
         self.site.live("gate", T0)
         self.site.raise_alert("a", T0)
-        self.notices = Notices(self.site.db)
-        self.states: tuple[TargetState, ...] = ()
+        self.notices = NoticeStore(self.site.db)
+        self.states: tuple[TargetStatus, ...] = ()
         app = create_app(
             db=self.site.db, meter=self.site.meter, root=self.site.root, config=self.site.config,
             clock=self.site.clock, targets=lambda: self.states,
@@ -58,10 +58,10 @@ def test_the_alerts_page_says_who_was_told_what_and_why_not(box: Noticed) -> Non
     box.plan("siren")
     box.plan("far", forbidden="the privacy rules of this camera forbid it")
     rows = {row.target: row for row in box.notices.of("a")}
-    said = Told(standing="unverified", severity="warning", rules=("intruder",), t=T0 + 1, audit=None)
-    box.notices.told(rows["phone"], said)
-    box.notices.trying(rows["siren"])
-    box.notices.failed(rows["siren"], "siren.lan answered 500", doubtful=True)
+    said = SentMessage(standing="unverified", severity="warning", rules=("intruder",), t=T0 + 1, audit=None)
+    box.notices.record_delivery(rows["phone"], said)
+    box.notices.begin_attempt(rows["siren"])
+    box.notices.record_failure(rows["siren"], "siren.lan answered 500", doubtful=True)
     assert box.words() == {
         "held": "Held for the cloud's verdict",
         "phone": "Told as unverified",
@@ -75,10 +75,10 @@ def test_the_alerts_page_says_who_was_told_what_and_why_not(box: Noticed) -> Non
 
 
 def test_a_target_that_fails_for_long_is_shown_and_a_short_failure_is_nobodys_business(box: Noticed) -> None:
-    box.states = (TargetState(name="phone", kind="ntfy", host="h", failing_since=T0 - 30, error="h answered 500"),)
+    box.states = (TargetStatus(name="phone", kind="ntfy", host="h", failing_since=T0 - 30, error="h answered 500"),)
     assert box.client.get("/healthz").json()["reasons"] == []
     box.states = (
-        TargetState(name="phone", kind="ntfy", host="h", failing_since=T0 - 300, error="h answered 500", waiting=2),
+        TargetStatus(name="phone", kind="ntfy", host="h", failing_since=T0 - 300, error="h answered 500", waiting=2),
     )
     said = "notify: phone cannot be told for 5 min, 2 waiting: h answered 500"
     assert said in box.client.get("/healthz").json()["reasons"]
@@ -87,7 +87,7 @@ def test_a_target_that_fails_for_long_is_shown_and_a_short_failure_is_nobodys_bu
 
 def test_the_metrics_count_what_became_of_telling_each_target(box: Noticed) -> None:
     box.states = (
-        TargetState(name="phone", kind="ntfy", host="h", told=3, withdrawn=2, waiting=1, failures=4, failing_since=T0),
+        TargetStatus(name="phone", kind="ntfy", host="h", told=3, withdrawn=2, waiting=1, failures=4, failing_since=T0),
     )
     text = box.client.get("/metrics").text
     for line in (

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.scenario import plan
+from appliance.lab.scenario import scenario_loader
 from tests.dashboard_site import Site
 
 T0 = 1_700_000_000.0
@@ -60,7 +60,7 @@ def test_a_kept_alert_says_where_it_went_and_is_listed_and_deleted(site: Site, c
     assert kept["folder"] == str(folder)
     assert (kept["truth"], kept["complete"], kept["expect"], kept["never"]) == ("right", True, 1, 0)
     assert kept["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
-    assert plan.load(folder / "walk.scenario.yaml").scenario.note == "by day"
+    assert scenario_loader.load_scenario(folder / "walk.scenario.yaml").scenario.note == "by day"
     clip = client.get(kept["clip"])
     assert (clip.headers["content-type"], len(clip.content)) == ("video/mp4", (folder / "walk.mp4").stat().st_size)
     assert client.get("/api/v1/scenarios").json()["scenarios"] == [kept]

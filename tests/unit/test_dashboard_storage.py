@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 from shelf import T0
 
-from appliance.check import _forecast, _preroll
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.site_check import _forecast, _preroll
 from appliance.store.retention import Retention
-from appliance.store.storage import Disk, StorageBook, storage_of
+from appliance.store.storage_report import Disk, StorageReportCache, read_storage
 from appliance.types import SegmentRow
 from tests.dashboard_site import Site
 
@@ -84,9 +84,9 @@ def test_days_left_by_camera_and_in_all_from_what_was_measured(site: Site) -> No
     assert cameras["gate"]["taken"]["continuous"] == 6 * GB
     assert told["scenarios_bytes"] == 1234
     # 9 GB of 50 are taken and dock stops at 5 GB: 12 GB a day into 39 GB, if the disk here is as large
-    plenty = storage_of(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 10**13))
+    plenty = read_storage(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 10**13))
     assert plenty.forecast.outlook == "age", "two days of 12 GB and 5 GB are less than 50 GB"
-    tight = storage_of(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 13 * GB + 600_000_000))
+    tight = read_storage(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 13 * GB + 600_000_000))
     assert (tight.forecast.limit, tight.forecast.days_left) == ("disk", pytest.approx(11 / 12, rel=0.01))
     of = {each.camera: each.forecast for each in tight.cameras}
     assert (of["dock"].limit, of["dock"].days_left) == ("camera_quota", pytest.approx(2 / 6, rel=0.01))
@@ -117,11 +117,11 @@ def test_what_was_deleted_is_on_the_page_in_the_api_and_in_the_metrics(site: Sit
 
 def test_many_who_ask_share_one_reckoning(site: Site) -> None:
     asked = []
-    book = StorageBook(site.db, site.root, site.config, disk=lambda root: asked.append(1) or Disk(1, 1))  # type: ignore[func-returns-value]
+    book = StorageReportCache(site.db, site.root, site.config, disk=lambda root: asked.append(1) or Disk(1, 1))  # type: ignore[func-returns-value]
     for _ in range(5):
-        book.now()
+        book.read()
     site.clock.sleep(11)
-    book.now()
+    book.read()
     assert len(asked) == 2
 
 

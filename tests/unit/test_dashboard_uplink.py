@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
-from appliance.store.edge import EdgeVerdicts
-from appliance.store.health import HealthEvents
+from appliance.store.health_events import HealthEventStore
+from appliance.store.rechecks import RecheckStore
 from appliance.types import EdgeVerdict, HealthEvent
 
 T0 = 1_700_000_000.0
@@ -66,7 +66,7 @@ def test_with_both_sides_ill_the_alert_is_there_and_says_so(site: Site, client: 
     site.link = Link(up=False, error="the broker at hub:4222: nothing answers there")
     assert "The cloud cannot be reached now." in client.get("/alerts/a").text
     site.link = Link(breaker="open", breaker_why="no worker has answered for 5 min", trips=1)
-    HealthEvents(site.db).put(
+    HealthEventStore(site.db).put(
         HealthEvent(
             id="h", camera="", kind="detector", t=T0, t_start=T0, t_end=None, reason="the detector does not answer"
         )
@@ -83,15 +83,15 @@ def test_what_the_box_itself_says_is_shown_and_changes_nothing_of_where_the_aler
 ) -> None:
     site.raise_alert("a", T0)
     site.raise_alert("b", T0)
-    edge = EdgeVerdicts(site.db)
+    edge = RecheckStore(site.db)
     for name in ("a", "b"):
-        edge.ask(name, "the cloud cannot be reached")
+        edge.begin(name, "the cloud cannot be reached")
     said = EdgeVerdict(
         decision="confirmed", confidence=0.91, reason="A second look on this box found the person again.", model="m",
         why="the cloud cannot be reached", looks=4, seen=4, score=0.8, ms=90.0,
     )  # fmt: skip
-    assert edge.judge("a", said)
-    edge.fail("b", "the cloud cannot be reached", "the detector failed")
+    assert edge.record_verdict("a", said)
+    edge.record_failure("b", "the cloud cannot be reached", "the detector failed")
     found = client.get("/api/v1/alerts/a").json()
     assert [found["alert"][name] for name in ("edge", "edge_confidence", "standing")] == [
         "confirmed",

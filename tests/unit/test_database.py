@@ -16,10 +16,10 @@ from shelf import question
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
-from appliance.escalate.outbox import Outbox
 from appliance.store import migrations
 from appliance.store.database import Database
-from appliance.store.decisions import Decisions
+from appliance.store.decisions import DecisionStore
+from appliance.uplink.outbox import Outbox
 
 
 def count_up_and_fail(db: Database) -> None:
@@ -68,8 +68,8 @@ def test_the_questions_of_an_older_file_go_on(path: Path) -> None:
     db = opened(path)
     (row,) = Outbox(db, 1e9).next_ready(10)
     assert (row.id, row.step, row.evidence, row.wait, row.until_t) == ("q", 0, "", "", None)
-    assert Decisions(db).deferred(10) == []
-    assert Decisions(db).outcomes() == []
+    assert DecisionStore(db).deferred(10) == []
+    assert DecisionStore(db).outcomes() == []
     db.close()
 
 

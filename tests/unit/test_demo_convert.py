@@ -9,8 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from appliance.demo.clip import LoopingClip
-from appliance.demo.convert import as_camera_clip
+from appliance.demo.looping_clip import LoopingClip, as_camera_clip
 from appliance.errors import SourceRefused
 
 

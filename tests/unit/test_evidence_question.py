@@ -15,18 +15,17 @@ from shelf import BOX, T0, answer, best, event, look, opened, question
 from test_evidence import Site
 
 from appliance import wire
-from appliance.alerts.evidence import EvidenceMaker
-from appliance.alerts.evidence_moments import Moment, best_moment
-from appliance.alerts.evidence_picture import CROP_SIDE_MAX, fitted, inside, picture_of, region_of
-from appliance.alerts.evidence_plan import plan
-from appliance.config import Escalation
+from appliance.config import EscalationConfig
 from appliance.errors import EvidenceError
-from appliance.store.alerts import Alerts
-from appliance.store.evidence import Evidence
+from appliance.evidence.frame_selection import EvidenceMoment, best_moment, plan_evidence
+from appliance.evidence.image_encoder import CROP_SIDE_MAX, box_in_region, crop_region, encode_image, encode_within
+from appliance.evidence.maker import EvidenceMaker
+from appliance.store.alerts import AlertStore
+from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import MediaRow
 from appliance.types import Box
 
-SETTINGS = Escalation()
+SETTINGS = EscalationConfig()
 
 
 def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -46,7 +45,7 @@ PERSON: Box = (0.5 - 20 / 1280, 0.5 - 60 / 720, 0.5 + 20 / 1280, 0.5 + 60 / 720)
 
 class TestPicture:
     def test_a_crop_shows_the_object_with_its_surroundings_and_says_where_it_is_from(self) -> None:
-        picture = picture_of("crops", SETTINGS, T0, Moment(T0, PERSON), scene())
+        picture = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, PERSON), scene())
         assert (picture.ref.kind, picture.ref.mime, picture.ref.width, picture.ref.height) == (
             "crop", "image/webp", 300, 300,
         )  # fmt: skip
@@ -62,50 +61,50 @@ class TestPicture:
         settings = SETTINGS.model_copy(update={"crop_bytes_max": bytes_max})
         for image in (scene(), noise(1280, 720), noise(64, 48)):
             for box in (PERSON, (0.0, 0.0, 1.0, 1.0), (0.9, 0.9, 1.0, 1.0), (0.5, 0.5, 0.5, 0.5)):
-                picture = picture_of("crops", settings, T0, Moment(T0, box), image)
+                picture = encode_image("crops", settings, T0, EvidenceMoment(T0, box), image)
                 assert len(picture.data) <= bytes_max
                 assert max(picture.ref.width, picture.ref.height) <= CROP_SIDE_MAX
                 assert picture.ref.bytes == len(picture.data)
 
     def test_the_quality_goes_first_and_then_the_size(self) -> None:
         image = noise(300, 300)
-        sizes = [fitted(image, 300, limit)[1].shape[0] for limit in (1_000_000, 30_000, 10_000)]
+        sizes = [encode_within(image, 300, limit)[1].shape[0] for limit in (1_000_000, 30_000, 10_000)]
         assert sizes[0] == 300 > sizes[-1]
         assert sizes == sorted(sizes, reverse=True)
         with pytest.raises(EvidenceError, match="does not fit into 30 bytes"):
-            fitted(image, 300, 30)
+            encode_within(image, 300, 30)
 
     def test_no_picture_is_made_larger(self) -> None:
         for cut in ("crops", "frame", "frames"):
-            picture = picture_of(cut, SETTINGS, T0, Moment(T0, (0.4, 0.4, 0.6, 0.6)), scene(160, 90))  # type: ignore[arg-type]
+            picture = encode_image(cut, SETTINGS, T0, EvidenceMoment(T0, (0.4, 0.4, 0.6, 0.6)), scene(160, 90))  # type: ignore[arg-type]
             assert picture.ref.width <= 160
             assert picture.ref.height <= 90
 
     def test_without_a_place_all_of_the_picture_goes_as_small(self) -> None:
-        picture = picture_of("crops", SETTINGS, T0, Moment(T0, None), scene())
+        picture = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, None), scene())
         assert (picture.ref.kind, picture.ref.box, picture.ref.region) == ("frame", None, None)
         assert picture.ref.width <= CROP_SIDE_MAX
         assert picture.ref.bytes <= SETTINGS.crop_bytes_max
 
     def test_the_whole_picture_is_bounded_too_and_tells_where_the_object_is(self) -> None:
-        picture = picture_of("frame", SETTINGS, T0, Moment(T0, PERSON), noise(1920, 1080))
+        picture = encode_image("frame", SETTINGS, T0, EvidenceMoment(T0, PERSON), noise(1920, 1080))
         assert (picture.ref.kind, picture.ref.box, picture.ref.region) == ("frame", PERSON, None)
         assert picture.ref.bytes <= SETTINGS.frame_bytes_max
 
     @pytest.mark.parametrize("box", [(0, 0, 0.02, 0.05), (0.97, 0.9, 1, 1), (0, 0, 1, 1), (0.4, 0, 0.6, 1)])
     def test_a_region_lies_in_the_picture_and_holds_the_box(self, box: Box) -> None:
-        left, top, right, bottom = region_of(box, 640, 360)
+        left, top, right, bottom = crop_region(box, 640, 360)
         assert 0 <= left <= box[0] * 640 + 1
         assert 0 <= top <= box[1] * 360 + 1
         assert box[2] * 640 - 1 <= right <= 640
         assert box[3] * 360 - 1 <= bottom <= 360
-        place = inside(box, (left / 640, top / 360, right / 640, bottom / 360))
+        place = box_in_region(box, (left / 640, top / 360, right / 640, bottom / 360))
         assert all(0 <= side <= 1 for side in place)
 
 
 class TestPlan:
     def test_each_beginning_offers_what_it_has_not_sent(self) -> None:
-        assert [plan(first, None, 0).can for first in ("facts", "crops", "frames", "clip")] == [
+        assert [plan_evidence(first, None, 0).can for first in ("facts", "crops", "frames", "clip")] == [
             ("crop", "frame", "clip"),
             ("frame", "clip"),
             ("clip",),
@@ -114,16 +113,16 @@ class TestPlan:
 
     def test_after_the_third_message_there_is_no_more(self) -> None:
         for first in ("facts", "crops", "frames", "clip"):
-            offered, step = plan(first, None, 0).can, 0
+            offered, step = plan_evidence(first, None, 0).can, 0
             while offered:
                 step += 1
-                offered = plan(first, offered[0], step).can
+                offered = plan_evidence(first, offered[0], step).can
             assert step < wire.STEPS_MAX
 
     def test_the_whole_picture_is_the_one_in_which_the_object_is_seen_best(self) -> None:
         seen = [look(T0 + n, seq=n, box=(0.2, 0.2, 0.2 + 0.1 * size, 0.9)) for n, size in enumerate((1, 4, 3))]
         assert best_moment(event(T0 + 3), seen).t == T0 + 1
-        assert best_moment(event(T0 + 3), []) == Moment(T0 + 3, BOX)
+        assert best_moment(event(T0 + 3), []) == EvidenceMoment(T0 + 3, BOX)
 
 
 @pytest.fixture
@@ -156,12 +155,12 @@ def wants(site: Site, kind: wire.Need, step: int) -> None:
     with site.db.transaction() as connection:
         connection.execute("UPDATE escalation SET state = 'sent' WHERE state = 'ready'")
     verdict = answer(decision="unsure").model_copy(update={"need": kind, "step": step})
-    assert Alerts(site.db).answer(verdict, site.clock.now()) == "more"
+    assert AlertStore(site.db).take_verdict(verdict, site.clock.now()) == "more"
     site.maker.run_once()
 
 
 def media(site: Site) -> list[MediaRow]:
-    return Evidence(site.db).media("q1")
+    return EvidenceStore(site.db).media("q1")
 
 
 def state(site: Site) -> tuple[str, int, tuple[wire.Need, ...]]:
@@ -247,9 +246,9 @@ class TestSteps:
         with site.db.transaction() as connection:
             connection.execute("UPDATE escalation SET state = 'sent' WHERE id = 'q2'")
         verdict = answer("q2", of="a2", decision="unsure").model_copy(update={"need": "clip", "step": 0})
-        Alerts(site.db).answer(verdict, T0)
+        AlertStore(site.db).take_verdict(verdict, T0)
         site.maker.run_once()
-        assert 0 < Evidence(site.db).media("q2")[-1].ref.bytes <= whole * 3 // 4
+        assert 0 < EvidenceStore(site.db).media("q2")[-1].ref.bytes <= whole * 3 // 4
 
     def test_what_the_recording_lost_is_shown_by_the_still(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site())
@@ -279,7 +278,7 @@ class TestSteps:
         with site.db.transaction() as connection:
             connection.execute("UPDATE escalation SET state = 'sent'")
         verdict = answer(decision="unsure").model_copy(update={"need": "frame", "step": 0})
-        Alerts(site.db).answer(verdict, T0)
+        AlertStore(site.db).take_verdict(verdict, T0)
         again = EvidenceMaker(site.db, site.root, site.config, site.clock)
         assert again.run_once() >= 1
         assert state(site)[:2] == ("ready", 1)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from streams import CountingTracker, NumberReader, clip
 
 from appliance import config
-from appliance.ingest.clip import Clip
-from appliance.ingest.examine import QUIET_AFTER_S, STOPPED_S, Examiner, Look
-from appliance.ingest.framing import WHOLE_EVERY_S
-from appliance.ingest.picture import upright
-from appliance.ingest.region import within
+from appliance.analysis.frame_analyzer import QUIET_AFTER_S, STOPPED_S, FrameAnalyzer, InferenceRequest
+from appliance.analysis.region_selector import WHOLE_EVERY_S
+from appliance.ingest.clip_reader import ClipReader
+from appliance.media.frames import upright_box
+from appliance.motion.region_mosaic import contained_share
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, TrackedObject
 
@@ -48,18 +48,18 @@ class Following(CountingTracker):
     ) -> tuple[TrackedObject, ...]:
         found = super().update(detections, t, planes, parts)
         places = [tuple(round(side, 2) for side in each.box) for each in found]
-        self.unsettled = tuple(each.box for each, at in zip(found, places, strict=True) if at not in self._before)
+        self.active_boxes = tuple(each.box for each, at in zip(found, places, strict=True) if at not in self._before)
         self._before = places
         return found
 
 
-def examiner(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> Examiner:
-    plan = config.Detect(fps=fps, heartbeat_s=heartbeat_s)
-    return Examiner("gate", detector or Blind(), CountingTracker(("number",)), plan)
+def examiner(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> FrameAnalyzer:
+    plan = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s)
+    return FrameAnalyzer("gate", detector or Blind(), CountingTracker(("number",)), plan)
 
 
-def looked_at(each: Examiner, times: list[float], *, frame: av.VideoFrame | None = None) -> list[float]:
-    return [t for n, t in enumerate(times) if each.due(n, t, moving(n) if frame is None else frame)]
+def looked_at(each: FrameAnalyzer, times: list[float], *, frame: av.VideoFrame | None = None) -> list[float]:
+    return [t for n, t in enumerate(times) if each.select(n, t, moving(n) if frame is None else frame)]
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,15 @@ def test_a_low_rate_does_not_stretch_the_heartbeat() -> None:
 def test_movement_after_quiet_is_looked_at_at_once() -> None:
     each = examiner(heartbeat_s=30)
     looked_at(each, [n / 10 for n in range(100)], frame=STILL)
-    look = each.due(100, 10.0, moving(1))
+    look = each.select(100, 10.0, moving(1))
     assert look is not None
     assert look.priority > 0
 
 
 def test_as_long_as_something_is_followed_frames_are_due_though_nothing_moves() -> None:
-    each = Examiner("gate", NumberReader(), CountingTracker(("number",)), config.Detect(fps=5, heartbeat_s=30))
+    each = FrameAnalyzer(
+        "gate", NumberReader(), CountingTracker(("number",)), config.DetectConfig(fps=5, heartbeat_s=30)
+    )
     seen = [each.examine(n, n / 5, STILL) for n in range(100)]
     assert all(seen)
 
@@ -106,13 +108,13 @@ def test_as_long_as_something_is_followed_frames_are_due_though_nothing_moves() 
 def test_a_detector_that_fails_is_not_an_empty_yard_and_does_not_reach_the_tracker() -> None:
     detector = NumberReader(fail=lambda n: True)
     tracker = CountingTracker(detector.labels)
-    each = Examiner("gate", detector, tracker, config.Detect())
+    each = FrameAnalyzer("gate", detector, tracker, config.DetectConfig())
     assert each.examine(0, 0.0, moving(0)) == FrameBoxes(camera="gate", seq=0, frame=0, t=0.0, looked=False)
     assert tracker.times == []
 
 
 def test_numbers_are_rounded_for_the_wire() -> None:
-    each = Examiner("gate", NumberReader(), CountingTracker(("number",)), config.Detect())
+    each = FrameAnalyzer("gate", NumberReader(), CountingTracker(("number",)), config.DetectConfig())
     found = each.examine(7, 1.4, av.VideoFrame.from_ndarray(picture(123), format="rgb24").reformat(format="yuv420p"))
     assert found is not None
     assert found.objects == (TrackedObject(track=1, label="number", score=0.988, box=(0.123, 0.1, 0.1231, 0.2)),)
@@ -124,18 +126,18 @@ def test_the_same_footage_gives_the_same_boxes_also_in_the_split_form(tmp_path: 
 
     def whole() -> list[FrameBoxes]:
         each = examiner(detector=NumberReader())
-        with Clip(str(path)) as footage:
-            return [boxes for f in footage.frames() if (boxes := each.examine(f.index, f.t, f.picture))]
+        with ClipReader(str(path)) as footage:
+            return [boxes for f in footage.frames() if (boxes := each.examine(f.index, f.t, f.av_frame))]
 
     def split() -> list[FrameBoxes]:
         detector = NumberReader()
         each = examiner(detector=detector)
         out = []
-        with Clip(str(path)) as footage:
+        with ClipReader(str(path)) as footage:
             for f in footage.frames():
-                look = each.due(f.index, f.t, f.picture)
+                look = each.select(f.index, f.t, f.av_frame)
                 if look is not None:
-                    out.append(each.result(look, detector.detect([each.picture(look)])[0]))
+                    out.append(each.result(look, detector.detect([each.detector_input(look)])[0]))
         return out
 
     assert whole() == whole() == split()
@@ -183,20 +185,24 @@ def yard(*spots: tuple[int, int], size: tuple[int, int] = (1280, 704)) -> av.Vid
     return av.VideoFrame.from_ndarray(luma, format="yuv420p")
 
 
-def walked(each: Examiner, spotter: Spotter, seconds: float, *others: tuple[int, int]) -> list[tuple[Look, FrameBoxes]]:
+def walked(
+    each: FrameAnalyzer, spotter: Spotter, seconds: float, *others: tuple[int, int]
+) -> list[tuple[InferenceRequest, FrameBoxes]]:
     """Somebody walks to the right, 5 looks a second; `others` stand there."""
     taken = []
     for n in range(round(5 * seconds)):
-        look = each.due(n, n / 5, yard((300 + 8 * n, 300), *others))
+        look = each.select(n, n / 5, yard((300 + 8 * n, 300), *others))
         if look is not None:
-            taken.append((look, each.result(look, spotter.detect([each.picture(look)])[0])))
+            taken.append((look, each.result(look, spotter.detect([each.detector_input(look)])[0])))
     return taken
 
 
-def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[Examiner, Spotter]:
+def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[FrameAnalyzer, Spotter]:
     spotter = Spotter()
     spotter.labels = (label,)
-    return Examiner("gate", spotter, Following(spotter.labels), config.Detect(fps=5, heartbeat_s=heartbeat_s)), spotter
+    return FrameAnalyzer(
+        "gate", spotter, Following(spotter.labels), config.DetectConfig(fps=5, heartbeat_s=heartbeat_s)
+    ), spotter
 
 
 def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
@@ -229,7 +235,7 @@ def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
 def test_a_detector_to_which_a_part_costs_as_much_is_shown_the_whole() -> None:
     each, spotter = spotting()
     spotter.shape_step = 0
-    each = Examiner("gate", spotter, Following(spotter.labels), config.Detect())
+    each = FrameAnalyzer("gate", spotter, Following(spotter.labels), config.DetectConfig())
     assert all(look.mosaic is None for look, _ in walked(each, spotter, 3))
 
 
@@ -239,21 +245,21 @@ def test_where_all_moves_the_whole_is_shown() -> None:
         rows = [
             ((200 + 300 * k) + (8 * n if row % 2 else -8 * n), 40 + 200 * row) for k in range(4) for row in range(4)
         ]
-        look = each.due(n, n / 5, yard(*rows))
+        look = each.select(n, n / 5, yard(*rows))
         assert look is not None
         assert look.mosaic is None
-        each.result(look, spotter.detect([each.picture(look)])[0])
+        each.result(look, spotter.detect([each.detector_input(look)])[0])
 
 
 def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next() -> None:
     each, spotter = spotting()
     walked(each, spotter, 2.2)
-    look = each.due(11, 2.2, yard((388, 300)))
+    look = each.select(11, 2.2, yard((388, 300)))
     assert look is not None
     assert look.mosaic is not None
     cut = Detections(np.array([[0.9, 0.4, 1.0, 0.6]], np.float32), np.array([0.9], np.float32), np.zeros(1, np.int32))
     assert each.result(look, cut).objects == ()
-    following = each.due(12, 2.4, yard((396, 300)))
+    following = each.select(12, 2.4, yard((396, 300)))
     assert following is not None
     assert following.mosaic is None
 
@@ -261,13 +267,13 @@ def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next
 def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> None:
     each, spotter = spotting()
     walked(each, spotter, 2.2)
-    look = each.due(11, 2.2, yard((388, 300)))
+    look = each.select(11, 2.2, yard((388, 300)))
     assert look is not None
     each.result(look, None)
-    whole = each.due(12, 2.4, yard((396, 300)))
+    whole = each.select(12, 2.4, yard((396, 300)))
     assert whole is not None
     assert whole.mosaic is None
-    later = [each.due(n, n / 5, yard((300 + 8 * n, 300))) for n in range(13, 17)]  # nobody has looked at `whole`
+    later = [each.select(n, n / 5, yard((300 + 8 * n, 300))) for n in range(13, 17)]  # nobody has looked at `whole`
     assert any(each is not None and each.mosaic is None for each in later)
 
 
@@ -279,9 +285,9 @@ def test_what_rests_is_looked_at_rarely(label: str, at_first_s: float, every_s: 
     each, spotter = spotting(label, heartbeat_s=4.0)
     times = []
     for n in range(300):
-        look = each.due(n, n / 5, yard((300, 300)))
+        look = each.select(n, n / 5, yard((300, 300)))
         if look is not None:
-            each.result(look, spotter.detect([each.picture(look)])[0])
+            each.result(look, spotter.detect([each.detector_input(look)])[0])
             times.append(look.t)
     early = [t for t in times if 2 * QUIET_AFTER_S < t <= STOPPED_S]
     assert len(early) == pytest.approx((STOPPED_S - 2 * QUIET_AFTER_S) / at_first_s, abs=1)
@@ -296,14 +302,14 @@ def test_when_all_have_gone_nothing_is_looked_at_that_was_seen_a_moment_ago() ->
     walked(each, spotter, 3)
     looks = []
     for n in range(15, 60):
-        look = each.due(n, n / 5, yard())
+        look = each.select(n, n / 5, yard())
         if look is not None:
-            each.result(look, spotter.detect([each.picture(look)])[0])
+            each.result(look, spotter.detect([each.detector_input(look)])[0])
             looks.append(look)
     assert looks[0].t == 3.0, "that somebody is gone is movement, too"
     last = max(look.t for look in looks if look.priority > 0)
     assert all(look.t - last >= WHOLE_EVERY_S for look in looks if look.t > last)
-    back = each.due(60, 12.0, yard((420, 300)))
+    back = each.select(60, 12.0, yard((420, 300)))
     assert back is not None, "who comes back is looked at at once"
 
 
@@ -313,9 +319,9 @@ def test_two_who_walk_far_apart_are_shown_side_by_side() -> None:
     sides: set[int] = set()
     for n in range(15):
         places = (60 + 8 * n, 300), (1180 - 8 * n, 500)
-        look = each.due(n, n / 5, yard(*places))
+        look = each.select(n, n / 5, yard(*places))
         assert look is not None
-        boxes = each.result(look, spotter.detect([each.picture(look)])[0])
+        boxes = each.result(look, spotter.detect([each.detector_input(look)])[0])
         sides.add(1 if look.mosaic is None else len(look.mosaic.tiles))
         if n > 1:
             found = sorted(found.box for found in boxes.objects)
@@ -337,24 +343,24 @@ def test_where_more_than_three_people_walk_the_whole_is_shown(label: str, parts:
 def test_a_parked_car_is_shown_wholly_or_not_at_all() -> None:
     spotter = Spotter()
     spotter.labels = ("car",)
-    each = Examiner("gate", spotter, Tracker(spotter.labels), config.Detect(fps=5))
+    each = FrameAnalyzer("gate", spotter, Tracker(spotter.labels), config.DetectConfig(fps=5))
     taken = walked(each, spotter, 12, (520, 390), (700, 470))
     assert any(look.mosaic is not None and look.t > 8 for look, _ in taken)
     for look, boxes in taken:
         assert len(boxes.objects) == 3 or look.t < 1
         for part in look.mosaic.parts if look.mosaic is not None else ():
             for x, y in ((520, 390), (700, 470)):
-                share = within((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), part)
+                share = contained_share((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), part)
                 assert share == 0 or share > 0.99, look
 
 
 @pytest.mark.parametrize("turns", range(-3, 4))
 def test_boxes_turn_with_the_picture_and_back(turns: int) -> None:
     box = (0.1, 0.2, 0.4, 0.9)
-    assert upright(upright(box, turns), -turns) == pytest.approx(box)
+    assert upright_box(upright_box(box, turns), -turns) == pytest.approx(box)
     mark = np.zeros((10, 10), int)
     mark[2:9, 1:4] = 1
-    x1, y1, x2, y2 = (round(10 * side) for side in upright(box, turns))
+    x1, y1, x2, y2 = (round(10 * side) for side in upright_box(box, turns))
     turned = np.zeros((10, 10), int)
     turned[y1:y2, x1:x2] = 1
     assert (turned == np.rot90(mark, turns)).all()

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from shelf import T0
 
-from appliance.export.coco import files
-from appliance.export.moments import backgrounds, drawn, labelled
-from appliance.export.sample import Drawn, Exported, Sample
-from appliance.export.yolo import data_yaml, label_text
+from appliance.lab.export.export_folder import ExportedAlert, ExportSample, LabelledBox
+from appliance.lab.export.export_formats import coco_files, yolo_data_yaml, yolo_label_text
+from appliance.lab.export.export_images import choose_backgrounds, choose_labelled, labels_in
 from appliance.types import FrameBoxes, TrackedObject
 
 LABELS = ("person", "car")
@@ -28,39 +27,39 @@ def times(found: list[FrameBoxes]) -> list[float]:
 
 def test_pictures_are_spread_over_the_alert_first_and_last_among_them() -> None:
     looks = [look(n / 5, (1, "person")) for n in range(51)]
-    assert times(labelled(looks, [1], LABELS, 6)) == [0, 2, 4, 6, 8, 10]
-    assert times(labelled(looks, [1], LABELS, 1)) == [0]
-    assert times(labelled(looks[:3], [1], LABELS, 6)) == [0, 0.2, 0.4]
+    assert times(choose_labelled(looks, [1], LABELS, 6)) == [0, 2, 4, 6, 8, 10]
+    assert times(choose_labelled(looks, [1], LABELS, 1)) == [0]
+    assert times(choose_labelled(looks[:3], [1], LABELS, 6)) == [0, 0.2, 0.4]
 
 
 def test_a_picture_in_which_one_of_them_was_lost_is_passed_over() -> None:
     looks = [look(0, (1, "person"), (2, "person")), look(1, (1, "person")), look(2, (1, "person"), (2, "person"))]
-    assert times(labelled(looks, [1, 2], LABELS, 9)) == [0, 2]
+    assert times(choose_labelled(looks, [1, 2], LABELS, 9)) == [0, 2]
 
 
 def test_a_picture_with_somebody_else_is_second_choice_and_then_has_their_box_too() -> None:
     alone, crowd = look(0, (1, "person")), look(1, (1, "person"), (9, "car"))
-    assert times(labelled([alone, crowd], [1], LABELS, 9)) == [0]
-    (only,) = labelled([crowd], [1], LABELS, 9)
-    assert [(each.label, each.flagged) for each in drawn(only, [1], LABELS)] == [("person", True), ("car", False)]
-    assert [each.label for each in drawn(only, [1], ("car",))] == ["car"]
+    assert times(choose_labelled([alone, crowd], [1], LABELS, 9)) == [0]
+    (only,) = choose_labelled([crowd], [1], LABELS, 9)
+    assert [(each.label, each.flagged) for each in labels_in(only, [1], LABELS)] == [("person", True), ("car", False)]
+    assert [each.label for each in labels_in(only, [1], ("car",))] == ["car"]
 
 
 def test_a_background_holds_nothing_that_should_have_a_label() -> None:
     looks = [look(0, (1, "person")), look(1, (1, "person"), (9, "car")), look(2, (9, "car")), look(3, (1, "person"))]
-    assert times(backgrounds(looks, [1], LABELS, 9)) == [0, 3]
-    assert times(backgrounds(looks, [1], ("person",), 9)) == [0, 1, 3], "cars have no label in this export"
+    assert times(choose_backgrounds(looks, [1], LABELS, 9)) == [0, 3]
+    assert times(choose_backgrounds(looks, [1], ("person",), 9)) == [0, 1, 3], "cars have no label in this export"
 
 
 def test_files_of_both_formats_name_the_same_boxes() -> None:
-    box = Drawn(label="car", track=4, score=0.7, box=(0.25, 0.5, 0.75, 1.0), flagged=True)
-    sample = Sample(file="a.jpg", t=T0, width=200, height=100, drawn=(box,))
-    one = Exported(alert="a", camera="gate", t_start=T0, review="reviewed", split="train", samples=(sample,))
-    assert label_text(sample, LABELS) == b"1 0.500000 0.750000 0.500000 0.500000\n"
-    assert label_text(sample.model_copy(update={"drawn": ()}), LABELS) == b""
-    assert b'"bbox": [\n    50.0,\n    50.0,\n    100.0,\n    50.0\n   ]' in files([one], LABELS, "s")[str(TRAIN)]
-    assert b'"annotations": []' in files([one], LABELS, "s")["annotations/instances_val.json"]
-    assert b"names:\n  0: person\n  1: car\n" in data_yaml(LABELS)
+    box = LabelledBox(label="car", track=4, score=0.7, box=(0.25, 0.5, 0.75, 1.0), flagged=True)
+    sample = ExportSample(file="a.jpg", t=T0, width=200, height=100, drawn=(box,))
+    one = ExportedAlert(alert="a", camera="gate", t_start=T0, review="reviewed", split="train", samples=(sample,))
+    assert yolo_label_text(sample, LABELS) == b"1 0.500000 0.750000 0.500000 0.500000\n"
+    assert yolo_label_text(sample.model_copy(update={"drawn": ()}), LABELS) == b""
+    assert b'"bbox": [\n    50.0,\n    50.0,\n    100.0,\n    50.0\n   ]' in coco_files([one], LABELS, "s")[str(TRAIN)]
+    assert b'"annotations": []' in coco_files([one], LABELS, "s")["annotations/instances_val.json"]
+    assert b"names:\n  0: person\n  1: car\n" in yolo_data_yaml(LABELS)
 
 
 TRAIN = Path("annotations/instances_train.json")

@@ -98,10 +98,10 @@ def test_a_guess_keeps_no_camera_awake() -> None:
     film = Film()
     for step in range(2):
         film.show((0.2 + 0.02 * step, 0.45))
-        assert film.tracker.unsettled == ()
-        assert not film.tracker.unconfirmed
+        assert film.tracker.active_boxes == ()
+        assert not film.tracker.has_unconfirmed
     film.show((0.24, 0.45))
-    assert film.tracker.unsettled
+    assert film.tracker.active_boxes
 
 
 def test_where_nobody_looked_a_guess_waits() -> None:

@@ -15,9 +15,9 @@ from streams import clip
 
 from appliance.clock import ManualClock
 from appliance.errors import SourceError
-from appliance.ingest.clip import Clip, picture_size
-from appliance.ingest.file import FileSource, clip_path
-from appliance.ingest.picture import Pictures
+from appliance.ingest.clip_reader import ClipReader, frame_size
+from appliance.ingest.file_source import FileSource, clip_path
+from appliance.media.frames import FrameConverter
 
 
 def test_a_url_may_be_absolute_relative_escaped_or_really_called_so(
@@ -37,17 +37,17 @@ def test_a_url_may_be_absolute_relative_escaped_or_really_called_so(
 
 
 def test_a_replay_counts_from_the_first_frame_and_every_frame_is_the_right_one(tmp_path: Path) -> None:
-    with Clip(str(clip(tmp_path / "c.mp4", 25, b_frames=2))) as footage:
+    with ClipReader(str(clip(tmp_path / "c.mp4", 25, b_frames=2))) as footage:
         frames = list(footage.frames())
     assert [frame.index for frame in frames] == list(range(25))
     assert [frame.t for frame in frames] == pytest.approx([n / 10 for n in range(25)])
-    assert [number(Pictures().bgr(frame.picture, (320, 240))) for frame in frames] == list(range(25))
+    assert [number(FrameConverter().bgr(frame.av_frame, (320, 240))) for frame in frames] == list(range(25))
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "flv", "ts", "h264"])
 def test_every_container_gives_the_same_frames(tmp_path: Path, suffix: str) -> None:
-    with Clip(str(clip(tmp_path / f"c.{suffix}", 12))) as footage:
-        found = [(frame.t, number(Pictures().bgr(frame.picture, (320, 240)))) for frame in footage.frames()]
+    with ClipReader(str(clip(tmp_path / f"c.{suffix}", 12))) as footage:
+        found = [(frame.t, number(FrameConverter().bgr(frame.av_frame, (320, 240)))) for frame in footage.frames()]
     assert [n for _, n in found] == list(range(12))
     # A raw stream has no time stamps: FFmpeg takes it to run at 25 frames a second.
     assert [t for t, _ in found] == pytest.approx([n / (25 if suffix == "h264" else 10) for n in range(12)], abs=0.002)
@@ -112,7 +112,7 @@ def test_a_paced_clip_stops_when_told_to(tmp_path: Path) -> None:
 def test_what_is_not_a_video_is_refused_in_one_sentence(tmp_path: Path, make: object, reason: str) -> None:
     path = tmp_path / "clip.mp4"
     make(path)  # type: ignore[operator]
-    with pytest.raises(SourceError, match=reason) as caught, Clip(str(path)) as footage:
+    with pytest.raises(SourceError, match=reason) as caught, ClipReader(str(path)) as footage:
         list(footage.frames())
     assert str(caught.value).count("\n") == 0
 
@@ -121,7 +121,7 @@ def test_a_playlist_cannot_make_the_box_call_another_one(tmp_path: Path) -> None
     """A clip is one file: no protocol but `file` is ever opened for it."""
     path = tmp_path / "list.m3u8"
     path.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:1/a.ts\n#EXT-X-ENDLIST\n")
-    with pytest.raises(SourceError), Clip(str(path)) as footage:
+    with pytest.raises(SourceError), ClipReader(str(path)) as footage:
         list(footage.frames())
 
 
@@ -132,14 +132,14 @@ def test_sound_alone_is_no_video(tmp_path: Path) -> None:
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), layout="mono")
         frame.sample_rate = 8000
         out.mux(stream.encode(frame))
-    with pytest.raises(SourceError, match="holds no video"), Clip(str(path)):
+    with pytest.raises(SourceError, match="holds no video"), ClipReader(str(path)):
         pass
 
 
 def test_a_clip_cut_short_gives_what_is_there(tmp_path: Path) -> None:
     whole = clip(tmp_path / "c.mkv", 40).read_bytes()
     (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) // 2])
-    with Clip(str(tmp_path / "cut.mkv")) as footage:
+    with ClipReader(str(tmp_path / "cut.mkv")) as footage:
         assert 10 <= len(list(footage.frames())) < 40
 
 
@@ -148,7 +148,7 @@ def test_damage_in_the_middle_is_skipped_and_counted(tmp_path: Path) -> None:
     middle = len(data) // 3
     data[middle : middle + 4000] = os.urandom(4000)
     (tmp_path / "damaged.ts").write_bytes(data)
-    with Clip(str(tmp_path / "damaged.ts")) as footage:
+    with ClipReader(str(tmp_path / "damaged.ts")) as footage:
         frames = list(footage.frames())
     assert 30 < len(frames) <= 60
     assert all(a.t < b.t for a, b in itertools.pairwise(frames))
@@ -164,7 +164,7 @@ def test_a_phone_clip_stands_upright(tmp_path: Path) -> None:
             if packet.size:
                 packet.stream = stream
                 out.mux(packet)
-    with Clip(str(tmp_path / "turned.mp4")) as footage:
+    with ClipReader(str(tmp_path / "turned.mp4")) as footage:
         frame = next(iter(footage.frames()))
-        assert picture_size(frame) == (240, 320)
-        assert Pictures().bgr(frame.picture, (240, 320)).shape == (320, 240, 3)
+        assert frame_size(frame) == (240, 320)
+        assert FrameConverter().bgr(frame.av_frame, (240, 320)).shape == (320, 240, 3)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.ingest.gate import BAR_MAX, BAR_MIN, CELLS_MAX, Gate, Motion
-from appliance.ingest.picture import SKETCH_MAX, Pictures
+from appliance.media.frames import MOTION_WIDTH_MAX, FrameConverter
+from appliance.motion.motion_gate import CELLS_MAX, THRESHOLD_MAX, THRESHOLD_MIN, Motion, MotionGate
 
 RNG = np.random.default_rng(1)
 YARD = RNG.integers(40, 200, (90, 160)).astype(np.uint8)
@@ -27,22 +27,22 @@ def plane(*, noise: float = 0.0, light: int = 0, walker: int | None = None) -> N
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 
-def settled(gate: Gate, count: int = 60, **scene: float) -> Gate:
+def settled(gate: MotionGate, count: int = 60, **scene: float) -> MotionGate:
     for _ in range(count):
         gate.measure(plane(**scene))  # type: ignore[arg-type]
     return gate
 
 
 def test_the_first_picture_is_all_new() -> None:
-    assert Gate().measure(plane()).priority == 1.0
+    assert MotionGate().measure(plane()).priority == 1.0
 
 
 def test_a_still_scene_scores_nothing() -> None:
-    assert settled(Gate()).measure(plane()).priority == 0.0
+    assert settled(MotionGate()).measure(plane()).priority == 0.0
 
 
 def test_a_person_scores_more_than_nothing_and_a_crowd_more_than_a_person() -> None:
-    gate = settled(Gate())
+    gate = settled(MotionGate())
     one = gate.measure(plane(walker=20)).priority
     crowd = plane(walker=60)
     crowd[:, 80:] = 20
@@ -50,25 +50,25 @@ def test_a_person_scores_more_than_nothing_and_a_crowd_more_than_a_person() -> N
 
 
 def test_a_slow_walker_is_never_lost() -> None:
-    gate = settled(Gate(), noise=2.0)
+    gate = settled(MotionGate(), noise=2.0)
     scores = [gate.measure(plane(noise=2.0, walker=10 + n // 2)).priority for n in range(200)]
     assert min(scores) > 0
 
 
 def test_sensor_noise_is_learned_and_a_person_is_still_seen_in_it() -> None:
-    gate = settled(Gate(), noise=12.0)
+    gate = settled(MotionGate(), noise=12.0)
     quiet = [gate.measure(plane(noise=12.0)).priority for _ in range(50)]
     assert np.mean(quiet) < 0.01
     assert gate.measure(plane(noise=12.0, walker=70)).priority > 0
 
 
 def test_a_cloud_over_the_whole_yard_is_no_movement() -> None:
-    assert settled(Gate()).measure(plane(light=-25)).priority == 0.0
+    assert settled(MotionGate()).measure(plane(light=-25)).priority == 0.0
 
 
 def test_no_place_can_be_taught_to_see_nothing() -> None:
     """A branch waves for a minute of looks; a person who comes to stand right there is still movement."""
-    gate = Gate()
+    gate = MotionGate()
     for n in range(300):
         waving = plane()
         waving[40:70, 60:76] = 30 if n % 2 else 220
@@ -94,7 +94,7 @@ class Yard:
         rough = self.rng.integers(60, 150, (height // 40, width // 40)).astype(np.float32)
         self.ground = cv2.resize(rough, (width, height), interpolation=cv2.INTER_LINEAR)
         self.noise = noise
-        self.pictures = Pictures()
+        self.pictures = FrameConverter()
         self._grain = self.rng.normal(0, 1, (height + 64, width + 64)).astype(np.float32)
 
     def shot(self, draw: Draw = nothing, n: int = 0, *, gain: float = 1.0) -> NDArray[np.uint8]:
@@ -105,9 +105,9 @@ class Yard:
         picture = picture * np.float32(gain) + self.noise * self._grain[y : y + height, x : x + width]
         luma = np.clip(picture, 0, 255).astype(np.uint8)
         grey = np.concatenate([luma, np.full((height // 2, width), 128, np.uint8)])
-        return self.pictures.sketch(av.VideoFrame.from_ndarray(grey, format="yuv420p"))
+        return self.pictures.motion_plane(av.VideoFrame.from_ndarray(grey, format="yuv420p"))
 
-    def lived(self, gate: Gate, seconds: float, draw: Draw = nothing, **how: float) -> list[Motion]:
+    def lived(self, gate: MotionGate, seconds: float, draw: Draw = nothing, **how: float) -> list[Motion]:
         return [gate.measure(self.shot(draw, n, **how)) for n in range(round(seconds * LOOKS_PER_S))]
 
 
@@ -161,7 +161,7 @@ def insects(picture: NDArray[np.float32], n: int) -> None:
 @pytest.mark.parametrize(("width", "height"), [(1920, 1080), (1280, 720), (768, 576), (640, 360), (352, 288)])
 def test_somebody_tiny_and_far_away_is_a_reason_whatever_the_resolution(width: int, height: int) -> None:
     """8 x 16 pixels of 1080p."""
-    yard, gate = Yard(width, height), Gate()
+    yard, gate = Yard(width, height), MotionGate()
     assert seen(yard.lived(gate, 6)[-15:]) < 0.1
     tiny = walker(max(2, width // 240), max(3, height * 16 // 1080), x=width // 3, y=height // 2, step=width / 640)
     motions = yard.lived(gate, 4, tiny)
@@ -176,14 +176,14 @@ def test_somebody_tiny_and_far_away_is_a_reason_whatever_the_resolution(width: i
 def test_a_sketch_is_small_whatever_the_camera(width: int) -> None:
     frame = av.VideoFrame.from_ndarray(np.full((54, width, 3), 90, np.uint8), format="bgr24")
     for form in ("yuv420p", "bgr24"):
-        made = Pictures().sketch(frame.reformat(format=form))
-        assert made.shape[1] <= SKETCH_MAX
-        assert Gate().measure(made) == Motion(1.0, whole=True)
-    assert CELLS_MAX < SKETCH_MAX
+        made = FrameConverter().motion_plane(frame.reformat(format=form))
+        assert made.shape[1] <= MOTION_WIDTH_MAX
+        assert MotionGate().measure(made) == Motion(1.0, whole=True)
+    assert CELLS_MAX < MOTION_WIDTH_MAX
 
 
 def test_regions_say_where_it_moves_and_the_greater_one_comes_first() -> None:
-    yard, gate = Yard(), Gate()
+    yard, gate = Yard(), MotionGate()
     yard.lived(gate, 4)
     two = both(walker(30, 80, x=200, y=300), walker(120, 160, x=900, y=400))
     found = yard.lived(gate, 1, two)[-1].regions
@@ -195,7 +195,7 @@ def test_regions_say_where_it_moves_and_the_greater_one_comes_first() -> None:
 
 @pytest.mark.parametrize("gain", [0.5, 0.75, 1.35, 1.8])
 def test_an_exposure_step_is_a_change_of_the_whole_and_learnt_within_two_seconds(gain: float) -> None:
-    yard, gate = Yard(), Gate()
+    yard, gate = Yard(), MotionGate()
     yard.lived(gate, 6)
     motions = yard.lived(gate, 6, gain=gain)
     assert motions[0].whole or (0.7 < gain < 1.4 and motions[0].priority > 0.1), "one look at all of it, or at much"
@@ -204,7 +204,7 @@ def test_an_exposure_step_is_a_change_of_the_whole_and_learnt_within_two_seconds
 
 
 def test_an_infrared_switch_is_a_change_of_the_whole_and_somebody_in_the_dark_is_seen_right_after() -> None:
-    yard, gate = Yard(), Gate()
+    yard, gate = Yard(), MotionGate()
     yard.lived(gate, 6)
     yard.ground = cv2.GaussianBlur(255 - yard.ground, (0, 0), 20) * 0.5
     yard.noise = 6.0
@@ -215,7 +215,7 @@ def test_an_infrared_switch_is_a_change_of_the_whole_and_somebody_in_the_dark_is
 
 
 def test_a_camera_that_is_turned_is_learnt_and_one_that_shakes_is_never_blind() -> None:
-    yard, gate = Yard(), Gate()
+    yard, gate = Yard(), MotionGate()
     yard.lived(gate, 6)
     still = yard.ground
     yard.ground = np.roll(still, 400, axis=1)
@@ -233,11 +233,11 @@ def test_a_camera_that_is_turned_is_learnt_and_one_that_shakes_is_never_blind() 
     "weather", [rain(60, 15), rain(200, 9), snow(250), insects], ids=["rain", "heavy", "snow", "insects"]
 )
 def test_weather_raises_the_bar_and_never_closes_the_gate(weather: Draw) -> None:
-    yard, gate = Yard(640, 360), Gate()
+    yard, gate = Yard(640, 360), MotionGate()
     yard.lived(gate, 4)
-    assert gate.bar == pytest.approx(BAR_MIN, abs=2)
+    assert gate.threshold == pytest.approx(THRESHOLD_MIN, abs=2)
     yard.lived(gate, 20, weather)
-    assert BAR_MIN < gate.bar <= BAR_MAX
+    assert THRESHOLD_MIN < gate.threshold <= THRESHOLD_MAX
     alone = yard.lived(gate, 10, weather)
     visited = yard.lived(gate, 5, both(weather, walker(20, 50, x=200, y=150)))
     assert seen(visited[1:]) == 1, "whoever walks through it is seen at once, and all the time"
@@ -251,14 +251,14 @@ def test_weather_raises_the_bar_and_never_closes_the_gate(weather: Draw) -> None
 
 
 def test_noise_at_dusk_is_learnt_and_a_small_person_still_seen() -> None:
-    yard, gate = Yard(noise=14.0), Gate()
+    yard, gate = Yard(noise=14.0), MotionGate()
     assert seen(yard.lived(gate, 12)[-40:]) < 0.1
     assert seen(yard.lived(gate, 4, walker(16, 40))[2:]) > 0.9
 
 
 def test_what_an_encoder_makes_anew_and_leaves_is_no_movement() -> None:
     """Blocks that pop with a key frame and stay as they are: seen once or twice, then known."""
-    yard, gate = Yard(), Gate()
+    yard, gate = Yard(), MotionGate()
 
     def popped(picture: NDArray[np.float32], n: int) -> None:
         rng = np.random.default_rng(n // 10)
@@ -270,11 +270,11 @@ def test_what_an_encoder_makes_anew_and_leaves_is_no_movement() -> None:
 
 
 def test_to_peek_tells_the_same_and_teaches_nothing() -> None:
-    yard, gate, other = Yard(), Gate(), Gate()
+    yard, gate, other = Yard(), MotionGate(), MotionGate()
     for n in range(40):
         shot = yard.shot(walker(20, 50) if n > 25 else nothing, n)
-        told = gate.peek(shot)
-        assert told == gate.peek(shot) == pytest.approx(gate.measure(shot).priority)
+        told = gate.peek_priority(shot)
+        assert told == gate.peek_priority(shot) == pytest.approx(gate.measure(shot).priority)
         assert other.measure(shot).priority == pytest.approx(told)
 
 
@@ -282,8 +282,8 @@ def test_an_eager_gate_waits_for_no_evidence_in_rain_either() -> None:
     """For a camera whose owner wants no delay (detect.latency: lowest): somebody small counts in the first picture."""
     first = {}
     for eager in (False, True):
-        yard, gate = Yard(640, 360), Gate(eager=eager)
+        yard, gate = Yard(640, 360), MotionGate(eager=eager)
         yard.lived(gate, 20, rain(200, 9))
         first[eager] = [motion.priority > 0 for motion in yard.lived(gate, 6, walker(4, 8, x=300, y=200))].index(True)
-        assert (gate.bar == BAR_MIN) == eager
+        assert (gate.threshold == THRESHOLD_MIN) == eager
     assert first[True] == 0 < first[False]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.rules.geometry import LEFT, RIGHT, Polygon, at_picture_edge, crossing, foot, lean
+from appliance.rules.polygon_geometry import LEFT, RIGHT, Polygon, at_frame_edge, crossing, foot, signed_area
 from appliance.types import Point
 
 SQUARE = Polygon([(0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8)])
@@ -66,7 +66,7 @@ def test_the_distance_to_the_edge_is_in_picture_heights() -> None:
 
 def test_left_is_left_of_the_screen_when_walking_up_it() -> None:
     up = ((0.5, 0.8), (0.5, 0.2))
-    assert lean((0.2, 0.5), *up) < 0
+    assert signed_area((0.2, 0.5), *up) < 0
     assert crossing((0.2, 0.5), (0.8, 0.5), *up) == RIGHT
     assert crossing((0.8, 0.5), (0.2, 0.5), *up) == LEFT
 
@@ -85,9 +85,9 @@ def test_a_step_over_the_very_end_of_the_segment_crosses_it() -> None:
 
 
 def test_an_object_at_the_border_of_the_picture_may_be_leaving_it() -> None:
-    assert at_picture_edge((0.0, 0.4, 0.1, 0.6))
-    assert at_picture_edge((0.4, 0.6, 0.5, 0.995))
-    assert not at_picture_edge((0.4, 0.6, 0.5, 0.9))
+    assert at_frame_edge((0.0, 0.4, 0.1, 0.6))
+    assert at_frame_edge((0.4, 0.6, 0.5, 0.995))
+    assert not at_frame_edge((0.4, 0.6, 0.5, 0.9))
 
 
 @given(star_polygons(), st.floats(0, 1), st.data())
@@ -128,8 +128,8 @@ def test_stepping_back_crosses_back(start: Point, end: Point, a: Point, b: Point
 @given(point, point, point, point)
 def test_turning_the_line_around_swaps_left_and_right(start: Point, end: Point, a: Point, b: Point) -> None:
     assume(a != b)
-    assume(lean(start, a, b) != 0)
-    assume(lean(end, a, b) != 0)
+    assume(signed_area(start, a, b) != 0)
+    assume(signed_area(end, a, b) != 0)
     assert crossing(start, end, a, b) == -crossing(start, end, b, a)
 
 

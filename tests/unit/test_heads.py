@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.detect import heads, labels
-from appliance.detect.heads import Answer, UnknownLayout
-from appliance.detect.labels import COCO_80
-from appliance.detect.suppress import suppress, tidy
+from appliance.detect import class_labels, heads
+from appliance.detect.class_labels import COCO_80
+from appliance.detect.heads import TrialOutput, UnknownLayout
+from appliance.detect.nms import filter_and_sort, non_maximum_suppression
 from appliance.errors import ModelError
 from appliance.types import Detections
 
 
-def answer(*shapes: tuple[int, ...], size: int = 416, sizes_input: str = "", **metadata: str) -> Answer:
+def answer(*shapes: tuple[int, ...], size: int = 416, sizes_input: str = "", **metadata: str) -> TrialOutput:
     outputs = {f"o{index}": np.zeros(shape, np.float32) for index, shape in enumerate(shapes)}
-    return Answer((size, size), outputs, sizes_input, metadata)
+    return TrialOutput((size, size), outputs, sizes_input, metadata)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def answer(*shapes: tuple[int, ...], size: int = 416, sizes_input: str = "", **m
         (answer((1, 8500, 85), size=640), "yolox", 80),
         (answer((1, 300), (1, 300, 4), (1, 300), sizes_input="sizes"), "detr", None),
     ],
-    ids=lambda value: value.shapes() if isinstance(value, Answer) else str(value),
+    ids=lambda value: value.shapes() if isinstance(value, TrialOutput) else str(value),
 )
-def test_the_layout_tells_the_head(seen: Answer, name: str, classes: int | None) -> None:
+def test_the_layout_tells_the_head(seen: TrialOutput, name: str, classes: int | None) -> None:
     if name == "detr":
         seen.outputs["o0"] = seen.outputs["o0"].astype(np.int64)  # type: ignore[index]
-    head = heads.choose(seen)
+    head = heads.choose_head(seen)
     assert (head.name, head.classes) == (name, classes)
 
 
@@ -53,49 +53,49 @@ def test_the_layout_tells_the_head(seen: Answer, name: str, classes: int | None)
         (answer((1, 84, 85), size=64), "two layouts; set detector.head"),
     ],
 )
-def test_what_fits_nothing_is_refused_with_the_reason(seen: Answer, reason: str) -> None:
+def test_what_fits_nothing_is_refused_with_the_reason(seen: TrialOutput, reason: str) -> None:
     with pytest.raises(UnknownLayout, match=reason):
-        heads.choose(seen)
+        heads.choose_head(seen)
 
 
 def test_the_site_file_settles_what_the_shape_cannot() -> None:
     twofold = answer((1, 84, 85), size=64)
-    assert heads.choose(twofold, "yolox").name == "yolox"
-    assert heads.choose(answer((1, 3549, 84)), "yolo").classes == 80
+    assert heads.choose_head(twofold, "yolox").name == "yolox"
+    assert heads.choose_head(answer((1, 3549, 84)), "yolo").classes == 80
     with pytest.raises(UnknownLayout):
-        heads.choose(answer((1, 84, 3549)), "yolox")
+        heads.choose_head(answer((1, 84, 3549)), "yolox")
     with pytest.raises(UnknownLayout):
-        heads.choose(answer((1, 84, 3549)), "detr")
+        heads.choose_head(answer((1, 84, 3549)), "detr")
 
 
 def test_end_to_end_rows_that_are_not_pixels_are_not_taken_for_pixels() -> None:
     seen = answer((1, 300, 6))
     seen.outputs["o0"][0, :, :4] = 0.7  # type: ignore[index]
     with pytest.raises(UnknownLayout, match="not in pixels"):
-        heads.choose(seen)
+        heads.choose_head(seen)
 
 
 def test_yolox_decodes_each_stride_on_its_own_grid() -> None:
-    head = heads.choose(answer((1, 3549, 6)))
+    head = heads.choose_head(answer((1, 3549, 6)))
     rows = np.zeros((1, 3549, 6), np.float32)
     # Cell (3, 2) of stride 8, cell (1, 1) of stride 16, cell (12, 12) of stride 32.
     for row, (x, y) in {2 * 52 + 3: (0.5, 0.25), 2704 + 26 + 1: (0, 0), 3548: (0.5, 0.5)}.items():
         rows[0, row] = [x, y, 0, 0, 0.9, 1]
-    found = tidy(head.decode({"o0": rows}, 0.1), 0.1)
+    found = filter_and_sort(head.decode({"o0": rows}, 0.1), 0.1)
     centres = sorted(((found.boxes[:, :2] + found.boxes[:, 2:]) / 2).tolist())
     assert centres == [[16, 16], [28, 18], [400, 400]]
     assert sorted((found.boxes[:, 2] - found.boxes[:, 0]).tolist()) == [8, 16, 32]
 
 
 def test_numbers_that_are_no_numbers_make_no_boxes() -> None:
-    head = heads.choose(answer((1, 3549, 6)))
+    head = heads.choose_head(answer((1, 3549, 6)))
     rows = np.zeros((1, 3549, 6), np.float32)
     rows[0, :, 4:] = 1
     rows[0, :, 5] = np.nan
     rows[0, 0, :] = [np.nan, 0, 0, 0, 1, 1]
     rows[0, 1, :] = [0, 0, np.inf, 1e30, 1, 1]
     with np.errstate(invalid="ignore"):
-        found = tidy(head.decode({"o0": rows}, 0.1), 0.1)
+        found = filter_and_sort(head.decode({"o0": rows}, 0.1), 0.1)
     assert np.isfinite(found.boxes).all()
     assert len(found) <= 1
 
@@ -117,14 +117,14 @@ def test_suppression_keeps_classes_apart_only_if_told() -> None:
         np.array([0.5, 0.9], np.float32),
         np.array([0, 1], np.int32),
     )
-    assert suppress(pair, 0.5, per_class=True).scores.tolist() == pytest.approx([0.9, 0.5])
-    assert suppress(pair, 0.5, per_class=False).class_ids.tolist() == [1]
+    assert non_maximum_suppression(pair, 0.5, per_class=True).scores.tolist() == pytest.approx([0.9, 0.5])
+    assert non_maximum_suppression(pair, 0.5, per_class=False).class_ids.tolist() == [1]
 
 
 def test_equal_scores_come_in_the_order_of_their_boxes() -> None:
     boxes = np.array([[0.5, 0, 1, 1], [0.1, 0.2, 1, 1], [0.1, 0, 1, 1]], np.float32)
     same = Detections(boxes, np.full(3, 0.5, np.float32), np.zeros(3, np.int32))
-    np.testing.assert_array_equal(tidy(same, 0.1).boxes, boxes[[2, 1, 0]])
+    np.testing.assert_array_equal(filter_and_sort(same, 0.1).boxes, boxes[[2, 1, 0]])
 
 
 MODEL = Path("m.onnx")
@@ -132,10 +132,10 @@ MODEL = Path("m.onnx")
 
 def test_labels_given_come_before_those_in_the_file_before_those_of_coco() -> None:
     metadata = {"names": "{0: 'walker', 1: 'van'}"}
-    assert labels.resolve(MODEL, 2, metadata, ("a", "b")) == ("a", "b")
-    assert labels.resolve(MODEL, 2, metadata) == ("walker", "van")
-    assert labels.resolve(MODEL, 80, {}) == COCO_80
-    assert labels.resolve(MODEL, None, {}) == COCO_80
+    assert class_labels.resolve(MODEL, 2, metadata, ("a", "b")) == ("a", "b")
+    assert class_labels.resolve(MODEL, 2, metadata) == ("walker", "van")
+    assert class_labels.resolve(MODEL, 80, {}) == COCO_80
+    assert class_labels.resolve(MODEL, None, {}) == COCO_80
 
 
 @pytest.mark.parametrize(
@@ -153,15 +153,15 @@ def test_labels_that_do_not_fit_are_refused(
     classes: int, metadata: dict[str, str], given: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        labels.resolve(MODEL, classes, metadata, given)
+        class_labels.resolve(MODEL, classes, metadata, given)
 
 
 def test_a_labels_file_has_a_name_on_every_line(tmp_path: Path) -> None:
     path = tmp_path / "labels.txt"
     path.write_text("person\ntraffic light\n")
-    assert labels.read(path) == ("person", "traffic light")
+    assert class_labels.read(path) == ("person", "traffic light")
     path.write_text("person\n\ncar\n")
     with pytest.raises(ModelError, match="every line"):
-        labels.read(path)
+        class_labels.read(path)
     with pytest.raises(ModelError, match=r"gone\.txt: the labels file cannot be read"):
-        labels.read(tmp_path / "gone.txt")
+        class_labels.read(tmp_path / "gone.txt")

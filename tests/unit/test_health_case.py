@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from appliance.ingest.health.case import AGAIN_S, CLEAR_S, Case
+from appliance.health.conditions import CLEAR_S, REOPEN_WITHIN_S, HealthCondition
 from appliance.types import HealthEvent
 
 
-def a_case(hold_s: float = 4.0) -> tuple[Case, list[HealthEvent]]:
+def a_case(hold_s: float = 4.0) -> tuple[HealthCondition, list[HealthEvent]]:
     said: list[HealthEvent] = []
-    return Case("gate", "black", said.append, hold_s=hold_s), said
+    return HealthCondition("gate", "black", said.append, hold_s=hold_s), said
 
 
-def feed(case: Case, begin: float, end: float, bad: bool | None, step: float = 0.5) -> None:
+def feed(case: HealthCondition, begin: float, end: float, bad: bool | None, step: float = 0.5) -> None:
     for n in range(round((end - begin) / step)):
-        case.read(begin + n * step, bad, "dark")
+        case.update(begin + n * step, bad, "dark")
 
 
 def test_it_opens_once_after_the_hold_and_says_when_it_began() -> None:
@@ -53,7 +53,7 @@ def test_the_next_day_is_another_event() -> None:
     case, said = a_case()
     feed(case, 0, 10, True)
     feed(case, 10, 20, False)
-    feed(case, 10 + AGAIN_S + 20, 10 + AGAIN_S + 30, True)
+    feed(case, 10 + REOPEN_WITHIN_S + 20, 10 + REOPEN_WITHIN_S + 30, True)
     assert len({event.id for event in said}) == 2
 
 
@@ -70,8 +70,8 @@ def test_when_it_cannot_be_told_nothing_opens_or_closes() -> None:
 def test_a_clock_that_leaps_makes_nothing_last() -> None:
     for leap in (+3600.0, -3600.0):
         case, said = a_case()
-        case.read(10_000.0, True)
-        case.read(10_000.0 + leap, True)
+        case.update(10_000.0, True)
+        case.update(10_000.0 + leap, True)
         assert said == []
 
 
@@ -88,9 +88,9 @@ def test_what_a_person_dismissed_comes_back_only_after_it_was_gone() -> None:
 
 def test_attempts_are_part_of_an_open_event_alone() -> None:
     case, said = a_case()
-    case.tried(0.0, "shouting")
+    case.record_recovery(0.0, "shouting")
     feed(case, 0, 10, True)
-    case.tried(10.0, "shouting")
-    case.tried(12.0, "shouting", 3)
+    case.record_recovery(10.0, "shouting")
+    case.record_recovery(12.0, "shouting", 3)
     assert [event.attempts for event in said] == [0, 1, 4]
     assert said[-1].recovery == "shouting"

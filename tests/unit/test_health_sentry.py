@@ -25,8 +25,8 @@ from health_films import (
 from waiting import PATIENCE
 
 from appliance import config
-from appliance.ingest.health.sentry import RETRY_S, Sentry
-from appliance.ingest.health.view import View, edges_of
+from appliance.health.tamper_detector import RETRY_S, TamperDetector
+from appliance.health.tamper_measures import SceneBaseline, edges_of
 from appliance.types import HealthEvent
 
 YARD, GATE = CLIPS / "yard.mp4", CLIPS / "gate.mp4"
@@ -160,7 +160,7 @@ def test_a_lorry_over_most_of_the_picture_is_no_cover() -> None:
 
 
 def test_to_measure_a_view_changes_nothing_of_it() -> None:
-    view, edges = View(), edges_of(yard()[0][1])
+    view, edges = SceneBaseline(), edges_of(yard()[0][1])
     for _ in range(10):
         view.learn(edges, 1.0)
     before = edges.copy()
@@ -210,7 +210,7 @@ def every(step_s: float) -> tuple[Plane, ...]:
 
 def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> None:
     said: list[HealthEvent] = []
-    sentry = Sentry("gate", config.Health(), (), said.append, mend=False)
+    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=False)
 
     def push(t: float, image: object) -> object:
         share = 0.0 if t < 12 else 0.1 if t < 40 else 0.25
@@ -218,8 +218,8 @@ def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> 
 
     for t, plane in planes(YARD, 61, alter=push):  # type: ignore[arg-type]
         if t == 26.0:
-            sentry.relearn("moved")
-        sentry.look(t, plane)
+            sentry.rebaseline("moved")
+        sentry.observe(t, plane)
     first, second = dict.fromkeys(event.id for event in said)
     ends = {event.id: event.t_end for event in said}
     assert ends[first] == pytest.approx(26.0, abs=0.3)
@@ -229,11 +229,11 @@ def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> 
 
 def test_a_frozen_camera_is_connected_to_again_ever_more_rarely() -> None:
     said: list[HealthEvent] = []
-    sentry = Sentry("gate", config.Health(), (), said.append, mend=True)
+    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=True)
     plane, at = yard()[0][1], []
     for n in range(5 * 600):
-        sentry.look(n / 5, plane)
-        if sentry.reconnect_due(n / 5):
+        sentry.observe(n / 5, plane)
+        if sentry.reconnect_reason(n / 5):
             at.append(n / 5)
     assert at == [7.0, 7.0 + RETRY_S, 7.0 + 3 * RETRY_S, 7.0 + 7 * RETRY_S]
     assert (said[-1].attempts, said[-1].recovery) == (4, "connecting to the camera again")
@@ -248,21 +248,21 @@ def test_what_a_new_connection_may_mend_is_tried_once(kind: str) -> None:
         "moved": planes(YARD, 45, alter=between(15, 99, turned)),
     }
     said: list[HealthEvent] = []
-    sentry = Sentry("gate", config.Health(), (), said.append, mend=True)
+    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=True)
     reasons = []
     for t, plane in stories[kind]:
-        sentry.look(t, plane)
-        reasons.append(sentry.reconnect_due(t))
+        sentry.observe(t, plane)
+        reasons.append(sentry.reconnect_reason(t))
     assert len([reason for reason in reasons if reason]) == 1
     assert {event.kind for event in said} == {kind}
     assert (said[-1].attempts, said[-1].recovery, said[-1].t_end) == (1, "connecting to the camera again", None)
 
 
 def test_a_clip_is_not_connected_to_again() -> None:
-    sentry = Sentry("gate", config.Health(), (), lambda event: None, mend=False)
+    sentry = TamperDetector("gate", config.HealthConfig(), (), lambda event: None, mend=False)
     for n in range(200):
-        sentry.look(n / 5, yard()[0][1])
-        assert sentry.reconnect_due(n / 5) == ""
+        sentry.observe(n / 5, yard()[0][1])
+        assert sentry.reconnect_reason(n / 5) == ""
 
 
 @pytest.mark.parametrize("kind", ["frozen", "black", "covered", "moved"])
@@ -273,14 +273,14 @@ def test_each_kind_can_be_left_out(kind: str) -> None:
         "covered": lambda: planes(YARD, 30, alter=between(15, 99, covered)),
         "moved": lambda: planes(YARD, 30, alter=between(15, 99, turned)),
     }
-    assert watched(stories[kind](), config.Health(ignore=(kind,))) == []  # type: ignore[arg-type]
+    assert watched(stories[kind](), config.HealthConfig(ignore=(kind,))) == []  # type: ignore[arg-type]
 
 
 def test_a_jump_of_the_cameras_clock_is_told_at_once_and_passes() -> None:
     said: list[HealthEvent] = []
-    sentry = Sentry("gate", config.Health(), (), said.append, mend=True)
+    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=True)
     for n in range(100):
-        sentry.packet(n / 10, n in {30, 33})
+        sentry.observe_packet(n / 10, n in {30, 33})
     assert [(event.kind, event.t_start, event.t_end) for event in (said[0], said[-1])] == [
         ("clock", 3.0, None),
         ("clock", 3.0, 3.4),

@@ -11,7 +11,7 @@ from box_core import BoxCore, site
 
 from appliance.clock import ManualClock
 from appliance.store.database import Database
-from appliance.store.health import ROWS_MAX, HealthEvents
+from appliance.store.health_events import ROWS_MAX, HealthEventStore
 from appliance.types import HealthEvent
 
 BEGAN = HealthEvent(camera="gate", id="e1", kind="frozen", t=107.0, t_start=100.0, reason="it stands still")
@@ -25,7 +25,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_an_event_begins_changes_and_ends_in_one_row(db: Database) -> None:
-    events = HealthEvents(db)
+    events = HealthEventStore(db)
     assert events.put(BEGAN)
     assert not events.put(replace(BEGAN, t=108.0, recovery="connecting again", attempts=1))
     (row,) = events.open()
@@ -36,7 +36,7 @@ def test_an_event_begins_changes_and_ends_in_one_row(db: Database) -> None:
 
 
 def test_an_end_that_was_lost_does_not_leave_two_open(db: Database) -> None:
-    events = HealthEvents(db)
+    events = HealthEventStore(db)
     events.put(BEGAN)
     events.put(replace(BEGAN, id="e2", t_start=150.0))
     assert [row.id for row in events.open()] == ["e2"]
@@ -46,20 +46,20 @@ def test_an_end_that_was_lost_does_not_leave_two_open(db: Database) -> None:
 
 
 def test_what_came_back_is_to_be_seen_again(db: Database) -> None:
-    events = HealthEvents(db)
+    events = HealthEventStore(db)
     events.put(BEGAN)
-    seen = events.see("e1", 110.0)
+    seen = events.mark_seen("e1", 110.0)
     assert seen is not None
     assert seen.seen_t == 110.0
     events.put(replace(BEGAN, t_end=120.0))
     assert events.page()[0].seen_t == 110.0
     assert events.put(replace(BEGAN, times=2))
     assert events.page()[0].seen_t is None
-    assert events.see("nothing", 1.0) is None
+    assert events.mark_seen("nothing", 1.0) is None
 
 
 def test_pages_go_back_in_time_and_a_cameras_page_holds_the_boxs_events(db: Database) -> None:
-    events = HealthEvents(db)
+    events = HealthEventStore(db)
     for n in range(5):
         camera = ("gate", "dock", "")[n % 3]
         events.put(replace(BEGAN, id=f"e{n}", camera=camera, t_start=100.0 + n, t_end=100.5 + n))
@@ -70,7 +70,7 @@ def test_pages_go_back_in_time_and_a_cameras_page_holds_the_boxs_events(db: Data
 
 
 def test_the_table_is_bounded_and_what_lasts_stays(db: Database) -> None:
-    events = HealthEvents(db)
+    events = HealthEventStore(db)
     with db.transaction():
         events.put(replace(BEGAN, id="old", t_start=1.0))
         for n in range(ROWS_MAX + 50):

@@ -6,7 +6,7 @@ import pytest
 
 from appliance import config
 from appliance.clock import ManualClock
-from appliance.ingest.health.vigil import BoxVigil, Remedy, Signs, Vigil
+from appliance.health.watchdog import ApplianceWatchdog, CameraActivity, CameraWatchdog, Remedy
 from appliance.types import CameraStateName, HealthEvent
 
 BOUND_S = 10.0
@@ -18,8 +18,8 @@ class Post:
     def __init__(self, **plan: object) -> None:
         self.clock = ManualClock(0.0)
         self.said: list[HealthEvent] = []
-        self.vigil = Vigil(
-            "gate", config.Health.model_validate(plan), (), self.said.append, self.clock, heartbeat_s=2.0
+        self.vigil = CameraWatchdog(
+            "gate", config.HealthConfig.model_validate(plan), (), self.said.append, self.clock, heartbeat_s=2.0
         )
         self.packets = self.decoded = self.examined = self.tries = self.breaks = 0
         self.remedies: list[tuple[float, Remedy]] = []
@@ -33,7 +33,7 @@ class Post:
             self.packets += packets
             self.decoded += decoded
             self.examined += examined
-            signs = Signs((self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks)
+            signs = CameraActivity((self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks)
             remedy = self.vigil.tick(signs, blind=blind)
             if remedy:
                 self.remedies.append((self.clock.now(), remedy))
@@ -152,9 +152,9 @@ def test_each_kind_can_be_left_out(kind: str) -> None:
     assert post.said == []
 
 
-def a_box(**plan: object) -> tuple[BoxVigil, ManualClock, list[HealthEvent]]:
+def a_box(**plan: object) -> tuple[ApplianceWatchdog, ManualClock, list[HealthEvent]]:
     clock, said = ManualClock(0.0), []
-    return BoxVigil(config.Health.model_validate(plan), said.append, clock), clock, said
+    return ApplianceWatchdog(config.HealthConfig.model_validate(plan), said.append, clock), clock, said
 
 
 def test_a_detector_that_hangs_is_noticed_and_that_the_process_starts_again() -> None:
@@ -162,11 +162,11 @@ def test_a_detector_that_hangs_is_noticed_and_that_the_process_starts_again() ->
     for second in range(30):
         clock.advance(1.0)
         box.tick(max(0.0, second - 10.0), "")
-    box.restarting()
+    box.record_restart()
     assert (said[0].camera, said[0].kind) == ("", "detector")
     assert said[0].t - said[0].t_start <= BOUND_S
     assert said[-1].recovery == "starting the ingest process again"
-    assert box.is_blind
+    assert box.is_detector_stuck
 
 
 def test_a_detector_that_only_fails_is_noticed_and_its_return_too() -> None:
@@ -177,7 +177,7 @@ def test_a_detector_that_only_fails_is_noticed_and_its_return_too() -> None:
     assert said[0].reason == "the detector failed: out of memory"
     assert said[0].t - said[0].t_start <= BOUND_S
     assert said[-1].t_end == pytest.approx(41, abs=1)
-    assert not box.is_blind
+    assert not box.is_detector_stuck
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 90.0, 11.0])

@@ -11,7 +11,7 @@ import pytest
 # As a camera's decoder does it: pictures, and between them small things that outlive them.
 LIFE = """
 import os, threading
-from appliance.heap import return_large_blocks
+from appliance.malloc import return_large_blocks
 
 if {on}:
     assert return_large_blocks()

@@ -15,9 +15,9 @@ import yaml
 
 from appliance import yamlfile
 from appliance.wire import STREAM_ESCALATION
-from cloud_worker import streams
+from cloud_worker import stream_setup
 from cloud_worker.__main__ import main
-from cloud_worker.config import OpenAiEngine, Streams, WorkerConfig
+from cloud_worker.config import OpenAiEngine, StreamsConfig, WorkerConfig
 from cloud_worker.worker import ARCHIVE_DRAIN_S
 from tests.servers.nats import NatsServer, find_nats_servers
 
@@ -114,7 +114,7 @@ def test_the_scaler_reads_the_backlog_of_a_real_server(binary: Any, tmp_path: Pa
 
 async def seven_questions(url: str) -> None:
     client = await nats.connect(url)
-    await streams.ensure(client.jetstream(), Streams())
+    await stream_setup.ensure_streams(client.jetstream(), StreamsConfig())
     for n in range(7):
         await client.jetstream().publish(f"vedette.depot-{n}.escalation.high", b"{}")
     await client.close()

@@ -11,24 +11,26 @@ from hypothesis import strategies as st
 from media import film, record
 from shelf import T0, event
 
-from appliance.alerts.evidence_packets import Recorded
-from appliance.config import Alerts, Camera
+from appliance.config import AlertsConfig, CameraConfig
 from appliance.errors import EvidenceError
-from appliance.keep.footage import Window, _cut_unbroken, window_of
-from appliance.keep.opening import opening_events
-from appliance.keep.truth import Known, Seen, truth_of
+from appliance.keep.alert_footage import ClipWindow, _cut_unbroken, clip_window
+from appliance.keep.scenario_exporter import initial_events
+from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth
+from appliance.media.segment_reader import RecordedSegment
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import FrameBoxes, TrackedObject
 
 CLIP = (T0, T0 + 60)
 
 
-def seen(t: float, known: Known, *, rule: str = "intruder", until: float = 0.0, lead_s: float = 0.15) -> Seen:
-    return Seen(event(T0 + t, rule=rule), known, lead_s, T0 + until if until else 0.0)
+def seen(
+    t: float, known: EventStanding, *, rule: str = "intruder", until: float = 0.0, lead_s: float = 0.15
+) -> KnownEvent:
+    return KnownEvent(event(T0 + t, rule=rule), known, lead_s, T0 + until if until else 0.0)
 
 
 def test_what_was_right_is_expected_around_its_moment() -> None:
-    truth = truth_of([seen(10.123, "right"), seen(1.0, "right")], CLIP)
+    truth = derive_truth([seen(10.123, "right"), seen(1.0, "right")], CLIP)
     assert [(each.at, each.start, each.end, each.optional) for each in truth.expect] == [
         (1.0, 0.0, 4.0, False),
         (10.12, 7.12, 13.12, False),
@@ -38,14 +40,14 @@ def test_what_was_right_is_expected_around_its_moment() -> None:
 
 def test_what_was_false_is_barred_by_kind_until_the_incident_was_over() -> None:
     events = [seen(10, "false", until=25), seen(14, "false", until=25), seen(20, "false", rule="loiterer", until=25)]
-    truth = truth_of(events, CLIP)
+    truth = derive_truth(events, CLIP)
     assert [(each.rule, each.start, each.end) for each in truth.never] == [("intruder", 7, 28), ("loiterer", 17, 28)]
-    assert truth_of([seen(58, "false", until=59)], CLIP).never[0].end == 60
+    assert derive_truth([seen(58, "false", until=59)], CLIP).never[0].end == 60
 
 
 def test_what_nobody_judged_may_come_or_not_and_says_why() -> None:
-    known: tuple[Known, ...] = ("held back", "open", "there already")
-    truth = truth_of([seen(10 * n, each) for n, each in enumerate(known, start=1)], CLIP)
+    known: tuple[EventStanding, ...] = ("held back", "open", "there already")
+    truth = derive_truth([seen(10 * n, each) for n, each in enumerate(known, start=1)], CLIP)
     assert all(each.optional for each in truth.expect)
     assert [each.note.split(",")[0] for each in truth.expect] == [
         "a cooldown held it back",
@@ -55,13 +57,13 @@ def test_what_nobody_judged_may_come_or_not_and_says_why() -> None:
 
 
 def test_what_came_at_the_very_edge_of_the_clip_is_not_demanded() -> None:
-    truth = truth_of([seen(59.5, "right"), seen(5, "right", rule="loiterer", lead_s=20)], CLIP)
+    truth = derive_truth([seen(59.5, "right"), seen(5, "right", rule="loiterer", lead_s=20)], CLIP)
     assert [each.optional for each in truth.expect] == [True, True]
 
 
 def test_an_excuse_does_not_cover_a_false_alarm() -> None:
     """A held-back event within the barred time would be a place that the false alarm could take."""
-    truth = truth_of([seen(10, "false", until=20), seen(12, "held back"), seen(25, "held back")], CLIP)
+    truth = derive_truth([seen(10, "false", until=20), seen(12, "held back"), seen(25, "held back")], CLIP)
     assert [(each.at, each.start) for each in truth.expect] == [(25, 23)]
 
 
@@ -72,8 +74,8 @@ def test_an_excuse_does_not_cover_a_false_alarm() -> None:
         max_size=12,
     )
 )
-def test_windows_hold_their_moment_and_those_of_a_kind_never_overlap(told: list[tuple[float, Known]]) -> None:
-    truth = truth_of([seen(t, known) for t, known in told], CLIP)
+def test_windows_hold_their_moment_and_those_of_a_kind_never_overlap(told: list[tuple[float, EventStanding]]) -> None:
+    truth = derive_truth([seen(t, known) for t, known in told], CLIP)
     assert sum(not each.optional for each in truth.expect) <= sum(known == "right" for _, known in told)
     for each in truth.expect:
         assert each.at is not None
@@ -94,7 +96,7 @@ def row(t_end: float) -> AlertRow:
 
 
 def test_a_long_stay_is_shown_from_before_it_began() -> None:
-    camera = Camera.model_validate(
+    camera = CameraConfig.model_validate(
         {
             "url": "file:x",
             "zones": {"z": [[0, 0], [1, 0], [1, 1]]},
@@ -102,31 +104,31 @@ def test_a_long_stay_is_shown_from_before_it_began() -> None:
         }
     )
     stay = event(T0 + 30, rule="loiterer")
-    window = window_of(AlertDetail(alert=row(40), events=(stay,)), camera, Alerts(pre_roll_s=5, post_roll_s=4))
-    assert window == Window(T0 + 5, T0 + 44, T0 + 10, T0 + 30)
+    window = clip_window(AlertDetail(alert=row(40), events=(stay,)), camera, AlertsConfig(pre_roll_s=5, post_roll_s=4))
+    assert window == ClipWindow(T0 + 5, T0 + 44, T0 + 10, T0 + 30)
 
 
-def parts(root: Path, *starts: float) -> list[Recorded]:
+def parts(root: Path, *starts: float) -> list[RecordedSegment]:
     rows = [record(root, film(0, 40), T0 + start, name=f"{start}") for start in starts]
-    return [Recorded(root / each.path, each.t_start, each.t_end) for each in rows]
+    return [RecordedSegment(root / each.path, each.t_start, each.t_end) for each in rows]
 
 
 def test_what_lies_beyond_a_long_hole_is_left_out_of_the_clip(tmp_path: Path) -> None:
     source = parts(tmp_path, 0, 50, 54, 100)
-    clip = _cut_unbroken(source, Window(T0, T0 + 103, T0 + 51, T0 + 56), tmp_path / "x.mp4")
+    clip = _cut_unbroken(source, ClipWindow(T0, T0 + 103, T0 + 51, T0 + 56), tmp_path / "x.mp4")
     assert (clip.t_start, clip.t_end) == (pytest.approx(T0 + 50), pytest.approx(T0 + 58))
 
 
 def test_a_long_hole_in_the_middle_is_no_clip(tmp_path: Path) -> None:
     source = parts(tmp_path, 0, 50)
     with pytest.raises(EvidenceError, match="a hole of 46 s"):
-        _cut_unbroken(source, Window(T0, T0 + 53, T0 + 1, T0 + 52), tmp_path / "x.mp4")
+        _cut_unbroken(source, ClipWindow(T0, T0 + 53, T0 + 1, T0 + 52), tmp_path / "x.mp4")
     assert not (tmp_path / "x.mp4").exists()
-    assert _cut_unbroken(parts(tmp_path, 0, 20), Window(T0, T0 + 23, T0 + 1, T0 + 22), tmp_path / "x.mp4").note
+    assert _cut_unbroken(parts(tmp_path, 0, 20), ClipWindow(T0, T0 + 23, T0 + 1, T0 + 22), tmp_path / "x.mp4").note
 
 
 def test_only_who_is_there_at_the_beginning_counts_as_there_already() -> None:
-    camera = Camera.model_validate(
+    camera = CameraConfig.model_validate(
         {
             "url": "file:x",
             "zones": {"z": [[0, 0], [1, 0], [1, 1], [0, 1]]},
@@ -140,6 +142,6 @@ def test_only_who_is_there_at_the_beginning_counts_as_there_already() -> None:
         objects = (stays, comes) if n >= 20 else (stays,)
         return FrameBoxes(camera="gate", seq=n, frame=n, t=T0 + n / 5, looked=True, objects=objects)
 
-    found = opening_events("gate", camera, Alerts(), [look(n) for n in range(40)], (320, 240))
+    found = initial_events("gate", camera, AlertsConfig(), [look(n) for n in range(40)], (320, 240))
     assert [(each.rule, each.track) for each in found] == [("intruder", 1)]
-    assert opening_events("gate", camera, Alerts(), [], (320, 240)) == []
+    assert initial_events("gate", camera, AlertsConfig(), [], (320, 240)) == []

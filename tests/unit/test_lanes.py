@@ -8,59 +8,61 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from appliance.clock import SystemClock
-from appliance.escalate.lanes import FLIGHT_BYTES_MAX, Lanes
-from appliance.escalate.media import Message
-from appliance.escalate.parcels import Due
-from appliance.escalate.turns import Turn
+from appliance.uplink.message_builder import OutgoingMessage
+from appliance.uplink.nats_messages import NatsMessage
+from appliance.uplink.send_queue import QueuedEscalation
+from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, SendWorkers
 
 
 class Script:
     """Turns, parcels, sender, toll and breaker in one: questions with one message each, sent when told."""
 
-    doubts = holds = one_at_a_time = owes = False
+    last_refused = blocks = one_at_a_time = backlog_due = False
 
     def __init__(self, live: Sequence[str], backlog: Sequence[str], size: int = 100) -> None:
         self.live, self.backlog, self.size = list(live), list(backlog), size
         self.begun: list[str] = []
         self.arrived = asyncio.Event()
-        self.today = SimpleNamespace(priorities=lambda: ("high",), fits=lambda size, priority: True)
+        self.daily_cap = SimpleNamespace(priorities=lambda: ("high",), fits=lambda size, priority: True)
         self.flight = self.flight_max = 0
         self.on_the_way: Callable[[str], bool] = lambda name: False
 
-    def pick(self, now: float, priorities: object, busy: Collection[str], *, live_only: bool = False) -> Turn | None:
+    def pick(
+        self, now: float, priorities: object, busy: Collection[str], *, live_only: bool = False
+    ) -> QueuedEscalation | None:
         for names, live in ((self.live, True), ((), False) if live_only else (self.backlog, False)):
             for name in names:
                 if name not in busy:
-                    return Turn(
+                    return QueuedEscalation(
                         cast(Any, SimpleNamespace(id=name, priority="high")), live, contested=bool(self.backlog)
                     )
         return None
 
-    def took(self, turn: Turn, size: int) -> None: ...
+    def record_sent(self, turn: QueuedEscalation, size: int) -> None: ...
 
     def wait_s(self, *, live: bool) -> float:
         return 0.0
 
-    def pay_overhead(self) -> None: ...
+    def charge_overhead(self) -> None: ...
 
-    async def next_of(self, turn: Turn) -> Due:
-        return Due(turn, Message("", b"x" * self.size, {}, "facts"))
+    async def next_message(self, turn: QueuedEscalation) -> OutgoingMessage:
+        return OutgoingMessage(turn, NatsMessage("", b"x" * self.size, {}, "facts"))
 
-    async def deliver(self, due: Due) -> int:
-        name = due.turn.row.id
+    async def deliver(self, due: OutgoingMessage) -> int:
+        name = due.queued.row.id
         self.begun.append(name)
         self.flight += due.message.size
         self.flight_max = max(self.flight_max, self.flight)
         if self.on_the_way(name):
             await self.arrived.wait()
-        (self.live if due.turn.live else self.backlog).remove(name)
+        (self.live if due.queued.live else self.backlog).remove(name)
         self.flight -= due.message.size
         return 1
 
 
-def lanes(script: Script) -> Lanes:
+def lanes(script: Script) -> SendWorkers:
     part = cast(Any, script)
-    return Lanes(part, part, part, part, part, SystemClock())
+    return SendWorkers(part, part, part, part, part, SystemClock())
 
 
 def test_the_backlog_begins_nothing_while_what_is_live_is_on_its_way() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from appliance.savings.ledger import COUNTERFACTUAL, savings
+from appliance.savings import COUNTERFACTUAL, account_for
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ ROWS = [
 
 
 def test_what_came_in_against_what_went_up() -> None:
-    result = savings(ROWS, seconds=100)
+    result = account_for(ROWS, seconds=100)
     total = result.total
     assert (total.camera_bytes, total.uplink_bytes, total.saved_bytes) == (2_000_000, 40_000, 1_960_000)
     assert total.share_sent == pytest.approx(0.02)
@@ -39,32 +39,32 @@ def test_what_came_in_against_what_went_up() -> None:
 
 
 def test_each_camera_has_its_account() -> None:
-    gate, yard = savings(ROWS, seconds=100).cameras
+    gate, yard = account_for(ROWS, seconds=100).cameras
     assert (gate.camera, gate.account.exact, gate.account.uplink_bytes) == ("gate", True, 30_000)
     assert (yard.camera, yard.account.exact, yard.account.camera_bytes) == ("yard", False, 1_000_000)
     assert yard.account.share_sent == 0
 
 
 def test_bytes_by_purpose_add_up_to_what_was_sent() -> None:
-    total = savings(ROWS, seconds=100).total
+    total = account_for(ROWS, seconds=100).total
     kinds = {each.what: each.bytes for each in total.uplink_kinds}
     assert kinds == {"facts": 2_000, "frame": 28_000, "other": 10_000}
     assert sum(kinds.values()) == total.uplink_bytes
 
 
 def test_one_estimated_camera_makes_the_total_an_estimate() -> None:
-    assert not savings(ROWS, seconds=1).total.exact
-    assert savings(ROWS[:4], seconds=1).total.exact
+    assert not account_for(ROWS, seconds=1).total.exact
+    assert account_for(ROWS[:4], seconds=1).total.exact
 
 
 def test_a_loss_is_shown_as_a_loss() -> None:
-    total = savings([Row("gate", "camera_bytes", 10), Row("gate", "uplink_bytes", 25)], seconds=1).total
+    total = account_for([Row("gate", "camera_bytes", 10), Row("gate", "uplink_bytes", 25)], seconds=1).total
     assert total.saved_bytes == -15
     assert total.share_sent == 2.5
 
 
 def test_nothing_received_is_no_division_by_zero() -> None:
-    result = savings([], seconds=0, cameras=["gate"])
+    result = account_for([], seconds=0, cameras=["gate"])
     assert result.total.share_sent is None
     assert result.total.camera_kbit_s is None
     assert [each.camera for each in result.cameras] == ["gate"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.rules.line import Line, Walk
+from appliance.rules.zones_and_lines import Line, LinePosition
 from appliance.types import Point
 
 # Walked down the screen: its left is the right of the screen.
@@ -19,7 +19,7 @@ EAST: Point = (0.6, 0.5)
 
 
 def walk(feet: list[Point], every_s: float = 0.2, margin: float = 0.01) -> list[str]:
-    state = Walk()
+    state = LinePosition()
     passed = [DOOR.look(state, at, index * every_s, margin, 1.0) for index, at in enumerate(feet)]
     return [direction for direction in passed if direction]
 
@@ -67,7 +67,7 @@ def test_a_steady_walk_through_fires_once_at_any_rate(every_s: float) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=40))
 def test_crossings_of_a_line_across_the_picture_alternate(feet: list[Point]) -> None:
-    line, state = Line("all", (0.5, -1.0), (0.5, 2.0)), Walk()
+    line, state = Line("all", (0.5, -1.0), (0.5, 2.0)), LinePosition()
     passed = [line.look(state, at, index * 0.2, 0.01, 1.0) for index, at in enumerate(feet)]
     said = [direction for direction in passed if direction]
     assert all(one != other for one, other in itertools.pairwise(said))

@@ -16,11 +16,11 @@ from streams import CountingTracker, Heard, NumberReader, clip
 from appliance import config
 from appliance.clock import ManualClock
 from appliance.errors import DetectorError
-from appliance.ingest.file import FileSource
-from appliance.ingest.looks import STUCK_S, Looks
-from appliance.ingest.schedule.claim import worth_of
-from appliance.ingest.source import VideoPacket
-from appliance.ingest.watch import Watch
+from appliance.inference.camera_queue import priority_of
+from appliance.inference.inference_worker import DETECTOR_STUCK_S, InferenceWorker
+from appliance.ingest.detect_stream import DetectStream
+from appliance.ingest.file_source import FileSource
+from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
 
 
@@ -37,10 +37,12 @@ class Yard:
             path = tmp_path / f"{name}.mp4"
             made = still(path) if name in still_ones else clip(path, 60, first=100 * number)
             source = FileSource(name, str(made))
-            watch = Watch(name, self.detector, CountingTracker, config.Detect(fps=10), self.clock, self.heard)
+            watch = DetectStream(
+                name, self.detector, CountingTracker, config.DetectConfig(fps=10), self.clock, self.heard
+            )
             watch.begin(source.open(), "run1")
             self.watches[name], self._packets[name], self.sources[name] = watch, source.packets(), source
-        self.looks = Looks(self.detector, list(self.watches.values()), self.clock)
+        self.looks = InferenceWorker(self.detector, list(self.watches.values()), self.clock)
 
     def feed(self, name: str, count: int = 1) -> None:
         for _ in range(count):
@@ -102,7 +104,7 @@ def test_an_answer_for_an_older_run_is_not_told_but_counted(tmp_path: Path) -> N
     watch.begin(source.open(), "run2")
     for packet in source.packets():
         watch.take(packet)
-    watch.answer(request, yard.detector.detect([request.examiner.picture(request.look)])[0])
+    watch.answer(request, yard.detector.detect([request.analyzer.picture(request.request)])[0])
     assert yard.boxes() == []
     assert [header.run for header in yard.heard.of(StreamHeader)] == ["run1", "run2"]
     assert watch.counts().unexamined > 0
@@ -161,7 +163,7 @@ class Moody(NumberReader):
 def moody_yard(tmp_path: Path, failures: int, *names: str, lasts_s: float = 0.01) -> tuple[Yard, Moody]:
     yard = Yard(tmp_path, *(names or ("gate",)))
     moody = Moody(yard.clock, failures, lasts_s=lasts_s)
-    yard.looks = Looks(moody, list(yard.watches.values()), yard.clock)
+    yard.looks = InferenceWorker(moody, list(yard.watches.values()), yard.clock)
     return yard, moody
 
 
@@ -181,7 +183,7 @@ def test_it_is_made_again_on_the_newest_picture(tmp_path: Path) -> None:
     moody.meanwhile = lambda: yard.feed("gate", 3) if moody.calls == 1 else None
     yard.looks.run_once()
     assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (3, True)]
-    assert yard.watches["gate"].counts().why == {"failed": 1, "newer": 2}
+    assert yard.watches["gate"].counts().dropped == {"failed": 1, "newer": 2}
 
 
 def test_a_detector_that_always_fails_is_asked_once_a_look_and_forgiven_when_it_works_again(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_a_detector_that_always_fails_is_asked_once_a_look_and_forgiven_when_it_
         yard.looks.run_once()
         assert moody.calls == calls
     assert [seen.looked for seen in yard.heard.of(FrameBoxes)] == [False, False, False, True]
-    assert yard.watches["gate"].counts().why == {"failed": 3}
+    assert yard.watches["gate"].counts().dropped == {"failed": 3}
     moody.left = 1
     yard.feed("gate")
     yard.looks.run_once()
@@ -216,8 +218,8 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
             return super().detect(pictures)
 
     yard = Yard(tmp_path, "one", "two", "three")
-    yard.looks = Looks(Together(fail=lambda n: n == 100), list(yard.watches.values()), yard.clock)
-    yard.looks.settle()
+    yard.looks = InferenceWorker(Together(fail=lambda n: n == 100), list(yard.watches.values()), yard.clock)
+    yard.looks.measure_batching()
     for name in yard.watches:
         yard.feed(name)
     assert yard.looks.run_once()
@@ -230,14 +232,14 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
 
 
 def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(tmp_path: Path) -> None:
-    yard, moody = moody_yard(tmp_path, 0, lasts_s=STUCK_S + 1)
+    yard, moody = moody_yard(tmp_path, 0, lasts_s=DETECTOR_STUCK_S + 1)
     gate = yard.watches["gate"]
 
     def meanwhile() -> None:
         """What the other threads do while the detector hangs."""
-        assert yard.looks.busy_s() > STUCK_S
-        yard.looks.notice()
-        yard.looks.notice()
+        assert yard.looks.busy_s() > DETECTOR_STUCK_S
+        yard.looks.give_up_stuck_call()
+        yard.looks.give_up_stuck_call()
         yard.feed("gate", 4)
 
     moody.meanwhile = meanwhile
@@ -245,7 +247,7 @@ def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(
     yard.looks.run_once()
     (seen,) = yard.heard.of(FrameBoxes)
     assert (seen.frame, seen.looked) == (0, False)
-    assert gate.counts().why == {"stuck": 4}
+    assert gate.counts().dropped == {"stuck": 4}
     moody.meanwhile, moody.lasts_s = (lambda: None), 0.01
     yard.looks.run_once()
     assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (4, True)]
@@ -267,9 +269,9 @@ def test_how_old_a_picture_is_when_the_tracker_hears_of_it(tmp_path: Path) -> No
 
 
 def test_a_region_is_worth_more_than_a_whole_picture_and_what_is_followed_more_than_leaves() -> None:
-    leaves = worth_of(0.02, followed=False)
-    person = worth_of(0.02, followed=True)
-    assert 0 < leaves < person < worth_of(0.02, followed=True, area=0.25) <= 2
-    assert worth_of(0.0, followed=False) == 0
-    assert worth_of(0.0, followed=False, news=True) > leaves
-    assert worth_of(1.0, followed=False) < person, "rain is not worth more than somebody"
+    leaves = priority_of(0.02, active=False)
+    person = priority_of(0.02, active=True)
+    assert 0 < leaves < person < priority_of(0.02, active=True, area=0.25) <= 2
+    assert priority_of(0.0, active=False) == 0
+    assert priority_of(0.0, active=False, late=True) > leaves
+    assert priority_of(1.0, active=False) < person, "rain is not worth more than somebody"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from places import FPS, Lookout, place
 
 from appliance import config
-from appliance.ingest.clip import Clip
-from appliance.ingest.examine import CONFIRM_S, Examiner, Look
+from appliance.analysis.frame_analyzer import CONFIRM_S, FrameAnalyzer, InferenceRequest
+from appliance.ingest.clip_reader import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
 
@@ -38,21 +38,21 @@ class Flickering(Lookout):
 
 
 def watch(
-    path: Path, latency: config.Latency, detector: Lookout | None = None, *, answer_after: int = 0
+    path: Path, latency: config.LatencyMode, detector: Lookout | None = None, *, answer_after: int = 0
 ) -> list[FrameBoxes]:
     """What is told of a film. answer_after: so many pictures later the detector answers."""
     detector = detector or Lookout()
-    examiner = Examiner("gate", detector, Tracker(detector.labels), config.Detect(latency=latency))
+    examiner = FrameAnalyzer("gate", detector, Tracker(detector.labels), config.DetectConfig(latency=latency))
     told: list[FrameBoxes] = []
-    waiting: list[tuple[int, Look]] = []
-    with Clip(str(path)) as clip:
+    waiting: list[tuple[int, InferenceRequest]] = []
+    with ClipReader(str(path)) as clip:
         for frame in clip.frames():
-            look = examiner.due(frame.index, frame.t, frame.picture)
+            look = examiner.select(frame.index, frame.t, frame.av_frame)
             if look is not None:
                 waiting.append((frame.index + answer_after, look))
             while waiting and waiting[0][0] <= frame.index:
                 _, look = waiting.pop(0)
-                told.append(examiner.result(look, detector.detect([examiner.picture(look)])[0]))
+                told.append(examiner.result(look, detector.detect([examiner.detector_input(look)])[0]))
     return told
 
 

@@ -10,7 +10,7 @@ import pytest
 from shelf import T0
 
 from appliance.clock import ManualClock, local_day
-from appliance.store.audit import Audit, AuditRow
+from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal
 
@@ -82,7 +82,7 @@ def test_nothing_is_counted_twice_or_not_at_all_while_others_add_and_flush(db: D
 
 
 def test_what_left_is_written_down_and_summed(db: Database) -> None:
-    audit = Audit(db)
+    audit = AuditStore(db)
     for n in range(5):
         kind = "frame" if n else "facts"
         row = AuditRow(
@@ -98,7 +98,7 @@ def test_what_left_is_written_down_and_summed(db: Database) -> None:
 
 
 def test_an_audit_row_shares_the_fate_of_its_transaction(db: Database) -> None:
-    audit = Audit(db)
+    audit = AuditStore(db)
     row = AuditRow(t=T0, camera="yard", escalation="q1", kind="facts", bytes=1, sha256="0", why="")
 
     def fail() -> None:

@@ -7,18 +7,25 @@ import itertools
 import numpy as np
 import pytest
 
-from appliance.ingest.mosaic import SHARE_MAX, Mosaic, lay
-from appliance.ingest.region import PARTS_MAX, Cells, Grid, choose
+from appliance.motion.region_mosaic import (
+    MOSAIC_SHARE_MAX,
+    PARTS_MAX,
+    DetectorGrid,
+    GridRect,
+    Mosaic,
+    choose_parts,
+    lay_mosaic,
+)
 from appliance.types import Box, Detections
 
-GRID = Grid((416, 234), 32)
+GRID = DetectorGrid((416, 234), 32)
 NOISE = np.random.default_rng(5).integers(0, 256, (234, 416, 3)).astype(np.uint8)
 LEFT: Box = (0.05, 0.4, 0.1, 0.6)
 RIGHT: Box = (0.85, 0.5, 0.9, 0.9)
 
 
 def mosaic(*moved: Box) -> Mosaic:
-    made = lay(choose(moved, [], [], GRID), GRID)
+    made = lay_mosaic(choose_parts(moved, [], [], GRID), GRID)
     assert made is not None
     return made
 
@@ -32,8 +39,8 @@ def found(made: Mosaic, *pixels: tuple[float, float, float, float]) -> Detection
 def test_the_grid_is_that_of_the_whole_picture_in_the_middle_of_its_input() -> None:
     assert GRID.cells == (13, 9)
     assert GRID.edge == (0, 27)
-    assert GRID.pixels(Cells(0, 0, 13, 9)) == (0, 0, 416, 234)
-    assert GRID.pixels(Cells(2, 1, 6, 5)) == (64, 5, 192, 133)
+    assert GRID.pixels(GridRect(0, 0, 13, 9)) == (0, 0, 416, 234)
+    assert GRID.pixels(GridRect(2, 1, 6, 5)) == (64, 5, 192, 133)
 
 
 def test_tiles_show_the_very_pixels_of_the_whole_on_its_grid() -> None:
@@ -54,13 +61,13 @@ def test_tiles_do_not_lie_over_each_other_and_hold_all_that_moved() -> None:
         corners = random.uniform(0, 0.9, (random.integers(1, 7), 2))
         sizes = random.uniform(0.02, 0.1, corners.shape)
         moved = [(x, y, x + w, y + h) for (x, y), (w, h) in zip(corners.tolist(), sizes.tolist(), strict=True)]
-        parts = choose(moved, [], [], GRID)
+        parts = choose_parts(moved, [], [], GRID)
         assert 1 <= len(parts) <= PARTS_MAX
-        assert not any(a.meets(b) for a, b in itertools.combinations(parts, 2))
-        made = lay(parts, GRID)
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(parts, 2))
+        made = lay_mosaic(parts, GRID)
         if made is None:
             continue
-        assert made.size[0] * made.size[1] <= SHARE_MAX * 13 * 9 * 32 * 32
+        assert made.size[0] * made.size[1] <= MOSAIC_SHARE_MAX * 13 * 9 * 32 * 32
         for (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) in itertools.combinations((t.frame for t in made.tiles), 2):
             assert ax2 <= bx1 or bx2 <= ax1 or ay2 <= by1 or by2 <= ay1
         for box in moved:
@@ -71,7 +78,7 @@ def test_what_is_found_in_a_tile_is_told_where_it_is_in_the_picture() -> None:
     made = mosaic(LEFT, RIGHT)
     for tile in made.tiles:
         x, y = tile.place
-        whole, cut = made.told_apart(found(made, (x + 40, y + 50, x + 60, y + 80)))
+        whole, cut = made.split(found(made, (x + 40, y + 50, x + 60, y + 80)))
         assert len(cut) == 0
         left, top = tile.corner[0] + 40, tile.corner[1] + 50
         assert whole.boxes[0] == pytest.approx((left / 416, top / 234, (left + 20) / 416, (top + 30) / 234), abs=1e-5)
@@ -83,7 +90,7 @@ def test_what_reaches_to_where_a_part_was_cut_is_not_believed_and_what_reaches_t
     assert left.box[0] == 0
     assert right.box[2] == 1
     inner_edge, outer_edge = left.frame[2], left.frame[0]
-    whole, cut = made.told_apart(
+    whole, cut = made.split(
         found(made, (inner_edge - 30, 40, inner_edge + 9, 90), (outer_edge, 40, outer_edge + 30, 90))
     )
     assert (len(whole), len(cut)) == (1, 1)
@@ -92,21 +99,21 @@ def test_what_reaches_to_where_a_part_was_cut_is_not_believed_and_what_reaches_t
 
 
 def test_who_walks_side_by_side_is_one_part_and_a_crowd_is_the_whole_picture() -> None:
-    assert len(choose([(0.3, 0.4, 0.35, 0.6), (0.42, 0.4, 0.47, 0.6)], [], [], GRID)) == 1
+    assert len(choose_parts([(0.3, 0.4, 0.35, 0.6), (0.42, 0.4, 0.47, 0.6)], [], [], GRID)) == 1
     crowd = [(0.08 * k, 0.9 * (k % 2), 0.08 * k + 0.05, 0.9 * (k % 2) + 0.05) for k in range(12)]
-    parts = choose(crowd, [], [], GRID)
-    assert not parts or lay(parts, GRID) is None
+    parts = choose_parts(crowd, [], [], GRID)
+    assert not parts or lay_mosaic(parts, GRID) is None
 
 
 def test_a_part_is_widened_so_that_nobody_is_cut_in_two() -> None:
-    (alone,) = choose([LEFT], [], [], GRID)
+    (alone,) = choose_parts([LEFT], [], [], GRID)
     edge = GRID.box(alone)[2]
     parked: Box = (edge - 0.02, 0.5, edge + 0.1, 0.7)
-    (wider,) = choose([LEFT], [], [parked], GRID)
+    (wider,) = choose_parts([LEFT], [], [parked], GRID)
     assert GRID.box(wider)[2] >= parked[2]
     far: Box = (0.7, 0.5, 0.8, 0.7)
-    assert choose([LEFT], [], [far], GRID) == (alone,)
+    assert choose_parts([LEFT], [], [far], GRID) == (alone,)
 
 
 def test_nothing_to_be_shown_is_the_whole_picture() -> None:
-    assert choose([], [], [(0.1, 0.1, 0.2, 0.2)], GRID) == ()
+    assert choose_parts([], [], [(0.1, 0.1, 0.2, 0.2)], GRID) == ()

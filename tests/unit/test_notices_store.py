@@ -14,9 +14,9 @@ from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
-from appliance.store.alerts import Alerts
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.notices import NewNotice, Notices
+from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.rows import AlertRow
 from appliance.types import Alert
 
@@ -30,17 +30,17 @@ def telling(severity: str = "warning", **more: object) -> SiteConfig:
 def test_the_core_writes_whom_to_tell_with_the_alert_and_its_question(tmp_path: Path) -> None:
     box = BoxCore(tmp_path, telling(), ManualClock(T0))
     alert = box.walk()
-    (item,) = Notices(box.db).open("phone")
+    (item,) = NoticeStore(box.db).open("phone")
     assert (item.row.alert, item.row.state, item.standing, item.delivery) == (alert, "waiting", "unverified", "waiting")
     assert item.row.due_t - item.row.created_t == 20
     box.judge(alert, "rejected")
-    assert Notices(box.db).open("phone")[0].standing == "withdrawn"
+    assert NoticeStore(box.db).open("phone")[0].standing == "withdrawn"
     box.db.close()
 
 
 def test_an_alert_of_no_concern_leaves_no_row(tmp_path: Path) -> None:
     box = BoxCore(tmp_path, telling(severities=["alert"]), ManualClock(T0))
-    assert Notices(box.db).of(box.walk()) == []
+    assert NoticeStore(box.db).of(box.walk()) == []
     box.db.close()
 
 
@@ -48,11 +48,11 @@ def test_a_question_that_cannot_be_written_takes_the_notices_with_it(tmp_path: P
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
     new = NewNotice(id="n", alert="a1", target="phone", camera="yard", created_t=T0, due_t=T0, expire_t=T0 + 1)
     with pytest.raises(StoreError):
-        Alerts(db).apply(opened(), escalation=question(of="another"), priority="high", notices=[new])
-    assert Notices(db).waiting() == {}
-    Alerts(db).apply(opened(), escalation=question(), priority="high", notices=[new])
-    Alerts(db).apply(opened(), escalation=question(), priority="high", notices=[new])
-    assert Notices(db).waiting() == {"phone": 1}
+        AlertStore(db).apply(opened(), escalation=question(of="another"), priority="high", notices=[new])
+    assert NoticeStore(db).waiting() == {}
+    AlertStore(db).apply(opened(), escalation=question(), priority="high", notices=[new])
+    AlertStore(db).apply(opened(), escalation=question(), priority="high", notices=[new])
+    assert NoticeStore(db).waiting() == {"phone": 1}
     db.close()
 
 
@@ -79,7 +79,7 @@ def test_what_the_disk_refuses_is_told_at_once(tmp_path: Path, monkeypatch: pyte
     full.clear()
     box.second()
     box.second()
-    assert Notices(box.db).waiting() == {"phone": 1}
+    assert NoticeStore(box.db).waiting() == {"phone": 1}
     box.db.close()
 
 
@@ -93,6 +93,6 @@ def test_a_file_of_before_gets_the_table_and_nobody_is_told_of_old_alerts(tmp_pa
     raw.execute("UPDATE counter SET value = 41 WHERE name = 'rev'")
     raw.close()
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
-    assert Notices(db).of("a") == []
-    assert Notices(db).changed() == ([], 41)
+    assert NoticeStore(db).of("a") == []
+    assert NoticeStore(db).changed() == ([], 41)
     db.close()

@@ -12,24 +12,24 @@ import pytest
 from shelf import T0
 from telling import Telling, hook
 
-from appliance.alerts.notify.lane import BACKOFF_LAST_S, Lane
-from appliance.alerts.notify.post import Reply
-from appliance.alerts.notify.request import Request
 from appliance.clock import ManualClock
+from appliance.notify.delivery import BACKOFF_LAST_S, TargetSender
+from appliance.notify.http_sender import SendResult
+from appliance.notify.ntfy_webhook import HttpRequest
 
-OK = Reply(ok=True, status=200)
-FAILS = Reply(ok=False, error="it failed")
+OK = SendResult(ok=True, status=200)
+FAILS = SendResult(ok=False, error="it failed")
 
 
 class Scripted:
     """A way out that answers as its script says, and then takes everything. Alerts in `poison` are never taken."""
 
-    def __init__(self, *script: Reply) -> None:
+    def __init__(self, *script: SendResult) -> None:
         self.script = list(script)
         self.poison: set[str] = set()
         self.sent: list[str] = []
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: HttpRequest) -> SendResult:
         alert = json.loads(request.body)["alert"]
         self.sent.append(alert)
         if alert in self.poison:
@@ -46,11 +46,11 @@ def box(tmp_path: Path) -> Iterator[Telling]:
         yield made
 
 
-def lane(box: Telling, post: Scripted) -> Lane:
-    return Lane("phone", box.targets["phone"], box.means(), post)
+def lane(box: Telling, post: Scripted) -> TargetSender:
+    return TargetSender("phone", box.targets["phone"], box.means(), post)
 
 
-def go(made: Lane) -> None:
+def go(made: TargetSender) -> None:
     """As often as it wants to go on at once."""
 
     async def on() -> None:
@@ -61,7 +61,7 @@ def go(made: Lane) -> None:
 
 
 def test_waits_as_long_as_it_is_asked_to(box: Telling) -> None:
-    post = Scripted(Reply(ok=False, status=429, error="busy", after_s=60.0))
+    post = Scripted(SendResult(ok=False, status=429, error="busy", after_s=60.0))
     made = lane(box, post)
     box.alert()
     go(made)
@@ -115,7 +115,7 @@ def test_the_gravest_goes_first(box: Telling) -> None:
 
 def test_a_verdict_that_comes_while_another_message_is_on_its_way_is_heeded(box: Telling) -> None:
     class Slow(Scripted):
-        async def send(self, request: Request) -> Reply:
+        async def send(self, request: HttpRequest) -> SendResult:
             if not self.sent:
                 box.verdict("rejected", "a2")
             return await super().send(request)

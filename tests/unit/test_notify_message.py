@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from shelf import T0, answer, opened, question
 
-from appliance.alerts.notify.message import Composer, Message
-from appliance.alerts.notify.plan import Addressee, NoticePlanner, notice_id
-from appliance.alerts.notify.request import request_for
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import NtfyTarget, Schedule, SiteConfig, WebhookTarget
 from appliance.errors import ConfigError
+from appliance.notify.message import MessageBuilder, NotificationMessage
+from appliance.notify.notice_policy import NoticePlanner, Recipient, notice_id
+from appliance.notify.ntfy_webhook import request_for
 from appliance.rules.schedule import armed_at
-from appliance.store.alerts import Alerts
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.notices import Notices
+from appliance.store.notices import NoticeStore
 from appliance.types import AlertChange, Event
 from appliance.yamlfile import loads
 
@@ -36,27 +36,29 @@ def hook(**more: Any) -> WebhookTarget:
 
 def planner(target: Any, forbids: bool = False) -> NoticePlanner:
     armed = armed_at(target.schedule, local_weekday_minute)
-    return NoticePlanner("depot", {"phone": Addressee("phone", target, armed)}, lambda event: forbids)
+    return NoticePlanner("depot", {"phone": Recipient("phone", target, armed)}, lambda event: forbids)
 
 
 @pytest.fixture
-def message(tmp_path: Path) -> Iterator[Message]:
+def message(tmp_path: Path) -> Iterator[NotificationMessage]:
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
-    alerts, notices = Alerts(db), Notices(db)
+    alerts, notices = AlertStore(db), NoticeStore(db)
     target = hook()
     change = opened()
     alerts.apply(change, escalation=question(), priority="normal", notices=planner(target).plan(change, T0))
-    alerts.settle(answer(), T0 + 2)
+    alerts.apply_verdict(answer(), T0 + 2)
     (item,) = notices.open("phone")
     detail = alerts.get("a1")
     assert detail is not None
-    said = Composer("depot", "https://box.lan/", lambda event: False).of(item.row, detail, "confirmed", local=False)
+    said = MessageBuilder("depot", "https://box.lan/", lambda event: False).build(
+        item.row, detail, "confirmed", local=False
+    )
     assert said is not None
     yield said
     db.close()
 
 
-def test_says_what_where_when_how_sure_and_where_to_look(message: Message) -> None:
+def test_says_what_where_when_how_sure_and_where_to_look(message: NotificationMessage) -> None:
     assert message.title == "Confirmed: person at yard"
     assert "intruder, 80% sure" in message.text
     assert "Confirmed by the cloud. A person stands there." in message.text
@@ -66,7 +68,7 @@ def test_says_what_where_when_how_sure_and_where_to_look(message: Message) -> No
     assert doubt.text.endswith("Note: the cloud cannot be reached now.")
 
 
-def test_a_webhook_is_signed_as_standard_webhooks_say(message: Message) -> None:
+def test_a_webhook_is_signed_as_standard_webhooks_say(message: NotificationMessage) -> None:
     key = b"a key of some length"
     sent = request_for(hook(secret=f"whsec_{base64.b64encode(key).decode()}", authorization="Bearer x"), message, 99.9)
     said = f"{sent.headers['webhook-id']}.99.".encode() + sent.body
@@ -80,7 +82,7 @@ def test_a_webhook_is_signed_as_standard_webhooks_say(message: Message) -> None:
     assert "webhook-signature" not in request_for(hook(), message, 99.9).headers
 
 
-def test_the_same_message_again_is_byte_equal_and_another_has_another_id(message: Message) -> None:
+def test_the_same_message_again_is_byte_equal_and_another_has_another_id(message: NotificationMessage) -> None:
     first, again = request_for(hook(), message, 1.0), request_for(hook(), message, 2.0)
     assert first.body == again.body
     assert first.headers["webhook-id"] == again.headers["webhook-id"]
@@ -89,7 +91,7 @@ def test_the_same_message_again_is_byte_equal_and_another_has_another_id(message
     assert later.headers["webhook-id"] != first.headers["webhook-id"]
 
 
-def test_ntfy_replaces_what_it_showed(message: Message) -> None:
+def test_ntfy_replaces_what_it_showed(message: NotificationMessage) -> None:
     target = NtfyTarget(kind="ntfy", url="https://push.example", topic="t-1", token="tk_x")  # type: ignore[arg-type]
     sent = request_for(target, replace(message, severity="alert"), 1.0)
     said = json.loads(sent.body)
@@ -103,7 +105,9 @@ def test_ntfy_replaces_what_it_showed(message: Message) -> None:
 
 def test_no_secret_is_in_a_repr() -> None:
     target = hook(secret="eight888", authorization="Bearer sesame")
-    shown = repr(target) + repr(request_for(target, Composer("depot", "", lambda event: False).test("phone", 1.0), 1.0))
+    shown = repr(target) + repr(
+        request_for(target, MessageBuilder("depot", "", lambda event: False).test("phone", 1.0), 1.0)
+    )
     assert "sesame" not in shown
     assert "eight888" not in shown
 
@@ -139,24 +143,24 @@ def test_privacy_forbids_what_leaves_and_not_what_stays() -> None:
 
 def test_not_a_word_of_what_may_not_leave_is_in_a_message_about_the_rest(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
-    alerts, change = Alerts(db), opened()
+    alerts, change = AlertStore(db), opened()
     alerts.apply(change, escalation=None, priority="", notices=planner(hook()).plan(change, T0))
     secret = Event(
         camera="yard", rule="neighbour", kind="enter", track=8, label="dog", t=T0 + 1, score=0.99, severity="alert"
     )
     grown = replace(change.alert, rules=("intruder", "neighbour"), labels=("person", "dog"), severity="alert")
     alerts.apply(AlertChange("extended", grown, secret), escalation=None, priority="")
-    (item,) = Notices(db).open("phone")
+    (item,) = NoticeStore(db).open("phone")
     detail = alerts.get("a1")
     assert detail is not None
-    composer = Composer("depot", "", lambda event: event.rule == "neighbour")
-    said = composer.of(item.row, detail, "edge", local=False)
+    composer = MessageBuilder("depot", "", lambda event: event.rule == "neighbour")
+    said = composer.build(item.row, detail, "edge", local=False)
     assert said is not None
     assert (said.rules, said.labels, said.severity, said.score) == (("intruder",), ("person",), "warning", 0.8)
-    here = composer.of(item.row, detail, "edge", local=True)
+    here = composer.build(item.row, detail, "edge", local=True)
     assert here is not None
     assert here.labels == ("person", "dog")
-    assert Composer("depot", "", lambda event: True).of(item.row, detail, "edge", local=False) is None
+    assert MessageBuilder("depot", "", lambda event: True).build(item.row, detail, "edge", local=False) is None
     db.close()
 
 

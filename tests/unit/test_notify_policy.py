@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.alerts.notify.policy import WITHDRAWN, Case, Move, decide
+from appliance.notify.notice_policy import WITHDRAWN_REASON, NoticeDecision, NoticeInput, decide_notice
 from appliance.store.notices import Standing
 from appliance.store.rows import Delivery
 from appliance.types import SEVERITIES
 
-HELD = Case(
+HELD = NoticeInput(
     now=100.0, due_t=115.0, held_s=5.0, hold_s=20.0, standing="unverified", severity="warning", delivery="sent",
     answers=True,
 )  # fmt: skip
 
 
 def test_waits_while_the_cloud_is_at_work() -> None:
-    assert decide(HELD).kind == "hold"
+    assert decide_notice(HELD).kind == "hold"
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,21 @@ def test_waits_while_the_cloud_is_at_work() -> None:
          "no hold", "may have arrived", "clock set back"],
 )  # fmt: skip
 def test_tells_at_once(change: dict[str, object]) -> None:
-    assert decide(replace(HELD, **change)) == Move("tell")  # type: ignore[arg-type]
+    assert decide_notice(replace(HELD, **change)) == NoticeDecision("tell")  # type: ignore[arg-type]
 
 
 def test_nobody_is_told_of_what_the_cloud_rejects_in_time() -> None:
     rejected = replace(HELD, standing="withdrawn", delivery="settled")
-    assert decide(rejected) == Move("drop", WITHDRAWN, "withdrawn")
+    assert decide_notice(rejected) == NoticeDecision("drop", WITHDRAWN_REASON, "withdrawn")
     # Whatever may have arrived is taken back, as whoever read it would still believe it.
-    assert decide(replace(rejected, doubtful=True)) == Move("tell")
+    assert decide_notice(replace(rejected, doubtful=True)) == NoticeDecision("tell")
 
 
 def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
-    assert decide(replace(HELD, repeated="told before")).kind == "hold"
-    assert decide(replace(HELD, standing="confirmed", repeated="told before")) == Move("drop", "told before", "quiet")
+    assert decide_notice(replace(HELD, repeated="told before")).kind == "hold"
+    assert decide_notice(replace(HELD, standing="confirmed", repeated="told before")) == NoticeDecision(
+        "drop", "told before", "quiet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,13 +76,13 @@ def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
     ],
 )
 def test_only_what_changes_a_mind_is_told_again(told: Standing, standing: Standing, kind: str) -> None:
-    assert decide(replace(HELD, told=told, told_severity="warning", standing=standing)).kind == kind
+    assert decide_notice(replace(HELD, told=told, told_severity="warning", standing=standing)).kind == kind
 
 
 def test_a_graver_alert_is_told_again_unless_it_was_nothing() -> None:
     graver = replace(HELD, told="unverified", told_severity="warning", severity="alert")
-    assert decide(graver).kind == "tell"
-    assert decide(replace(graver, told="withdrawn", standing="withdrawn")).kind == "rest"
+    assert decide_notice(graver).kind == "tell"
+    assert decide_notice(replace(graver, told="withdrawn", standing="withdrawn")).kind == "rest"
 
 
 @given(
@@ -99,7 +101,7 @@ def test_no_hold_lasts_longer_than_it_may_whatever_the_clock_does(
         HELD, now=now, due_t=50.0, held_s=held_s, hold_s=hold_s, standing=standing, delivery=delivery,
         answers=answers, severity=severity,
     )  # type: ignore[arg-type]  # fmt: skip
-    move = decide(case)
+    move = decide_notice(case)
     assert move.kind in {"hold", "tell", "drop"}
     if held_s >= hold_s or now >= 50.0 or now < 50.0 - hold_s or not answers or standing != "unverified":
         assert move.kind != "hold"

@@ -11,18 +11,17 @@ import pytest
 from appliance import config, wire
 from appliance.clock import ManualClock
 from appliance.errors import EvidenceError
-from appliance.escalate.limits import ttl_s
-from appliance.escalate.media import chunk_message, read_chunk
-from appliance.escalate.outbox import AGAIN_FIRST_S, Outbox
-from appliance.escalate.room import Room
-from appliance.escalate.router.question import build
-from appliance.escalate.turns import AGEING_S, LIVE_S, Turns
-from appliance.store.alerts import Alerts
-from appliance.store.clockmark import ClockMark
+from appliance.router.escalation_planner import build_escalation
+from appliance.store.alerts import AlertStore
+from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
+from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
+from appliance.uplink.nats_messages import chunk_message, read_chunk
+from appliance.uplink.outbox import RESEND_FIRST_S, Outbox, OutboxQuota
+from appliance.uplink.rate_limiter import ttl_s
+from appliance.uplink.send_queue import AGEING_S, LIVE_S, SendQueue
 from tests.servers.site import ref_of
 
 HOUR_S = 3600.0
@@ -39,7 +38,7 @@ class Desk:
 
     def open(self) -> None:
         self.db = Database(self.folder / "vedette.db", self.clock)
-        self.alerts = Alerts(self.db)
+        self.alerts = AlertStore(self.db)
         self.outbox = Outbox(self.db, 72 * HOUR_S)
 
     def ask(self, name: str, severity: Severity = "alert", *pictures: bytes, ready: bool = True) -> str:
@@ -48,14 +47,14 @@ class Desk:
             camera="gate", id=name, rules=("intruder",), severity=severity, t_start=now, t_end=None, tracks=(1,)
         )
         event = Event(camera="gate", rule="intruder", kind="enter", track=1, label="person", t=now, zone="yard")
-        question = build(alert, event, RULE, site="s", now=now)
+        question = build_escalation(alert, event, RULE, site="s", now=now)
         self.alerts.apply(AlertChange("opened", alert, event), escalation=question, priority=wire.PRIORITY_OF[severity])
         if ready:
             media = [
                 MediaRow(escalation=question.id, n=n, path=f"{name}-{n}.jpg", ref=ref_of(data))
                 for n, data in enumerate(pictures)
             ]
-            Evidence(self.db).make_ready(question, media)
+            EvidenceStore(self.db).make_ready(question, media)
         return question.id
 
     def order(self) -> list[str]:
@@ -109,12 +108,12 @@ def test_however_much_is_live_the_backlog_gets_its_share(desk: Desk) -> None:
     for n in range(20):
         desk.ask(f"old {n}")
     desk.clock.advance(HOUR_S)
-    turns, sent = Turns(desk.db), {True: 0, False: 0}
+    turns, sent = SendQueue(desk.db), {True: 0, False: 0}
     for n in range(150):
         desk.ask(f"live {n}")
         turn = turns.pick(desk.clock.now())
         assert turn is not None
-        turns.took(turn, 4096)
+        turns.record_sent(turn, 4096)
         sent[turn.live] += 1
         desk.outbox.sent(turn.row, desk.clock.now(), 4096)
     assert 8 <= sent[False] <= 18, "a tenth of the bytes"
@@ -173,12 +172,12 @@ def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(de
     waits = []
     for _ in range(8):
         waited = 0.0
-        while not desk.outbox.next_again(desk.clock.now(), 10):
+        while not desk.outbox.next_resend(desk.clock.now(), 10):
             desk.clock.advance(60)
             waited += 60
         waits.append(waited)
-        desk.outbox.sent(desk.outbox.next_again(desk.clock.now(), 10)[0], desk.clock.now(), 0)
-    assert waits == [AGAIN_FIRST_S * 2**n for n in range(5)] + [6 * HOUR_S] * 3
+        desk.outbox.sent(desk.outbox.next_resend(desk.clock.now(), 10)[0], desk.clock.now(), 0)
+    assert waits == [RESEND_FIRST_S * 2**n for n in range(5)] + [6 * HOUR_S] * 3
     assert desk.audit()[1][2].startswith("sent again, as no verdict came; ")
 
 
@@ -189,11 +188,11 @@ def test_a_question_with_a_verdict_is_not_asked_again(desk: Desk) -> None:
         escalation=asked, site="s", alert="a", decision="confirmed", reason="r", engine="e", model="m", seconds=1,
         judged_t=0,
     )  # fmt: skip
-    assert desk.alerts.settle(verdict, desk.clock.now())
+    assert desk.alerts.apply_verdict(verdict, desk.clock.now())
     desk.outbox.sent(desk.row("a"), desk.clock.now(), 10)  # an acknowledgement that came after the verdict
     assert desk.row("a").state == "settled"
     desk.clock.advance(HOUR_S)
-    assert desk.outbox.next_again(desk.clock.now(), 10) == []
+    assert desk.outbox.next_resend(desk.clock.now(), 10) == []
 
 
 def test_what_cannot_be_sent_for_days_is_given_up_visibly(desk: Desk) -> None:
@@ -227,8 +226,8 @@ def test_a_late_verdict_on_what_was_given_up_still_counts(desk: Desk) -> None:
         escalation=asked, site="s", alert="a", decision="rejected", reason="r", engine="e", model="m", seconds=1,
         judged_t=0,
     )  # fmt: skip
-    assert desk.alerts.settle(verdict, desk.clock.now())
-    assert not desk.alerts.settle(verdict, desk.clock.now())
+    assert desk.alerts.apply_verdict(verdict, desk.clock.now())
+    assert not desk.alerts.apply_verdict(verdict, desk.clock.now())
     assert desk.row("a").state == "settled"
 
 
@@ -296,8 +295,8 @@ def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(desk: Desk
     desk.outbox.sent(desk.row("a"), desk.clock.now(), 10)
     desk.clock.jump(-HOUR_S)
     desk.outbox.clock_stepped(-HOUR_S)
-    desk.clock.advance(AGAIN_FIRST_S)
-    assert [row.alert for row in desk.outbox.next_again(desk.clock.now(), 9)] == ["a"]
+    desk.clock.advance(RESEND_FIRST_S)
+    assert [row.alert for row in desk.outbox.next_resend(desk.clock.now(), 9)] == ["a"]
 
 
 def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(desk: Desk) -> None:
@@ -312,15 +311,15 @@ def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(desk: 
 def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(desk: Desk) -> None:
     clock = desk.clock
     clock.boot = "0b5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
-    mark = ClockMark(desk.db)
-    assert mark.missed_s() == 0.0, "it was never set"
-    mark.set()
+    mark = ClockOffset(desk.db)
+    assert mark.stepped_s() == 0.0, "it was never set"
+    mark.save()
     clock.advance(100 * HOUR_S)
-    assert ClockMark(desk.db).missed_s() == 0.0
+    assert ClockOffset(desk.db).stepped_s() == 0.0
     clock.jump(2 * HOUR_S)
-    assert ClockMark(desk.db).missed_s() == 2 * HOUR_S
+    assert ClockOffset(desk.db).stepped_s() == 2 * HOUR_S
     clock.boot = "1c5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
-    assert ClockMark(desk.db).missed_s() == 0.0, "the machine was started anew: nobody knows"
+    assert ClockOffset(desk.db).stepped_s() == 0.0, "the machine was started anew: nobody knows"
 
 
 def test_a_verdict_may_overtake_the_news_that_its_question_was_sent(desk: Desk) -> None:
@@ -330,7 +329,7 @@ def test_a_verdict_may_overtake_the_news_that_its_question_was_sent(desk: Desk) 
         escalation=row.id, site="s", alert="a", decision="rejected", reason="Nobody.", engine="e", model="m",
         seconds=0.1, judged_t=desk.clock.now(),
     )  # fmt: skip
-    assert desk.alerts.settle(verdict, desk.clock.now())
+    assert desk.alerts.apply_verdict(verdict, desk.clock.now())
     desk.outbox.failed(row, "not acknowledged: TimeoutError", 100)
     desk.outbox.sent(row, desk.clock.now(), 100)
     assert (desk.row("a").state, desk.row("a").error) == ("settled", "")
@@ -349,8 +348,8 @@ def test_each_class_has_its_own_time_to_live(desk: Desk) -> None:
 
 def test_the_site_file_names_the_times_by_severity() -> None:
     site = config.SiteConfig(
-        cameras={"gate": config.Camera(url="file:/clip.mp4")},
-        uplink=config.Uplink(url="nats://hub:4222", ttl_hours=config.TtlHours(warning=1.5, info=100)),
+        cameras={"gate": config.CameraConfig(url="file:/clip.mp4")},
+        uplink=config.UplinkConfig(url="nats://hub:4222", ttl_hours=config.TtlHoursConfig(warning=1.5, info=100)),
     )
     assert ttl_s(site) == {"high": 72 * HOUR_S, "normal": 1.5 * HOUR_S, "low": 72 * HOUR_S}
 
@@ -361,7 +360,7 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
     def count(camera: str, kind: str, amount: int) -> None:
         meter[camera, kind] += amount
 
-    room = Room(desk.outbox, desk.folder, 0.25, count)
+    room = OutboxQuota(desk.outbox, desk.folder, 0.25, count)
     severities: tuple[Severity, ...] = ("alert", "warning", "info", "info")
     for n in range(192):  # every 15 minutes; 3 kB each would be 0.77 MB
         desk.ask(f"q{n}", severities[n % 4], b"%d" % n * 1000)
@@ -370,7 +369,7 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
         if n % 8 == 7:
             desk.outbox.expire(desk.clock.now())
             room.run_once()
-            assert desk.outbox.held() <= 250_000
+            assert desk.outbox.held_bytes() <= 250_000
     lost = [desk.row(f"q{n}") for n in range(192) if desk.row(f"q{n}").state == "expired"]
     assert room.dropped == len(lost) == meter["gate", "outbox_dropped"] > 50
     assert {row.priority for row in lost} <= {"low", "normal"}, "nothing grave while there is anything less so"
@@ -387,8 +386,8 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
 def test_a_file_that_the_page_shows_stays_when_its_question_is_given_up(desk: Desk) -> None:
     desk.ask("a", "info", b"still")
     (desk.folder / "a-0.jpg").write_bytes(b"still")
-    Evidence(desk.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
-    assert Room(desk.outbox, desk.folder, 0.0001, lambda *_: None).run_once() == 1
+    EvidenceStore(desk.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
+    assert OutboxQuota(desk.outbox, desk.folder, 0.0001, lambda *_: None).run_once() == 1
     assert (desk.folder / "a-0.jpg").exists()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from appliance.ingest.thrift.sizes import LEARN_MIN, NORMAL, THRIFTY, Bar, PacketSizes
+from appliance.decode_policy.packet_sizes import ECONOMY, LEARN_MIN, NORMAL, CusumThreshold, PacketSizes
 
 
 def quiet(count: int, usual: float = 4000, spread: float = 300, seed: int = 1) -> list[int]:
@@ -15,7 +15,7 @@ def quiet(count: int, usual: float = 4000, spread: float = 300, seed: int = 1) -
     return [round(chance.gauss(usual, spread)) for _ in range(count)]
 
 
-def learnt(sizes: Iterable[int], bar: Bar = NORMAL, *, between: bool = False) -> PacketSizes:
+def learnt(sizes: Iterable[int], bar: CusumThreshold = NORMAL, *, between: bool = False) -> PacketSizes:
     known = PacketSizes(bar)
     for size in sizes:
         known.learn(size, between=between)
@@ -26,9 +26,9 @@ def cues(known: PacketSizes, sizes: Iterable[int], *, between: bool = False) -> 
     """Which packets are a cue; what is none is learnt, as in idle."""
     found = []
     for n, size in enumerate(sizes):
-        if known.take(size, between=between):
+        if known.observe(size, between=between):
             found.append(n)
-            known.settle()
+            known.reset_sums()
         else:
             known.learn(size, between=between)
     return found
@@ -75,17 +75,17 @@ def test_b_pictures_are_small_and_have_their_own_usual() -> None:
 def test_thrifty_wants_much_more() -> None:
     rise = [size + 1500 for size in quiet(12, seed=4)]
     assert cues(learnt(quiet(100)), rise)
-    assert cues(learnt(quiet(100), THRIFTY), rise) == []
-    assert cues(learnt(quiet(100), THRIFTY), [size * 4 for size in quiet(12, seed=4)])
+    assert cues(learnt(quiet(100), ECONOMY), rise) == []
+    assert cues(learnt(quiet(100), ECONOMY), [size * 4 for size in quiet(12, seed=4)])
 
 
 def test_in_rain_packets_are_larger_and_after_a_while_that_is_the_usual() -> None:
     known = learnt(quiet(100))
     rain = quiet(400, 9000, 900, seed=6)
     for size in rain:  # the gate finds nothing in it, so it is learnt although it was a cue
-        known.take(size)
+        known.observe(size)
         known.learn(size)
-    known.settle()
+    known.reset_sums()
     assert len(cues(known, quiet(300, 9000, 900, seed=7))) <= 1
 
 

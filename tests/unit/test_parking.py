@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from appliance.clock import ManualClock
-from appliance.ingest.parking import RENEW_EVERY_S, WRITE_EVERY_S, Parking
-from appliance.track.patch import alike, normal
-from appliance.track.places import PLACES_MAX, Place
+from appliance.track.parked_vehicles import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
+from appliance.track.parked_vehicles_store import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
 
 
-def place(x: float = 0.2, t: float = 1_700_000_000.0) -> Place:
-    patch = normal(np.random.default_rng(3).integers(0, 255, 192))
-    return Place("vehicle", (x, 0.4, x + 0.2, 0.6), t - 50, t, 50.0, patch)
+def place(x: float = 0.2, t: float = 1_700_000_000.0) -> StationaryObject:
+    patch = normalised_patch(np.random.default_rng(3).integers(0, 255, 192))
+    return StationaryObject("vehicle", (x, 0.4, x + 0.2, 0.6), t - 50, t, 50.0, patch)
 
 
 def file_of(folder: Path) -> Path:
@@ -27,10 +26,10 @@ def file_of(folder: Path) -> Path:
 
 def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
-    before = Parking(tmp_path, "gate", clock)
+    before = ParkedVehiclesStore(tmp_path, "gate", clock)
     before.places.park(place())
     before.close()
-    (known,) = Parking(tmp_path, "gate", clock).places.snapshot()
+    (known,) = ParkedVehiclesStore(tmp_path, "gate", clock).places.snapshot()
     assert (known.kind, known.box, known.t_first, known.t_last, known.stood_s) == (
         "vehicle", (0.2, 0.4, 0.4, 0.6), 1_699_999_950.0, 1_700_000_000.0, 50.0,
     )  # fmt: skip
@@ -38,20 +37,20 @@ def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
     was = place().patch
     assert known.patch is not None
     assert was is not None
-    assert alike(known.patch, was) > 0.999
+    assert patch_correlation(known.patch, was) > 0.999
 
 
 def test_each_camera_has_its_own(tmp_path: Path) -> None:
     clock = ManualClock()
-    gate = Parking(tmp_path, "gate", clock)
+    gate = ParkedVehiclesStore(tmp_path, "gate", clock)
     gate.places.park(place())
     gate.close()
-    assert len(Parking(tmp_path, "yard", clock).places) == 0
+    assert len(ParkedVehiclesStore(tmp_path, "yard", clock).places) == 0
 
 
 def test_it_is_written_within_a_minute_of_a_change_and_otherwise_every_ten(tmp_path: Path) -> None:
     clock = ManualClock()
-    parking, written = Parking(tmp_path, "gate", clock), list[float]()
+    parking, written = ParkedVehiclesStore(tmp_path, "gate", clock), list[float]()
     parking.places.park(standing := place())
     began = clock.monotonic()
     for second in range(3600):
@@ -70,7 +69,7 @@ def test_it_is_written_within_a_minute_of_a_change_and_otherwise_every_ten(tmp_p
 
 def test_nothing_parked_is_never_written(tmp_path: Path) -> None:
     clock = ManualClock()
-    parking = Parking(tmp_path, "gate", clock)
+    parking = ParkedVehiclesStore(tmp_path, "gate", clock)
     for _ in range(2000):
         clock.advance(1)
         parking.tick()
@@ -105,18 +104,18 @@ def test_a_file_that_makes_no_sense_is_said_and_forgotten(
     file_of(tmp_path).parent.mkdir()
     file_of(tmp_path).write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        parking = Parking(tmp_path, "gate", ManualClock())
+        parking = ParkedVehiclesStore(tmp_path, "gate", ManualClock())
     assert len(parking.places) == 0
     (said,) = caplog.messages
     assert "camera gate: gate.json is not understood" in said
     parking.places.park(place())
     parking.close()
-    assert len(Parking(tmp_path, "gate", ManualClock()).places) == 1
+    assert len(ParkedVehiclesStore(tmp_path, "gate", ManualClock()).places) == 1
 
 
 def test_a_kill_while_it_is_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    parking = Parking(tmp_path, "gate", clock)
+    parking = ParkedVehiclesStore(tmp_path, "gate", clock)
     parking.places.park(place())
     parking.close()
     parking.places.park(place(0.6))
@@ -127,14 +126,14 @@ def test_a_kill_while_it_is_written_leaves_the_old_file(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
         parking.close()
-    assert len(Parking(tmp_path, "gate", clock).places) == 1
+    assert len(ParkedVehiclesStore(tmp_path, "gate", clock).places) == 1
 
 
 def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     (tmp_path / "parked").write_text("a file stands in the way")
     with caplog.at_level(logging.WARNING):
-        parking = Parking(tmp_path, "gate", clock)
+        parking = ParkedVehiclesStore(tmp_path, "gate", clock)
         caplog.clear()
         parking.places.park(place())
         for _ in range(300):
@@ -149,9 +148,9 @@ def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog
 
 
 def test_a_car_park_takes_little_room(tmp_path: Path) -> None:
-    parking = Parking(tmp_path, "gate", ManualClock())
-    for index in range(3 * PLACES_MAX):
+    parking = ParkedVehiclesStore(tmp_path, "gate", ManualClock())
+    for index in range(3 * STATIONARY_MAX):
         parking.places.park(place(index / 1000 + (index % 2) / 2))
     parking.close()
     assert file_of(tmp_path).stat().st_size < 32_000
-    assert len(json.loads(file_of(tmp_path).read_text())["places"]) <= PLACES_MAX
+    assert len(json.loads(file_of(tmp_path).read_text())["places"]) <= STATIONARY_MAX

@@ -11,28 +11,28 @@ import pytest
 
 from appliance.clock import SystemClock
 from appliance.errors import ModelError, StoreError, StoreUnavailable
-from appliance.parts import Part, Parts, periodic
+from appliance.threads import Service, ServiceGroup, periodic_service
 
 
-def waiting(name: str, ended: list[str]) -> Part:
+def waiting(name: str, ended: list[str]) -> Service:
     stop = threading.Event()
 
     def run() -> None:
         assert stop.wait(60)
         ended.append(name)
 
-    return Part(name, run, stop.set)
+    return Service(name, run, stop.set)
 
 
-def failing(error: BaseException) -> Part:
+def failing(error: BaseException) -> Service:
     def run() -> None:
         raise error
 
-    return Part("broken", run, lambda: None)
+    return Service("broken", run, lambda: None)
 
 
 def test_the_last_started_is_the_first_stopped() -> None:
-    parts, ended = Parts(), []
+    parts, ended = ServiceGroup(), []
     for name in ("meter", "evidence", "core"):
         parts.start(waiting(name, ended))
     parts.stop()
@@ -42,7 +42,7 @@ def test_the_last_started_is_the_first_stopped() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), SystemExit(0), StoreError("the file is damaged")])
 def test_one_that_fails_ends_all_with_1_and_says_why(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    parts, ended = Parts(), []
+    parts, ended = ServiceGroup(), []
     parts.start(waiting("meter", ended))
     parts.start(failing(error))
     assert parts.wait() == 1
@@ -52,7 +52,7 @@ def test_one_that_fails_ends_all_with_1_and_says_why(error: BaseException, caplo
 
 
 def test_wrong_use_ends_all_with_2(caplog: pytest.LogCaptureFixture) -> None:
-    parts = Parts()
+    parts = ServiceGroup()
     parts.start(failing(ModelError("nano.onnx: no such model file")))
     assert parts.wait() == 2
     assert "broken stopped: nano.onnx: no such model file" in caplog.text
@@ -60,14 +60,14 @@ def test_wrong_use_ends_all_with_2(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_one_that_ends_by_itself_has_failed(caplog: pytest.LogCaptureFixture) -> None:
-    parts = Parts()
-    parts.start(Part("dashboard", lambda: None, lambda: None))
+    parts = ServiceGroup()
+    parts.start(Service("dashboard", lambda: None, lambda: None))
     assert parts.wait() == 1
     assert "dashboard ended by itself" in caplog.text
 
 
 def test_signals_may_come_many_at_once() -> None:
-    parts = Parts()
+    parts = ServiceGroup()
     before = signal.signal(signal.SIGUSR1, lambda *_: parts.stop())
     try:
         storm = threading.Thread(target=lambda: [os.kill(os.getpid(), signal.SIGUSR1) for _ in range(1000)])
@@ -89,8 +89,8 @@ def test_a_periodic_part_goes_on_when_the_disk_is_full(caplog: pytest.LogCapture
             raise answer
         done.set()
 
-    parts = Parts()
-    parts.start(periodic("meter", 0.001, job, SystemClock()))
+    parts = ServiceGroup()
+    parts.start(periodic_service("meter", 0.001, job, SystemClock()))
     assert done.wait(60)
     parts.stop()
     assert parts.wait() == 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from appliance.detect.detector import VariableInput
 from appliance.detect.letterbox import Letterbox
-from appliance.ingest.ports import Elastic
-from appliance.scenario import score
-from appliance.scenario.truth import TrueObject
+from appliance.lab.scenario import tracking_metrics
+from appliance.lab.scenario.ground_truth import TrueObject
 from appliance.types import FrameBoxes, TrackedObject
 from benchmarks.parts import Parted, Weighed, labelled
 from tests.replay.films import BrightBlock
@@ -27,7 +27,7 @@ def person(identity: int, box: tuple[float, float, float, float], *, counts: boo
 def test_answers_are_held_against_those_who_count_in_frames_that_were_looked_at() -> None:
     frames = {0: (person(1, HERE), person(2, THERE)), 1: (person(1, HERE),), 2: (person(1, HERE),)}
     found, right = labelled([look(0, HERE), look(1, THERE), look(2, looked=False)], frames)
-    counted = score.tracking(found, right)
+    counted = tracking_metrics.clear_mot(found, right)
     assert (counted.boxes, counted.missed, counted.false) == (3, 2, 1)
 
 
@@ -39,7 +39,7 @@ def test_finding_somebody_who_does_not_count_is_neither_right_nor_wrong() -> Non
 def test_pixels_are_those_of_the_input_and_only_one_of_the_two_is_shown_parts() -> None:
     letterbox = Letterbox(416, 416, "centre", 32)
     whole, parts = Weighed(BrightBlock(), letterbox), Parted(BrightBlock(), letterbox)
-    assert (isinstance(whole, Elastic), isinstance(parts, Elastic)) == (False, True)
+    assert (isinstance(whole, VariableInput), isinstance(parts, VariableInput)) == (False, True)
     for eye, size in ((whole, (234, 416)), (parts, (96, 64))):
         eye.detect([np.zeros((*size, 3), np.uint8)])
     assert (whole.pixels, parts.pixels) == (416 * 288, 96 * 64)

@@ -10,9 +10,9 @@ from statistics import median
 import pytest
 from walks import camera, header, look, looks, person
 
-from appliance.config import Alerts
+from appliance.config import AlertsConfig
 from appliance.pipeline import Pipeline
-from appliance.types import FrameBoxes, Step
+from appliance.types import FrameBoxes, PipelineStep
 from appliance.wire import decode_ingest, encode_ingest
 
 RULES: tuple[dict[str, object], ...] = (
@@ -25,7 +25,7 @@ IN, OUT = (0.6, 0.6), (0.2, 0.6)
 
 
 def pipeline() -> Pipeline:
-    return Pipeline("gate", camera(*RULES), Alerts(merge_s=8))
+    return Pipeline("gate", camera(*RULES), AlertsConfig(merge_s=8))
 
 
 def crowd(frames: int, people: int = 10, seed: int = 1) -> list[FrameBoxes]:
@@ -80,7 +80,7 @@ def test_the_end_of_the_stream_ends_the_alert() -> None:
     (change,) = made.close(1.0, "end of clip").changes
     assert (change.kind, change.alert.end_reason) == ("ended", "end of clip")
     assert not made.has_open_alert
-    assert made.close(1.0, "end of clip") == Step()
+    assert made.close(1.0, "end of clip") == PipelineStep()
 
 
 def test_a_message_of_another_camera_is_refused() -> None:
@@ -89,7 +89,7 @@ def test_a_message_of_another_camera_is_refused() -> None:
 
 
 def test_the_same_boxes_decide_the_same() -> None:
-    def story() -> list[Step]:
+    def story() -> list[PipelineStep]:
         made = pipeline()
         return [made.feed(header()), *[made.feed(frame) for frame in crowd(500)], made.close(100.0, "end of clip")]
 

@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from appliance.ingest.picture import PLANES_WIDTH_MAX, Pictures
+from appliance.media.frames import PLANES_WIDTH_MAX, FrameConverter
 
 WIDTH, HEIGHT = 322, 180  # rows of it are padded
 
@@ -21,7 +21,7 @@ def frame(form: str) -> av.VideoFrame:
 
 @pytest.mark.parametrize("form", ["yuv420p", "nv12", "yuv444p", "yuv422p", "yuv420p10le", "bgr24"])
 def test_brightness_and_both_colours_lie_where_they_are(form: str) -> None:
-    planes = Pictures().planes(frame(form))
+    planes = FrameConverter().planes(frame(form))
     assert planes[0].shape == (HEIGHT, WIDTH)
     for plane, left, right in zip(planes, (91, 104, 198), (43, 172, 121), strict=True):
         rows, columns = plane.shape
@@ -31,17 +31,17 @@ def test_brightness_and_both_colours_lie_where_they_are(form: str) -> None:
 
 
 def test_a_camera_without_colours_has_one_plane() -> None:
-    (only,) = Pictures().planes(frame("gray"))
+    (only,) = FrameConverter().planes(frame("gray"))
     assert only.shape == (HEIGHT, WIDTH)
 
 
 def test_what_must_be_converted_is_made_no_wider_than_needed() -> None:
     wide = frame("yuv420p").reformat(width=1920, height=1080, format="yuv420p10le")
-    planes = Pictures().planes(wide)
+    planes = FrameConverter().planes(wide)
     assert planes[0].shape == (360, PLANES_WIDTH_MAX)
 
 
 def test_plain_pictures_are_not_copied() -> None:
     shown = frame("yuv420p")
-    first, again = Pictures().planes(shown)[0], Pictures().planes(shown)[0]
+    first, again = FrameConverter().planes(shown)[0], FrameConverter().planes(shown)[0]
     assert np.shares_memory(first, again)

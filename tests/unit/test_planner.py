@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 from box_core import site
 
-from appliance.clock import film_period
+from appliance.clock import footage_period
 from appliance.config import SiteConfig
-from appliance.escalate.calibration import Calibration, Claim, Fit
-from appliance.escalate.router.case import Surroundings
-from appliance.escalate.router.outlook import Outlook
-from appliance.escalate.router.planner import OPEN_MAX, Plan, Planner
-from appliance.escalate.router.sightings import TRACKS_MAX, Sightings
+from appliance.router.calibration import Calibration, GroupFit, RecallClaim
+from appliance.router.decide import SystemLoad
+from appliance.router.escalation_planner import OPEN_MAX, EscalationPlanner, RoutePlan, RouterContext
+from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
 from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, Severity, StreamHeader, TrackedObject
 
 PARKED: Box = (0.4, 0.5, 0.6, 0.7)
-LOADED = Surroundings(load=9.0)
+LOADED = SystemLoad(load=9.0)
 
 
 class Street:
@@ -27,8 +26,8 @@ class Street:
 
     def __init__(self, config: SiteConfig | None = None) -> None:
         self.config = config or site()
-        self.outlook = Outlook.of(self.config, film_period)
-        self.planner = Planner(self.config, "gate", self.outlook)
+        self.outlook = RouterContext.of(self.config, footage_period)
+        self.planner = EscalationPlanner(self.config, "gate", self.outlook)
         self.planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self.t = 0.0
         self._alerts = 0
@@ -36,7 +35,7 @@ class Street:
     def see(self, *objects: TrackedObject, looks: int = 1) -> None:
         for _ in range(looks):
             self.t = round(self.t + 0.2, 3)
-            self.planner.look(FrameBoxes(camera="gate", seq=0, frame=0, t=self.t, looked=True, objects=objects))
+            self.planner.observe(FrameBoxes(camera="gate", seq=0, frame=0, t=self.t, looked=True, objects=objects))
 
     def alert(self, track: int, severity: Severity = "warning", label: str = "person") -> Alert:
         self._alerts += 1
@@ -65,13 +64,13 @@ class Street:
             id=f"e{self.t}",
         )
 
-    def opened(self, alert: Alert) -> Plan | None:
+    def opened(self, alert: Alert) -> RoutePlan | None:
         return self.planner.plan(AlertChange("opened", alert, self.event(alert)), self.t)
 
-    def extended(self, alert: Alert, event: bool = True) -> Plan | None:
+    def extended(self, alert: Alert, event: bool = True) -> RoutePlan | None:
         return self.planner.plan(AlertChange("extended", alert, self.event(alert) if event else None), self.t)
 
-    def ended(self, alert: Alert) -> Plan | None:
+    def ended(self, alert: Alert) -> RoutePlan | None:
         return self.planner.plan(AlertChange("ended", replace(alert, t_end=self.t)), self.t)
 
 
@@ -113,8 +112,8 @@ def test_a_severity_that_rises_is_decided_about_again(street: Street) -> None:
 
 def test_a_confidence_that_rises_is_decided_about_again_without_an_event() -> None:
     street = Street()
-    claim = Claim(chance_min=0.9, recall=0.99, recall_low=0.98, real=200, effective=200)
-    street.outlook.calibration = Calibration(labels={}, cameras={}, everything=Fit(claim=claim))
+    claim = RecallClaim(chance_min=0.9, recall=0.99, recall_low=0.98, real=200, effective=200)
+    street.outlook.calibration = Calibration(labels={}, cameras={}, everything=GroupFit(claim=claim))
     street.see(walker(0, score=0.55), looks=2)
     alert = street.alert(9)
     first = street.opened(alert)
@@ -132,7 +131,7 @@ def test_a_confidence_that_rises_is_decided_about_again_without_an_event() -> No
 
 def test_what_was_put_off_is_let_go_when_it_becomes_urgent() -> None:
     street = Street(site(router={"load_max": 1.0}))
-    street.outlook.around = LOADED
+    street.outlook.system_load = LOADED
     alert = street.alert(9)
     first = street.opened(alert)
     assert first is not None
@@ -232,11 +231,11 @@ def test_an_image_free_camera_sends_facts_alone() -> None:
 
 
 def test_a_track_is_remembered_by_how_it_was_seen() -> None:
-    sightings = Sightings()
+    sightings = CameraTrackStats()
     sightings.begin((640, 480))
     for n, score in enumerate((0.6, 0.8, 0.7)):
         objects = (walker(n, 1, score),)
-        sightings.look(FrameBoxes(camera="g", seq=n, frame=n, t=n * 0.5, looked=True, objects=objects))
+        sightings.observe(FrameBoxes(camera="g", seq=n, frame=n, t=n * 0.5, looked=True, objects=objects))
     seen = sightings.of(1)
     assert seen is not None
     assert seen.stability.score == pytest.approx(0.7)
@@ -246,10 +245,10 @@ def test_a_track_is_remembered_by_how_it_was_seen() -> None:
 
 
 def test_tracks_and_alerts_are_bounded(street: Street) -> None:
-    sightings = Sightings()
+    sightings = CameraTrackStats()
     for track in range(TRACKS_MAX + 5):
         objects = (walker(0, track),)
-        sightings.look(FrameBoxes(camera="g", seq=0, frame=0, t=0.0, looked=True, objects=objects))
+        sightings.observe(FrameBoxes(camera="g", seq=0, frame=0, t=0.0, looked=True, objects=objects))
     assert sightings.of(4) is None
     assert sightings.of(5) is not None
     first = street.alert(9, "info")
@@ -272,7 +271,7 @@ def test_planning_in_a_crowd_is_quick(street: Street) -> None:
     assert sorted(spent)[int(0.99 * len(spent))] < 0.2e-3 * 5
 
 
-def asked(plan: Plan | None) -> bool:
+def asked(plan: RoutePlan | None) -> bool:
     return plan is not None and plan.route.ask
 
 

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from walks import camera, header, look, person
 
-from appliance.alerts.incident import TRACKS_MAX
-from appliance.alerts.policy import AlertPolicy
-from appliance.alerts.view import quality
-from appliance.config import Alerts
-from appliance.types import Alert, AlertChange, BestView, Event, FrameBoxes, Severity, Step
+from appliance.alerts.best_view import quality
+from appliance.alerts.merge_policy import TRACKS_MAX, AlertPolicy
+from appliance.config import AlertsConfig
+from appliance.types import Alert, AlertChange, BestView, Event, FrameBoxes, PipelineStep, Severity
 
 ENTER = {"name": "enter", "kind": "enter", "zone": "yard", "cooldown_s": 30}
 EXIT = {"name": "exit", "kind": "exit", "zone": "yard", "cooldown_s": 0}
@@ -45,7 +44,7 @@ class Desk:
     changes: list[AlertChange] = field(default_factory=list)
     suppressed: list[Event] = field(default_factory=list)
 
-    def take(self, step: Step) -> tuple[AlertChange, ...]:
+    def take(self, step: PipelineStep) -> tuple[AlertChange, ...]:
         self.changes += step.changes
         self.suppressed += step.suppressed
         return step.changes
@@ -66,7 +65,7 @@ class Desk:
 
 
 def desk(**alerts: float) -> Desk:
-    made = Desk(AlertPolicy("gate", Alerts.model_validate(alerts), camera(ENTER, EXIT).rules))
+    made = Desk(AlertPolicy("gate", AlertsConfig.model_validate(alerts), camera(ENTER, EXIT).rules))
     made.take(made.policy.begin(header()))
     return made
 

@@ -12,8 +12,8 @@ import pytest
 import tiny_networks as tiny
 from tiny_networks import Thing
 
-from appliance.config import Detector
-from appliance.detect import bundle, cpu, detector, precision
+from appliance.config import DetectorConfig
+from appliance.detect import detector, model_files, precision
 from appliance.errors import ModelError
 
 if sys.version_info >= (3, 11):
@@ -51,7 +51,7 @@ input = [128, 128]
 precision = "bf16"
 """
 AS_GOOD = "{ person_ap50 = 0.792, event_recall = 0.96 }"
-SETTINGS = Detector(model="yard")
+SETTINGS = DetectorConfig(model="yard")
 PI_5 = "processor\t: 0\nFeatures\t: fp asimd atomics\nCPU implementer\t: 0x41\nCPU part\t: 0xd0b\n"
 GRAVITON_3 = "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 
@@ -82,7 +82,7 @@ class Meter:
         self.spent, self.looks = 0.0, 0
         real = detector.load
 
-        def load(settings: Detector) -> object:
+        def load(settings: DetectorConfig) -> object:
             eye = real(settings)
             cost = costs[settings.precision]
             look = eye.detect
@@ -107,22 +107,24 @@ def test_the_faster_one_is_taken_and_remembered(
     storage = place(AS_GOOD)
     spent = Meter(monkeypatch, fp32=0.020, int8=0.013)
     with caplog.at_level("INFO"):
-        assert precision.settled(SETTINGS, storage, spent).precision == "int8"
+        assert precision.settle_precision(SETTINGS, storage, spent).precision == "int8"
     assert "int8, by measurement on this CPU: int8 13.0 ms, fp32 20.0 ms a look" in caplog.text
     looks = spent.looks
-    assert precision.settled(SETTINGS, storage, spent).precision == "int8"
+    assert precision.settle_precision(SETTINGS, storage, spent).precision == "int8"
     assert spent.looks == looks, "measured a second time"
-    assert precision.as_remembered(SETTINGS, storage).precision == "int8"
+    assert precision.with_remembered_precision(SETTINGS, storage).precision == "int8"
     kept = json.loads((storage / precision.FILE).read_text())
     assert kept["cpu_ms"] == {"fp32": 20.0, "int8": 13.0}
-    assert detector.load(precision.as_remembered(SETTINGS, storage)).name.startswith("yard-int8@")
+    assert detector.load(precision.with_remembered_precision(SETTINGS, storage)).name.startswith("yard-int8@")
 
 
 def test_what_is_hardly_faster_is_not_worth_a_change(
     place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = place(AS_GOOD)
-    assert precision.settled(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.0195)).precision == "fp32"
+    assert (
+        precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.0195)).precision == "fp32"
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,23 +136,23 @@ def test_what_is_less_accurate_or_unmeasured_is_never_chosen_but_may_be_asked_fo
     accuracy: str, place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = place(accuracy)
-    assert precision.settled(SETTINGS, storage, Meter(monkeypatch)).precision == "auto"
+    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch)).precision == "auto"
     assert not (storage / precision.FILE).exists()
     asked = SETTINGS.model_copy(update={"precision": "int8"})
-    assert precision.settled(asked, storage, Meter(monkeypatch)) == asked
-    assert bundle.find("yard", precision="int8").path.name == "yard-int8.onnx"
+    assert precision.settle_precision(asked, storage, Meter(monkeypatch)) == asked
+    assert model_files.find_model("yard", precision="int8").path.name == "yard-int8.onnx"
 
 
 def test_a_choice_is_forgotten_when_what_it_was_measured_on_has_changed(
     place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = place(AS_GOOD)
-    precision.settled(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.013))
-    assert precision.remembered(SETTINGS, storage) is not None
-    assert precision.remembered(SETTINGS.model_copy(update={"threads": 2}), storage) is None
-    monkeypatch.setattr(cpu, "name", lambda: "another CPU")
-    assert precision.remembered(SETTINGS, storage) is None
-    assert precision.settled(SETTINGS, storage, Meter(monkeypatch, fp32=0.010, int8=0.013)).precision == "fp32"
+    precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.013))
+    assert precision.remembered_choice(SETTINGS, storage) is not None
+    assert precision.remembered_choice(SETTINGS.model_copy(update={"threads": 2}), storage) is None
+    monkeypatch.setattr(model_files, "cpu_name", lambda: "another CPU")
+    assert precision.remembered_choice(SETTINGS, storage) is None
+    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.010, int8=0.013)).precision == "fp32"
     assert json.loads((storage / precision.FILE).read_text())["basis"]["cpu"] == "another CPU"
 
 
@@ -163,8 +165,8 @@ def test_a_damaged_memory_is_as_none(
     storage = place(AS_GOOD)
     storage.mkdir()
     (storage / precision.FILE).write_text(content)
-    assert precision.remembered(SETTINGS, storage) is None
-    assert precision.settled(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
+    assert precision.remembered_choice(SETTINGS, storage) is None
+    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
 
 
 def test_a_folder_that_cannot_be_written_costs_the_memory_not_the_start(
@@ -172,7 +174,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_not_the_start(
 ) -> None:
     storage = place(AS_GOOD)
     storage.write_text("a file where the folder should be")
-    assert precision.settled(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
+    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
     assert "measured at every start" in caplog.text
 
 
@@ -181,29 +183,29 @@ def test_a_damaged_variant_is_told_and_the_box_starts_with_the_file_itself(
 ) -> None:
     storage = place(AS_GOOD)
     (tmp_path / "models" / "yard-int8.onnx").write_bytes(b"half a file")
-    assert precision.settled(SETTINGS, storage) == SETTINGS
+    assert precision.settle_precision(SETTINGS, storage) == SETTINGS
     assert "its sha256 differs" in caplog.text
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        Detector(model="builtin:hog"),
-        Detector(model="yard", device="cuda"),
-        Detector(model="mine.onnx"),
-        Detector(model="x"),
+        DetectorConfig(model="builtin:hog"),
+        DetectorConfig(model="yard", device="cuda"),
+        DetectorConfig(model="mine.onnx"),
+        DetectorConfig(model="x"),
     ],
     ids=["no network", "not this CPU", "a file of one's own", "not there"],
 )
-def test_nothing_is_measured_where_there_is_no_choice(settings: Detector, place: Callable[[str], Path]) -> None:
+def test_nothing_is_measured_where_there_is_no_choice(settings: DetectorConfig, place: Callable[[str], Path]) -> None:
     storage = place(AS_GOOD)
-    assert precision.candidates(settings) in ((), ("fp32",))
-    assert precision.settled(settings, storage) == settings
+    assert precision.candidate_precisions(settings) in ((), ("fp32",))
+    assert precision.settle_precision(settings, storage) == settings
 
 
 def test_the_real_thing_measures_in_a_moment(place: Callable[[str], Path]) -> None:
     place(AS_GOOD)
-    choice = precision.measured(SETTINGS, ("fp32", "int8"))
+    choice = precision.measure_precisions(SETTINGS, ("fp32", "int8"))
     assert set(choice.cpu_ms) == {"fp32", "int8"}
     assert all(0 <= ms < 1000 for ms in choice.cpu_ms.values())
 
@@ -215,31 +217,31 @@ def test_bf16_is_offered_where_the_cpu_multiplies_it_and_refused_elsewhere(
     pi, graviton = tmp_path / "pi", tmp_path / "graviton"
     pi.write_text(PI_5)
     graviton.write_text(GRAVITON_3)
-    assert cpu.multiplies_bf16(graviton, "aarch64")
-    assert not cpu.multiplies_bf16(pi, "aarch64")
-    assert not cpu.multiplies_bf16(graviton, "x86_64")
-    assert not cpu.multiplies_bf16(tmp_path / "absent", "aarch64")
-    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: False)
+    assert model_files.cpu_has_bf16(graviton, "aarch64")
+    assert not model_files.cpu_has_bf16(pi, "aarch64")
+    assert not model_files.cpu_has_bf16(graviton, "x86_64")
+    assert not model_files.cpu_has_bf16(tmp_path / "absent", "aarch64")
+    monkeypatch.setattr(model_files, "cpu_has_bf16", lambda: False)
     with pytest.raises(ModelError, match=r"no bfloat16 products .* set detector\.precision to auto"):
-        bundle.find("yard", precision="bf16")
-    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: True)
-    found = bundle.find("yard", precision="bf16")
+        model_files.find_model("yard", precision="bf16")
+    monkeypatch.setattr(model_files, "cpu_has_bf16", lambda: True)
+    found = model_files.find_model("yard", precision="bf16")
     assert (found.path.name, found.bf16) == ("yard.onnx", True)
     # Never measured for accuracy, so never chosen by itself.
-    assert bundle.as_accurate("yard") == ("fp32", "int8")
+    assert model_files.accurate_precisions("yard") == ("fp32", "int8")
 
 
 def test_a_precision_that_does_not_exist_is_refused_with_those_that_do(place: Callable[[str], Path]) -> None:
     place(AS_GOOD)
     with pytest.raises(ModelError, match=r"`yard-int8` does not come in fp32: .* one of auto, int8"):
-        bundle.find("yard-int8", precision="fp32")
+        model_files.find_model("yard-int8", precision="fp32")
     with pytest.raises(ModelError, match=r"int8 needs a model of models\.toml"):
-        bundle.find("mine.onnx", precision="int8")
+        model_files.find_model("mine.onnx", precision="int8")
 
 
 def test_of_what_comes_with_vedette_every_variant_is_there_and_says_what_is_known_of_it() -> None:
-    shipped = tomllib.loads((ROOT / "models" / bundle.MANIFEST).read_text())
-    own = shipped[bundle.OWN]
+    shipped = tomllib.loads((ROOT / "models" / model_files.MANIFEST).read_text())
+    own = shipped[model_files.OWN_MODEL]
     assert set(own["variants"]) == {"int8", "bf16"}
     for form, name in own["variants"].items():
         assert shipped[name]["precision"] == form
@@ -247,7 +249,7 @@ def test_of_what_comes_with_vedette_every_variant_is_there_and_says_what_is_know
         known = shipped[name].get("accuracy", {})
         assert set(known) in (set(), set(own["accuracy"])), "measured in part"
     places = (ROOT / "models",)
-    as_accurate = bundle.as_accurate(bundle.OWN, places)
+    as_accurate = model_files.accurate_precisions(model_files.OWN_MODEL, places)
     lost = {name: value - shipped["vedette-nano-int8"]["accuracy"][name] for name, value in own["accuracy"].items()}
     assert as_accurate[0] == "fp32"
     assert ("int8" in as_accurate) == (max(lost.values()) <= 0.01 + 1e-9)

@@ -16,16 +16,15 @@ from shelf import BOX, T0, best, opened, question
 from test_evidence import Site
 from test_evidence_question import asked, last_word, media, state, wants
 
-from appliance.alerts.evidence_veil import CELLS, GREY, Company, Veil, company
 from appliance.cli import main
-from appliance.clock import ManualClock, film_period
-from appliance.config import Camera, SiteConfig, load
+from appliance.clock import ManualClock, footage_period
+from appliance.config import CameraConfig, SiteConfig, load
 from appliance.errors import ConfigError
-from appliance.escalate.router.outlook import Outlook
-from appliance.escalate.router.planner import Planner
-from appliance.privacy import PrivacyBorder, PrivacyRules
-from appliance.store.audit import Audit, AuditKind, AuditRow
-from appliance.store.boxes import Boxes
+from appliance.evidence.redaction import CELLS, GREY, PeopleInFrame, Redactor, people_in_frame
+from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
+from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.store.audit import AuditKind, AuditRow, AuditStore
+from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
@@ -55,36 +54,36 @@ def at(x: float, zone: str = "all") -> Event:
 
 class TestNever:
     def test_without_rules_everything_may_leave(self) -> None:
-        assert PrivacyRules(site(), None).of(at(0.2)) == "free"
+        assert PrivacyRules(site(), None).level(at(0.2)) == "free"
 
     def test_true_means_the_camera_always(self) -> None:
         rules = PrivacyRules(site(privacy={"never": True}), lambda t: MONDAY_NOON)
-        assert rules.of(at(0.9)) == "never"
+        assert rules.level(at(0.9)) == "never"
 
     def test_a_zone_forbids_who_stands_in_it_whatever_rule_fired(self) -> None:
         rules = PrivacyRules(site(privacy={"never": [{"zones": ["left"]}]}), None)
-        assert rules.of(at(0.2, zone="other")) == "never"
-        assert rules.of(at(0.9, zone="left")) == "never", "the event itself names the zone"
-        assert rules.of(at(0.9, zone="other")) == "free"
+        assert rules.level(at(0.2, zone="other")) == "never"
+        assert rules.level(at(0.9, zone="left")) == "never", "the event itself names the zone"
+        assert rules.level(at(0.9, zone="other")) == "free"
 
     def test_where_it_is_not_known_where_somebody_stands_the_answer_is_no(self) -> None:
         rules = PrivacyRules(site(privacy={"never": [{"zones": ["left"]}]}), None)
         nowhere = Event(camera="yard", rule="r", kind="line", track=1, label="person", t=T0, line="door")
-        assert rules.of(nowhere) == "never"
+        assert rules.level(nowhere) == "never"
 
     def test_hours_are_those_of_the_wall(self) -> None:
         config = site(privacy={"never": [{"hours": ["22:00-06:00"]}]})
-        assert PrivacyRules(config, lambda t: MONDAY_NIGHT).of(at(0.2)) == "never"
-        assert PrivacyRules(config, lambda t: MONDAY_NOON).of(at(0.2)) == "free"
-        assert PrivacyRules(config, None).of(at(0.2)) == "never", "a clip without a time of day"
+        assert PrivacyRules(config, lambda t: MONDAY_NIGHT).level(at(0.2)) == "never"
+        assert PrivacyRules(config, lambda t: MONDAY_NOON).level(at(0.2)) == "free"
+        assert PrivacyRules(config, None).level(at(0.2)) == "never", "a clip without a time of day"
 
     def test_never_comes_before_image_free(self) -> None:
-        assert PrivacyRules(site(privacy={"never": True}, image_free=True), None).of(at(0.2)) == "never"
-        assert PrivacyRules(site(image_free=True), None).of(at(0.2)) == "image_free"
+        assert PrivacyRules(site(privacy={"never": True}, image_free=True), None).level(at(0.2)) == "never"
+        assert PrivacyRules(site(image_free=True), None).level(at(0.2)) == "image_free"
 
     def test_of_a_camera_that_is_gone_from_the_site_file_nothing_leaves(self) -> None:
         gone = Event(camera="old", rule="r", kind="enter", track=1, label="person", t=T0)
-        assert PrivacyRules(site(), None).of(gone) == "never"
+        assert PrivacyRules(site(), None).level(gone) == "never"
 
     def test_a_zone_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "site.yaml"
@@ -97,7 +96,9 @@ class TestNever:
     def test_the_router_asks_nothing_and_says_why(self) -> None:
         rule = {"name": "r", "kind": "enter", "zone": "left", "severity": "alert"}
         config = site(privacy={"never": [{"zones": ["left"]}]}, rules=[rule])
-        planner = Planner(config, "yard", Outlook.of(config, film_period, None, PrivacyRules(config, None).of))
+        planner = EscalationPlanner(
+            config, "yard", RouterContext.of(config, footage_period, None, PrivacyRules(config, None).level)
+        )
         planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
         alert = Alert(
             camera="yard",
@@ -115,8 +116,8 @@ class TestNever:
         assert (plan.route.inputs.privacy, "privacy" in plan.route.reason) == ("never", True)
 
 
-def veil(**privacy: Any) -> Veil:
-    return Veil(Camera.model_validate({"url": "file:x", "zones": {"left": LEFT}, "privacy": privacy}))
+def veil(**privacy: Any) -> Redactor:
+    return Redactor(CameraConfig.model_validate({"url": "file:x", "zones": {"left": LEFT}, "privacy": privacy}))
 
 
 def picture() -> NDArray[np.uint8]:
@@ -136,12 +137,12 @@ def colours(image: NDArray[np.uint8]) -> int:
 class TestVeil:
     def test_without_a_veil_the_picture_is_the_very_one(self) -> None:
         image = picture()
-        assert veil().over(image, Company((OTHER,), (BOX,))) is image
+        assert veil().redact(image, PeopleInFrame((OTHER,), (BOX,))) is image
 
     def test_other_people_become_a_few_squares_and_the_rest_stays(self) -> None:
         image = picture()
         before = image.copy()
-        shown = veil(blur="people").over(image, Company((OTHER,), (BOX,)))
+        shown = veil(blur="people").redact(image, PeopleInFrame((OTHER,), (BOX,)))
         assert colours(part(shown, OTHER)) <= (CELLS + 1) * 4 * CELLS, "no pixel of them is left"
         assert not np.array_equal(part(shown, OTHER), part(before, OTHER))
         assert np.array_equal(part(shown, BOX), part(before, BOX))
@@ -150,32 +151,32 @@ class TestVeil:
 
     def test_where_nobody_looked_all_but_the_alert_s_own_is_hidden(self) -> None:
         image = picture()
-        shown = veil(blur="people").over(image, Company(None, (BOX,)))
+        shown = veil(blur="people").redact(image, PeopleInFrame(None, (BOX,)))
         assert np.array_equal(part(shown, BOX), part(image, BOX))
         assert colours(shown[:, 200:]) <= 4 * CELLS * CELLS
 
     def test_where_not_even_that_is_known_all_of_it(self) -> None:
-        assert colours(veil(blur="people").over(picture(), Company(None, ()))) <= 4 * CELLS * CELLS
+        assert colours(veil(blur="people").redact(picture(), PeopleInFrame(None, ()))) <= 4 * CELLS * CELLS
 
     def test_surroundings_hides_what_no_detector_saw(self) -> None:
         image = picture()
-        shown = veil(blur="surroundings").over(image, Company((), (BOX,)))
+        shown = veil(blur="surroundings").redact(image, PeopleInFrame((), (BOX,)))
         assert np.array_equal(part(shown, BOX), part(image, BOX))
         assert colours(part(shown, OTHER)) <= 4 * CELLS * CELLS
 
     def test_a_mask_hides_even_the_alert_s_own(self) -> None:
-        shown = veil(mask=["left"]).over(picture(), Company((), (BOX,)))
+        shown = veil(mask=["left"]).redact(picture(), PeopleInFrame((), (BOX,)))
         assert np.all(shown[:, :158] == GREY)
         assert colours(shown[:, 170:]) > 1000
 
     def test_the_mark_tells_rules_apart(self) -> None:
-        marks = [veil(**said).mark for said in ({}, {"blur": "people"}, {"blur": "surroundings"}, {"mask": ["left"]})]
+        marks = [veil(**said).digest for said in ({}, {"blur": "people"}, {"blur": "surroundings"}, {"mask": ["left"]})]
         assert marks[0] == ""
         assert len(set(marks)) == 4
 
     def test_a_mosaic_has_no_square_smaller_than_a_quarter(self) -> None:
         """What a face would need to be known again."""
-        flat = veil(blur="surroundings").over(picture(), Company((), ()))
+        flat = veil(blur="surroundings").redact(picture(), PeopleInFrame((), ()))
         edges = np.flatnonzero(np.any(np.diff(flat.astype(int), axis=1) != 0, axis=(0, 2)))
         assert np.diff(edges).min() >= 180 // CELLS
 
@@ -191,11 +192,11 @@ class TestCompany:
             self.look(T0 - 0.2, (1, BOX, "person"), (2, OTHER, "person"), (4, OTHER, "car")),
             self.look(T0, (1, BOX, "person")),
         ]
-        assert company(T0, seen, (1,), None) == Company((OTHER,), (BOX,))
+        assert people_in_frame(T0, seen, (1,), None) == PeopleInFrame((OTHER,), (BOX,))
 
     def test_a_look_that_the_detector_did_not_answer_is_none(self) -> None:
         silent = FrameBoxes(camera="yard", seq=0, frame=0, t=T0, looked=False)
-        assert company(T0, [silent], (1,), BOX) == Company(None, (BOX,))
+        assert people_in_frame(T0, [silent], (1,), BOX) == PeopleInFrame(None, (BOX,))
 
 
 @pytest.fixture
@@ -222,13 +223,13 @@ class TestWhatIsSent:
         frames = [
             FrameBoxes(camera="yard", seq=n, frame=n, t=T0 + n / 5, looked=True, objects=people) for n in range(60)
         ]
-        Boxes(site.db).append("yard", "r1", frames)
+        BoxStore(site.db).append("yard", "r1", frames)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
         site.maker.run_once()
         assert state(site) == ("ready", 0, ("frame",)), "no clip is offered: its packets are copied"
         wants(site, "frame", 0)
         frame = media(site)[-1]
-        mark = Veil(site.config.cameras["yard"]).mark
+        mark = Redactor(site.config.cameras["yard"]).digest
         assert frame.path.endswith(f".{mark}.webp")
         still = cv2.imread(str(site.root / site.detail().piece("still").path))
         sent = cv2.resize(cv2.imread(str(site.root / frame.path)), (still.shape[1], still.shape[0]))
@@ -256,7 +257,7 @@ class TestEgress:
         kinds: tuple[AuditKind, ...] = ("facts", "crop", "clip")
         for n, kind in enumerate(kinds):
             camera = "gate" if n else "yard"
-            Audit(db).write(
+            AuditStore(db).write(
                 AuditRow(
                     t=T0 + n,
                     camera=camera,
@@ -295,8 +296,8 @@ class TestEgress:
 class TestBorder:
     """The rules as they stand when a question's turn comes; it may have been made under others."""
 
-    def border(self, *events: Event, **camera: Any) -> PrivacyBorder:
-        return PrivacyBorder(site(**camera), None, lambda alert: events)
+    def border(self, *events: Event, **camera: Any) -> PrivacyEgressPolicy:
+        return PrivacyEgressPolicy(site(**camera), None, lambda alert: events)
 
     def asked(self, **changes: Any) -> Any:
         return question(camera="yard").model_copy(update=changes)
@@ -314,11 +315,11 @@ class TestBorder:
         assert self.border(privacy=never).forbids(self.asked()), "nobody knows"
 
     def test_a_picture_made_under_other_rules_stays(self) -> None:
-        mark = veil(blur="people").mark
+        mark = veil(blur="people").digest
         border = self.border(privacy={"blur": "people"})
         assert not border.withholds("yard", f"evidence/a/crop-1.{mark}.webp")
         assert border.withholds("yard", "evidence/a/crop-1.webp")
-        assert border.withholds("yard", f"evidence/a/crop-1.{veil(blur='surroundings').mark}.webp")
+        assert border.withholds("yard", f"evidence/a/crop-1.{veil(blur='surroundings').digest}.webp")
         assert not self.border().withholds("yard", f"evidence/a/crop-1.{mark}.webp"), "veiled though it need not be"
         assert self.border(image_free=True).withholds("yard", f"evidence/a/crop-1.{mark}.webp")
         assert border.withholds("old", f"evidence/a/crop-1.{mark}.webp")

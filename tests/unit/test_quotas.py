@@ -10,16 +10,16 @@ import pytest
 from shelf import T0, answer, ended, question
 
 from appliance.clock import ManualClock
-from appliance.config import Camera, Storage
-from appliance.store.alerts import Alerts
+from appliance.config import CameraConfig, StorageConfig
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.deletions import newest
-from appliance.store.evidence import Evidence
+from appliance.store.deletions import newest_deletions
+from appliance.store.evidence import EvidenceStore
 from appliance.store.pruning import OF_ALL, OF_CAMERA
+from appliance.store.quotas import read_usage
 from appliance.store.retention import Retention
 from appliance.store.rows import EvidenceRow
-from appliance.store.segments import Segments
-from appliance.store.usage import usage_of
+from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 
 HOUR = 3600.0
@@ -34,8 +34,8 @@ class Site:
     free: int = 10**12
 
     def retention(self, cameras: dict[str, Any] | None = None, **storage: Any) -> Retention:
-        settings = Storage.model_validate({"keep_hours": 100, "disk_free_min_mb": 0, **storage})
-        made = {name: Camera.model_validate({"url": "file:x", **keys}) for name, keys in (cameras or {}).items()}
+        settings = StorageConfig.model_validate({"keep_hours": 100, "disk_free_min_mb": 0, **storage})
+        made = {name: CameraConfig.model_validate({"url": "file:x", **keys}) for name, keys in (cameras or {}).items()}
         return Retention(self.db, self.root, settings, made, free_bytes=lambda root: self.free)
 
     def record(self, hours: float, camera: str = "yard", megabytes: int = 100) -> None:
@@ -44,7 +44,7 @@ class Site:
             camera=camera, path=f"segments/{camera}/{t_start:.0f}.mp4", t_start=t_start, t_end=t_start + 4,
             bytes=megabytes * MB, frames=40, codec="h264", size=(320, 240), complete=True,
         )  # fmt: skip
-        Segments(self.db).put(row)
+        SegmentStore(self.db).put(row)
         file = self.root / row.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"video")
@@ -54,7 +54,7 @@ class Site:
     ) -> None:
         """An alert of `hours` ago with a clip of 100 MB."""
         t = self.clock.now() - hours * HOUR
-        alerts, evidence = Alerts(self.db), Evidence(self.db)
+        alerts, evidence = AlertStore(self.db), EvidenceStore(self.db)
         asked = question(f"q-{name}", of=name, t=t, camera=camera)
         alerts.apply(ended(name, t=t, t_end=t + 3, camera=camera), escalation=asked, priority="high")
         path = f"evidence/{name}/clip.mp4"
@@ -66,7 +66,7 @@ class Site:
         )
         evidence.make_ready(asked, ())
         if sent:
-            alerts.settle(answer(f"q-{name}", of=name), self.clock.now())
+            alerts.apply_verdict(answer(f"q-{name}", of=name), self.clock.now())
         if reviewed:
             alerts.review(name, "reviewed", self.clock.now())
 
@@ -81,7 +81,7 @@ class Site:
 
     def ledger(self) -> list[tuple[str, str, str, int, int]]:
         with self.db.read() as connection:
-            rows = newest(connection, 50)
+            rows = newest_deletions(connection, 50)
         return sorted((row.camera, row.what, row.reason, row.files, row.bytes // MB) for row in rows)
 
 
@@ -131,7 +131,7 @@ def test_the_quota_of_evidence_takes_the_oldest_that_was_reviewed_and_sent_and_n
     assert site.clips == ["unreviewed", "unsent"], "they are over the quota, and stay"
     assert site.left() == [99], "the continuous recording does not pay for evidence"
     assert ("yard", "evidence", "camera_quota", 1, 100) in site.ledger()
-    detail = Alerts(site.db).get("oldest")
+    detail = AlertStore(site.db).get("oldest")
     assert detail is not None
     clip = detail.piece("clip")
     assert clip is not None
@@ -181,7 +181,7 @@ def test_the_running_sums_are_the_sums(site: Site) -> None:
     for retention in (site.retention(quota={"continuous_gb": 0.2}), site.retention(quota={"evidence_gb": 0.1})):
         retention.run_once()
         with site.db.read() as connection:
-            usage = usage_of(connection)
+            usage = read_usage(connection)
             counted = connection.execute("SELECT count(*), total(bytes) FROM segment").fetchone()
             ready = connection.execute("SELECT count(*), total(bytes) FROM evidence WHERE state = 'ready'").fetchone()
         assert (usage.files("continuous"), usage.bytes("continuous")) == tuple(counted)

@@ -13,12 +13,12 @@ import pytest
 from streams import Heard, clip
 
 from appliance.clock import ManualClock
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
-from appliance.ingest.remains import measure
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.segment_recovery import recover_segment
 from appliance.store.database import Database
-from appliance.store.segments import Segments
-from appliance.store.usage import usage_of
+from appliance.store.quotas import read_usage
+from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def record(tmp_path: Path, *, seconds: int = 6, b_frames: int = 0, ring: bool = 
     """Real segments of two seconds; what was told of each at last."""
     clock, heard = ManualClock(T), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 10 * seconds, b_frames=b_frames)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 2, 0, 10**6 if ring else None), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2, 0, 10**6 if ring else None), clock, heard)
     recorder.begin(source.open(), "run1")
     for packet in source.packets():
         recorder.take(packet)
@@ -48,9 +48,9 @@ def test_files_whose_rows_the_power_cut_took_are_adopted(
     db: Database, tmp_path: Path, b_frames: int, ring: bool
 ) -> None:
     told = record(tmp_path, b_frames=b_frames, ring=ring)
-    segments = Segments(db)
+    segments = SegmentStore(db)
     segments.put(told[0])
-    found = segments.reconcile(tmp_path, measure=measure)
+    found = segments.reconcile(tmp_path, measure=recover_segment)
     assert (found.adopted, found.rows_dropped, found.orphans_removed) == (2, 0, 0)
     assert found.adopted_s == pytest.approx(4, abs=0.01)
     rows = segments.covering("gate", T, T + 10)
@@ -59,19 +59,19 @@ def test_files_whose_rows_the_power_cut_took_are_adopted(
         same = ("path", "camera", "bytes", "frames", "codec", "size", "complete", "kind")
         assert [getattr(row, name) for name in same] == [getattr(was, name) for name in same]
     with db.read() as connection:
-        assert usage_of(connection).bytes("pre_roll" if ring else "continuous") == sum(row.bytes for row in told)
+        assert read_usage(connection).bytes("pre_roll" if ring else "continuous") == sum(row.bytes for row in told)
 
 
 def test_a_file_that_lost_its_end_counts_as_far_as_it_can_be_read(db: Database, tmp_path: Path) -> None:
     told = record(tmp_path)
-    segments = Segments(db)
+    segments = SegmentStore(db)
     for row in told:
         segments.put(row)
     with (tmp_path / told[1].path).open("r+b") as file:
         file.truncate(told[1].bytes * 6 // 10)
     with (tmp_path / told[2].path).open("r+b") as file:
         file.truncate(100)
-    found = segments.reconcile(tmp_path, measure=measure)
+    found = segments.reconcile(tmp_path, measure=recover_segment)
     assert (found.rows_closed, found.rows_dropped, found.orphans_removed) == (1, 1, 1)
     first, cut = segments.covering("gate", T, T + 10)
     assert first == told[0]
@@ -89,13 +89,13 @@ def test_a_file_whose_end_the_power_cut_filled_with_what_was_not_written_counts_
 ) -> None:
     """File systems keep a length and lose the blocks: the file is as long as its row says, and its end is nonsense."""
     told = record(tmp_path)[0]
-    Segments(db).put(replace(told, complete=False))
+    SegmentStore(db).put(replace(told, complete=False))
     kept = int(told.bytes * share)
     with (tmp_path / told.path).open("r+b") as file:
         file.seek(kept)
         file.write((tail * told.bytes)[: told.bytes - kept])
-    Segments(db).reconcile(tmp_path, measure=measure)
-    (row,) = [each for each in Segments(db).covering("gate", T, T + 10) if each.path == told.path]
+    SegmentStore(db).reconcile(tmp_path, measure=recover_segment)
+    (row,) = [each for each in SegmentStore(db).covering("gate", T, T + 10) if each.path == told.path]
     assert row.complete
     assert (8 if share < 0.59 else 10) <= row.frames < told.frames
     assert row.t_end - row.t_start == pytest.approx(row.frames / 10, abs=0.15)
@@ -107,9 +107,11 @@ def test_a_file_whose_end_the_power_cut_filled_with_what_was_not_written_counts_
 
 def test_a_segment_that_was_left_open_gets_the_seconds_that_were_never_told(db: Database, tmp_path: Path) -> None:
     told = record(tmp_path)
-    Segments(db).put(replace(told[0], complete=False, t_end=told[0].t_start + 1, frames=10, bytes=told[0].bytes // 2))
-    Segments(db).reconcile(tmp_path, measure=measure)
-    row = Segments(db).covering("gate", T, T + 1)[0]
+    SegmentStore(db).put(
+        replace(told[0], complete=False, t_end=told[0].t_start + 1, frames=10, bytes=told[0].bytes // 2)
+    )
+    SegmentStore(db).reconcile(tmp_path, measure=recover_segment)
+    row = SegmentStore(db).covering("gate", T, T + 1)[0]
     assert (row.complete, row.frames, row.bytes) == (True, 20, told[0].bytes)
     assert row.t_end == pytest.approx(told[0].t_end, abs=0.002)
 
@@ -119,17 +121,17 @@ def test_what_is_not_ours_is_counted_and_left_for_an_hour(db: Database, tmp_path
     folder.mkdir(parents=True)
     for name in ("notes.txt", "20231114T221320.250Z-run1.mp4"):
         (folder / name).write_bytes(b"no video")
-    found = Segments(db).reconcile(tmp_path, measure=measure, orphan_age_s=1e12)
+    found = SegmentStore(db).reconcile(tmp_path, measure=recover_segment, orphan_age_s=1e12)
     assert (found.adopted, found.orphans_kept) == (0, 2)
-    assert Segments(db).sweep_orphans(tmp_path, orphan_age_s=-1e12).orphans_removed == 2
+    assert SegmentStore(db).sweep_orphans(tmp_path, orphan_age_s=-1e12).orphans_removed == 2
 
 
 def test_rows_of_a_folder_that_is_gone_are_dropped(db: Database, tmp_path: Path) -> None:
     told = record(tmp_path)
     for day in ("2023-11-14", "2023-11-15"):
         for camera in ("gate", "gate2"):
-            Segments(db).put(replace(told[0], camera=camera, path=f"segments/{camera}/{day}/gone.mp4"))
-    found = Segments(db).reconcile(tmp_path, measure=measure)
+            SegmentStore(db).put(replace(told[0], camera=camera, path=f"segments/{camera}/{day}/gone.mp4"))
+    found = SegmentStore(db).reconcile(tmp_path, measure=recover_segment)
     assert (found.rows_dropped, found.adopted) == (4, 3)
 
 
@@ -137,15 +139,15 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from appliance.clock import ManualClock
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.store.database import Database
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 root, clock = Path(sys.argv[2]), ManualClock(1_700_000_000.25)
-segments, left = Segments(Database(root / "vedette.db", clock)), int(sys.argv[3])
+segments, left = SegmentStore(Database(root / "vedette.db", clock)), int(sys.argv[3])
 source = FileSource("gate", sys.argv[1], clock)
-recorder = Recorder(Place(root, "gate", 2, 0), clock, segments.put)
+recorder = SegmentRecorder(RecordTarget(root, "gate", 2, 0), clock, segments.put)
 recorder.begin(source.open(), "run1")
 for packet in source.packets():
     left -= 1
@@ -163,8 +165,8 @@ def test_killed_at_any_packet_all_but_the_last_second_is_found(tmp_path: Path, p
     )
     assert done.returncode == -9
     db = Database(tmp_path / "vedette.db", ManualClock(T + 100))
-    segments = Segments(db)
-    found = segments.reconcile(tmp_path, measure=measure)
+    segments = SegmentStore(db)
+    found = segments.reconcile(tmp_path, measure=recover_segment)
     rows = segments.covering("gate", T, T + 100)
     assert all(row.complete for row in rows)
     assert sum(row.frames for row in rows) >= packets - 1 - 10

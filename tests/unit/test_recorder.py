@@ -17,10 +17,10 @@ from media import number
 from streams import Heard, clip
 
 from appliance.clock import ManualClock
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
-from appliance.ingest.segment import SegmentFile
-from appliance.ingest.source import VideoPacket
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.segment_writer import SegmentFile
+from appliance.media.source import VideoPacket
 from appliance.types import Gap, SegmentRow
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 def record(tmp_path: Path, source: FileSource, clock: ManualClock, *, segment_s: float = 2.0) -> list[SegmentRow]:
     heard = Heard()
-    recorder = Recorder(Place(tmp_path, "gate", segment_s, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", segment_s, 0), clock, heard)
     recorder.begin(source.open(), "run1")
     for packet in source.packets():
         recorder.take(packet)
@@ -67,7 +67,7 @@ def test_segments_are_named_by_camera_day_time_and_run(tmp_path: Path) -> None:
 def test_a_growing_segment_is_told_of_each_second_and_can_be_read_up_to_there(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 60, gop=60)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard)
     recorder.begin(source.open(), "run1")
     told = 0
     for packet in source.packets():
@@ -86,7 +86,7 @@ def test_a_growing_segment_is_told_of_each_second_and_can_be_read_up_to_there(tm
 def test_nothing_is_recorded_before_the_first_key_frame(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 30)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard)
     recorder.begin(source.open(), "run1")
     for packet in itertools.islice(source.packets(), 5, None):
         recorder.take(packet)
@@ -98,11 +98,11 @@ def test_nothing_is_recorded_before_the_first_key_frame(tmp_path: Path) -> None:
 def test_a_time_jump_and_a_new_size_begin_a_new_segment(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 40)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard)
     recorder.begin(source.open(), "run1")
     for n, packet in enumerate(source.packets()):
         if n == 15:
-            recorder.cut("run2", (640, 480))
+            recorder.on_session("run2", (640, 480))
         recorder.take(replace(packet, jump=n == 10))
     recorder.end()
     done = [row for row in heard.of(SegmentRow) if row.complete]
@@ -113,7 +113,7 @@ def test_a_time_jump_and_a_new_size_begin_a_new_segment(tmp_path: Path) -> None:
 def test_a_packet_still_decodes_after_it_was_recorded(tmp_path: Path) -> None:
     clock = ManualClock()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 10)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, Heard())
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, Heard())
     info = source.open()
     recorder.begin(info, "run1")
     seen = []
@@ -128,7 +128,7 @@ def test_a_packet_still_decodes_after_it_was_recorded(tmp_path: Path) -> None:
 def test_two_stamps_on_one_tick_do_not_stop_the_recording(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 20)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard)
     recorder.begin(source.open(), "run1")
     start = None
     for n, packet in enumerate(source.packets()):
@@ -163,7 +163,7 @@ class FullDisk:
 def test_a_full_disk_pauses_the_recording_keeps_what_is_readable_and_resumes(tmp_path: Path) -> None:
     clock, heard, disk = ManualClock(), Heard(), FullDisk(30_000)
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 300)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, heard, open_file=disk.open)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard, open_file=disk.open)
     recorder.begin(source.open(), "run1")
     packets = source.packets()
     while not recorder.warning:
@@ -190,7 +190,7 @@ def test_a_full_disk_pauses_the_recording_keeps_what_is_readable_and_resumes(tmp
 def test_a_pause_is_told_as_a_gap_from_the_last_kept_frame_to_the_next(tmp_path: Path, segment_s: float) -> None:
     clock, heard, disk = ManualClock(), Heard(), FullDisk(30_000)
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 300)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", segment_s, 0), clock, heard, open_file=disk.open)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", segment_s, 0), clock, heard, open_file=disk.open)
     recorder.begin(source.open(), "run1")
     packets = source.packets()
     while not recorder.warning:
@@ -214,7 +214,7 @@ def test_a_pause_is_told_as_a_gap_from_the_last_kept_frame_to_the_next(tmp_path:
 def test_a_ring_that_nobody_clears_stops_at_twice_its_size(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 300)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 2, 0, ring_bytes=20_000), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 2, 0, ring_bytes=20_000), clock, heard)
     recorder.begin(source.open(), "run1")
     for packet in source.packets():
         recorder.take(packet)
@@ -228,7 +228,7 @@ def test_a_ring_that_nobody_clears_stops_at_twice_its_size(tmp_path: Path) -> No
 def test_too_little_free_space_is_a_full_disk_before_it_is_one(tmp_path: Path) -> None:
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 10)), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 2**62), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 2**62), clock, heard)
     recorder.begin(source.open(), "run1")
     for packet in source.packets():
         recorder.take(packet)
@@ -268,7 +268,7 @@ def test_what_cannot_be_recorded_is_said_once(tmp_path: Path) -> None:
         out.mux(stream.encode(None))
     clock, heard = ManualClock(), Heard()
     source = FileSource("gate", str(path), clock)
-    recorder = Recorder(Place(tmp_path, "gate", 60, 0), clock, heard)
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60, 0), clock, heard)
     recorder.begin(source.open(), "run1")
     for packet in source.packets():
         recorder.take(packet)
@@ -280,12 +280,12 @@ def test_what_cannot_be_recorded_is_said_once(tmp_path: Path) -> None:
 KILLED = """
 import itertools, os, signal, sys
 from appliance.clock import ManualClock
-from appliance.ingest.file import FileSource
-from appliance.ingest.recorder import Place, Recorder
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from pathlib import Path
 clock = ManualClock()
 source = FileSource("gate", sys.argv[1], clock)
-recorder = Recorder(Place(Path(sys.argv[2]), "gate", 60, 0), clock, lambda row: None)
+recorder = SegmentRecorder(RecordTarget(Path(sys.argv[2]), "gate", 60, 0), clock, lambda row: None)
 recorder.begin(source.open(), "run1")
 for packet in itertools.islice(source.packets(), 35):
     recorder.take(packet)
@@ -301,4 +301,4 @@ def test_after_a_kill_the_segment_can_be_read_but_for_the_last_second(tmp_path: 
 
 
 def test_a_packet_has_everything_the_recorder_needs() -> None:
-    assert {"packet", "t", "keyframe", "size", "jump", "behind_s"} == set(VideoPacket.__slots__)
+    assert {"packet", "t", "keyframe", "size", "jump", "lag_s"} == set(VideoPacket.__slots__)

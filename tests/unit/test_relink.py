@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from appliance.track.appearance import describe, likeness
+from appliance.track.appearance import describe, similarity
 from appliance.track.tracker import Tracker
 from appliance.types import Detections
 
@@ -116,7 +116,7 @@ def test_two_who_meet_and_turn_back_keep_their_numbers_by_their_clothes() -> Non
 def test_likeness_is_one_for_the_same_and_little_for_another() -> None:
     found, planes = scene((0.3, 0.8, RED), (0.6, 0.8, RED), (0.8, 0.8, BLUE))
     looks = describe(planes, found.boxes)
-    alike = likeness(looks, looks)
+    alike = similarity(looks, looks)
     assert alike[0, 0] == alike[0, 1] == pytest.approx(1.0)
     assert alike[0, 2] < 0.5
 
@@ -125,7 +125,7 @@ def test_a_camera_without_colours_is_described_by_its_brightness() -> None:
     found, planes = scene((0.3, 0.8, (40, 128, 128)), (0.6, 0.8, (200, 128, 128)))
     looks = describe(planes[:1], found.boxes)
     assert looks.shape == (2, 24)
-    assert likeness(looks, looks)[0, 1] < 0.1
+    assert similarity(looks, looks)[0, 1] < 0.1
 
 
 def test_a_box_at_the_border_or_of_no_size_has_some_description() -> None:

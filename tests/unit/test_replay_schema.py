@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from appliance.errors import UsageError
-from appliance.replay.reader import read_log
-from appliance.replay.schema import log_schema
+from appliance.lab.replay.replay_log_writer import log_schema
+from appliance.lab.replay.replay_result import read_log
 
 ROOT = Path(__file__).parents[2]
-PUBLISHED = ROOT / "appliance" / "replay" / "log.schema.json"
+PUBLISHED = ROOT / "appliance" / "lab" / "replay" / "log.schema.json"
 GOLDEN = ROOT / "fixtures" / "golden" / "yard.hog.jsonl"
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

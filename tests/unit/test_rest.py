@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.clock import ManualClock
-from appliance.ingest.rest import PROMPT_EVERY_S, REST_BYTES, REST_S_MAX, Rest
+from appliance.ingest.reconnecting_reader import PROMPT_READ_EVERY_S, READ_PAUSE_BYTES_MAX, READ_PAUSE_S_MAX, ReadPacer
 
 FPS = 15
 FRAME_S = 1 / FPS
@@ -33,11 +33,11 @@ class Socket:
             yield t
 
 
-def read(socket: Socket, seconds: float, patience_s: float) -> tuple[Rest, list[float]]:
+def read(socket: Socket, seconds: float, patience_s: float) -> tuple[ReadPacer, list[float]]:
     """Read for a while; the rests that were taken."""
-    rest, rests = Rest(socket.clock), []
+    rest, rests = ReadPacer(socket.clock), []
     for t in socket.packets(seconds):
-        pause_s = rest.after(socket.size, t, patience_s)
+        pause_s = rest.pause_s(socket.size, t, patience_s)
         if pause_s:
             socket.clock.advance(pause_s)
             socket.wakes += 1
@@ -48,48 +48,48 @@ def read(socket: Socket, seconds: float, patience_s: float) -> tuple[Rest, list[
 def test_an_idle_camera_wakes_its_thread_a_third_as_often() -> None:
     eager, patient = Socket(ManualClock()), Socket(ManualClock())
     read(eager, 60, 0.0)
-    rest, rests = read(patient, 60, REST_S_MAX)
+    rest, rests = read(patient, 60, READ_PAUSE_S_MAX)
     assert eager.wakes == pytest.approx(60 * FPS, abs=1)
     assert patient.wakes < 0.35 * eager.wakes
-    assert rest.rests == len(rests) > 100
-    assert max(patient.lags) <= REST_S_MAX + FRAME_S
+    assert rest.pauses == len(rests) > 100
+    assert max(patient.lags) <= READ_PAUSE_S_MAX + FRAME_S
 
 
 def test_one_packet_a_second_is_waited_for_since_its_arrival_tells_the_time() -> None:
     socket = Socket(ManualClock())
-    read(socket, 30, REST_S_MAX)
+    read(socket, 30, READ_PAUSE_S_MAX)
     prompt = sum(lag < 1e-3 for lag in socket.lags)
-    assert prompt >= 30 / (PROMPT_EVERY_S + REST_S_MAX + FRAME_S) - 1
+    assert prompt >= 30 / (PROMPT_READ_EVERY_S + READ_PAUSE_S_MAX + FRAME_S) - 1
 
 
 def test_who_has_fallen_behind_does_not_rest() -> None:
     clock = ManualClock()
-    rest = Rest(clock)
+    rest = ReadPacer(clock)
     for _ in range(30):  # up to date, so that it is known how late a packet usually is
-        rest.after(5000, clock.now(), 0.0)
+        rest.pause_s(5000, clock.now(), 0.0)
         clock.advance(FRAME_S)
     clock.advance(3)
-    late = [rest.after(5000, clock.now() - 3 + n * FRAME_S, REST_S_MAX) for n in range(40)]
+    late = [rest.pause_s(5000, clock.now() - 3 + n * FRAME_S, READ_PAUSE_S_MAX) for n in range(40)]
     assert late == [0.0] * 40
 
 
 def test_a_camera_that_claims_another_time_is_read_as_any_other() -> None:
     """Camera time may be a minute off, by the sender's reports: only how late a packet is beside others counts."""
     clock = ManualClock()
-    rest = Rest(clock)
+    rest = ReadPacer(clock)
     rested = 0
     for _ in range(30):
-        rested += rest.after(5000, clock.now() - 59.0, REST_S_MAX) > 0
+        rested += rest.pause_s(5000, clock.now() - 59.0, READ_PAUSE_S_MAX) > 0
         clock.advance(0.3)
     assert rested >= 20
 
 
 def test_much_must_not_pile_up_in_the_socket() -> None:
     socket = Socket(ManualClock(), size=40_000)  # 4.8 Mbit/s
-    _, rests = read(socket, 30, REST_S_MAX)
+    _, rests = read(socket, 30, READ_PAUSE_S_MAX)
     assert rests
-    assert max(rests) <= REST_BYTES / (40_000 * FPS) * 1.3
-    assert read(Socket(ManualClock(), size=200_000), 30, REST_S_MAX)[1] == []
+    assert max(rests) <= READ_PAUSE_BYTES_MAX / (40_000 * FPS) * 1.3
+    assert read(Socket(ManualClock(), size=200_000), 30, READ_PAUSE_S_MAX)[1] == []
 
 
 def test_no_rest_where_the_next_packet_is_wanted() -> None:

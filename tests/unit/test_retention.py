@@ -10,15 +10,15 @@ import pytest
 from shelf import T0, answer, ended, event, look, opened, question
 
 from appliance.clock import ManualClock
-from appliance.config import Storage
-from appliance.store.alerts import Alerts
-from appliance.store.audit import Audit, AuditRow
-from appliance.store.boxes import Boxes
+from appliance.config import StorageConfig
+from appliance.store.alerts import AlertStore
+from appliance.store.audit import AuditRow, AuditStore
+from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
+from appliance.store.evidence import EvidenceStore
 from appliance.store.retention import Retention
 from appliance.store.rows import EvidenceRow
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 
 HOUR = 3600.0
@@ -33,7 +33,7 @@ class Site:
     disk: int = 10**12  # bytes on the disk; a recorded segment takes 100 MB of them
 
     def retention(self, **limits: float) -> Retention:
-        storage = Storage.model_validate({"keep_hours": 10, "disk_free_min_mb": 0, **limits})
+        storage = StorageConfig.model_validate({"keep_hours": 10, "disk_free_min_mb": 0, **limits})
         return Retention(self.db, self.root, storage, free_bytes=lambda root: self.disk - 100 * MB * len(self.left()))
 
     def record(self, hours: float, *, camera: str = "yard", megabytes: int = 100, complete: bool = True) -> Path:
@@ -43,7 +43,7 @@ class Site:
             camera=camera, path=f"segments/{camera}/{t_start:.0f}.mp4", t_start=t_start, t_end=t_start + 4,
             bytes=megabytes * MB, frames=40, codec="h264", size=(320, 240), complete=complete,
         )  # fmt: skip
-        Segments(self.db).put(row)
+        SegmentStore(self.db).put(row)
         file = self.root / row.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"video")
@@ -102,12 +102,12 @@ def test_the_segment_being_written_stays(site: Site) -> None:
 
 
 def test_an_open_alert_keeps_its_segments_and_so_does_waiting_evidence(site: Site) -> None:
-    alerts = Alerts(site.db)
+    alerts = AlertStore(site.db)
     now = site.clock.now()
     alerts.apply(opened("open", t=now - 20 * HOUR), escalation=None, priority="")
     alerts.apply(ended("waiting", t=now - 30 * HOUR, t_end=now - 30 * HOUR + 5), escalation=None, priority="")
     alerts.apply(ended("done", t=now - 40 * HOUR, t_end=now - 40 * HOUR + 5), escalation=None, priority="")
-    Evidence(site.db).put(
+    EvidenceStore(site.db).put(
         *(EvidenceRow(alert="done", kind=kind, state="missing") for kind in ("still", "clip", "boxes"))
     )
     for hours in (40, 35, 30, 25, 20, 15, 5):
@@ -121,8 +121,8 @@ def test_an_open_alert_keeps_its_segments_and_so_does_waiting_evidence(site: Sit
 
 def test_a_question_that_waits_for_its_frames_keeps_them(site: Site) -> None:
     t = site.clock.now() - 20 * HOUR
-    Alerts(site.db).apply(ended(t=t, t_end=t + 5), escalation=question(t=t), priority="high")
-    evidence = Evidence(site.db)
+    AlertStore(site.db).apply(ended(t=t, t_end=t + 5), escalation=question(t=t), priority="high")
+    evidence = EvidenceStore(site.db)
     evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
     site.record(20)
     site.retention().run_once()
@@ -163,12 +163,12 @@ def test_a_stepped_clock_does_not_empty_the_disk(site: Site) -> None:
 
 
 def test_boxes_go_with_the_recording_but_not_those_of_open_alerts(site: Site) -> None:
-    boxes, now = Boxes(site.db), site.clock.now()
+    boxes, now = BoxStore(site.db), site.clock.now()
     site.record(5)
     boxes.append("yard", "r1", [look(now - hours * HOUR, seq=hours) for hours in (20, 9, 6, 4, 1)])
     boxes.append("unrecorded", "r1", [look(now - hours * HOUR, seq=hours) for hours in (20, 9)])
     boxes.append("gate", "r1", [look(now - hours * HOUR, seq=hours) for hours in (30, 20)])
-    Alerts(site.db).apply(opened(t=now - 20 * HOUR, camera="gate"), escalation=None, priority="")
+    AlertStore(site.db).apply(opened(t=now - 20 * HOUR, camera="gate"), escalation=None, priority="")
     report = site.retention().run_once()
     assert report.boxes == 5
     assert [frame.seq for frame in boxes.span("yard", 0, now)] == [4, 1]
@@ -177,7 +177,7 @@ def test_boxes_go_with_the_recording_but_not_those_of_open_alerts(site: Site) ->
 
 
 def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site: Site) -> None:
-    alerts, evidence, now = Alerts(site.db), Evidence(site.db), site.clock.now()
+    alerts, evidence, now = AlertStore(site.db), EvidenceStore(site.db), site.clock.now()
     for name, days in (("sent", 40), ("unsent", 40), ("young", 2)):
         t = now - days * 24 * HOUR
         alerts.apply(ended(name, t=t, t_end=t + 3), escalation=question(f"q-{name}", of=name, t=t), priority="high")
@@ -190,8 +190,10 @@ def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site:
             EvidenceRow(alert=name, kind="boxes", state="missing"),
         )
         evidence.make_ready(question(f"q-{name}", of=name, t=t), ())
-    alerts.settle(answer("q-sent", of="sent"), now)
-    Audit(site.db).write(AuditRow(t=T0, camera="yard", escalation="q-sent", kind="facts", bytes=1, sha256="", why=""))
+    alerts.apply_verdict(answer("q-sent", of="sent"), now)
+    AuditStore(site.db).write(
+        AuditRow(t=T0, camera="yard", escalation="q-sent", kind="facts", bytes=1, sha256="", why="")
+    )
     report = site.retention().run_once()
     assert (report.evidence_files, report.evidence_bytes) == (1, 7)
     assert sorted(folder.name for folder in (site.root / "evidence").iterdir()) == ["unsent", "young"]
@@ -201,12 +203,12 @@ def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site:
     assert still is not None
     assert (still.state, still.reason) == ("missing", "removed after 30 days")
     assert detail.verdict is not None
-    assert len(Audit(site.db).page()) == 1
+    assert len(AuditStore(site.db).page()) == 1
 
 
 def test_held_back_events_are_forgotten_in_time(site: Site) -> None:
-    alerts, now = Alerts(site.db), site.clock.now()
-    alerts.hold_back([event(now - 40 * 24 * HOUR), event(now - HOUR)], run="r1")
+    alerts, now = AlertStore(site.db), site.clock.now()
+    alerts.add_suppressed([event(now - 40 * 24 * HOUR), event(now - HOUR)], run="r1")
     site.retention().run_once()
     with site.db.read() as connection:
         assert connection.execute("SELECT count(*) FROM event").fetchone()[0] == 1

@@ -9,16 +9,16 @@ import pytest
 from shelf import T0, answer, ended, opened, question
 
 from appliance.clock import ManualClock
-from appliance.errors import MissingPart
-from appliance.store.alerts import Alerts
+from appliance.errors import MissingDependency
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.deletions import newest
-from appliance.store.evidence import Evidence
+from appliance.store.deletions import newest_deletions
+from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import SEGMENTS, inside
-from appliance.store.ring import Ring, prepare
+from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
+from appliance.store.quotas import read_usage
 from appliance.store.rows import EvidenceRow
-from appliance.store.segments import Segments
-from appliance.store.usage import usage_of
+from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 
 SIZE = 1000
@@ -30,8 +30,8 @@ class Box:
     db: Database
 
     def __post_init__(self) -> None:
-        self.segments = Segments(self.db)
-        self.ring = Ring(self.db, self.root, {"yard": 5 * SIZE}, before_s=4, after_s=4)
+        self.segments = SegmentStore(self.db)
+        self.ring = PrerollRing(self.db, self.root, {"yard": 5 * SIZE}, before_s=4, after_s=4)
 
     def record(self, *numbers: int, camera: str = "yard") -> None:
         """Segments of 4 s, `SIZE` bytes each, into the ring."""
@@ -58,7 +58,7 @@ class Box:
 def box(tmp_path: Path) -> Box:
     root = tmp_path / "data"
     root.mkdir()
-    prepare(root, tmp_path / "memory")
+    prepare_ring_folder(root, tmp_path / "memory")
     return Box(root, Database(root / "vedette.db", ManualClock(T0)))
 
 
@@ -70,22 +70,22 @@ def test_the_ring_goes_round_within_its_bytes_and_nothing_reaches_the_disk(box: 
     assert len(list((tmp_path / "memory").glob("*/yard/*.mp4"))) == 5
     assert box.files("segments") == []
     with box.db.read() as connection:
-        assert usage_of(connection).bytes("pre_roll") == 5 * SIZE
-        (entry,) = newest(connection, 9, rings=True)
+        assert read_usage(connection).bytes("pre_roll") == 5 * SIZE
+        (entry,) = newest_deletions(connection, 9, rings=True)
         assert (entry.what, entry.reason, entry.files) == ("pre_roll", "ring", 7)
-        assert newest(connection, 9) == []
+        assert newest_deletions(connection, 9) == []
 
 
 def test_an_alert_takes_its_part_out_of_the_ring_and_evidence_finds_it_all_along(box: Box) -> None:
     box.record(*range(5))
-    Alerts(box.db).apply(opened(t=T0 + 18), escalation=None, priority="")
+    AlertStore(box.db).apply(opened(t=T0 + 18), escalation=None, priority="")
     for n in range(5, 12):
         box.record(n)
         box.ring.run_once()
     assert box.files("segments") == [2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "all since 9 s before it began"
     assert box.files("preroll") == [0, 1]
     assert box.found(2, 11) == [bytes([n]) for n in range(2, 12)]
-    Alerts(box.db).apply(ended(t=T0 + 18, t_end=T0 + 30), escalation=None, priority="")
+    AlertStore(box.db).apply(ended(t=T0 + 18, t_end=T0 + 30), escalation=None, priority="")
     for n in range(12, 20):
         box.record(n)
         box.ring.run_once()
@@ -95,23 +95,23 @@ def test_an_alert_takes_its_part_out_of_the_ring_and_evidence_finds_it_all_along
 
 def test_what_was_taken_out_goes_when_the_alert_is_finished_and_answered(box: Box) -> None:
     box.record(*range(5))
-    alerts, evidence = Alerts(box.db), Evidence(box.db)
+    alerts, evidence = AlertStore(box.db), EvidenceStore(box.db)
     alerts.apply(ended(t=T0 + 10, t_end=T0 + 12), escalation=question(t=T0 + 10), priority="high")
     box.ring.run_once()
     evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
     evidence.make_ready(question(t=T0 + 10), ())
     box.ring.run_once()
     assert box.files("segments") == [0, 1, 2, 3, 4], "the cloud may ask for more of it"
-    alerts.settle(answer(), T0 + 20)
+    alerts.apply_verdict(answer(), T0 + 20)
     box.ring.run_once()
     assert box.files("segments") == []
     with box.db.read() as connection:
-        assert [(row.what, row.reason, row.files) for row in newest(connection, 9)] == [("alert", "done", 5)]
+        assert [(row.what, row.reason, row.files) for row in newest_deletions(connection, 9)] == [("alert", "done", 5)]
 
 
 def test_with_no_room_on_the_disk_the_ring_keeps_what_an_alert_needs(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     box.record(*range(3))
-    Alerts(box.db).apply(opened(t=T0 + 5), escalation=None, priority="")
+    AlertStore(box.db).apply(opened(t=T0 + 5), escalation=None, priority="")
     (box.root / "segments").mkdir()
     (box.root / "segments" / "yard").write_bytes(b"in the way")  # a folder that cannot be made
     for n in range(3, 9):
@@ -125,12 +125,12 @@ def test_with_no_room_on_the_disk_the_ring_keeps_what_an_alert_needs(box: Box, m
 
 def test_a_power_cut_costs_what_is_in_memory_and_nothing_else(box: Box, tmp_path: Path) -> None:
     box.record(*range(5))
-    Alerts(box.db).apply(ended(t=T0 + 10, t_end=T0 + 11), escalation=None, priority="")
+    AlertStore(box.db).apply(ended(t=T0 + 10, t_end=T0 + 11), escalation=None, priority="")
     box.ring.run_once()
     box.record(*range(5, 8))
     for file in (tmp_path / "memory").glob("*/yard/*.mp4"):
         file.unlink()
-    prepare(box.root, tmp_path / "memory")
+    prepare_ring_folder(box.root, tmp_path / "memory")
     found = box.segments.reconcile(box.root)
     assert found.rows_dropped == 3
     assert box.found(0, 7) == [bytes([n]) for n in range(5)]
@@ -139,16 +139,16 @@ def test_a_power_cut_costs_what_is_in_memory_and_nothing_else(box: Box, tmp_path
 def test_two_boxes_may_share_a_folder_in_memory_and_the_key_may_be_taken_back(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        prepare(tmp_path / name, tmp_path / "memory")
+        prepare_ring_folder(tmp_path / name, tmp_path / "memory")
         (tmp_path / name / "preroll" / "x").write_bytes(name.encode())
     assert (tmp_path / "a/preroll/x").read_bytes() == b"a"
-    prepare(tmp_path / "a", None)
+    prepare_ring_folder(tmp_path / "a", None)
     assert not (tmp_path / "a/preroll").is_symlink()
-    prepare(tmp_path / "a", tmp_path / "memory")
+    prepare_ring_folder(tmp_path / "a", tmp_path / "memory")
     assert (tmp_path / "a/preroll/x").read_bytes() == b"a"
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(MissingPart, match=r"storage\.preroll_dir .*file/deeper cannot be used"):
-        prepare(tmp_path / "a", tmp_path / "file/deeper")
+    with pytest.raises(MissingDependency, match=r"storage\.preroll_dir .*file/deeper cannot be used"):
+        prepare_ring_folder(tmp_path / "a", tmp_path / "file/deeper")
 
 
 def test_a_row_of_the_ring_leads_nowhere_else(box: Box, tmp_path: Path) -> None:

@@ -12,26 +12,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance import config
-from appliance.clock import film_period, local_period
-from appliance.escalate.router.case import Case, Cost, Limit, expected_bytes
-from appliance.escalate.router.decide import decide, in_sample
-from appliance.escalate.router.purse import Purse
-from appliance.escalate.router.question import build
+from appliance.clock import footage_period, local_period
+from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, decide, expected_bytes, in_sample
+from appliance.router.escalation_budget import EscalationBudget
+from appliance.router.escalation_planner import build_escalation
 from appliance.rules.schedule import off_peak_in_s
-from appliance.types import Alert, Event, Privacy, RouteInputs, Severity
+from appliance.types import Alert, Event, PrivacyLevel, RouteInputs, Severity
 
 ALERT = Alert(camera="gate", id="a1", rules=("r",), severity="alert", t_start=1.0, t_end=None, tracks=(1,))
 EVENT = Event(camera="gate", rule="r", kind="enter", track=1, label="person", t=1.5, score=0.8, zone="yard")
 ENTER = config.EnterRule(name="r", kind="enter", zone="yard")
-SETTINGS = config.Escalation()
-COSTS = tuple(Cost(each, 1.0, 0.0) for each in expected_bytes(SETTINGS))
+SETTINGS = config.EscalationConfig()
+COSTS = tuple(EscalationCost(each, 1.0, 0.0) for each in expected_bytes(SETTINGS))
 DAY_S = 86400.0
 
 
-def case(alert: str = "a1", *, limits: tuple[Limit, ...] = (), now: float = 0.0, **inputs: Any) -> Case:
+def case(alert: str = "a1", *, limits: tuple[BudgetLimit, ...] = (), now: float = 0.0, **inputs: Any) -> RouterCase:
     """An alert of severity `warning` that is likely real, at a site that may ask."""
     known = {"label": "person", "chance": 0.8, **inputs}
-    return Case(
+    return RouterCase(
         alert=alert,
         rule="r",
         escalate=True,
@@ -43,12 +42,12 @@ def case(alert: str = "a1", *, limits: tuple[Limit, ...] = (), now: float = 0.0,
     )
 
 
-def told(router: dict[str, Any] | None = None, **changes: Any) -> config.Escalation:
-    return config.Escalation.model_validate({"router": router or {}, **changes})
+def told(router: dict[str, Any] | None = None, **changes: Any) -> config.EscalationConfig:
+    return config.EscalationConfig.model_validate({"router": router or {}, **changes})
 
 
-def bytes_a_day(amount: float, spent: float = 0.0) -> tuple[Limit, ...]:
-    return (Limit("mb_day", "bytes", amount, spent, DAY_S),)
+def bytes_a_day(amount: float, spent: float = 0.0) -> tuple[BudgetLimit, ...]:
+    return (BudgetLimit("mb_day", "bytes", amount, spent, DAY_S),)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def bytes_a_day(amount: float, spent: float = 0.0) -> tuple[Limit, ...]:
     ],
 )
 def test_when_the_site_file_rules_it_out_the_reason_is_said(
-    changed: dict[str, Any], settings: config.Escalation, reason: str
+    changed: dict[str, Any], settings: config.EscalationConfig, reason: str
 ) -> None:
     decision = decide(replace(case(), **changed), settings)
     assert (decision.when, decision.ask, decision.priority, decision.reason) == ("never", False, "", reason)
@@ -156,7 +155,7 @@ def test_what_a_renewed_budget_could_not_pay_is_never_asked() -> None:
 
 
 def test_what_would_expire_before_its_budget_is_renewed_is_never_asked() -> None:
-    limits = (Limit("mb_month", "bytes", 1e6, 1e6, 30 * DAY_S),)
+    limits = (BudgetLimit("mb_month", "bytes", 1e6, 1e6, 30 * DAY_S),)
     decision = decide(case(limits=limits, severity="alert"), SETTINGS)
     assert decision.reason == "it would expire before its time came: it waits until the budget is renewed"
 
@@ -203,7 +202,7 @@ ANY = st.fixed_dictionaries(
 @given(inputs=ANY, name=st.text(max_size=8), first=st.sampled_from(["facts", "crops", "frames", "clip"]))
 def test_privacy_stands_whatever_else_is_the_case(inputs: dict[str, Any], name: str, first: str) -> None:
     settings = told({"audit_share": 1.0}, first=first, severities=["info", "warning", "alert"])
-    privacy: Privacy
+    privacy: PrivacyLevel
     for privacy in ("never", "image_free"):
         decision = decide(case(name, privacy=privacy, **inputs), settings)
         assert decision.evidence == "facts"
@@ -224,7 +223,7 @@ def test_a_budget_is_never_exceeded(
     """Whatever is asked, in whatever order: what was let go now costs no more than the site file allows."""
     budget = {"mb_day": mb_day, "gpu_s_month": gpu_s_month, "alert_reserve": reserve}
     settings = told(budget=budget, first=first, severities=["info", "warning", "alert"])
-    purse = Purse(settings.budget, settings.prices, film_period)
+    purse = EscalationBudget(settings.budget, settings.prices, footage_period)
     days: dict[float, float] = {}
     gpu_s = grave = 0.0
     for n, inputs in enumerate(many):
@@ -241,8 +240,8 @@ def test_a_budget_is_never_exceeded(
 
 
 def test_a_day_and_a_month_begin_with_nothing_spent() -> None:
-    budget = config.Budget(mb_day=1.0, money_month=5.0)
-    purse = Purse(budget, config.Prices(uplink_gb=2000.0), film_period)
+    budget = config.BudgetConfig(mb_day=1.0, money_month=5.0)
+    purse = EscalationBudget(budget, config.PricesConfig(uplink_gb=2000.0), footage_period)
     purse.spend(purse.cost(600_000), 10.0)
     assert [(each.name, each.spent) for each in purse.limits(20.0)] == [("mb_day", 600_000), ("money_month", 1.2)]
     assert [each.spent for each in purse.limits(DAY_S + 1)] == [0.0, 1.2]
@@ -282,13 +281,13 @@ def test_a_decision_takes_less_than_a_fifth_of_a_millisecond() -> None:
     ],
 )
 def test_the_question_is_the_owners_or_made_from_the_rule(event: Event, rule: config.Rule, question: str) -> None:
-    assert build(ALERT, event, rule, site="s", now=2.0).question == question
+    assert build_escalation(ALERT, event, rule, site="s", now=2.0).question == question
 
 
 def test_the_same_alert_of_the_same_site_is_the_same_question() -> None:
-    first = build(ALERT, EVENT, ENTER, site="depot-7", now=2.0)
-    assert first.id == build(ALERT, EVENT, ENTER, site="depot-7", now=99.0).id
-    assert first.id != build(ALERT, EVENT, ENTER, site="depot-8", now=2.0).id
+    first = build_escalation(ALERT, EVENT, ENTER, site="depot-7", now=2.0)
+    assert first.id == build_escalation(ALERT, EVENT, ENTER, site="depot-7", now=99.0).id
+    assert first.id != build_escalation(ALERT, EVENT, ENTER, site="depot-8", now=2.0).id
     assert first.id.startswith("esc-")
     assert len(first.id) == 20
 
@@ -298,7 +297,7 @@ def test_days_and_months_of_the_calendar_and_of_footage() -> None:
     ends = [datetime.fromtimestamp(t).isoformat() for t in (here.day_t, here.day_end_t, here.month_t, here.month_end_t)]  # noqa: DTZ006
     assert ends == ["2026-02-14T00:00:00", "2026-02-15T00:00:00", "2026-02-01T00:00:00", "2026-03-01T00:00:00"]
     assert here.day == "2026-02-14"
-    second = film_period(DAY_S + 5)
+    second = footage_period(DAY_S + 5)
     assert (second.day_t, second.day_end_t, second.month_t, second.month_end_t) == (DAY_S, 2 * DAY_S, 0, 30 * DAY_S)
 
 
@@ -307,14 +306,14 @@ def test_days_and_months_of_the_calendar_and_of_footage() -> None:
     [(0, 22 * 60, 0), (0, 12 * 60, 600), (1, 5 * 60 + 59, 0), (1, 6 * 60, 960), (4, 12 * 60, 600)],
 )
 def test_off_peak_hours_are_counted_down(weekday: int, minute: int, minutes: int) -> None:
-    hours = off_peak_in_s(config.OffPeak(hours=("22:00-06:00",)), lambda t: (weekday, minute))
+    hours = off_peak_in_s(config.OffPeakConfig(hours=("22:00-06:00",)), lambda t: (weekday, minute))
     assert hours is not None
     assert hours(0.0) == minutes * 60
 
 
 def test_off_peak_days_may_be_far_away_and_a_clip_has_no_hours() -> None:
-    hours = off_peak_in_s(config.OffPeak(days=("sun",)), lambda t: (0, 0))
+    hours = off_peak_in_s(config.OffPeakConfig(days=("sun",)), lambda t: (0, 0))
     assert hours is not None
     assert hours(0.0) == 6 * DAY_S
-    assert off_peak_in_s(config.OffPeak(), None) is None
+    assert off_peak_in_s(config.OffPeakConfig(), None) is None
     assert off_peak_in_s(None, lambda t: (0, 0)) is None

@@ -14,11 +14,11 @@ from box_core import BoxCore, site
 from appliance.cli import main
 from appliance.clock import ManualClock, local_day
 from appliance.config import SiteConfig
-from appliance.escalate.calibration import Calibration
-from appliance.escalate.learn import outcomes_of
-from appliance.escalate.router.case import Surroundings
-from appliance.escalate.router.rounds import LEARN_EVERY_S
-from appliance.store.decisions import thin_decisions
+from appliance.router.calibration import Calibration
+from appliance.router.calibration_fit import outcomes_of
+from appliance.router.decide import SystemLoad
+from appliance.router.router_maintenance import LEARN_EVERY_S
+from appliance.store.decisions import prune_decisions
 from appliance.types import Alert, AlertChange, Route, RouteInputs
 
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
@@ -99,14 +99,14 @@ def test_alerts_of_the_gravest_severity_do_not_wait_for_off_peak_hours(made: Mad
 
 def test_a_long_queue_holds_back_the_less_urgent_until_it_is_half_as_long(made: Made) -> None:
     box = made(site())
-    box.around = Surroundings(link_up=False, queue_age_s=700.0)
+    box.around = SystemLoad(link_up=False, queue_age_s=700.0)
     box.second()
     alert = box.walk()
     asked = box.asked(alert)
     assert asked is not None
     assert asked.wait == "queue"
     for age, wait in ((400.0, "queue"), (200.0, "")):
-        box.around = Surroundings(link_up=True, queue_age_s=age)
+        box.around = SystemLoad(link_up=True, queue_age_s=age)
         box.second()
         asked = box.asked(alert)
         assert asked is not None
@@ -115,7 +115,7 @@ def test_a_long_queue_holds_back_the_less_urgent_until_it_is_half_as_long(made: 
 
 def test_a_question_whose_moment_never_comes_is_given_up_visibly(made: Made) -> None:
     box = made(site(router={"load_max": 1.0}, expire_hours=2))
-    box.around = Surroundings(load=3.0)
+    box.around = SystemLoad(load=3.0)
     box.second()
     alert = box.walk()
     box.clock.advance(2 * 3600 + 1)
@@ -222,7 +222,7 @@ def test_decisions_that_taught_nothing_are_thinned(made: Made) -> None:
     box.judge(known, "confirmed")
     box.clock.advance(31 * 86400)
     new = box.walk()
-    thin_decisions(box.db, 30 * 86400)
+    prune_decisions(box.db, 30 * 86400)
     assert [len(box.decided(each)) for each in (old, known, new)] == [0, 1, 1]
 
 

@@ -17,8 +17,7 @@ from appliance.demo.nal import (
     type_of,
     with_parameter_sets,
 )
-from appliance.demo.rtp import MTU, Packetizer, interleaved, sender_report
-from appliance.demo.sdp import Description
+from appliance.demo.rtp_sdp import MTU, Packetizer, SdpDescription, interleaved, sender_report
 
 SPS = bytes.fromhex("67640016acd940a02ff9")
 PPS = bytes.fromhex("68ebe3cb22c0")
@@ -135,14 +134,14 @@ def test_key_frames_begin_with_parameter_sets_but_not_twice() -> None:
 
 
 def test_describes_h264() -> None:
-    text = Description("yard", StreamFormat("h264", 4, (SPS, PPS)), 15.0, 1).to_sdp("127.0.0.1")
+    text = SdpDescription("yard", StreamFormat("h264", 4, (SPS, PPS)), 15.0, 1).to_sdp("127.0.0.1")
     assert "m=video 0 RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\n" in text
     assert "profile-level-id=640016; sprop-parameter-sets=Z2QAFqzZQKAv+Q==,aOvjyyLA\r\n" in text
     assert "a=framerate:15\r\n" in text
 
 
 def test_describes_hevc() -> None:
-    text = Description("gate", read_format("hevc", HVCC), 0.0, 1).to_sdp("::1")
+    text = SdpDescription("gate", read_format("hevc", HVCC), 0.0, 1).to_sdp("::1")
     assert "a=rtpmap:96 H265/90000\r\n" in text
     assert "a=fmtp:96 sprop-vps=QAF2cHM=; sprop-sps=QgFzcHM=; sprop-pps=RAFwcHM=\r\n" in text
     assert "framerate" not in text

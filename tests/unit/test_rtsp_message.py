@@ -7,9 +7,15 @@ import hashlib
 
 import pytest
 
-from appliance.demo.auth import REALM, Authenticator
-from appliance.demo.rtsp_message import HEAD_BYTES_MAX, BadRequest, RequestReader, response
-from appliance.demo.transport import choose_channels
+from appliance.demo.rtsp_message import (
+    HEAD_BYTES_MAX,
+    REALM,
+    BadRtspRequest,
+    RtspAuthenticator,
+    RtspRequestReader,
+    choose_channels,
+    rtsp_response,
+)
 
 OPTIONS = b"OPTIONS rtsp://h/yard RTSP/1.0\r\nCSeq: 1\r\nUser-Agent: x\r\n\r\n"
 PLAY = b"PLAY rtsp://h/yard RTSP/1.0\r\ncseq: 2\r\nSession:  abc \r\n\r\n"
@@ -18,7 +24,7 @@ URL = "rtsp://h/yard"
 
 def test_cuts_requests_however_the_bytes_arrive() -> None:
     for step in (1, 7, 1000):
-        reader, found = RequestReader(), []
+        reader, found = RtspRequestReader(), []
         stream = OPTIONS + PLAY
         for at in range(0, len(stream), step):
             found += reader.feed(stream[at : at + step])
@@ -29,7 +35,7 @@ def test_cuts_requests_however_the_bytes_arrive() -> None:
 def test_skips_interleaved_reports_and_responses_and_bodies() -> None:
     body = b"SET_PARAMETER rtsp://h/yard RTSP/1.0\r\nCSeq: 3\r\nContent-Length: 6\r\n\r\nvolume"
     report, answer = b"$\x01\x00\x04rrrr", b"RTSP/1.0 200 OK\r\nCSeq: 0\r\n\r\n"
-    found = RequestReader().feed(report + answer + body + b"\r\n" + OPTIONS)
+    found = RtspRequestReader().feed(report + answer + body + b"\r\n" + OPTIONS)
     assert [request.method for request in found] == ["SET_PARAMETER", "OPTIONS"]
 
 
@@ -48,13 +54,13 @@ def test_skips_interleaved_reports_and_responses_and_bodies() -> None:
     ],
 )
 def test_refuses_what_is_not_rtsp_or_is_too_large(data: bytes, status: int) -> None:
-    with pytest.raises(BadRequest) as caught:
-        RequestReader().feed(data)
+    with pytest.raises(BadRtspRequest) as caught:
+        RtspRequestReader().feed(data)
     assert caught.value.status == status
 
 
 def test_a_response_echoes_the_number_and_counts_its_body() -> None:
-    assert response(200, "7", [("Session", "ab")], "v=0\r\n") == (
+    assert rtsp_response(200, "7", [("Session", "ab")], "v=0\r\n") == (
         b"RTSP/1.0 200 OK\r\nCSeq: 7\r\nSession: ab\r\nContent-Length: 5\r\n\r\nv=0\r\n"
     )
 
@@ -89,7 +95,7 @@ def _digest(password: str, nonce: str, *, qop: bool = False, target: str = URL) 
 
 
 def test_digest_is_bound_to_password_nonce_and_url() -> None:
-    gate = Authenticator("viewer", "pä:ss")
+    gate = RtspAuthenticator("viewer", "pä:ss")
     assert gate.accepts(_digest("pä:ss", "n1"), "DESCRIBE", URL, "n1")
     assert gate.accepts(_digest("pä:ss", "n1", qop=True), "DESCRIBE", URL, "n1")
     assert not gate.accepts(_digest("wrong", "n1"), "DESCRIBE", URL, "n1")
@@ -100,13 +106,13 @@ def test_digest_is_bound_to_password_nonce_and_url() -> None:
 
 def test_basic_is_accepted_only_where_offered() -> None:
     header = "Basic " + base64.b64encode("viewer:pä:ss".encode()).decode()
-    assert Authenticator("viewer", "pä:ss").accepts(header, "PLAY", URL, "n")
-    assert not Authenticator("viewer", "other").accepts(header, "PLAY", URL, "n")
-    assert not Authenticator("viewer", "pä:ss", ("digest",)).accepts(header, "PLAY", URL, "n")
-    assert not Authenticator("viewer", "pä:ss").accepts("Basic ???", "PLAY", URL, "n")
-    assert not Authenticator("viewer", "pä:ss").accepts("", "PLAY", URL, "n")
+    assert RtspAuthenticator("viewer", "pä:ss").accepts(header, "PLAY", URL, "n")
+    assert not RtspAuthenticator("viewer", "other").accepts(header, "PLAY", URL, "n")
+    assert not RtspAuthenticator("viewer", "pä:ss", ("digest",)).accepts(header, "PLAY", URL, "n")
+    assert not RtspAuthenticator("viewer", "pä:ss").accepts("Basic ???", "PLAY", URL, "n")
+    assert not RtspAuthenticator("viewer", "pä:ss").accepts("", "PLAY", URL, "n")
 
 
 def test_offers_what_it_accepts() -> None:
-    assert [offer.split(" ")[0] for offer in Authenticator("u", "p").challenges("n")] == ["Digest", "Basic"]
-    assert Authenticator("u", "p", ("basic",)).challenges("n") == [f'Basic realm="{REALM}"']
+    assert [offer.split(" ")[0] for offer in RtspAuthenticator("u", "p").challenges("n")] == ["Digest", "Basic"]
+    assert RtspAuthenticator("u", "p", ("basic",)).challenges("n") == [f'Basic realm="{REALM}"']

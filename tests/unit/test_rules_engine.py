@@ -12,7 +12,7 @@ from walks import camera, fired, header, look, looks, person
 
 from appliance.config import Schedule
 from appliance.rules.engine import TRACKS_MAX, RulesEngine
-from appliance.rules.schedule import Hours
+from appliance.rules.schedule import ArmedHours
 from appliance.types import Event, FrameBoxes, Point
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert"}
@@ -144,18 +144,18 @@ class TestSchedule:
         ],
     )
     def test_a_span_past_midnight_belongs_to_the_day_it_begins(self, weekday: int, minute: int, armed: bool) -> None:
-        assert Hours(Schedule(days=("fri",), hours=("22:00-06:00",))).armed(weekday, minute) is armed
+        assert ArmedHours(Schedule(days=("fri",), hours=("22:00-06:00",))).armed(weekday, minute) is armed
 
     def test_sunday_night_runs_into_monday(self) -> None:
-        assert Hours(Schedule(days=("sun",), hours=("22:00-06:00",))).armed(0, 60)
+        assert ArmedHours(Schedule(days=("sun",), hours=("22:00-06:00",))).armed(0, 60)
 
     def test_the_whole_day_has_no_hole_at_midnight(self) -> None:
-        hours = Hours(Schedule())
+        hours = ArmedHours(Schedule())
         assert all(hours.armed(day, minute) for day in range(7) for minute in (0, 1, 719, 1439))
 
     @given(st.integers(0, 6), st.integers(0, 1439))
     def test_a_span_that_ends_where_it_begins_lasts_24_hours(self, weekday: int, minute: int) -> None:
-        assert Hours(Schedule(hours=("08:00-08:00",))).armed(weekday, minute)
+        assert ArmedHours(Schedule(hours=("08:00-08:00",))).armed(weekday, minute)
 
     def test_an_entry_outside_the_hours_does_not_fire_when_they_begin(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["22:00-06:00"]}}

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.scenario.expect import EVENTS_MAX, Barred, Judgement, Pattern, Wanted, judge
+from appliance.lab.scenario.expectations import (
+    EVENTS_MAX,
+    EventMatches,
+    EventPattern,
+    Expectation,
+    Prohibition,
+    match_events,
+)
 from appliance.types import Event
 
 
@@ -16,21 +23,21 @@ def event(t: float, rule: str = "intruder", label: str = "person", zone: str = "
     return Event(camera="gate", rule=rule, kind="enter", track=1, label=label, t=t, zone=zone)
 
 
-def wanted(start: float, end: float, at: float | None = None, least: int = 1, most: int | None = 1) -> Wanted:
-    return Wanted(
-        pattern=Pattern(rule="intruder", start=start, end=end), source=f"{start:g}", at=at, min=least, max=most
+def wanted(start: float, end: float, at: float | None = None, least: int = 1, most: int | None = 1) -> Expectation:
+    return Expectation(
+        pattern=EventPattern(rule="intruder", start=start, end=end), source=f"{start:g}", at=at, min=least, max=most
     )
 
 
-def judged(events: list[Event], *expected: Wanted, closed: bool = True) -> Judgement:
-    return judge(events, expected, (), closed=closed)
+def judged(events: list[Event], *expected: Expectation, closed: bool = True) -> EventMatches:
+    return match_events(events, expected, (), others_forbidden=closed)
 
 
 def test_each_event_takes_one_place_and_each_place_one_event() -> None:
     found = judged([event(11), event(12)], wanted(10, 20))
     assert [(hit.event.t, hit.delay_s) for hit in found.hits] == [(11, 1.0)]
     assert [(alarm.event.t, alarm.reason) for alarm in found.false_alarms] == [(12, "10 already had its event")]
-    assert (found.places, found.answers) == ((True,), (True, False))
+    assert (found.required_outcomes, found.judged_outcomes) == ((True,), (True, False))
 
 
 def test_of_two_overlapping_windows_none_starves() -> None:
@@ -55,23 +62,23 @@ def test_what_is_missing_is_counted_and_the_nearest_alike_is_named() -> None:
     found = judged([event(5), event(30), event(12)], wanted(10, 20, least=3, most=None))
     (miss,) = found.misses
     assert (miss.missing, miss.nearest and miss.nearest.t) == (2, 5)
-    assert found.places == (True, False, False)
+    assert found.required_outcomes == (True, False, False)
 
 
 def test_any_number_is_right_where_no_most_is_given() -> None:
     found = judged([event(t) for t in range(10, 20)], wanted(10, 20, most=None))
-    assert (len(found.hits), found.false_alarms, found.places) == (10, (), (True,))
+    assert (len(found.hits), found.false_alarms, found.required_outcomes) == (10, (), (True,))
 
 
 def test_an_open_scenario_does_not_judge_what_no_entry_speaks_of() -> None:
     found = judged([event(12), event(40), event(50, rule="leaver")], wanted(10, 20), closed=False)
     assert [each.t for each in found.unjudged] == [40, 50]
-    assert found.answers == (True,)
+    assert found.judged_outcomes == (True,)
 
 
 def test_what_is_forbidden_is_a_false_alarm_unless_it_was_wanted() -> None:
-    barred = Barred(pattern=Pattern(rule="intruder"), source="never 1")
-    found = judge([event(12), event(40)], [wanted(10, 20)], [barred], closed=False)
+    barred = Prohibition(pattern=EventPattern(rule="intruder"), source="never 1")
+    found = match_events([event(12), event(40)], [wanted(10, 20)], [barred], others_forbidden=False)
     assert [hit.event.t for hit in found.hits] == [12]
     assert [(alarm.event.t, alarm.reason) for alarm in found.false_alarms] == [(40, "never 1 forbids it")]
 
@@ -79,24 +86,24 @@ def test_what_is_forbidden_is_a_false_alarm_unless_it_was_wanted() -> None:
 @pytest.mark.parametrize(
     ("pattern", "fits"),
     [
-        (Pattern(), True),
-        (Pattern(rule="intruder", label="person", zone="yard", camera="gate"), True),
-        (Pattern(label="car"), False),
-        (Pattern(zone="office"), False),
-        (Pattern(line="door"), False),
-        (Pattern(camera="dock"), False),
-        (Pattern(start=12, end=12), True),
-        (Pattern(start=12.1), False),
+        (EventPattern(), True),
+        (EventPattern(rule="intruder", label="person", zone="yard", camera="gate"), True),
+        (EventPattern(label="car"), False),
+        (EventPattern(zone="office"), False),
+        (EventPattern(line="door"), False),
+        (EventPattern(camera="dock"), False),
+        (EventPattern(start=12, end=12), True),
+        (EventPattern(start=12.1), False),
     ],
 )
-def test_a_pattern_fits_what_it_describes(pattern: Pattern, fits: bool) -> None:
-    assert pattern.fits(event(12)) is fits
+def test_a_pattern_fits_what_it_describes(pattern: EventPattern, fits: bool) -> None:
+    assert pattern.matches(event(12)) is fits
 
 
 def test_a_pattern_speaks_in_words() -> None:
-    pattern = Pattern(rule="intruder", label="person", zone="yard", camera="gate", start=75, end=80.5)
-    assert pattern.words() == "rule intruder, person, zone yard, camera gate, 1:15.0 to 1:20.5"
-    assert Pattern().words() == "any rule, at any time"
+    pattern = EventPattern(rule="intruder", label="person", zone="yard", camera="gate", start=75, end=80.5)
+    assert pattern.text() == "rule intruder, person, zone yard, camera gate, 1:15.0 to 1:20.5"
+    assert EventPattern().text() == "any rule, at any time"
 
 
 def test_a_flood_is_refused_instead_of_eating_the_memory() -> None:
@@ -124,5 +131,5 @@ def test_no_other_pairing_fills_more_places_or_explains_more_events(
             if all(count <= 2 for count in counts):
                 filled = sum(min(count, each.min) for count, each in zip(counts, entries, strict=True))
                 best = max(best, (filled, len(pairs)))
-    assert (sum(found.places), len(found.hits)) == best
+    assert (sum(found.required_outcomes), len(found.hits)) == best
     assert len(found.hits) + len(found.false_alarms) == len(times)

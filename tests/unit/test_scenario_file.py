@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ConfigError, UsageError
-from appliance.scenario import entries, plan
-from appliance.scenario.plan import Plan
-from appliance.scenario.sections import Scenario
+from appliance.lab.scenario import expectations, scenario_loader
+from appliance.lab.scenario.scenario_loader import ScenarioPlan
+from appliance.lab.scenario.scenario_schema import Scenario
 from appliance.yamlfile import loads
 
 HEAD = """\
@@ -24,11 +24,11 @@ cameras:
 """
 
 
-def read(folder: Path, text: str) -> Plan:
+def read(folder: Path, text: str) -> ScenarioPlan:
     (folder / "clip.mp4").touch()
     file = folder / "it.scenario.yaml"
     file.write_text(text)
-    return plan.load(file)
+    return scenario_loader.load_scenario(file)
 
 
 def problems(folder: Path, text: str) -> list[str]:
@@ -115,7 +115,7 @@ def test_times_are_seconds_or_as_a_player_shows_them(written: str, seconds: floa
 
 
 def test_an_entry_with_a_moment_only_is_looked_for_around_it(tmp_path: Path) -> None:
-    found = entries.wanted(read(tmp_path, HEAD + "expect: [{rule: intruder, at: 10}, {rule: passage}]\n"))
+    found = expectations.expectations_of(read(tmp_path, HEAD + "expect: [{rule: intruder, at: 10}, {rule: passage}]\n"))
     assert [(each.pattern.start, each.pattern.end, each.at) for each in found] == [
         (9.0, 13.0, 10.0),
         (0.0, float("inf"), None),
@@ -125,7 +125,11 @@ def test_an_entry_with_a_moment_only_is_looked_for_around_it(tmp_path: Path) -> 
 
 def test_a_count_with_least_only_has_no_most(tmp_path: Path) -> None:
     text = HEAD + "expect: [{rule: intruder}, {rule: intruder, count: {min: 2}}, {rule: intruder, count: {max: 3}}]\n"
-    assert [(each.min, each.max) for each in entries.wanted(read(tmp_path, text))] == [(1, 1), (2, None), (1, 3)]
+    assert [(each.min, each.max) for each in expectations.expectations_of(read(tmp_path, text))] == [
+        (1, 1),
+        (2, None),
+        (1, 3),
+    ]
 
 
 def test_a_model_beside_the_scenario_is_meant(tmp_path: Path) -> None:
@@ -139,14 +143,18 @@ def test_scenarios_are_found_in_all_depth_by_name_and_each_once(tmp_path: Path) 
     deep.mkdir(parents=True)
     for file in (tmp_path / "day.scenario.yaml", deep / "Night-1.scenario.yaml", deep / "site.yaml"):
         file.touch()
-    everything = plan.find([tmp_path, deep, tmp_path / "day.scenario.yaml"])
-    assert sorted(map(plan.stem, everything)) == ["Night-1", "day"]
-    assert [plan.stem(file) for file in plan.find([tmp_path], "night")] == ["Night-1"]
-    assert [plan.stem(file) for file in plan.find([tmp_path], "d?y")] == ["day"]
+    everything = scenario_loader.find_scenarios([tmp_path, deep, tmp_path / "day.scenario.yaml"])
+    assert sorted(map(scenario_loader.scenario_name, everything)) == ["Night-1", "day"]
+    assert [scenario_loader.scenario_name(file) for file in scenario_loader.find_scenarios([tmp_path], "night")] == [
+        "Night-1"
+    ]
+    assert [scenario_loader.scenario_name(file) for file in scenario_loader.find_scenarios([tmp_path], "d?y")] == [
+        "day"
+    ]
     with pytest.raises(UsageError, match="none of the 2 scenarios"):
-        plan.find([tmp_path], "dusk")
+        scenario_loader.find_scenarios([tmp_path], "dusk")
     with pytest.raises(UsageError, match="no such file or folder"):
-        plan.find([tmp_path / "nowhere"])
+        scenario_loader.find_scenarios([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"no \*\.scenario\.yaml"):
-        plan.find([tmp_path / "empty"])
+        scenario_loader.find_scenarios([tmp_path / "empty"])

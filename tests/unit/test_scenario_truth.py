@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import ConfigError
-from appliance.scenario import truth
-from appliance.scenario.compare import compare
-from appliance.scenario.junit import junit
-from appliance.scenario.sections import Truth
-from appliance.scenario.truth import TrueFrames, TrueObject
-from appliance.scenario.verdict import Fault, Verdict
+from appliance.lab.scenario import ground_truth
+from appliance.lab.scenario.ground_truth import TrueFrames, TrueObject
+from appliance.lab.scenario.junit_report import junit_report
+from appliance.lab.scenario.scenario_result import Fault, ScenarioResult
+from appliance.lab.scenario.scenario_schema import TruthFile
+from appliance.lab.scenario.tracking_metrics import compare_with_truth
 from appliance.types import FrameBoxes, TrackedObject
 
 SIZE = (100, 50)
@@ -29,7 +29,7 @@ CVAT = """\
 def read(path: Path, text: str, **settings: object) -> TrueFrames:
     path.write_text(text)
     kind = {".txt": "mot", ".xml": "cvat", ".json": "coco"}[path.suffix]
-    return truth.read(path, Truth.model_validate({kind: path, **settings}), SIZE)
+    return ground_truth.read_truth(path, TruthFile.model_validate({kind: path, **settings}), SIZE)
 
 
 def test_mot_frames_count_from_one_and_boxes_become_shares(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_coco_frames_come_from_the_name_and_without_identity_nothing_is_followed
     }
     found = read(tmp_path / "a.json", json.dumps(data))
     assert found == {12: (TrueObject(-1, "person", BOX, True),)}
-    assert not truth.identified(found)
-    figures = compare([look(12, BOX)], found, ["person"])
+    assert not ground_truth.has_identities(found)
+    figures = compare_with_truth([look(12, BOX)], found, ["person"])
     assert (figures.ap50, figures.idf1, figures.hota) == (1.0, None, None)
 
 
@@ -93,24 +93,24 @@ def look(frame: int, *boxes: tuple[float, float, float, float]) -> FrameBoxes:
 
 def test_an_answer_on_what_does_not_count_is_neither_right_nor_wrong() -> None:
     frames = {0: (TrueObject(1, "person", BOX, True), TrueObject(2, "person", (0.6, 0.2, 0.8, 0.8), False))}
-    figures = compare([look(0, BOX, (0.6, 0.2, 0.8, 0.8))], frames, ["person"])
+    figures = compare_with_truth([look(0, BOX, (0.6, 0.2, 0.8, 0.8))], frames, ["person"])
     assert (figures.mota, figures.ap50, figures.boxes) == (1.0, 1.0, 1)
-    beside = compare([look(0, BOX, (0.6, 0.2, 0.65, 0.3))], frames, ["person"])
+    beside = compare_with_truth([look(0, BOX, (0.6, 0.2, 0.65, 0.3))], frames, ["person"])
     assert beside.mota == 0.0
 
 
 def test_a_look_without_an_answer_says_nothing() -> None:
     frames = {0: (TrueObject(1, "person", BOX, True),)}
     blind = FrameBoxes(camera="gate", seq=0, frame=0, t=0.0, looked=False)
-    assert compare([blind], frames, ["person"]).looks == 0
+    assert compare_with_truth([blind], frames, ["person"]).looks == 0
 
 
 def test_junit_survives_any_text() -> None:
     fault = Fault(kind="false alarm", title="a < b & \x00 \ud800 “c”", detail="d")
-    verdict = Verdict(name="<n>", file=Path("./a/b.scenario.yaml"), note="", status="failed", faults=(fault,))
+    verdict = ScenarioResult(name="<n>", file=Path("./a/b.scenario.yaml"), note="", status="failed", faults=(fault,))
     from xml.etree import ElementTree
 
-    root = ElementTree.fromstring(junit([verdict], 1_700_000_000.0))
+    root = ElementTree.fromstring(junit_report([verdict], 1_700_000_000.0))
     case = root[0][0]
     assert (case.get("classname"), case.get("name"), root[0].get("timestamp")) == ("a", "<n>", "2023-11-14T22:13:20")
     failure = case[0]

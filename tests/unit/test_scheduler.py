@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from appliance.ingest.schedule.claim import worth_of
-from appliance.ingest.schedule.company import Alone, Batch, Company
-from appliance.ingest.schedule.lane import LATE_S_MAX, Lane
-from appliance.ingest.schedule.scheduler import Scheduler
-from appliance.types import SHED_REASONS
+from appliance.inference.camera_queue import LATE_S_MAX, CameraQueue, priority_of
+from appliance.inference.scheduler import BatchStrategy, InferenceScheduler, MeasuredBatch, SingleFrame
+from appliance.types import DROP_REASONS
 
 LATE_MAX = 11
 
@@ -35,7 +33,7 @@ class Eye:
     seen: list[tuple[float, float]] = field(default_factory=list)  # (when it was offered, when the look was over)
 
     def __post_init__(self) -> None:
-        self.lane: Lane[float] = Lane(fps=self.fps, heartbeat_s=self.heartbeat_s, late_max=LATE_MAX)
+        self.lane: CameraQueue[float] = CameraQueue(fps=self.fps, heartbeat_s=self.heartbeat_s, late_max=LATE_MAX)
 
     def pauses(self) -> list[float]:
         """Between the pictures that were looked at."""
@@ -48,13 +46,13 @@ class Eye:
 class Town:
     """Runs cameras and a detector that needs `cost_s` for a whole picture, event by event."""
 
-    def __init__(self, *eyes: Eye, cost_s: float, company: Company | None = None, jitter: float = 0.0) -> None:
+    def __init__(self, *eyes: Eye, cost_s: float, company: BatchStrategy | None = None, jitter: float = 0.0) -> None:
         self.eyes = eyes
         self.now = 1000.0
         self.calls: list[list[str]] = []
         self.idle_s = 0.0
-        self._company = company or Alone()
-        self.scheduler = Scheduler([eye.lane for eye in eyes], self._company)
+        self._company = company or SingleFrame()
+        self.scheduler = InferenceScheduler([eye.lane for eye in eyes], self._company)
         self._cost_s = cost_s
         self._random = random.Random(7)
         self._jitter = jitter
@@ -73,21 +71,21 @@ class Town:
                 self.idle_s += waited
                 self.now += waited
                 continue
-            alone = [self._cost_s * max(0.1, pick.turn.area) for pick in picks]
+            alone = [self._cost_s * max(0.1, pick.frame.area) for pick in picks]
             took = self._company.seconds(alone) * (1 + self._jitter * self._random.uniform(-1, 1))
             self.now += took
             self._catch_up()
             self.scheduler.done(picks, took, self.now)
-            self.calls.append([self.eyes[pick.lane].name for pick in picks])
+            self.calls.append([self.eyes[pick.queue].name for pick in picks])
             for pick in picks:
-                self.eyes[pick.lane].seen.append((pick.turn.item, self.now))
+                self.eyes[pick.queue].seen.append((pick.frame.item, self.now))
         return self
 
     def _show(self, eye: Eye) -> Callable[[], None]:
         def show() -> None:
             at = self._events_now
             eye.offered += 1
-            eye.lane.offer(at, at, worth=eye.worth, area=eye.area, size=(int(320 * eye.area), 320))
+            eye.lane.offer(at, at, priority=eye.worth, area=eye.area, size=(int(320 * eye.area), 320))
             self._at(at + eye.every_s * (1 + self._jitter * self._random.uniform(-0.2, 0.2)), show)
 
         return show
@@ -114,8 +112,8 @@ def busy(count: int, worth: float = 0.6, fps: float = 5.0, **more: float) -> lis
 def assert_all_accounted_for(town: Town) -> None:
     """Whatever was due was looked at, waits, or was counted with its reason."""
     for eye in town.eyes:
-        shed = eye.lane.shed()
-        assert set(shed) <= set(SHED_REASONS)
+        shed = eye.lane.dropped()
+        assert set(shed) <= set(DROP_REASONS)
         assert eye.offered == len(eye.seen) + len(eye.lane) + sum(shed.values()), eye.name
 
 
@@ -130,7 +128,7 @@ def test_where_there_is_time_for_all_everything_is_looked_at_soon() -> None:
     assert_all_accounted_for(town)
     assert_promise_kept(town)
     for eye in town.eyes:
-        assert not eye.lane.shed()
+        assert not eye.lane.dropped()
     ages = sorted(age for eye in town.eyes for age in eye.ages())
     assert ages[int(0.95 * len(ages))] < 0.3
     assert town.scheduler.load(town.now) == pytest.approx((8 * 5 + 8 / 2) * 0.02, rel=0.25)
@@ -144,24 +142,24 @@ def test_three_times_too_much_work_for_sixteen_cameras_and_every_heartbeat_is_ke
     looks = [len(eye.seen) for eye in town.eyes if eye.name.startswith("busy")]
     assert min(looks) > 0.8 * max(looks), "the same worth, the same part"
     assert town.idle_s < 1
-    assert sum(eye.lane.shed().get("newer", 0) for eye in town.eyes) > 30 * town.scheduler.load(town.now) * 40
+    assert sum(eye.lane.dropped().get("newer", 0) for eye in town.eyes) > 30 * town.scheduler.load(town.now) * 40
 
 
 def test_a_hostile_camera_gets_its_part_and_no_more() -> None:
     """A tree in the wind, or somebody who wants to keep the detector busy: 30 looks a second of the highest worth."""
-    hostile = Eye("hostile", 1 / 30, worth_of(1.0, followed=True), 30.0)
+    hostile = Eye("hostile", 1 / 30, priority_of(1.0, active=True), 30.0)
     town = Town(hostile, *quiet(7), *busy(8, 0.4), cost_s=0.05).run(40)
     assert_all_accounted_for(town)
     assert_promise_kept(town, slack_s=0.1)
     share = len(hostile.seen) / sum(len(eye.seen) for eye in town.eyes)
     assert 1 / 16 <= share <= 0.35, share
-    assert hostile.lane.shed()["capped"] > 0
-    assert set(town.eyes[-1].lane.shed()) == {"newer"}
+    assert hostile.lane.dropped()["capped"] > 0
+    assert set(town.eyes[-1].lane.dropped()) == {"newer"}
 
 
 def test_overload_sheds_what_is_worth_least() -> None:
     """Somebody is followed on two cameras; on ten others leaves move."""
-    followed, leaves = worth_of(0.02, followed=True), worth_of(0.02, followed=False)
+    followed, leaves = priority_of(0.02, active=True), priority_of(0.02, active=False)
     people = [Eye(f"people{n}", 0.2, followed) for n in range(2)]
     trees = [Eye(f"tree{n}", 0.2, leaves, phase_s=0.02 * n) for n in range(10)]
     town = Town(*people, *trees, cost_s=0.05).run(40)
@@ -180,7 +178,7 @@ def test_what_is_followed_is_looked_at_before_heartbeats_that_have_time() -> Non
     assert_promise_kept(town)
     ages = sorted(person.ages())
     assert ages[int(0.9 * len(ages))] <= 0.11, "its own look, and the one it found under way"
-    assert sum(person.lane.shed().values()) <= 2, "at the start, when all want to be seen for the first time"
+    assert sum(person.lane.dropped().values()) <= 2, "at the start, when all want to be seen for the first time"
 
 
 def test_a_detector_that_can_just_do_one_look_a_heartbeat_keeps_its_promise() -> None:
@@ -199,8 +197,8 @@ def test_a_detector_that_is_too_slow_for_the_promise_goes_round() -> None:
 
 
 def test_small_regions_are_served_more_often_than_whole_pictures() -> None:
-    small = [Eye(f"small{n}", 0.2, worth_of(0.05, followed=True, area=0.25), area=0.25) for n in range(4)]
-    whole = [Eye(f"whole{n}", 0.2, worth_of(0.05, followed=True), phase_s=0.02) for n in range(8)]
+    small = [Eye(f"small{n}", 0.2, priority_of(0.05, active=True, area=0.25), area=0.25) for n in range(4)]
+    whole = [Eye(f"whole{n}", 0.2, priority_of(0.05, active=True), phase_s=0.02) for n in range(8)]
     town = Town(*small, *whole, cost_s=0.05).run(40)
     assert_all_accounted_for(town)
     assert_promise_kept(town, slack_s=0.1)
@@ -225,7 +223,7 @@ def test_whatever_the_cameras_do_promises_are_kept_and_everything_is_counted(see
 
 
 def test_a_batch_is_taken_where_it_pays_and_nobody_waits_for_it() -> None:
-    pays = Batch([1.0, 1.1, 1.2, 1.3])
+    pays = MeasuredBatch([1.0, 1.1, 1.2, 1.3])
     town = Town(*quiet(4), *busy(12), cost_s=0.05, company=pays).run(40)
     assert_all_accounted_for(town)
     assert_promise_kept(town, slack_s=0.1)
@@ -235,11 +233,11 @@ def test_a_batch_is_taken_where_it_pays_and_nobody_waits_for_it() -> None:
     assert sum(len(eye.seen) for eye in town.eyes) > 2 * sum(len(eye.seen) for eye in alone.eyes)
 
 
-def lane(**more: float) -> Lane[str]:
-    return Lane(**{"fps": 5.0, "heartbeat_s": 2.0, "late_max": 3, **more})  # type: ignore[arg-type]
+def lane(**more: float) -> CameraQueue[str]:
+    return CameraQueue(**{"fps": 5.0, "heartbeat_s": 2.0, "late_max": 3, **more})  # type: ignore[arg-type]
 
 
-def taken(lane: Lane[str]) -> Iterator[str]:
+def taken(lane: CameraQueue[str]) -> Iterator[str]:
     while (turn := lane.take()) is not None:
         yield turn.item
 
@@ -248,12 +246,12 @@ def test_the_newest_wins_and_what_it_replaced_is_counted() -> None:
     one = lane()
     for at, item in enumerate("abc"):
         one.offer(item, float(at))
-    claim = one.claim(3.0)
+    claim = one.pending(3.0)
     assert claim is not None
     assert claim.since == 0.0, "a replacement keeps its predecessor's place"
     assert list(taken(one)) == ["c"]
-    assert one.shed() == {"newer": 2}
-    assert one.claim(3.0) is None
+    assert one.dropped() == {"newer": 2}
+    assert one.pending(3.0) is None
 
 
 def test_late_pictures_come_first_in_order_of_time_and_give_way_to_no_newer_ones() -> None:
@@ -264,7 +262,7 @@ def test_late_pictures_come_first_in_order_of_time_and_give_way_to_no_newer_ones
     one.offer("new", 0.2)
     assert one.take_newer() is None
     assert list(taken(one)) == ["key", "a", "b", "new"]
-    assert not one.shed()
+    assert not one.dropped()
 
 
 def test_late_pictures_are_bounded_in_number_and_in_time() -> None:
@@ -272,10 +270,10 @@ def test_late_pictures_are_bounded_in_number_and_in_time() -> None:
     for n in range(5):
         one.offer(f"late{n}", 0.0, late=True)
     one.offer("new", 1.0)
-    assert one.shed() == {"late": 2}
-    assert one.claim(LATE_S_MAX + 0.1) is not None
+    assert one.dropped() == {"late": 2}
+    assert one.pending(LATE_S_MAX + 0.1) is not None
     assert list(taken(one)) == ["new"]
-    assert one.shed() == {"late": 5}
+    assert one.dropped() == {"late": 5}
 
 
 def test_what_is_thrown_away_is_counted_with_its_reason() -> None:
@@ -284,18 +282,18 @@ def test_what_is_thrown_away_is_counted_with_its_reason() -> None:
     one.offer("b", 0.0)
     one.clear("run")
     one.clear("run")
-    one.hindrance = "stuck"
+    one.drop_reason = "stuck"
     one.offer("c", 1.0)
     one.offer("d", 1.1)
     one.take()
-    one.count("failed")
-    assert one.shed() == {"run": 2, "stuck": 1, "failed": 1}
-    assert one.hindrance == "newer"
+    one.count_dropped("failed")
+    assert one.dropped() == {"run": 2, "stuck": 1, "failed": 1}
+    assert one.drop_reason == "newer"
 
 
 def test_company_is_waited_for_only_when_the_detector_is_busy_and_no_deadline_suffers() -> None:
     lanes = [lane() for _ in range(4)]
-    scheduler = Scheduler(lanes, Batch([1.0, 1.1, 1.2, 1.3]))
+    scheduler = InferenceScheduler(lanes, MeasuredBatch([1.0, 1.1, 1.2, 1.3]))
     lanes[0].offer("a", 100.0, size=(320, 320))
     assert scheduler.wait_s(100.0) == 0.0
     picks = scheduler.next(100.0)

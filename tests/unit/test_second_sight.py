@@ -15,12 +15,27 @@ from waiting import until
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.errors import DetectorError
-from appliance.ingest.looks import Looks
-from appliance.ingest.second.again import WAITING_MAX, Again
-from appliance.ingest.second.aside import Aside
-from appliance.ingest.second.cutout import CONTEXT, close_up, region_of, size_of, told
+from appliance.inference.idle_detector import IdleDetector
+from appliance.inference.inference_worker import InferenceWorker
+from appliance.recheck.worker import (
+    CONTEXT,
+    WAITING_MAX,
+    RecheckWorker,
+    close_up,
+    close_up_region,
+    close_up_size,
+    found_objects,
+)
 from appliance.store.database import Database
-from appliance.types import Command, Detections, Footage, Glimpse, Relearn, SecondLook, SecondSight
+from appliance.types import (
+    Command,
+    CropRequest,
+    Detections,
+    FootageSpan,
+    RebaselineCommand,
+    RecheckCommand,
+    RecheckResult,
+)
 from appliance.wire import decode_command, decode_ingest, encode_command, encode_ingest
 
 T0 = 1_700_000_000.0
@@ -49,13 +64,13 @@ class Eye:
         return [Detections(box, np.array([0.8], np.float32), np.array([0], np.int32)) for _ in pictures]
 
 
-def order(*frames: int, path: str = PATH) -> SecondLook:
+def order(*frames: int, path: str = PATH) -> RecheckCommand:
     boxes = walk()
-    return SecondLook(
+    return RecheckCommand(
         id="a1.1",
         camera="gate",
-        glimpses=tuple(Glimpse(t=T0 + frame / FPS, box=boxes[frame]) for frame in frames),
-        footage=(Footage(path=path, t_start=T0, t_end=T0 + 62.0),),
+        glimpses=tuple(CropRequest(t=T0 + frame / FPS, box=boxes[frame]) for frame in frames),
+        footage=(FootageSpan(path=path, t_start=T0, t_end=T0 + 62.0),),
     )
 
 
@@ -69,7 +84,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
     eye, frames = Eye(), sorted(walk())
-    sight = Again(root, lambda: eye, print, SystemClock()).look(order(frames[9], frames[12]))
+    sight = RecheckWorker(root, lambda: eye, print, SystemClock()).recheck(order(frames[9], frames[12]))
     assert (sight.error, sight.model, len(sight.sightings)) == ("", "eye", 2)
     assert [picture.shape for picture in eye.seen] == [(288, 288, 3)] * 2, "what the network sees it best in"
     for sighting in sight.sightings:
@@ -81,21 +96,21 @@ def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
 
 
 def test_a_close_up_lies_in_the_picture_and_its_boxes_in_the_whole() -> None:
-    region = region_of((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
+    region = close_up_region((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
     assert region == (0, 175, round(0.2 * 500 * CONTEXT), 425)
     picture = close_up(np.zeros((500, 1000, 3), np.uint8), region, (416, 416))
     assert picture.shape == (416, 416, 3)
     all_of_it = Detections(np.array([[0, 0, 1, 1]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int32))
-    (found,) = told(all_of_it, ("person",), region, (1000, 500))
+    (found,) = found_objects(all_of_it, ("person",), region, (1000, 500))
     assert found.box == (0.0, 0.35, 0.25, 0.85)
 
 
 def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> None:
     box = (0.45, 0.4, 0.5, 0.6)
-    free, fixed = region_of(box, 1000, 1000, 32), region_of(box, 1000, 1000, 0)
-    assert (size_of((416, 416), 32), size_of((416, 416), 0)) == ((288, 288), (416, 416))
+    free, fixed = close_up_region(box, 1000, 1000, 32), close_up_region(box, 1000, 1000, 0)
+    assert (close_up_size((416, 416), 32), close_up_size((416, 416), 0)) == ((288, 288), (416, 416))
     assert 288 / (free[2] - free[0]) == pytest.approx(416 / (fixed[2] - fixed[0]), rel=0.02)
-    assert size_of((416, 208), 32) == (288, 144), "proportions stay"
+    assert close_up_size((416, 208), 32) == (288, 144), "proportions stay"
 
 
 @pytest.mark.parametrize(
@@ -105,59 +120,59 @@ def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> N
         (order(180, path="../outside.mp4"), "leads out of"),
         (order(), "asks for nothing"),
         (
-            SecondLook(
+            RecheckCommand(
                 id="x",
                 camera="gate",
-                glimpses=(Glimpse(t=T0 + 900, box=(0.1, 0.1, 0.2, 0.2)),),
-                footage=(Footage(path=PATH, t_start=T0, t_end=T0 + 62.0),),
+                glimpses=(CropRequest(t=T0 + 900, box=(0.1, 0.1, 0.2, 0.2)),),
+                footage=(FootageSpan(path=PATH, t_start=T0, t_end=T0 + 62.0),),
             ),
             "does not hold",
         ),
     ],
     ids=["the file is gone", "a path that leads out", "nothing", "a moment that is not recorded"],
 )
-def test_what_cannot_be_looked_at_is_told_with_the_reason(root: Path, wanted: SecondLook, words: str) -> None:
-    sight = Again(root, Eye, print, SystemClock()).look(wanted)
+def test_what_cannot_be_looked_at_is_told_with_the_reason(root: Path, wanted: RecheckCommand, words: str) -> None:
+    sight = RecheckWorker(root, Eye, print, SystemClock()).recheck(wanted)
     assert words in sight.error
     assert sight.sightings == ()
 
 
 def test_a_picture_that_is_not_recorded_is_gone_without(root: Path) -> None:
     whole = order(sorted(walk())[9])
-    wanted = replace(whole, glimpses=(*whole.glimpses, Glimpse(t=T0 + 900, box=(0.1, 0.1, 0.2, 0.2))))
-    sight = Again(root, Eye, print, SystemClock()).look(wanted)
+    wanted = replace(whole, glimpses=(*whole.glimpses, CropRequest(t=T0 + 900, box=(0.1, 0.1, 0.2, 0.2))))
+    sight = RecheckWorker(root, Eye, print, SystemClock()).recheck(wanted)
     assert (sight.error, [each.t for each in sight.sightings]) == ("", [whole.glimpses[0].t])
 
 
 def test_a_detector_that_fails_has_not_seen_nothing(root: Path) -> None:
-    sight = Again(root, lambda: Eye("out of memory"), print, SystemClock()).look(order(sorted(walk())[0]))
+    sight = RecheckWorker(root, lambda: Eye("out of memory"), print, SystemClock()).recheck(order(sorted(walk())[0]))
     assert "out of memory" in sight.error
     assert sight.sightings == ()
 
 
 def test_too_many_orders_are_refused_at_once(root: Path) -> None:
-    told_: list[SecondSight] = []
-    again = Again(root, Eye, told_.append, SystemClock())
+    told_: list[RecheckResult] = []
+    again = RecheckWorker(root, Eye, told_.append, SystemClock())
     for _ in range(WAITING_MAX + 1):
-        again.order(order(180))
+        again.submit(order(180))
     assert [sight.error for sight in told_] == ["too many second looks are under way"]
 
 
 def test_every_order_is_answered_once_by_a_thread_of_its_own(root: Path) -> None:
-    told_: list[SecondSight] = []
-    again = Again(root, Eye, told_.append, SystemClock())
+    told_: list[RecheckResult] = []
+    again = RecheckWorker(root, Eye, told_.append, SystemClock())
     again.start()
-    again.order(order(sorted(walk())[0]))
+    again.submit(order(sorted(walk())[0]))
     until(lambda: len(told_) == 1)
     again.stop()
     assert told_[0].error == ""
 
 
 @pytest.fixture
-def looks() -> Iterator[tuple[Looks, Eye]]:
+def looks() -> Iterator[tuple[InferenceWorker, Eye]]:
     """The detector's thread with no camera to look at."""
     eye = Eye()
-    looks = Looks(eye, [], SystemClock())
+    looks = InferenceWorker(eye, [], SystemClock())
     thread = threading.Thread(target=looks.run)
     thread.start()
     yield looks, eye
@@ -167,7 +182,7 @@ def looks() -> Iterator[tuple[Looks, Eye]]:
     assert not thread.is_alive()
 
 
-def test_an_idle_detector_looks_aside(looks: tuple[Looks, Eye]) -> None:
+def test_an_idle_detector_looks_aside(looks: tuple[InferenceWorker, Eye]) -> None:
     aside = looks[0].aside
     assert len(aside.detect([np.zeros((96, 96, 3), np.uint8)])[0]) == 1
     assert looks[0].load() == 0.0, "the cameras' load is not that of second looks"
@@ -179,7 +194,7 @@ def test_an_idle_detector_looks_aside(looks: tuple[Looks, Eye]) -> None:
 
 
 def test_who_gets_no_answer_hears_that_there_was_no_time() -> None:
-    class Hasty(Aside):
+    class Hasty(IdleDetector):
         PATIENCE_S = 0.01
 
     aside = Hasty(Eye())
@@ -196,7 +211,7 @@ def test_a_bug_of_a_model_is_told_as_a_failure() -> None:
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             raise RuntimeError("bug")
 
-    aside, heard = Aside(Bug()), []
+    aside, heard = IdleDetector(Bug()), []
 
     def ask() -> None:
         with pytest.raises(DetectorError, match="the detector failed"):
@@ -217,6 +232,6 @@ def test_a_bug_of_a_model_is_told_as_a_failure() -> None:
     assert heard
 
 
-@pytest.mark.parametrize("command", [order(180), Relearn(camera="gate", kind="moved")])
+@pytest.mark.parametrize("command", [order(180), RebaselineCommand(camera="gate", kind="moved")])
 def test_commands_cross_the_channel_whole(command: Command) -> None:
     assert decode_command(encode_command(command)) == command

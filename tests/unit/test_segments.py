@@ -12,11 +12,11 @@ from shelf import BOX, T0, look
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
-from appliance.store.boxes import Boxes
-from appliance.store.cameras import NOT_RUNNING, Cameras
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import evidence_folder, inside
-from appliance.store.segments import Segments
+from appliance.store.segments import SegmentStore
 from appliance.types import CameraState, Gap, SegmentRow, StreamHeader
 
 
@@ -55,7 +55,7 @@ def file_of(root: Path, row: SegmentRow, age_s: float = 0.0, now: float = T0 + 1
 
 
 def test_a_segment_grows_under_one_row(db: Database) -> None:
-    segments = Segments(db)
+    segments = SegmentStore(db)
     segments.put(segment(0, complete=False, t_end=T0 + 1))
     segments.put(segment(0, complete=False, t_end=T0 + 2))
     assert segments.covered_until("yard") == T0 + 2
@@ -65,7 +65,7 @@ def test_a_segment_grows_under_one_row(db: Database) -> None:
 
 
 def test_a_segment_that_came_to_nothing_leaves_no_row(db: Database) -> None:
-    segments = Segments(db)
+    segments = SegmentStore(db)
     empty = SegmentRow(
         camera="yard", path="segments/yard/0.mp4", t_start=T0, t_end=T0, bytes=0, frames=0, codec="h264", size=(0, 0),
         complete=False,
@@ -77,7 +77,7 @@ def test_a_segment_that_came_to_nothing_leaves_no_row(db: Database) -> None:
 
 
 def test_covering_finds_what_holds_any_of_the_span(db: Database) -> None:
-    segments = Segments(db)
+    segments = SegmentStore(db)
     for n in range(5):
         segments.put(segment(n))
     segments.put(segment(1, camera="gate"))
@@ -87,7 +87,7 @@ def test_covering_finds_what_holds_any_of_the_span(db: Database) -> None:
 
 
 def test_index_and_disk_are_compared_after_a_kill(db: Database, tmp_path: Path) -> None:
-    segments = Segments(db)
+    segments = SegmentStore(db)
     for n in range(3):
         segments.put(segment(n, complete=n != 1))
     file_of(tmp_path, segment(0))
@@ -124,7 +124,7 @@ def test_an_alert_id_never_becomes_a_path() -> None:
 
 
 def test_boxes_come_back_as_they_went_in(db: Database) -> None:
-    boxes = Boxes(db)
+    boxes = BoxStore(db)
     frames = [look(T0 + n / 5, seq=n, box=BOX if n % 2 else None) for n in range(10)]
     boxes.append("yard", "r1", frames)
     boxes.append("yard", "r1", frames[:3])
@@ -137,7 +137,7 @@ def test_boxes_come_back_as_they_went_in(db: Database) -> None:
 
 
 def test_cameras_are_those_of_the_site_file_without_their_passwords(db: Database) -> None:
-    cameras = Cameras(db)
+    cameras = CameraStore(db)
     cameras.ensure({"yard": "rtsp://u:secret@h/1", "old": "file:x"})
     cameras.ensure({"yard": "rtsp://u:secret@h/1", "gate": "file:y"})
     assert [(row.name, row.state, row.source) for row in cameras.all()] == [
@@ -147,7 +147,7 @@ def test_cameras_are_those_of_the_site_file_without_their_passwords(db: Database
 
 
 def test_a_camera_tells_its_state_and_its_stream(db: Database) -> None:
-    cameras = Cameras(db)
+    cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x"})
     cameras.header(StreamHeader(camera="yard", clip="x", model="nano", size=(320, 240), run="r7"))
     cameras.state(CameraState(camera="yard", state="live", t=T0 + 1))
@@ -159,7 +159,7 @@ def test_a_camera_tells_its_state_and_its_stream(db: Database) -> None:
 
 
 def test_a_gap_lasts_until_the_camera_is_live_again(db: Database) -> None:
-    cameras = Cameras(db)
+    cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x"})
     cameras.gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
     cameras.gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
@@ -172,7 +172,7 @@ def test_a_gap_lasts_until_the_camera_is_live_again(db: Database) -> None:
 
 
 def test_a_camera_that_dies_as_it_returns_opens_its_gap_again(db: Database) -> None:
-    cameras = Cameras(db)
+    cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x"})
     cameras.gap(Gap(camera="yard", t_start=T0, t_end=None, reason="cut"))
     cameras.state(CameraState(camera="yard", state="live", t=T0 + 30))
@@ -181,11 +181,11 @@ def test_a_camera_that_dies_as_it_returns_opens_its_gap_again(db: Database) -> N
 
 
 def test_when_ingest_dies_every_camera_has_a_gap(db: Database) -> None:
-    cameras = Cameras(db)
+    cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x", "gate": "file:y", "clip": "file:z"})
     cameras.gap(Gap(camera="gate", t_start=T0 - 9, t_end=None, reason="cut before"))
     cameras.state(CameraState(camera="clip", state="ended", t=T0))
-    cameras.lost(T0 + 5, "the ingest process ended (signal 9)")
+    cameras.mark_all_lost(T0 + 5, "the ingest process ended (signal 9)")
     assert {row.name: row.state for row in cameras.all()} == {"yard": "lost", "gate": "lost", "clip": "ended"}
     assert [gap.t_start for gap in cameras.gaps("yard")] == [T0 + 5]
     assert [gap.t_start for gap in cameras.gaps("gate")] == [T0 - 9]
@@ -193,10 +193,10 @@ def test_when_ingest_dies_every_camera_has_a_gap(db: Database) -> None:
 
 
 def test_the_time_in_which_the_appliance_was_off_is_a_gap(db: Database) -> None:
-    cameras = Cameras(db)
+    cameras = CameraStore(db)
     cameras.ensure({"yard": "file:x", "new": "file:y"})
     assert cameras.gaps("yard") == []
-    Segments(db).put(segment(2))
+    SegmentStore(db).put(segment(2))
     cameras.ensure({"yard": "file:x", "new": "file:y"})
     cameras.ensure({"yard": "file:x", "new": "file:y"})
     assert [(gap.t_start, gap.t_end, gap.reason) for gap in cameras.gaps("yard")] == [(T0 + 12, None, NOT_RUNNING)]
@@ -206,7 +206,7 @@ def test_the_time_in_which_the_appliance_was_off_is_a_gap(db: Database) -> None:
 
 
 def test_after_the_clock_was_set_back_the_recording_told_last_counts(db: Database, clock: ManualClock) -> None:
-    segments = Segments(db)
+    segments = SegmentStore(db)
     for n in range(20):
         segments.put(segment(n))
     for n in range(5, 8):  # the same times once more, as the clock was set back by a minute; 2 s apart
@@ -220,7 +220,7 @@ def test_after_the_clock_was_set_back_the_recording_told_last_counts(db: Databas
 
 
 def test_boxes_left_in_the_future_by_a_clock_set_back_are_not_the_newest(db: Database, clock: ManualClock) -> None:
-    cameras, boxes = Cameras(db), Boxes(db)
+    cameras, boxes = CameraStore(db), BoxStore(db)
     cameras.ensure({"yard": "rtsp://x"})
     boxes.append("yard", "r1", [look(T0 + 100 + n, seq=n) for n in range(3600)])
     cameras.header(StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r2"))

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from appliance.clock import ManualClock
-from appliance.ingest.schedule.company import Alone, Batch
-from appliance.ingest.schedule.sheet import GAP, STEP, Cell, Sheets, company_of, lay_out, tell_apart
+from appliance.inference.scheduler import MeasuredBatch, SingleFrame
+from appliance.inference.sheet_packing import GAP, STEP, SheetCell, Sheets, company_of, lay_out, tell_apart
 from appliance.types import Detections
 
 SHEET = (416, 416)
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_not_squeezed_in() -> None:
 
 def test_packed_answers_are_those_that_each_picture_would_have_had_alone() -> None:
     pictures = [scene(416, 234, 1), scene(160, 128, 2), scene(192, 96, 3)]
-    together, spotter = Sheets(SHEET, Alone()), Spotter()
+    together, spotter = Sheets(SHEET, SingleFrame()), Spotter()
     answers = together.ask(spotter, pictures)
     assert spotter.calls == [[SHEET]]
     for picture, answer in zip(pictures, answers, strict=True):
@@ -98,7 +98,7 @@ def test_packed_answers_are_those_that_each_picture_would_have_had_alone() -> No
 
 
 def test_a_whole_picture_and_what_does_not_fit_after_all_are_handed_on_as_they_are() -> None:
-    together, spotter = Sheets(SHEET, Alone()), Spotter()
+    together, spotter = Sheets(SHEET, SingleFrame()), Spotter()
     together.ask(spotter, [scene(416, 234, 1)])
     together.ask(spotter, [scene(416, 416, 1), scene(160, 128, 2)])
     assert together.ask(spotter, []) == []
@@ -107,7 +107,7 @@ def test_a_whole_picture_and_what_does_not_fit_after_all_are_handed_on_as_they_a
 
 def test_a_part_by_itself_is_shown_at_the_same_scale_as_among_others() -> None:
     """A detector would enlarge it to its input."""
-    together, spotter = Sheets(SHEET, Alone()), Spotter()
+    together, spotter = Sheets(SHEET, SingleFrame()), Spotter()
     (alone,) = together.ask(spotter, [scene(160, 128, 2)])
     assert spotter.calls == [[SHEET]]
     np.testing.assert_array_equal(alone.boxes, together.ask(spotter, [scene(160, 128, 2), scene(192, 96, 3)])[0].boxes)
@@ -115,7 +115,7 @@ def test_a_part_by_itself_is_shown_at_the_same_scale_as_among_others() -> None:
 
 def test_a_box_across_the_gap_belongs_to_nobody() -> None:
     """A network may take two halves of two people for one; nobody is told of it."""
-    cells = [Cell(0, 0, 0, 100, 100), Cell(0, 128, 0, 100, 100)]
+    cells = [SheetCell(0, 0, 0, 100, 100), SheetCell(0, 128, 0, 100, 100)]
     boxes = np.array(
         [
             [10, 10, 50, 90],  # in the first
@@ -135,18 +135,18 @@ def test_a_box_across_the_gap_belongs_to_nobody() -> None:
 
 
 def test_only_what_fits_together_is_taken_together() -> None:
-    together = Sheets(SHEET, Alone())
+    together = Sheets(SHEET, SingleFrame())
     assert together.fits([(416, 234), (192, 128)])
     assert not together.fits([(416, 234), (416, 234)])
     assert not together.fits([(192, 128), (0, 0)]), "of unknown size"
-    assert Sheets(SHEET, Batch([1.0, 1.1])).fits([(416, 234), (416, 234)]), "a batch of two sheets"
+    assert Sheets(SHEET, MeasuredBatch([1.0, 1.1])).fits([(416, 234), (416, 234)]), "a batch of two sheets"
 
 
 def test_a_detector_that_says_nothing_is_handed_one_picture_at_a_time() -> None:
     class Plain(Spotter):
         sheet = None
 
-    assert isinstance(company_of(Plain(), ManualClock()), Alone)
+    assert isinstance(company_of(Plain(), ManualClock()), SingleFrame)
     assert isinstance(company_of(Spotter(), ManualClock()), Sheets)
 
 
@@ -156,7 +156,7 @@ def test_a_batch_is_as_large_as_measuring_says_that_it_pays() -> None:
     gains = Spotter(clock, [0.010, 0.012, 0.014, 0.016, 0.022, 0.026, 0.030, 0.034])
     gains.batch_max, gains.sheet = 8, None
     company = company_of(gains, clock)
-    assert isinstance(company, Batch)
+    assert isinstance(company, MeasuredBatch)
     assert company.most == 4
     assert company.seconds([0.010] * 4) == pytest.approx(0.016)
     assert company.fits([(416, 234)] * 4)
@@ -165,5 +165,5 @@ def test_a_batch_is_as_large_as_measuring_says_that_it_pays() -> None:
 
     nothing = Spotter(clock, [0.010 * n for n in range(1, 9)])
     nothing.batch_max, nothing.sheet = 8, None
-    assert isinstance(company_of(nothing, clock), Alone)
+    assert isinstance(company_of(nothing, clock), SingleFrame)
     assert max(len(call) for call in nothing.calls) == 2, "found out cheaply"

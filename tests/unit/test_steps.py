@@ -12,13 +12,13 @@ from shelf import T0, answer, opened, question
 
 from appliance import wire
 from appliance.clock import ManualClock
-from appliance.escalate.outbox import Outbox
 from appliance.store import migrations
-from appliance.store.alerts import Alerts
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
+from appliance.store.escalations import as_unsure
+from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import EscalationRow, MediaRow
-from appliance.store.steps import unsettled
+from appliance.uplink.outbox import Outbox
 from tests.servers.site import ref_of
 
 HOUR_S = 3600.0
@@ -35,8 +35,8 @@ class Desk:
 
     def open(self) -> None:
         self.db = Database(self.folder / "vedette.db", self.clock)
-        self.alerts = Alerts(self.db)
-        self.evidence = Evidence(self.db)
+        self.alerts = AlertStore(self.db)
+        self.evidence = EvidenceStore(self.db)
         self.outbox = Outbox(self.db, 72 * HOUR_S)
 
     def kill_and_start(self) -> None:
@@ -92,7 +92,7 @@ def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
     desk.make(b"one", b"two")
     desk.send(300)
     before = desk.db.rev()
-    assert desk.alerts.answer(need("frame"), T0 + 1) == "more"
+    assert desk.alerts.take_verdict(need("frame"), T0 + 1) == "more"
     row = desk.row()
     assert (row.state, row.step, row.need, row.attempts) == ("waiting", 1, "frame", 0)
     assert [each.id for each in desk.evidence.waiting_escalations(9)] == [row.id], "its evidence is made"
@@ -100,10 +100,10 @@ def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
     desk.make(b"whole", kind="frame")
     assert [ref.kind for ref in desk.row().body.media] == ["crop", "crop", "frame"], "each message holds all of it"
     desk.send(5000)
-    assert desk.alerts.answer(need("clip", step=1), T0 + 2) == "more"
+    assert desk.alerts.take_verdict(need("clip", step=1), T0 + 2) == "more"
     desk.make(b"moving", kind="clip")
     desk.send(9000)
-    assert desk.alerts.answer(answer().model_copy(update={"step": 2}), T0 + 3) == "settled"
+    assert desk.alerts.take_verdict(answer().model_copy(update={"step": 2}), T0 + 3) == "settled"
     assert desk.steps() == [("crop", 700, "frame"), ("frame", 5100, "clip"), ("clip", 9100, None)]
     assert desk.row().bytes_sent == sum(size for _, size, _ in desk.steps())
     assert desk.last_word() == ("confirmed", 2, "A person stands there.")
@@ -112,12 +112,12 @@ def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
 def test_a_request_that_comes_twice_changes_nothing_the_second_time(desk: Desk) -> None:
     desk.make(b"one")
     desk.send()
-    assert desk.alerts.answer(need(), T0) == "more"
-    assert desk.alerts.answer(need(), T0) == "known", "while the evidence is made"
+    assert desk.alerts.take_verdict(need(), T0) == "more"
+    assert desk.alerts.take_verdict(need(), T0) == "known", "while the evidence is made"
     desk.make(b"whole", kind="frame")
-    assert desk.alerts.answer(need(), T0) == "known", "while it waits for the link"
+    assert desk.alerts.take_verdict(need(), T0) == "known", "while it waits for the link"
     desk.send()
-    assert desk.alerts.answer(need(), T0) == "known", "and once it was sent"
+    assert desk.alerts.take_verdict(need(), T0) == "known", "and once it was sent"
     assert (desk.row().state, desk.row().step) == ("sent", 1)
 
 
@@ -125,14 +125,14 @@ def test_a_kill_between_any_two_steps_loses_nothing(desk: Desk) -> None:
     for act in (
         lambda: desk.make(b"one"),
         desk.send,
-        lambda: desk.alerts.answer(need(), T0),
+        lambda: desk.alerts.take_verdict(need(), T0),
         lambda: desk.make(b"whole", kind="frame"),
         desk.send,
-        lambda: desk.alerts.answer(answer(), T0 + 9),
+        lambda: desk.alerts.take_verdict(answer(), T0 + 9),
     ):
         act()
         desk.kill_and_start()
-        assert act == desk.send or desk.alerts.answer(need(), T0) == "known" or desk.row().step == 1
+        assert act == desk.send or desk.alerts.take_verdict(need(), T0) == "known" or desk.row().step == 1
     assert desk.last_word()[:2] == ("confirmed", 1), "an older worker does not say which step: the one that was sent"
 
 
@@ -140,19 +140,19 @@ def test_a_last_word_about_an_earlier_step_counts_and_ends_it(desk: Desk) -> Non
     """Two workers judged the same step: one wants to see more, the other is sure."""
     desk.make(b"one")
     desk.send()
-    desk.alerts.answer(need(), T0)
-    assert desk.alerts.answer(answer().model_copy(update={"step": 0}), T0 + 1) == "settled"
+    desk.alerts.take_verdict(need(), T0)
+    assert desk.alerts.take_verdict(answer().model_copy(update={"step": 0}), T0 + 1) == "settled"
     assert desk.last_word()[:2] == ("confirmed", 0)
     assert desk.evidence.waiting_escalations(9) == []
-    assert desk.alerts.answer(need(), T0 + 2) == "known"
-    assert desk.alerts.answer(answer(decision="rejected"), T0 + 2) == "known"
+    assert desk.alerts.take_verdict(need(), T0 + 2) == "known"
+    assert desk.alerts.take_verdict(answer(decision="rejected"), T0 + 2) == "known"
 
 
 def test_who_never_stops_asking_is_stopped(desk: Desk) -> None:
     for step, kind in enumerate(("crop", "frame", "clip")):
         desk.make(kind.encode(), kind=kind)
         desk.send()
-        outcome = desk.alerts.answer(need("clip", step=step), T0)
+        outcome = desk.alerts.take_verdict(need("clip", step=step), T0)
         assert outcome == ("more" if step + 1 < wire.STEPS_MAX else "settled")
     assert desk.last_word() == (
         "unsure",
@@ -166,7 +166,7 @@ def test_a_request_that_comes_too_late_ends_the_question_with_the_reason(desk: D
     desk.send()
     desk.clock.advance(73 * HOUR_S)
     assert desk.outbox.expire(desk.clock.now()) == 1
-    assert desk.alerts.answer(need(), desk.clock.now()) == "settled"
+    assert desk.alerts.take_verdict(need(), desk.clock.now()) == "settled"
     assert desk.last_word()[0] == "unsure"
     assert desk.last_word()[2].endswith("It asked for the whole picture, but it asked too late.")
 
@@ -174,7 +174,7 @@ def test_a_request_that_comes_too_late_ends_the_question_with_the_reason(desk: D
 def test_what_was_asked_for_and_could_not_be_sent_in_time_leaves_what_was_said(desk: Desk) -> None:
     desk.make(b"one")
     desk.send()
-    desk.alerts.answer(need(), T0)
+    desk.alerts.take_verdict(need(), T0)
     desk.make(b"whole", kind="frame")
     desk.outbox.failed(desk.row(), "it does not answer", 70)
     desk.clock.advance(73 * HOUR_S)
@@ -183,17 +183,17 @@ def test_what_was_asked_for_and_could_not_be_sent_in_time_leaves_what_was_said(d
     assert desk.last_word()[2].endswith(
         "It asked for the whole picture, but that could not be sent within 72 h (it does not answer)."
     )
-    assert desk.alerts.answer(answer(), desk.clock.now()) == "known"
+    assert desk.alerts.take_verdict(answer(), desk.clock.now()) == "known"
 
 
 def test_evidence_that_cannot_be_had_ends_the_question_once(desk: Desk) -> None:
     desk.make(b"one")
     desk.send()
-    assert not desk.evidence.give_up(desk.row(), "for nobody asked"), "nothing was asked for yet"
-    desk.alerts.answer(need(), T0)
+    assert not desk.evidence.close_unsure(desk.row(), "for nobody asked"), "nothing was asked for yet"
+    desk.alerts.take_verdict(need(), T0)
     asked = desk.row()
-    assert desk.evidence.give_up(asked, "the recording does not hold this moment")
-    assert not desk.evidence.give_up(asked, "again")
+    assert desk.evidence.close_unsure(asked, "the recording does not hold this moment")
+    assert not desk.evidence.close_unsure(asked, "again")
     assert desk.row().state == "settled"
     assert desk.last_word()[2].endswith("but the recording does not hold this moment.")
     detail = desk.alerts.get("a1")
@@ -204,7 +204,7 @@ def test_evidence_that_cannot_be_had_ends_the_question_once(desk: Desk) -> None:
 def test_an_acknowledgement_of_the_step_before_does_not_pass_for_this_one(desk: Desk) -> None:
     desk.make(b"one")
     earlier = desk.row()
-    assert desk.alerts.answer(need(), T0) == "more", "the request overtook the news that the question was sent"
+    assert desk.alerts.take_verdict(need(), T0) == "more", "the request overtook the news that the question was sent"
     desk.make(b"whole", kind="frame")
     desk.outbox.sent(earlier, T0, 400)
     desk.outbox.reopen(earlier, ())
@@ -238,10 +238,10 @@ def test_a_question_that_was_under_way_when_the_box_was_updated_goes_on(tmp_path
     desk = Desk(tmp_path)
     try:
         assert (desk.row().step, desk.row().need) == (0, "")
-        assert desk.alerts.answer(need(), T0) == "more", "an older question offers nothing, but it may be asked"
+        assert desk.alerts.take_verdict(need(), T0) == "more", "an older question offers nothing, but it may be asked"
         desk.make(b"whole", kind="frame")
         desk.send()
-        assert desk.alerts.answer(answer(), T0) == "settled"
+        assert desk.alerts.take_verdict(answer(), T0) == "settled"
         assert desk.last_word()[:2] == ("confirmed", 1)
     finally:
         desk.db.close()
@@ -249,7 +249,7 @@ def test_a_question_that_was_under_way_when_the_box_was_updated_goes_on(tmp_path
 
 def test_a_long_reason_leaves_room_for_why_it_stands() -> None:
     verdict = need("clip").model_copy(update={"reason": "x" * 400})
-    said = unsettled(verdict, "the clip of 9000000 bytes is over the limit of 2097152")
+    said = as_unsure(verdict, "the clip of 9000000 bytes is over the limit of 2097152")
     assert len(said.reason) <= 400
     assert said.reason.endswith("It asked for the clip, but the clip of 9000000 bytes is over the limit of 2097152.")
     assert wire.Verdict.from_json(said.to_json()) == said

@@ -10,10 +10,10 @@ from shelf import BOX, T0, alert, answer, best, ended, event, look, opened, ques
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
-from appliance.store.alerts import Alerts, Cursor
-from appliance.store.boxes import Boxes
+from appliance.store.alerts import AlertCursor, AlertStore
+from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.evidence import Evidence
+from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import EvidenceRow
 from appliance.types import AlertChange
 
@@ -26,7 +26,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_an_alert_is_born_with_its_event_its_evidence_and_its_question(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     row = alerts.apply(opened(), escalation=question(), priority="normal")
     assert (row.delivery, row.still, row.clip, row.t_end, row.created_t) == (
         "waiting",
@@ -49,7 +49,7 @@ def test_an_alert_is_born_with_its_event_its_evidence_and_its_question(db: Datab
 
 
 def test_the_same_change_twice_is_one_change(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     first = alerts.apply(opened(), escalation=question(), priority="high")
     assert alerts.apply(opened(), escalation=question(), priority="high") == first
     over = alerts.apply(ended(), escalation=None, priority="high")
@@ -59,7 +59,7 @@ def test_the_same_change_twice_is_one_change(db: Database) -> None:
 
 
 def test_a_question_that_cannot_be_written_takes_the_alert_with_it(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     with pytest.raises(StoreError):
         alerts.apply(opened(), escalation=question(of="another"), priority="high")
     assert alerts.get("a1") is None
@@ -67,7 +67,7 @@ def test_a_question_that_cannot_be_written_takes_the_alert_with_it(db: Database)
 
 
 def test_an_alert_grows_and_ends_and_stays_ended(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     alerts.apply(opened(), escalation=None, priority="")
     grown = AlertChange("extended", alert(view=best(T0 + 1, score=0.9)), event(T0 + 1, name="e2", rule="loiterer"))
     assert alerts.apply(grown, escalation=None, priority="").best == best(T0 + 1, score=0.9)
@@ -81,7 +81,7 @@ def test_an_alert_grows_and_ends_and_stays_ended(db: Database) -> None:
 
 
 def test_events_without_an_id_are_told_apart_by_what_they_say(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     alerts.apply(AlertChange("opened", alert(), event(T0)), escalation=None, priority="")
     for t in (T0, T0 + 1, T0 + 1):
         alerts.apply(AlertChange("extended", alert(), event(t)), escalation=None, priority="")
@@ -91,18 +91,18 @@ def test_events_without_an_id_are_told_apart_by_what_they_say(db: Database) -> N
 
 
 def test_held_back_events_belong_to_no_alert(db: Database) -> None:
-    alerts = Alerts(db)
-    alerts.hold_back([event(T0), event(T0 + 1)], run="r1")
+    alerts = AlertStore(db)
+    alerts.add_suppressed([event(T0), event(T0 + 1)], run="r1")
     alerts.apply(opened(), escalation=None, priority="", suppressed=[event(T0 + 2)])
     with db.read() as connection:
         assert connection.execute("SELECT count(*) FROM event WHERE alert IS NULL").fetchone()[0] == 3
 
 
 def test_a_verdict_settles_its_alert_once(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     before = alerts.apply(opened(), escalation=question(), priority="high").rev
-    assert alerts.settle(answer(), T0 + 5)
-    assert not alerts.settle(answer(decision="rejected"), T0 + 6)
+    assert alerts.apply_verdict(answer(), T0 + 5)
+    assert not alerts.apply_verdict(answer(decision="rejected"), T0 + 6)
     [row] = alerts.changed_since(before)
     assert (row.verdict, row.delivery) == ("confirmed", "settled")
     detail = alerts.get("a1")
@@ -115,16 +115,16 @@ def test_a_verdict_settles_its_alert_once(db: Database) -> None:
 def test_a_verdict_on_what_was_not_asked_is_refused_and_counted(
     db: Database, verdict: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     alerts.apply(opened(), escalation=question(), priority="high")
-    assert not alerts.settle(verdict, T0 + 5)  # type: ignore[arg-type]
+    assert not alerts.apply_verdict(verdict, T0 + 5)  # type: ignore[arg-type]
     assert alerts.orphans == 1
     assert "not asked here" in caplog.text
-    assert alerts.settle(answer(), T0 + 6)
+    assert alerts.apply_verdict(answer(), T0 + 6)
 
 
 def test_a_person_reviews_and_takes_it_back(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     alerts.apply(opened(), escalation=None, priority="")
     assert alerts.review("a1", "false_alarm", T0 + 9)
     [row] = alerts.page(review="false_alarm")
@@ -136,7 +136,7 @@ def test_a_person_reviews_and_takes_it_back(db: Database) -> None:
 
 
 def test_pages_go_back_in_time_without_repeating_or_missing(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     names = [f"a{n:02}" for n in range(25)]
     for n, name in enumerate(names):
         camera = "yard" if n % 2 else "gate"
@@ -145,7 +145,7 @@ def test_pages_go_back_in_time_without_repeating_or_missing(db: Database) -> Non
     cursor = None
     while rows := alerts.page(cursor, 4):
         seen += [row.id for row in rows]
-        cursor = Cursor.after(rows[-1])
+        cursor = AlertCursor.after(rows[-1])
         if len(seen) == 8:  # one that arrives meanwhile does not move the pages
             alerts.apply(opened("new", t=T0 + 99), escalation=None, priority="")
     assert seen == sorted(names, reverse=True)
@@ -154,37 +154,37 @@ def test_pages_go_back_in_time_without_repeating_or_missing(db: Database) -> Non
 
 
 def test_a_reader_who_remembers_the_last_change_misses_none(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     for name in ("a1", "a2", "a3"):
         alerts.apply(opened(name), escalation=None, priority="")
     first, second = alerts.changed_since(0, 2)
     assert (first.id, second.id) == ("a1", "a2")
-    Evidence(db).put(EvidenceRow(alert="a1", kind="still", state="missing", reason="dark"))
+    EvidenceStore(db).put(EvidenceRow(alert="a1", kind="still", state="missing", reason="dark"))
     rest = alerts.changed_since(second.rev)
     assert [(row.id, row.still) for row in rest] == [("a3", "waiting"), ("a1", "missing")]
     assert alerts.changed_since(rest[-1].rev) == []
 
 
 def test_alerts_that_a_dead_core_left_open_end_where_their_boxes_end(db: Database) -> None:
-    alerts, boxes = Alerts(db), Boxes(db)
+    alerts, boxes = AlertStore(db), BoxStore(db)
     alerts.apply(opened("seen"), escalation=None, priority="")
     boxes.append("yard", "r1", [look(T0 + n, seq=n) for n in range(4)])
     boxes.append("yard", "r2", [look(T0 + 500, seq=0)])
     alerts.apply(opened("unseen", t=T0 + 50, camera="gate"), escalation=None, priority="")
     alerts.apply(ended("over", t_end=T0 + 1), escalation=None, priority="")
     assert [row.id for row in alerts.open_alerts()] == ["seen", "unseen"]
-    assert alerts.end_left_open() == 2
+    assert alerts.end_interrupted() == 2
     found = {row.id: (row.t_end, row.end_reason) for row in alerts.page()}
     assert found == {"seen": (T0 + 3, "restart"), "unseen": (T0 + 50, "restart"), "over": (T0 + 1, "quiet")}
-    assert alerts.end_left_open() == 0
+    assert alerts.end_interrupted() == 0
 
 
 def test_counts(db: Database) -> None:
-    alerts = Alerts(db)
+    alerts = AlertStore(db)
     for name in ("a1", "a2", "a3"):
         alerts.apply(opened(name), escalation=question(f"q-{name}", of=name), priority="high")
-    alerts.settle(answer("q-a1", of="a1"), T0)
-    alerts.settle(answer("q-a2", of="a2", decision="unsure"), T0)
+    alerts.apply_verdict(answer("q-a1", of="a1"), T0)
+    alerts.apply_verdict(answer("q-a2", of="a2", decision="unsure"), T0)
     alerts.review("a1", "reviewed", T0)
     alerts.apply(ended("a3"), escalation=None, priority="")
     counts = alerts.counts()

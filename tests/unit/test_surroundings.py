@@ -8,10 +8,10 @@ from shelf import opened, question
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
-from appliance.escalate.surroundings import READ_EVERY_S, Watch, load, temperature_c
-from appliance.store.alerts import Alerts
+from appliance.router.system_load import READ_EVERY_S, SystemLoadMonitor, load_per_core, temperature_c
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.decisions import Decisions
+from appliance.store.decisions import DecisionStore
 
 
 def zone(folder: Path, number: int, said: str) -> None:
@@ -29,17 +29,17 @@ def test_the_hottest_sensor_counts_and_one_that_is_asleep_does_not(tmp_path: Pat
 
 
 def test_this_machine_says_its_load() -> None:
-    assert load() is None or load() >= 0  # type: ignore[operator]
+    assert load_per_core() is None or load_per_core() >= 0  # type: ignore[operator]
 
 
 def test_the_queue_is_read_now_and_then_and_the_link_each_time(tmp_path: Path) -> None:
     clock = ManualClock()
     db = Database(tmp_path / "vedette.db", clock)
     link = LinkState(up=True, since=0.0)
-    watch = Watch(lambda: link, Decisions(db), clock, tmp_path)
+    watch = SystemLoadMonitor(lambda: link, DecisionStore(db), clock, tmp_path)
     assert (watch.read().link_up, watch.read().queue_age_s) == (True, 0.0)
     asked = question("q", t=clock.now())
-    Alerts(db).apply(opened(t=clock.now()), escalation=asked, priority="high")
+    AlertStore(db).apply(opened(t=clock.now()), escalation=asked, priority="high")
     link = LinkState(up=False, since=0.0)
     clock.advance(READ_EVERY_S - 1)
     assert (watch.read().link_up, watch.read().queue_age_s) == (False, 0.0)
@@ -50,5 +50,5 @@ def test_the_queue_is_read_now_and_then_and_the_link_each_time(tmp_path: Path) -
 
 def test_without_an_uplink_the_link_is_unknown(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock())
-    assert Watch(None, Decisions(db), ManualClock(), tmp_path).read().link_up is None
+    assert SystemLoadMonitor(None, DecisionStore(db), ManualClock(), tmp_path).read().link_up is None
     db.close()

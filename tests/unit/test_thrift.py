@@ -13,12 +13,11 @@ import pytest
 from places import FPS, Lookout, place
 
 from appliance import config
-from appliance.ingest.clip import Clip
-from appliance.ingest.decode import Frame
-from appliance.ingest.examine import LATE_SHARE, Examiner
-from appliance.ingest.thrift.held import BYTES_MAX, PACKETS_MAX, Held
-from appliance.ingest.thrift.late import LATE_MAX, LATE_MAX_THRIFTY
-from appliance.ingest.thrift.thrift import Thrift
+from appliance.analysis.frame_analyzer import FrameAnalyzer
+from appliance.decode_policy.gop import GOP_BYTES_MAX, GOP_PACKETS_MAX, GopBuffer
+from appliance.decode_policy.keyframe_policy import LATE_FRAMES_MAX, LATE_FRAMES_MAX_ECONOMY, LATE_SHARE, DecodePolicy
+from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import DecodedFrame
 from appliance.track.tracker import Tracker
 from appliance.types import DecodeState, FrameBoxes
 
@@ -31,7 +30,7 @@ class Seen:
     """What came of a film."""
 
     looks: list[FrameBoxes]
-    thrift: Thrift
+    thrift: DecodePolicy
     decoded: int
     frames: int
     states: list[tuple[float, DecodeState, str]]
@@ -43,23 +42,25 @@ class Seen:
         return [state for at, state, _ in self.states if at <= t][-1]
 
 
-def watch(path: Path, latency: config.Latency = "normal", *, fps: float = 5, heartbeat_s: float = HEARTBEAT_S) -> Seen:
-    plan = config.Detect(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
+def watch(
+    path: Path, latency: config.LatencyMode = "normal", *, fps: float = 5, heartbeat_s: float = HEARTBEAT_S
+) -> Seen:
+    plan = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
     detector = Lookout()
-    examiner = Examiner("gate", detector, Tracker(detector.labels), plan)
-    thrift = Thrift(latency, fps, heartbeat_s, examiner)
+    examiner = FrameAnalyzer("gate", detector, Tracker(detector.labels), plan)
+    thrift = DecodePolicy(latency, fps, heartbeat_s, examiner)
     looks, states = [], []
-    with Clip(str(path)) as clip:
+    with ClipReader(str(path)) as clip:
         for frame in clip.frames(thrift):
             assert frame.index == round(frame.t * _fps(clip)), "as if all had been decoded"
-            states.append((frame.t, thrift.state, thrift.why))
-            look = examiner.due(frame.index, frame.t, frame.picture, next_s=frame.next_s)
+            states.append((frame.t, thrift.state, thrift.reason))
+            look = examiner.select(frame.index, frame.t, frame.av_frame, next_s=frame.next_s)
             if look is not None:
-                looks.append(examiner.result(look, detector.detect([examiner.picture(look)])[0]))
+                looks.append(examiner.result(look, detector.detect([examiner.detector_input(look)])[0]))
         return Seen(looks, thrift, clip.decoded, clip.decoded + clip.skipped, states)
 
 
-def _fps(clip: Clip) -> float:
+def _fps(clip: ClipReader) -> float:
     return 1 / clip.info.frame_s
 
 
@@ -164,7 +165,7 @@ def test_a_stream_that_allows_nothing_else_is_decoded_whole_and_says_why(
 def test_lowest_decodes_everything(tmp_path: Path) -> None:
     seen = watch(place(tmp_path / "film.mp4", 12), "lowest")
     assert (seen.decoded, seen.thrift.skipped, seen.thrift.state) == (12 * FPS, 0, "everything")
-    assert seen.thrift.why == "detect.latency is lowest"
+    assert seen.thrift.reason == "detect.latency is lowest"
 
 
 @dataclass
@@ -194,13 +195,13 @@ class Scripted:
 
 
 def handed(
-    path: Path, attention: Scripted, latency: config.Latency = "normal", *, looking: bool = True
-) -> tuple[list[Frame], Thrift]:
+    path: Path, attention: Scripted, latency: config.LatencyMode = "normal", *, looking: bool = True
+) -> tuple[list[DecodedFrame], DecodePolicy]:
     """looking: every picture is looked at; else no heartbeat is ever due."""
     attention.looked = float("-inf") if looking else float("inf")
-    thrift = Thrift(latency, 5, HEARTBEAT_S, attention)
+    thrift = DecodePolicy(latency, 5, HEARTBEAT_S, attention)
     frames = []
-    with Clip(str(path)) as clip:
+    with ClipReader(str(path)) as clip:
         for frame in clip.frames(thrift):
             attention.looked = max(attention.looked, frame.t)
             frames.append(frame)
@@ -228,19 +229,19 @@ def test_of_a_long_group_only_so_many_pictures_are_handed_on(tmp_path: Path) -> 
     path = place(tmp_path / "long.mp4", 36, gop=8 * FPS, noise=12, bframes="0")
     frames, thrift = handed(path, Scripted(changed_at=31.9, busy_from=32.0), looking=False)
     late = [frame.t for frame in frames if frame.late]
-    assert LATE_MAX - 2 <= len(late) <= LATE_MAX + 1
+    assert LATE_FRAMES_MAX - 2 <= len(late) <= LATE_FRAMES_MAX + 1
     assert late[0] < 24.2
     assert late[-1] > 31.0
-    assert thrift.thinned == 8 * FPS - len(late)
+    assert thrift.sampled_out == 8 * FPS - len(late)
 
 
 def test_thrifty_shows_half_as_much_of_the_group_before_it(restless: Path) -> None:
     frames, thrift = handed(restless, Scripted(changed_at=9.9, busy_from=10.0), "thrifty")
     late = [frame.t for frame in frames if 8.0 < frame.t <= 10.0]
-    assert LATE_MAX_THRIFTY <= len(late) <= LATE_MAX_THRIFTY + 1
+    assert LATE_FRAMES_MAX_ECONOMY <= len(late) <= LATE_FRAMES_MAX_ECONOMY + 1
     assert max(b - a for a, b in itertools.pairwise([8.0, *late])) < 0.5
     assert len([frame for frame in frames if 10.0 < frame.t < 12.0]) == 29
-    assert thrift.thinned == 30 - len(late)
+    assert thrift.sampled_out == 30 - len(late)
 
 
 @pytest.mark.parametrize("how", [{"bframes": "0"}, {"bframes": "3"}, {"codec": "libx265", "bframes": "0"}])
@@ -249,12 +250,12 @@ def test_what_comes_after_a_key_frame_is_decoded_as_if_nothing_had_been_left_out
 ) -> None:
     """Bit for bit, whether the decoder had to begin anew at the key frame or could go on from it."""
     path = place(tmp_path / "film.mp4", 16, noise=6, **how)
-    with Clip(str(path)) as clip:
-        whole = {frame.index: frame.picture.to_ndarray(format="gray") for frame in clip.frames()}
+    with ClipReader(str(path)) as clip:
+        whole = {frame.index: frame.av_frame.to_ndarray(format="gray") for frame in clip.frames()}
     frames, _ = handed(path, Scripted(busy_from=10.5))
     assert len([frame for frame in frames if frame.t > 10.0]) > 4 * FPS
     assert any(frame.index == 8 * FPS for frame in frames), "an idle one"
-    assert all(np.array_equal(frame.picture.to_ndarray(format="gray"), whole[frame.index]) for frame in frames)
+    assert all(np.array_equal(frame.av_frame.to_ndarray(format="gray"), whole[frame.index]) for frame in frames)
 
 
 def test_who_looks_sees_nearly_what_the_camera_meant(tmp_path: Path) -> None:
@@ -262,8 +263,8 @@ def test_who_looks_sees_nearly_what_the_camera_meant(tmp_path: Path) -> None:
     path = place(tmp_path / "film.mp4", 8, noise=6, gop=60)
     with av.open(str(path)) as film:
         meant = [frame.to_ndarray(format="gray") for frame in film.decode(video=0)]
-    with Clip(str(path)) as clip:
-        off = [np.abs(f.picture.to_ndarray(format="gray").astype(int) - meant[f.index]).mean() for f in clip.frames()]
+    with ClipReader(str(path)) as clip:
+        off = [np.abs(f.av_frame.to_ndarray(format="gray").astype(int) - meant[f.index]).mean() for f in clip.frames()]
     assert len(off) == 8 * FPS
     assert np.mean(off[:4]) > 0, "the filter was left out"
     assert max(off) < 2
@@ -275,7 +276,7 @@ def test_what_the_detector_found_in_a_key_frame_brings_all_since(restless: Path)
     since = [frame for frame in frames if 8.0 < frame.t < 9.0]
     assert since[0].t < 8.3
     assert {frame.late for frame in since} == {True, False}
-    assert thrift.cues == 1
+    assert thrift.wake_ups == 1
 
 
 def test_idle_shows_key_frames_only_and_says_when_the_next_comes(restless: Path) -> None:
@@ -302,14 +303,14 @@ class Packet:
 
 
 def test_what_is_held_is_bounded_in_packets_and_bytes() -> None:
-    for size, most in ((10, PACKETS_MAX), (BYTES_MAX // 10, 10)):
-        held = Held()
+    for size, most in ((10, GOP_PACKETS_MAX), (GOP_BYTES_MAX // 10, 10)):
+        held = GopBuffer()
         held.begin(Packet(size))  # type: ignore[arg-type]
         for _ in range(3 * most):
             held.add(Packet(size))  # type: ignore[arg-type]
             assert len(held.packets) <= most
-            assert sum(packet.size for packet in held.packets) <= BYTES_MAX
-        assert not held.whole
+            assert sum(packet.size for packet in held.packets) <= GOP_BYTES_MAX
+        assert not held.starts_with_key
 
 
 def spoilt(packet: av.Packet) -> av.Packet:
@@ -331,13 +332,13 @@ def test_a_damaged_key_frame_does_not_close_the_eye(tmp_path: Path) -> None:
                 new.stream = stream
                 out.mux(new)
     detector = Lookout()
-    plan = config.Detect(heartbeat_s=2.0)
-    examiner = Examiner("gate", detector, Tracker(detector.labels), plan)
-    thrift = Thrift("normal", plan.fps, plan.heartbeat_s, examiner)
+    plan = config.DetectConfig(heartbeat_s=2.0)
+    examiner = FrameAnalyzer("gate", detector, Tracker(detector.labels), plan)
+    thrift = DecodePolicy("normal", plan.fps, plan.heartbeat_s, examiner)
     seen = []
-    with Clip(str(broken)) as clip:
+    with ClipReader(str(broken)) as clip:
         for frame in clip.frames(thrift):
-            found = examiner.examine(frame.index, frame.t, frame.picture)
+            found = examiner.examine(frame.index, frame.t, frame.av_frame)
             seen += [found] if found else []
     assert any(look.objects for look in seen if 15 < look.t < 18)
     assert max(gaps(seen)) <= 4.1

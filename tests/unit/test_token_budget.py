@@ -10,12 +10,12 @@ from servers.site import Site
 
 from appliance import config, wire
 from appliance.clock import ManualClock, Period
-from appliance.escalate.router.purse import Purse
-from appliance.store.decisions import Decisions, Spent
-from appliance.store.tokens import Tokens
+from appliance.router.escalation_budget import EscalationBudget
+from appliance.store.decisions import CloudSpend, DecisionStore
+from appliance.store.verdict_stats import TokenCount
 
 DAY_S = 86400.0
-PRICES = config.Prices(tokens_in_million=1.0, tokens_out_million=10.0)
+PRICES = config.PricesConfig(tokens_in_million=1.0, tokens_out_million=10.0)
 
 
 def period(now: float) -> Period:
@@ -39,18 +39,18 @@ def judge(site: Site, n: int, tokens_in: int, tokens_out: int, began: str = "cro
         escalation=asked, site=site.name, alert=f"alert-{n}", decision="confirmed", reason="There.", engine="e",
         model="m", seconds=0.0, judged_t=site.clock.now(), tokens_in=tokens_in, tokens_out=tokens_out,
     )  # fmt: skip
-    assert site.alerts.settle(verdict, site.clock.now())
+    assert site.alerts.apply_verdict(verdict, site.clock.now())
 
 
 def test_a_question_costs_what_those_before_it_took(site: Site) -> None:
     judge(site, 1, 1000, 100)
     judge(site, 2, 3000, 300)
     judge(site, 3, 9000, 0, "clip")
-    purse = Purse(config.Budget(money_day=1.0), PRICES, period)
+    purse = EscalationBudget(config.BudgetConfig(money_day=1.0), PRICES, period)
     assert purse.counts_tokens
     assert purse.cost(0, "gate", "crops").money == 0.0, "nobody knows yet"
     now = site.clock.now()
-    purse.learn(Decisions(site.db).tokens(period(now).day_t, period(now).month_t))
+    purse.set_tokens(DecisionStore(site.db).tokens(period(now).day_t, period(now).month_t))
     assert purse.cost(0, "gate", "crops").money == pytest.approx(0.004)
     assert purse.cost(0, "gate", "clip").money == pytest.approx(0.009)
     assert purse.cost(0, "yard", "crops").money == pytest.approx(0.004), "of another camera, until it has its own"
@@ -62,11 +62,11 @@ def test_what_is_gone_of_the_money_has_the_tokens_in_it(site: Site) -> None:
     with site.db.transaction() as connection:
         connection.execute("UPDATE escalation SET evidence = 'crops' WHERE alert = 'alert-2'")
     now = site.clock.now()
-    purse = Purse(config.Budget(money_day=1.0), PRICES, period)
-    purse.known(Spent(), now)
-    taken = Decisions(site.db).tokens(period(now).day_t, period(now).month_t)
-    assert (taken.day, dict(taken.due)) == (Tokens(1000, 100), {("gate", "crops"): 1})
-    purse.learn(taken)
+    purse = EscalationBudget(config.BudgetConfig(money_day=1.0), PRICES, period)
+    purse.set_spent(CloudSpend(), now)
+    taken = DecisionStore(site.db).tokens(period(now).day_t, period(now).month_t)
+    assert (taken.day, dict(taken.due)) == (TokenCount(1000, 100), {("gate", "crops"): 1})
+    purse.set_tokens(taken)
     assert purse.limits(now)[0].spent == pytest.approx(0.004), "what was judged, and what is to be"
     purse.spend(purse.cost(0, "gate", "crops"), now)
     assert purse.limits(now)[0].spent == pytest.approx(0.006)
@@ -74,5 +74,7 @@ def test_what_is_gone_of_the_money_has_the_tokens_in_it(site: Site) -> None:
 
 
 def test_without_a_budget_of_money_nobody_counts_tokens() -> None:
-    assert not Purse(config.Budget(mb_day=1.0), PRICES, period).counts_tokens
-    assert not Purse(config.Budget(money_day=1.0), config.Prices(gpu_hour=2.0), period).counts_tokens
+    assert not EscalationBudget(config.BudgetConfig(mb_day=1.0), PRICES, period).counts_tokens
+    assert not EscalationBudget(
+        config.BudgetConfig(money_day=1.0), config.PricesConfig(gpu_hour=2.0), period
+    ).counts_tokens

@@ -52,9 +52,9 @@ def test_who_walked_out_of_the_picture_is_looked_for_twice_and_then_forgotten_wh
     for step in range(10):
         tracker.update(look(person(0.79 + 0.02 * step)), step * 0.2)
     for step in (10, 11):
-        assert len(tracker.unsettled) == 1
+        assert len(tracker.active_boxes) == 1
         tracker.update(Detections.empty(), step * 0.2)
-    assert tracker.unsettled == ()
+    assert tracker.active_boxes == ()
     for step in range(12, 22):
         tracker.update(Detections.empty(), step * 0.2, parts=[LEFT])
     for step in range(22, 25):  # somebody else comes in there
@@ -134,16 +134,16 @@ def test_who_walks_away_after_a_long_rest_is_not_left_behind() -> None:
 def test_unsettled_names_what_moves_is_new_or_was_missed_and_nothing_that_rests() -> None:
     tracker = Tracker(LABELS)
     tracker.update(look(CAR), 0.0)
-    assert len(tracker.unsettled) == 1  # new
+    assert len(tracker.active_boxes) == 1  # new
     tracker = resting(CAR)
-    assert tracker.unsettled == ()
+    assert tracker.active_boxes == ()
     tracker.update(Detections.empty(), 0.2, parts=[LEFT])
-    assert tracker.unsettled == ()
+    assert tracker.active_boxes == ()
     tracker.update(Detections.empty(), 0.4)
-    assert len(tracker.unsettled) == 1  # missed
-    (box,) = tracker.unsettled
+    assert len(tracker.active_boxes) == 1  # missed
+    (box,) = tracker.active_boxes
     assert box == pytest.approx((0.74, 0.45, 0.86, 0.55), abs=0.01)
     tracker = resting(CAR)
     for step in range(1, 4):
         tracker.update(look((0.8 - 0.02 * step, 0.5, 0.8, "car")), 0.2 * step)
-    assert len(tracker.unsettled) == 1  # moves
+    assert len(tracker.active_boxes) == 1  # moves

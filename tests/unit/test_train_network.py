@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
-from appliance.detect.onnx import OnnxDetector  # noqa: E402
+from appliance.detect.onnx_detector import OnnxDetector  # noqa: E402
 from models.train import index  # noqa: E402
 from models.train.assign import Truth, assign  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402

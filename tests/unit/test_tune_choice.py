@@ -6,17 +6,23 @@ import pytest
 from replay.films import site
 
 from appliance.errors import UsageError
-from appliance.scenario.tune.choice import Aim, choose, read_aim
-from appliance.scenario.tune.point import Outcome, Point, difference
-from appliance.scenario.tune.sweep import Setting, Value, changed, grid, read
-from appliance.scenario.tune.words import sentences
+from appliance.lab.tune.operating_points import (
+    OperatingPoint,
+    ScenarioOutcome,
+    TuningAim,
+    choose_point,
+    read_aim,
+    recall_difference,
+)
+from appliance.lab.tune.sweep import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
+from appliance.lab.tune.tune_output import choice_sentences
 
 
-def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> Outcome:
+def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> ScenarioOutcome:
     places = tuple((f"event {number}", 1, int(flag)) for number, flag in enumerate(filled))
-    return Outcome(
+    return ScenarioOutcome(
         scenario=name,
-        places=places,
+        required=places,
         right=sum(filled),
         wrong=wrong,
         delays=(),
@@ -26,9 +32,9 @@ def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> O
     )
 
 
-def point(value: float | None, *outcomes: Outcome) -> Point:
-    setting: Setting = () if value is None else (("rules.score_min", value),)
-    return Point(setting, outcomes)
+def point(value: float | None, *outcomes: ScenarioOutcome) -> OperatingPoint:
+    setting: SweepSetting = () if value is None else (("rules.score_min", value),)
+    return OperatingPoint(setting, outcomes)
 
 
 def test_takes_the_best_precision_among_the_points_that_reach_the_recall() -> None:
@@ -38,10 +44,10 @@ def test_takes_the_best_precision_among_the_points_that_reach_the_recall() -> No
         point(0.4, outcome("a", [True] * 10, wrong=2)),
         point(0.9, outcome("a", [True] * 2 + [False] * 8, wrong=0)),
     ]
-    choice = choose(points, Aim("recall", 0.95))
+    choice = choose_point(points, TuningAim("recall", 0.95))
     assert choice.point.setting == (("rules.score_min", 0.4),)
     assert choice.reached
-    told = " ".join(sentences(choice, points))
+    told = " ".join(choice_sentences(choice, points))
     assert "2 events that had to be reported more, 2 false alarms more" in told
     assert "not as it is: its precision of 1.000 is better, but its recall is 0.800" in told
 
@@ -51,18 +57,18 @@ def test_takes_the_nearest_to_the_aim_when_nothing_reaches_it_and_says_so() -> N
         point(None, outcome("a", [True] * 5 + [False] * 5)),
         point(0.4, outcome("a", [True] * 9 + [False], wrong=9)),
     ]
-    choice = choose(points, Aim("recall", 0.95))
+    choice = choose_point(points, TuningAim("recall", 0.95))
     assert choice.point.setting == (("rules.score_min", 0.4),)
     assert not choice.reached
-    assert any("no point reaches the aim" in sentence for sentence in sentences(choice, points))
+    assert any("no point reaches the aim" in sentence for sentence in choice_sentences(choice, points))
 
 
 def test_leaves_the_present_setting_where_nothing_is_better() -> None:
     same = outcome("a", [True] * 4)
     points = [point(0.3, same), point(None, same), point(0.7, same)]
-    choice = choose(points, Aim("recall", 0.95))
+    choice = choose_point(points, TuningAim("recall", 0.95))
     assert choice.point.present
-    told = sentences(choice, points)
+    told = choice_sentences(choice, points)
     assert "that is the present setting: nothing to change" in told
     assert "just the same comes of: rules.score_min 0.3; rules.score_min 0.7" in told
 
@@ -72,45 +78,45 @@ def test_the_other_aims() -> None:
     loose = point(0.3, outcome("a", [True] * 10, wrong=10))
     between = point(None, outcome("a", [True] * 9 + [False], wrong=1))
     points = [strict, loose, between]
-    assert choose(points, Aim("precision", 1.0)).point is strict
-    assert choose(points, Aim("recall", 1.0)).point is loose
-    assert choose(points, Aim("f1")).point is between
+    assert choose_point(points, TuningAim("precision", 1.0)).point is strict
+    assert choose_point(points, TuningAim("recall", 1.0)).point is loose
+    assert choose_point(points, TuningAim("f1")).point is between
 
 
 def test_fewer_alerts_decide_between_points_that_are_equally_right() -> None:
     busy = point(None, outcome("a", [True] * 3, alerts=9))
     calm = point(0.6, outcome("a", [True] * 3, alerts=3))
-    assert choose([busy, calm], Aim("recall", 0.95)).point is calm
+    assert choose_point([busy, calm], TuningAim("recall", 0.95)).point is calm
 
 
 def test_a_difference_is_paired_so_that_common_luck_falls_out() -> None:
     hard = [True] * 20 + [False] * 20
     better = point(0.4, outcome("a", hard[:-6] + [True] * 6))
     present = point(None, outcome("a", hard))
-    gained = difference(better, present)
+    gained = recall_difference(better, present)
     assert gained is not None
     assert gained.value == pytest.approx(6 / 40)
     assert gained.clear
-    same = difference(present, present)
+    same = recall_difference(present, present)
     assert same is not None
     assert same.low < 0 < same.high, "forty events alike do not prove that all are"
-    one_more = difference(point(0.4, outcome("a", [*hard[:-1], True])), present)
+    one_more = recall_difference(point(0.4, outcome("a", [*hard[:-1], True])), present)
     assert one_more is not None
     assert not one_more.clear, "one event more of forty proves nothing"
 
 
 def test_points_that_were_asked_for_other_events_are_not_compared() -> None:
-    assert difference(point(2.0, outcome("a", [True] * 3)), point(None, outcome("a", [True] * 4))) is None
+    assert recall_difference(point(2.0, outcome("a", [True] * 3)), point(None, outcome("a", [True] * 4))) is None
 
 
 def test_leaving_out_a_clip_finds_a_setting_that_only_suits_the_others() -> None:
     """0.4 is best over all, thanks to clip c; judged on clips that did not choose it, the gain is gone."""
     present = point(None, *(outcome(name, [True, True, True, False]) for name in "abc"))
     lucky = point(0.4, outcome("a", [False] * 4), outcome("b", [True] * 4), outcome("c", [True] * 4))
-    choice = choose([present, lucky], Aim("recall", 0.7))
+    choice = choose_point([present, lucky], TuningAim("recall", 0.7))
     assert choice.left_out is not None
     assert choice.left_out.recall.of == 12
-    f1 = choose([present, lucky], Aim("f1"))
+    f1 = choose_point([present, lucky], TuningAim("f1"))
     assert f1.left_out is not None
     assert f1.left_out.recall.value is not None
     # Without a: 0.4 wins, and finds nothing in a. Without b or c: as it is.
@@ -119,9 +125,9 @@ def test_leaving_out_a_clip_finds_a_setting_that_only_suits_the_others() -> None
 
 def test_two_clips_are_too_few_to_leave_one_out_and_that_is_said() -> None:
     points = [point(None, outcome("a", [True]), outcome("b", [True]))]
-    choice = choose(points, Aim("recall", 0.95))
+    choice = choose_point(points, TuningAim("recall", 0.95))
     assert choice.left_out is None
-    assert "same footage" in sentences(choice, points)[-1]
+    assert "same footage" in choice_sentences(choice, points)[-1]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +140,8 @@ def test_two_clips_are_too_few_to_leave_one_out_and_that_is_said() -> None:
         ("rules.score_min=0.1:0.7:0.2", (0.1, 0.3, 0.5, 0.7)),  # not 0.30000000000000004
     ],
 )
-def test_reads_what_is_swept(text: str, values: tuple[Value, ...]) -> None:
-    assert read(text).values == values
+def test_reads_what_is_swept(text: str, values: tuple[SweepValue, ...]) -> None:
+    assert read_sweep(text).values == values
 
 
 @pytest.mark.parametrize(
@@ -153,35 +159,35 @@ def test_reads_what_is_swept(text: str, values: tuple[Value, ...]) -> None:
 )
 def test_refuses_what_cannot_be_swept(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        read(text)
+        read_sweep(text)
 
 
 def test_refuses_too_many_combinations_and_doubles() -> None:
     with pytest.raises(UsageError, match="over 400"):
-        grid([read("rules.score_min=0.01:0.99:0.01"), read("alerts.merge_s=1:20:1")])
+        sweep_grid([read_sweep("rules.score_min=0.01:0.99:0.01"), read_sweep("alerts.merge_s=1:20:1")])
     with pytest.raises(UsageError, match="twice"):
-        grid([read("detect.fps=1,2"), read("detect.fps=5")])
+        sweep_grid([read_sweep("detect.fps=1,2"), read_sweep("detect.fps=5")])
 
 
 def test_puts_the_values_where_they_belong_and_nowhere_else() -> None:
     config = site()
     sweeps = [
-        read("rules.score_min=0.7"),
-        read("rules.loiterer.seconds=9"),
-        read("detect.fps=2"),
-        read("alerts.merge_s=3"),
+        read_sweep("rules.score_min=0.7"),
+        read_sweep("rules.loiterer.seconds=9"),
+        read_sweep("detect.fps=2"),
+        read_sweep("alerts.merge_s=3"),
     ]
-    tried = changed(config, sweeps, grid(sweeps)[0])
+    tried = apply_setting(config, sweeps, sweep_grid(sweeps)[0])
     rules = tried.cameras["gate"].rules
     assert {rule.score_min for rule in rules} == {0.7}
     assert [getattr(rule, "seconds", None) for rule in rules] == [None, None, 9.0, None, None]
     assert (tried.cameras["gate"].detect.fps, tried.alerts.merge_s) == (2.0, 3.0)
     assert config == site(), "the site file's own settings stay as they are"
-    assert not read("rules.nobody.score_min=0.5").found_in(config)
+    assert not read_sweep("rules.nobody.score_min=0.5").found_in(config)
 
 
 def test_a_value_that_the_site_file_would_refuse_is_refused_with_its_reason() -> None:
-    sweep = read("rules.score_min=0.5,1.5")
+    sweep = read_sweep("rules.score_min=0.5,1.5")
     with pytest.raises(UsageError, match=r"rules\.score_min: 1\.5 is not possible: .*less than or equal to 1"):
         sweep.change(site(), 1.5)
 
@@ -193,6 +199,6 @@ def test_refuses_an_aim_that_is_none(text: str) -> None:
 
 
 def test_reads_an_aim() -> None:
-    assert read_aim("recall>=0.95") == Aim("recall", 0.95)
-    assert read_aim("precision >= 1") == Aim("precision", 1.0)
-    assert read_aim("f1") == Aim("f1")
+    assert read_aim("recall>=0.95") == TuningAim("recall", 0.95)
+    assert read_aim("precision >= 1") == TuningAim("precision", 1.0)
+    assert read_aim("f1") == TuningAim("f1")

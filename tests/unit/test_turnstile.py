@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from appliance.circuit_breaker import CircuitBreaker
 from appliance.clock import SystemClock
 from appliance.errors import EngineError, EngineUnavailable
-from cloud_worker.turnstile import Turnstile
 
 
 def test_a_burst_of_refusals_is_one_pause_and_then_one_tries_at_a_time() -> None:
@@ -16,7 +16,7 @@ def test_a_burst_of_refusals_is_one_pause_and_then_one_tries_at_a_time() -> None
 
 
 async def _burst() -> None:
-    turnstile = Turnstile(SystemClock(), first_s=0.05, last_s=60.0)
+    turnstile = CircuitBreaker(SystemClock(), first_s=0.05, last_s=60.0)
     asked, at_once, most = 0, 0, 0
 
     async def refuse_ten_times() -> str:
@@ -34,7 +34,7 @@ async def _burst() -> None:
     async def insist() -> str:
         while True:
             try:
-                return await turnstile.through(refuse_ten_times)
+                return await turnstile.call(refuse_ten_times)
             except EngineUnavailable:
                 continue
 
@@ -47,7 +47,7 @@ async def _burst() -> None:
 def test_the_judge_is_not_asked_before_it_asked_us_back() -> None:
     async def once() -> float:
         clock = SystemClock()
-        turnstile = Turnstile(clock, first_s=0.01)
+        turnstile = CircuitBreaker(clock, first_s=0.01)
 
         async def busy() -> None:
             raise EngineUnavailable("overloaded", 0.3)
@@ -57,22 +57,22 @@ def test_the_judge_is_not_asked_before_it_asked_us_back() -> None:
 
         started = clock.monotonic()
         with pytest.raises(EngineUnavailable):
-            await turnstile.through(busy)
+            await turnstile.call(busy)
         assert turnstile.why == "overloaded"
-        return await turnstile.through(free) - started
+        return await turnstile.call(free) - started
 
     assert asyncio.run(once()) >= 0.3
 
 
 def test_a_failure_at_one_question_does_not_shut_it() -> None:
     async def once() -> str:
-        turnstile = Turnstile(SystemClock())
+        turnstile = CircuitBreaker(SystemClock())
 
         async def broken() -> None:
             raise EngineError("it answered 500")
 
         with pytest.raises(EngineError):
-            await turnstile.through(broken)
+            await turnstile.call(broken)
         return turnstile.why
 
     assert asyncio.run(once()) == ""

@@ -9,11 +9,9 @@ import pytest
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock, local_day
-from appliance.escalate.account import Account
-from appliance.escalate.allowance import DayAllowance
-from appliance.escalate.breaker import PROBE_FIRST_S, Breaker
-from appliance.escalate.shaping import TokenBucket
-from appliance.tcpinfo import TcpBytes, failed_attempt, on_the_wire
+from appliance.tcpinfo import TcpBytes, bytes_on_wire, failed_connect_bytes
+from appliance.uplink.cloud_breaker import PROBE_FIRST_S, CloudBreaker
+from appliance.uplink.rate_limiter import DailyCap, TokenBucket, TrafficCounter
 
 MESSAGE = 5000
 
@@ -66,86 +64,86 @@ def noon() -> ManualClock:
 
 def test_when_the_day_is_used_up_the_urgent_go_on_and_the_rest_waits_until_midnight() -> None:
     clock = noon()
-    today = DayAllowance(1.0, "urgent", lambda day: 900_000 if day == local_day(clock.now()) else 0, clock)
+    today = DailyCap(1.0, "urgent", lambda day: 900_000 if day == local_day(clock.now()) else 0, clock)
     assert today.fits(90_000, "normal")
     today.spend(90_000)
     assert not today.fits(20_000, "normal")
     assert not today.fits(5_000, "low"), "a smaller one does not slip through before it"
     assert today.fits(20_000, "high")
     assert today.priorities() == ("high",)
-    assert today.why == "the 1 MB of today are sent: all but the most urgent waits until midnight (uplink.mb_day)"
+    assert today.reason == "the 1 MB of today are sent: all but the most urgent waits until midnight (uplink.mb_day)"
     clock.advance(12 * 3600 + 1)
     assert today.fits(20_000, "low")
-    assert today.why == ""
+    assert today.reason == ""
 
 
 def test_the_owner_may_have_all_wait() -> None:
-    today = DayAllowance(1.0, "wait", lambda _: 1_000_000, noon())
+    today = DailyCap(1.0, "wait", lambda _: 1_000_000, noon())
     assert today.priorities() == ()
     assert not today.fits(1, "high")
 
 
 def test_what_was_sent_before_a_restart_counts() -> None:
-    today = DayAllowance(1.0, "wait", lambda _: 999_000, noon())
+    today = DailyCap(1.0, "wait", lambda _: 999_000, noon())
     assert not today.fits(2_000, "high")
 
 
 def test_a_silent_worker_is_tried_with_one_question_more_and_more_rarely() -> None:
     clock = ManualClock()
-    breaker = Breaker(300.0, clock)
-    breaker.asked()
+    breaker = CloudBreaker(300.0, clock)
+    breaker.escalation_stored()
     clock.advance(299)
-    breaker.look(299.0)
-    assert (breaker.state.name, breaker.holds) == ("closed", False)
+    breaker.check_silence(299.0)
+    assert (breaker.state.name, breaker.blocks) == ("closed", False)
     clock.advance(2)
-    breaker.look(301.0)
-    assert (breaker.state.name, breaker.holds) == ("open", True)
+    breaker.check_silence(301.0)
+    assert (breaker.state.name, breaker.blocks) == ("open", True)
     assert breaker.state.why == "no worker has answered for 5 min"
     waits = []
     for _ in range(7):
         waited = 0
-        while breaker.holds:
+        while breaker.blocks:
             clock.advance(1)
             waited += 1
-            breaker.look(1e6)
+            breaker.check_silence(1e6)
         assert (breaker.state.name, breaker.one_at_a_time) == ("half_open", True)
-        breaker.asked()
-        assert breaker.holds, "one question and no more"
+        breaker.escalation_stored()
+        assert breaker.blocks, "one question and no more"
         waits.append(waited)
     assert waits[0] <= PROBE_FIRST_S * 1.3
     assert waits[:4] == sorted(waits[:4])
     assert 600 < max(waits) <= 900 + 60 + 2
-    breaker.heard()
-    assert (breaker.state.name, breaker.holds, breaker.state.trips) == ("closed", False, 1)
+    breaker.verdict_received()
+    assert (breaker.state.name, breaker.blocks, breaker.state.trips) == ("closed", False, 1)
 
 
 def test_silence_counts_only_while_somebody_was_asked_and_could_answer() -> None:
     clock = ManualClock()
-    breaker = Breaker(300.0, clock)
+    breaker = CloudBreaker(300.0, clock)
     clock.advance(5000)
-    breaker.look(None)
-    breaker.look(10.0)
+    breaker.check_silence(None)
+    breaker.check_silence(10.0)
     assert breaker.state.name == "closed"
-    breaker.lost("the broker at hub:4222: nothing answers there")
+    breaker.link_lost("the broker at hub:4222: nothing answers there")
     clock.advance(5000)
-    breaker.look(5000.0)
-    breaker.found()
+    breaker.check_silence(5000.0)
+    breaker.link_restored()
     assert breaker.state.name == "half_open", "the link is back; no verdict could come before"
-    breaker.look(5000.0)
-    breaker.took()
-    breaker.look(5000.0)
+    breaker.check_silence(5000.0)
+    breaker.message_stored()
+    breaker.check_silence(5000.0)
     assert breaker.state.name == "closed"
 
 
 def test_a_broker_that_refuses_again_and_again_opens_it_and_the_first_message_closes_it() -> None:
-    breaker = Breaker(300.0, ManualClock())
-    breaker.failed("the stream is full")
-    breaker.failed("the stream is full")
+    breaker = CloudBreaker(300.0, ManualClock())
+    breaker.publish_failed("the stream is full")
+    breaker.publish_failed("the stream is full")
     assert breaker.state.name == "closed"
-    breaker.failed("the stream is full")
-    assert (breaker.state.name, breaker.state.why, breaker.holds) == ("open", "the stream is full", False)
-    breaker.found()
-    breaker.took()
+    breaker.publish_failed("the stream is full")
+    assert (breaker.state.name, breaker.state.why, breaker.blocks) == ("open", "the stream is full", False)
+    breaker.link_restored()
+    breaker.message_stored()
     assert breaker.state.name == "closed"
 
 
@@ -156,11 +154,11 @@ class Meter(Counter[tuple[str, str]]):
 
 def test_payload_protocol_and_what_was_sent_again_are_counted_apart_and_add_up() -> None:
     meter = Meter()
-    account = Account(meter)
-    account.message("gate", "crop", 5000)
-    account.message("gate", "again", 5000)
-    assert account.overhead(LinkState(up=True, since=0, wire=9000)) == 0, "the socket was looked at before"
-    assert account.overhead(LinkState(up=True, since=0, wire=12_000, resent=700)) == 2000
+    account = TrafficCounter(meter)
+    account.count_message("gate", "crop", 5000)
+    account.count_message("gate", "again", 5000)
+    assert account.count_overhead(LinkState(up=True, since=0, wire=9000)) == 0, "the socket was looked at before"
+    assert account.count_overhead(LinkState(up=True, since=0, wire=12_000, resent=700)) == 2000
     assert meter == {
         ("gate", "uplink_bytes"): 10_000,
         ("gate", "uplink_bytes_crop"): 5000,
@@ -174,15 +172,15 @@ def test_payload_protocol_and_what_was_sent_again_are_counted_apart_and_add_up()
 @pytest.mark.parametrize(("version", "frame"), [(4, 66), (6, 86)])
 def test_a_connection_weighs_its_payload_and_a_frame_for_each_segment(version: int, frame: int) -> None:
     counted = TcpBytes(received=0, sent=10_000, resent=1400, segments=20)
-    wire = on_the_wire(counted, version=version, segment_max=1448, ended=False)
+    wire = bytes_on_wire(counted, version=version, segment_max=1448, ended=False)
     assert wire is not None
     assert (wire.bytes, wire.resent) == (10_000 + 20 * frame + 8, 1400 + frame)
-    ended = on_the_wire(counted, version=version, segment_max=1448, ended=True)
+    ended = bytes_on_wire(counted, version=version, segment_max=1448, ended=True)
     assert ended is not None
     assert ended.bytes == wire.bytes + 4 * frame
 
 
 def test_attempts_that_fail_are_counted_too() -> None:
-    assert failed_attempt(0.0, "10.0.0.1", answered=False).bytes >= 74
-    assert failed_attempt(5.0, "10.0.0.1", answered=False).bytes >= 6 * 74
-    assert failed_attempt(0.1, "hub.example", answered=True).bytes > 6000
+    assert failed_connect_bytes(0.0, "10.0.0.1", answered=False).bytes >= 74
+    assert failed_connect_bytes(5.0, "10.0.0.1", answered=False).bytes >= 6 * 74
+    assert failed_connect_bytes(0.1, "hub.example", answered=True).bytes > 6000

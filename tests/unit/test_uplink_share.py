@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from appliance import config, yamlfile
-from appliance.scenario.curve.ranking import Incident
+from appliance.lab.curve.ranking import LabelledIncident
 from appliance.types import TrackedObject
 from benchmarks.ingest.taken import Taken
 from benchmarks.uplink_share.__main__ import CASES, faults, site_file, told
@@ -26,7 +26,7 @@ def visitor(begin: int, end: int, length: int = 900, *, once: bool = False) -> S
     return Show("gate", Path("gate.mp4"), 15, (1280, 720), YARD, length, frames, once)
 
 
-def incidents(show: Show, seconds: float) -> tuple[Incident, ...]:
+def incidents(show: Show, seconds: float) -> tuple[LabelledIncident, ...]:
     taken = Taken(15)
     taken.note(0, BEGUN)
     text = site_file([show], "nats://127.0.0.1:4222", 554, Path("data"), image_free=False)

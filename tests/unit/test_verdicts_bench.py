@@ -14,9 +14,8 @@ from benchmarks.verdicts.asked import NotUnderstood, cells, completion, prompt_i
 from benchmarks.verdicts.load import EVIDENCE, Took, cases, flat_out, paced
 from benchmarks.verdicts.sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
-from cloud_worker.engines.completion import Completion, read_answer
-from cloud_worker.engines.openai import OpenAi
-from cloud_worker.judge import Case, Judge, Opinion
+from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm, read_answer
+from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.prompt import SYSTEM
 
 
@@ -27,7 +26,7 @@ def request_of(name: str) -> bytes:
         kind="openai", url="http://127.0.0.1:1/v1", model="bench", images_max=evidence.count,
         image_side_max=evidence.side_max,
     )  # fmt: skip
-    engine, sent = OpenAi(settings, SystemClock()), []
+    engine, sent = OpenAiVlm(settings, SystemClock()), []
 
     async def post(request: bytes) -> tuple[int, bytes]:
         sent.append(request)
@@ -87,7 +86,7 @@ class OneAtATime:
     def __init__(self) -> None:
         self.here = self.most = 0
 
-    async def judge(self, case: Case) -> Opinion:
+    async def judge(self, case: JudgeCase) -> Opinion:
         self.here += 1
         self.most = max(self.most, self.here)
         for _ in range(5):

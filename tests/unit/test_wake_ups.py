@@ -12,15 +12,15 @@ from typing import cast
 import av
 import pytest
 
-from appliance.alerts import evidence
-from appliance.alerts.evidence import EvidenceMaker
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.dashboard import server, stream
+from appliance.dashboard import event_stream, server
+from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.server import DashboardServer
-from appliance.dashboard.stream import Hub
-from appliance.ingest.channel import BATCH_MAX, Channel
-from appliance.ingest.reports import Reports
+from appliance.evidence import maker as evidence
+from appliance.evidence.maker import EvidenceMaker
+from appliance.ingest.channel import BATCH_MAX, IngestChannel
+from appliance.ingest.timestamps import SenderReports
 from appliance.store.database import Database
 from appliance.types import CameraState
 
@@ -34,7 +34,7 @@ def state(n: int) -> CameraState:
 
 def test_the_core_wakes_once_for_all_that_sixteen_cameras_say_in_a_second() -> None:
     reading, writing = os.pipe()
-    channel = Channel(writing)
+    channel = IngestChannel(writing)
     for n in range(17):
         channel.put(state(n))
     channel.close()
@@ -47,7 +47,7 @@ def test_the_core_wakes_once_for_all_that_sixteen_cameras_say_in_a_second() -> N
 
 def test_one_write_is_never_larger_than_a_batch() -> None:
     reading, writing = os.pipe()
-    channel = Channel(writing)
+    channel = IngestChannel(writing)
     for n in range(2 * BATCH_MAX + 1):
         channel.put(state(n))
     channel.close()
@@ -75,14 +75,14 @@ def reported(utc_us: int) -> av.Packet[av.VideoStream]:
 
 
 def test_sender_s_reports_are_read_once_a_second_and_count_on_between() -> None:
-    reports = Reports()
-    told = [reports.of(reported(T0_US + n * 66_667), n * 66_667) for n in range(60 * 15)]
+    reports = SenderReports()
+    told = [reports.utc_us(reported(T0_US + n * 66_667), n * 66_667) for n in range(60 * 15)]
     assert reports.asked == 60
     assert told == [T0_US + n * 66_667 for n in range(60 * 15)]
-    assert reports.of(reported(T0_US), 0) == T0_US  # stamps that jump back are asked anew
+    assert reports.utc_us(reported(T0_US), 0) == T0_US  # stamps that jump back are asked anew
     assert reports.asked == 61
     reports.begin()
-    assert reports.of(reported(5), 0) == 5
+    assert reports.utc_us(reported(5), 0) == 5
 
 
 class Naps(ManualClock):
@@ -133,12 +133,12 @@ def test_an_alert_wakes_who_makes_its_evidence(quiet: tuple[EvidenceMaker, Naps]
 
 
 def test_a_hub_without_viewers_sleeps_until_the_first_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "UNWATCHED_S", DEADLINE_S)
+    monkeypatch.setattr(event_stream, "UNWATCHED_S", DEADLINE_S)
 
     async def story() -> tuple[int, bytes]:
         rounds = 0
 
-        class Counting(Hub):
+        class Counting(StreamHub):
             async def run_once(self) -> None:
                 nonlocal rounds
                 rounds += 1
@@ -168,7 +168,7 @@ def test_a_server_that_nobody_visits_ticks_once_a_second_and_ends_at_once(monkey
 
     monkeypatch.setattr(server, "TICK_S", DEADLINE_S)  # were it waited for, the story would not end in time
     app = FastAPI()
-    app.state.hub = Hub(lambda: 0, lambda after, limit: [], ManualClock())
+    app.state.hub = StreamHub(lambda: 0, lambda after, limit: [], ManualClock())
     site = DashboardServer(app, "127.0.0.1", 0)
     thread = threading.Thread(target=site.run)
     thread.start()

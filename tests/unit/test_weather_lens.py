@@ -11,9 +11,8 @@ import pytest
 from av.video.reformatter import ColorRange
 from numpy.typing import NDArray
 
-from appliance.weather.kinds import BY_NAME, KINDS, Kind
-from appliance.weather.lens import WeatherLens, lens_of, offset
-from appliance.weather.weather import Weather
+from appliance.lab.conditions.condition_spec import CONDITION_KINDS, KIND_BY_NAME, ConditionKind, ConditionSet
+from appliance.lab.conditions.frame_transform import FrameTransform, frame_transform_of, shake_offset
 
 WIDTH, HEIGHT = 640, 360
 BLOCK = (60, 130)
@@ -21,7 +20,7 @@ T = 10.5  # inside the window of every example below
 # How far (pixels) an edge of the block may seem to be from where it is. Blur and fog soften it, coarse pixels and JPEG
 # blocks round it, drops and flakes lie on it.
 EDGE_PX = 4.0
-PICTURES = [kind for kind in KINDS if not kind.stream and kind.name != "black"]
+PICTURES = [kind for kind in CONDITION_KINDS if not kind.stream and kind.name != "black"]
 
 
 def text_of(name: str) -> str:
@@ -57,22 +56,22 @@ def found(picture: av.VideoFrame) -> tuple[float, float, float, float]:
     return x * scale, y * scale, (x + width) * scale, (y + height) * scale
 
 
-def truth(weather: Weather, frame: int) -> tuple[float, float, float, float]:
+def truth(weather: ConditionSet, frame: int) -> tuple[float, float, float, float]:
     x, y, width, height = place(frame)
-    dx, dy = offset(weather, frame, T)
+    dx, dy = shake_offset(weather, frame, T)
     return x + dx, y + dy, x + width + dx, y + height + dy
 
 
-def off_by(weather: Weather, frames: range) -> list[float]:
+def off_by(weather: ConditionSet, frames: range) -> list[float]:
     """Of each frame, how far the worst edge is from the truth."""
-    lens = WeatherLens(weather)
+    lens = FrameTransform(weather)
     pairs = [(found(lens(n, T, frame_of(n))), truth(weather, n)) for n in frames]
     return [max(abs(a - b) for a, b in zip(seen, true, strict=True)) for seen, true in pairs]
 
 
 @pytest.mark.parametrize("kind", PICTURES, ids=lambda kind: kind.name)
-def test_under_each_weather_the_block_is_where_the_truth_says(kind: Kind) -> None:
-    weather = Weather.read([text_of(kind.name)], 5)
+def test_under_each_weather_the_block_is_where_the_truth_says(kind: ConditionKind) -> None:
+    weather = ConditionSet.parse([text_of(kind.name)], 5)
     errors = off_by(weather, range(24))
     assert np.median(errors) <= EDGE_PX
     # Dirt and a moth may hide an edge now and then; nothing else may.
@@ -80,20 +79,20 @@ def test_under_each_weather_the_block_is_where_the_truth_says(kind: Kind) -> Non
 
 
 def test_all_at_once_it_is_still_there() -> None:
-    errors = off_by(Weather.read(["rain,fog:150m,night:10lux,shake,noise,blur,jpeg:40,scale"], 2), range(12))
+    errors = off_by(ConditionSet.parse(["rain,fog:150m,night:10lux,shake,noise,blur,jpeg:40,scale"], 2), range(12))
     assert np.median(errors) <= 1.5 * EDGE_PX
 
 
 def test_a_truth_that_is_not_shaken_along_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    weather = Weather.read(["shake:20px"], 5)
+    weather = ConditionSet.parse(["shake:20px"], 5)
     assert max(off_by(weather, range(24))) <= EDGE_PX
-    monkeypatch.setattr("test_weather_lens.offset", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr("test_weather_lens.shake_offset", lambda *_: (0.0, 0.0))
     assert max(off_by(weather, range(24))) > 3 * EDGE_PX
 
 
 def test_the_mast_never_moves_further_than_was_said_and_not_in_leaps() -> None:
-    weather = Weather.read(["shake:3px"], 1)
-    way = np.array([offset(weather, n, n / 15) for n in range(600)])
+    weather = ConditionSet.parse(["shake:3px"], 1)
+    way = np.array([shake_offset(weather, n, n / 15) for n in range(600)])
     assert np.abs(way).max() <= 3.0
     assert np.abs(way).max() > 2.0
     assert np.abs(np.diff(way, axis=0)).max() <= 2.5
@@ -104,14 +103,14 @@ def pixels(picture: av.VideoFrame) -> bytes:
     return picture.to_ndarray().tobytes()
 
 
-@pytest.mark.parametrize("kind", [*PICTURES, BY_NAME["black"]], ids=lambda kind: kind.name)
-def test_a_frame_s_weather_does_not_depend_on_which_frames_were_looked_at(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [*PICTURES, KIND_BY_NAME["black"]], ids=lambda kind: kind.name)
+def test_a_frame_s_weather_does_not_depend_on_which_frames_were_looked_at(kind: ConditionKind) -> None:
     name = kind.name
-    weather = Weather.read([f"black:2s@{T - 1}s" if name == "black" else text_of(name)], 3)
-    lens = WeatherLens(weather)
+    weather = ConditionSet.parse([f"black:2s@{T - 1}s" if name == "black" else text_of(name)], 3)
+    lens = FrameTransform(weather)
     for n in (1, 2, 5):
         lens(n, T - 0.4 + n / 15, frame_of(n))
-    alone = pixels(WeatherLens(weather)(7, T, frame_of(7)))
+    alone = pixels(FrameTransform(weather)(7, T, frame_of(7)))
     assert pixels(lens(7, T, frame_of(7))) == alone
     assert pixels(lens(7, T, frame_of(7))) == alone
     assert alone != pixels(frame_of(7))
@@ -119,7 +118,7 @@ def test_a_frame_s_weather_does_not_depend_on_which_frames_were_looked_at(kind: 
 
 @pytest.mark.parametrize("name", ["rain", "snow", "fog", "night", "dirt", "insects", "shake", "noise"])
 def test_another_seed_is_another_day_and_another_frame_another_moment(name: str) -> None:
-    one, other = (WeatherLens(Weather.read([name], seed)) for seed in (1, 2))
+    one, other = (FrameTransform(ConditionSet.parse([name], seed)) for seed in (1, 2))
     assert pixels(one(4, T, frame_of(4))) != pixels(other(4, T, frame_of(4)))
     same = frame_of(4)
     later = pixels(one(40, T + 2.4, same))
@@ -127,19 +126,19 @@ def test_another_seed_is_another_day_and_another_frame_another_moment(name: str)
 
 
 def test_one_weather_does_not_change_the_chance_of_another() -> None:
-    plain, much = Weather.read(["shake"], 4), Weather.read(["rain,fog,shake,drop:5%"], 4)
-    assert [offset(plain, n, 1.0) for n in range(9)] == [offset(much, n, 1.0) for n in range(9)]
+    plain, much = ConditionSet.parse(["shake"], 4), ConditionSet.parse(["rain,fog,shake,drop:5%"], 4)
+    assert [shake_offset(plain, n, 1.0) for n in range(9)] == [shake_offset(much, n, 1.0) for n in range(9)]
 
 
 def test_the_weather_comes_and_goes_at_its_time() -> None:
-    lens = WeatherLens(Weather.read(["exposure:2ev@10s-20s"]))
+    lens = FrameTransform(ConditionSet.parse(["exposure:2ev@10s-20s"]))
     light = [lens(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 19.9, 20.0)]
     assert light[0] == light[3] < light[1] == light[2]
     assert pixels(lens(0, 5.0, frame_of(0))) == pixels(frame_of(0))
 
 
 def test_switching_to_infrared_bleaches_the_picture_for_a_moment_and_takes_the_colour() -> None:
-    lens = WeatherLens(Weather.read(["ir@20s"]))
+    lens = FrameTransform(ConditionSet.parse(["ir@20s"]))
     before, at, after = (lens(0, t, frame_of(0)).to_ndarray() for t in (19.9, 20.0, 22.0))
     assert at[:HEIGHT].mean() > 1.3 * after[:HEIGHT].mean()
     assert set(np.unique(after[HEIGHT:])) == {128}
@@ -147,7 +146,7 @@ def test_switching_to_infrared_bleaches_the_picture_for_a_moment_and_takes_the_c
 
 
 def test_a_flash_is_gone_after_half_a_second() -> None:
-    lens = WeatherLens(Weather.read(["flash@10s"]))
+    lens = FrameTransform(ConditionSet.parse(["flash@10s"]))
     light = [lens(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 10.25, 10.6)]
     assert light[0] == light[3] < light[2] < light[1]
 
@@ -155,9 +154,9 @@ def test_a_flash_is_gone_after_half_a_second() -> None:
 def test_a_turned_picture_comes_out_upright_with_rain_falling_down() -> None:
     """A phone's clip: the display matrix says a quarter turn."""
     turned = frame_of(0)
-    upright = WeatherLens(Weather.read(["blur:0.3"]))
+    upright = FrameTransform(ConditionSet.parse(["blur:0.3"]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("appliance.weather.planes.quarter_turns", lambda frame: 1)
+        patch.setattr("appliance.lab.conditions.image_effect.quarter_turns", lambda frame: 1)
         shown = upright(0, 0.0, turned)
     assert (shown.width, shown.height, shown.rotation) == (HEIGHT, WIDTH, 0)
     expected = np.rot90(turned.to_ndarray(format="gray8"), 1).astype(int)
@@ -168,20 +167,20 @@ def test_a_turned_picture_comes_out_upright_with_rain_falling_down() -> None:
 def test_pictures_of_any_format_and_odd_sizes_are_taken(name: str) -> None:
     odd = frame_of(0).reformat(641, 359, format=name)
     odd.pts, odd.time_base = 77, Fraction(1, 90)
-    shown = WeatherLens(Weather.read(["rain,shake,jpeg"]))(0, 0.0, odd)
+    shown = FrameTransform(ConditionSet.parse(["rain,shake,jpeg"]))(0, 0.0, odd)
     assert (shown.width, shown.height, shown.format.name, shown.pts) == (640, 358, "yuv420p", 77)
 
 
 def test_narrow_range_stays_narrow_and_full_range_full() -> None:
     for name, black in (("yuv420p", 16), ("yuvj420p", 0)):
         plain = frame_of(0).reformat(format=name)
-        shown = WeatherLens(Weather.read(["black@0s"]))(0, 0.5, plain)
+        shown = FrameTransform(ConditionSet.parse(["black@0s"]))(0, 0.5, plain)
         assert shown.to_ndarray()[:HEIGHT].max() == black
         assert shown.color_range == (ColorRange.JPEG if black == 0 else ColorRange.MPEG)
-        bright = WeatherLens(Weather.read(["exposure:6ev"]))(0, 0.5, plain)
+        bright = FrameTransform(ConditionSet.parse(["exposure:6ev"]))(0, 0.5, plain)
         assert bright.to_ndarray()[:HEIGHT].max() == (255 if black == 0 else 235)
 
 
 def test_clear_weather_and_stream_faults_need_no_lens() -> None:
-    assert lens_of(Weather.read([])) is None
-    assert lens_of(Weather.read(["drop,jitter"])) is None
+    assert frame_transform_of(ConditionSet.parse([])) is None
+    assert frame_transform_of(ConditionSet.parse(["drop,jitter"])) is None

@@ -9,10 +9,15 @@ import pytest
 
 from appliance.cli import main
 from appliance.errors import UsageError
-from appliance.weather.help import weather_help
-from appliance.weather.kinds import KINDS, Kind
-from appliance.weather.spec import condition, conditions
-from appliance.weather.weather import CLEAR, Weather
+from appliance.lab.conditions.condition_spec import (
+    CONDITION_KINDS,
+    NO_CONDITIONS,
+    ConditionKind,
+    ConditionSet,
+    conditions_help,
+    parse_condition,
+    parse_conditions,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,9 +40,9 @@ from appliance.weather.weather import CLEAR, Weather
     ],
 )
 def test_what_was_written_is_said_in_full_and_reads_back(text: str, words: str) -> None:
-    read = condition(text)
-    assert read.words == words
-    assert condition(words) == read
+    read = parse_condition(text)
+    assert read.text == words
+    assert parse_condition(words) == read
 
 
 @pytest.mark.parametrize(
@@ -59,33 +64,35 @@ def test_what_was_written_is_said_in_full_and_reads_back(text: str, words: str) 
 )
 def test_a_slip_is_told_with_what_would_be_right(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
-        conditions([text])
+        parse_conditions([text])
 
 
 def test_the_order_and_the_commas_do_not_matter() -> None:
     assert (
-        conditions(["night,rain", "drop"]) == conditions(["drop", "rain", "night"]) == conditions(["rain,drop,night"])
+        parse_conditions(["night,rain", "drop"])
+        == parse_conditions(["drop", "rain", "night"])
+        == parse_conditions(["rain,drop,night"])
     )
-    assert conditions(["rain, rain"]) == conditions(["rain"])
+    assert parse_conditions(["rain, rain"]) == parse_conditions(["rain"])
 
 
 def test_clear_weather_is_the_same_with_any_seed() -> None:
-    assert Weather.read(["none"], 7) == Weather.read([], 3) == CLEAR
-    assert Weather.read(["rain"], 7) != Weather.read(["rain"], 8)
+    assert ConditionSet.parse(["none"], 7) == ConditionSet.parse([], 3) == NO_CONDITIONS
+    assert ConditionSet.parse(["rain"], 7) != ConditionSet.parse(["rain"], 8)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_example_of_the_help_reads_and_every_kind_has_one(kind: Kind) -> None:
-    assert condition(kind.example).kind == kind
-    assert kind.example in weather_help()
-    assert kind.least <= (kind.seconds if kind.amount is None else kind.amount) <= kind.most
+@pytest.mark.parametrize("kind", CONDITION_KINDS, ids=lambda kind: kind.name)
+def test_every_example_of_the_help_reads_and_every_kind_has_one(kind: ConditionKind) -> None:
+    assert parse_condition(kind.example).kind == kind
+    assert kind.example in conditions_help()
+    assert kind.amount_min <= (kind.duration_s if kind.amount is None else kind.amount) <= kind.amount_max
 
 
 def test_a_window_ends_and_a_moment_lasts_its_seconds() -> None:
-    fog, freeze = condition("fog@10s-20s"), condition("freeze:2s@10s")
+    fog, freeze = parse_condition("fog@10s-20s"), parse_condition("freeze:2s@10s")
     assert [fog.at(t) for t in (9.9, 10, 19.9, 20)] == [False, True, True, False]
     assert [freeze.at(t) for t in (9.9, 10, 11.9, 12)] == [False, True, True, False]
-    assert condition("rain").t1 == math.inf
+    assert parse_condition("rain").t1 == math.inf
 
 
 @pytest.mark.parametrize("command", [["replay"], ["scenario", "run"]])

@@ -89,7 +89,7 @@ def test_a_question_of_schema_1_offers_nothing_and_so_is_never_asked_for_more() 
 
 def test_each_step_and_each_request_has_a_message_id_of_its_own_and_there_is_one_last_word() -> None:
     verdict = wire.Verdict.from_json(json.dumps(VERDICT_2).encode())
-    ids = [wire.question_message_id("s", "esc-1", step) for step in range(wire.STEPS_MAX)]
+    ids = [wire.escalation_message_id("s", "esc-1", step) for step in range(wire.STEPS_MAX)]
     ids += [wire.verdict_message_id(verdict.model_copy(update={"step": step})) for step in range(wire.STEPS_MAX)]
     assert len(set(ids)) == 2 * wire.STEPS_MAX
     assert ids[0] == wire.message_id("s", "esc-1"), "as it always was"

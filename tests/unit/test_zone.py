@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from appliance.rules.zone import Membership, Passage, Zone
+from appliance.rules.zones_and_lines import Passage, Zone, ZoneMembership
 from appliance.types import Point
 
 YARD = Zone("yard", [(0.4, 0.4), (0.8, 0.4), (0.8, 0.9), (0.4, 0.9)])
@@ -13,7 +13,7 @@ IN: Point = (0.6, 0.6)
 
 
 def walk(feet: list[Point], every_s: float = 0.2, margin: float = 0.01) -> list[tuple[Passage, int]]:
-    member = Membership()
+    member = ZoneMembership()
     changes = [(YARD.look(member, at, index * every_s, margin, 1.0), index) for index, at in enumerate(feet)]
     return [(change, index) for change, index in changes if change]
 
@@ -50,7 +50,7 @@ def test_a_slow_camera_needs_two_looks_however_far_apart() -> None:
 
 
 def test_membership_knows_when_it_began() -> None:
-    member = Membership()
+    member = ZoneMembership()
     for index, at in enumerate([OUT, IN, IN]):
         YARD.look(member, at, index * 0.2, 0.01, 1.0)
     assert member.inside

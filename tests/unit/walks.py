@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from appliance.config import Camera
+from appliance.config import CameraConfig
 from appliance.types import Event, FrameBoxes, Point, StreamHeader, TrackedObject
 
 YARD = [[0.4, 0.4], [0.8, 0.4], [0.8, 0.9], [0.4, 0.9]]
 DOOR = [[0.5, 0.2], [0.5, 0.8]]
 
 
-def camera(*rules: dict[str, object], **more: object) -> Camera:
+def camera(*rules: dict[str, object], **more: object) -> CameraConfig:
     """A camera with the zone `yard` and the line `door` (walked downwards: its left is the right of the screen)."""
-    return Camera.model_validate(
+    return CameraConfig.model_validate(
         {"url": "file:clip.mp4", "zones": {"yard": YARD}, "lines": {"door": DOOR}, "rules": list(rules), **more}
     )
 

@@ -1,0 +1,243 @@
+"""Merges the events of one camera into alerts, one per incident, with cooldown and a limit on length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from appliance.alerts.best_view import RecentFrames, quality, view_of
+from appliance.config import AlertsConfig, Rule
+from appliance.types import (
+    SEVERITIES,
+    Alert,
+    AlertChange,
+    BestView,
+    Event,
+    FrameBoxes,
+    PipelineStep,
+    Severity,
+    StreamHeader,
+)
+
+TRACKS_MAX = 256
+# A better still is worth a write when a person would notice: a fifth larger or surer. Also the bound on the number of
+# such writes, since quality lies in 0..1.
+BETTER_VIEW_RATIO = 1.2
+
+
+def severity_rank(severity: Severity) -> int:
+    return SEVERITIES.index(severity)
+
+
+class OpenAlert:
+    """The open alert. Owner: the AlertPolicy, which holds at most one per camera.
+
+    `active`: the last time at which one of its tracks was seen or an event came. Lists keep the order in which things
+    came and hold nothing twice; beyond TRACKS_MAX tracks are still followed by their events but not listed.
+    """
+
+    def __init__(self, first: Event, run: str, view: BestView | None, not_before: float) -> None:
+        """view: how the first event's track was last seen. not_before: when the camera's previous alert ended."""
+        self.id = hashlib.sha256(f"alert|{first.id}|{first.camera}|{first.t!r}".encode()).hexdigest()[:16]
+        self.active = self._t_start = max(first.t, not_before)
+        self._camera = first.camera
+        self._run = run
+        self._severity: Severity = first.severity
+        self._score = first.score
+        self._rules: dict[str, None] = {}
+        self._labels: dict[str, None] = {}
+        self._tracks: dict[int, None] = {}
+        self._best = view or BestView(track=first.track, label=first.label, t=first.t, score=first.score, box=first.box)
+        self._best_quality = quality(self._best.score, self._best.box)
+        self._told_quality = 0.0
+        self.absorb(first, view)
+
+    @property
+    def t_start(self) -> float:
+        return self._t_start
+
+    def absorb(self, event: Event, view: BestView | None) -> None:
+        """The event belongs to this incident. view: how its track was last seen."""
+        self._rules[event.rule] = None
+        self._labels[event.label] = None
+        if len(self._tracks) < TRACKS_MAX:
+            self._tracks[event.track] = None
+        if severity_rank(event.severity) > severity_rank(self._severity):
+            self._severity = event.severity
+        self._score = max(self._score, event.score)
+        self.active = max(self.active, event.t)
+        if view is not None and quality(view.score, view.box) > self._best_quality:
+            self._best, self._best_quality = view, quality(view.score, view.box)
+
+    def look(self, frame: FrameBoxes) -> None:
+        """Follow its tracks in a frame that was looked at."""
+        for found in frame.objects:
+            if found.track in self._tracks:
+                self.active = max(self.active, frame.t)
+                seen_so_well = quality(found.score, found.box)
+                if seen_so_well > self._best_quality:
+                    self._best, self._best_quality = view_of(found, frame.t), seen_so_well
+
+    @property
+    def markedly_better(self) -> bool:
+        """Whether the best view is one that a person would rather see than the one told last."""
+        return self._best_quality > self._told_quality and self._best_quality >= BETTER_VIEW_RATIO * self._told_quality
+
+    def snapshot(self, t_end: float | None = None, end_reason: str = "") -> Alert:
+        """The alert as it stands now; what it shows counts as told."""
+        self._told_quality = self._best_quality
+        return Alert(
+            camera=self._camera,
+            id=self.id,
+            rules=tuple(self._rules),
+            severity=self._severity,
+            t_start=self._t_start,
+            t_end=t_end,
+            tracks=tuple(self._tracks),
+            labels=tuple(self._labels),
+            score=self._score,
+            run=self._run,
+            best=self._best,
+            end_reason=end_reason,
+        )
+
+
+# Cameras deliver a frame a little out of order now and then; more than this is a clock that was set.
+_REORDER_S = 1.0
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cooldown:
+    t_end: float
+    severity: Severity
+
+
+class AlertPolicy:
+    """Merges the events of one camera into alerts. Pure: no clock, no I/O.
+
+    Invariants: at most one alert is open; alerts of a camera do not overlap; every event is in exactly one change
+    (`opened` or `extended`) or suppressed; every opened alert ends once `close` is called.
+
+    - An open alert absorbs every event of the camera, and stays open while one of its tracks is seen.
+    - It ends ("quiet") when for `merge_s` none of its tracks was seen and no event came, or ("length") when it has
+      lasted `length_max_s`, or with the run or the stream. Its t_end is when it was last active, not when that was
+      noticed. A time in which the detector did not answer is not quiet: nobody looked.
+    - With no alert open, an event of a rule that fired (was reported) less than its `cooldown_s` ago is suppressed:
+      returned and counted, but opens nothing, unless its severity is higher than that of the last reported one. A
+      suppressed event does not prolong the cooldown.
+    - `extended` is said for an event, and when the best view has become markedly better; not for time passing.
+    """
+
+    def __init__(self, camera: str, alerts: AlertsConfig, rules: Sequence[Rule]) -> None:
+        self.camera = camera
+        self._merge_s = alerts.merge_s
+        self._length_max_s = alerts.length_max_s
+        self._cooldown_s = {rule.name: rule.cooldown_s for rule in rules}
+        self._cooling: dict[str, _Cooldown] = {}
+        self._recent = RecentFrames()
+        self._open: OpenAlert | None = None
+        self._run = ""
+        self._latest = self._blind = self._ended_t = _NEVER
+        self.suppressed = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
+    def begin(self, header: StreamHeader) -> PipelineStep:
+        """A run begins: what was open belongs to tracks that exist no longer. The same run again: no change."""
+        if header.run and header.run == self._run:
+            return PipelineStep()
+        changes = self._end("new run")
+        self._run = header.run
+        self._recent.clear()
+        return PipelineStep(changes=changes)
+
+    def feed(self, frame: FrameBoxes, events: Iterable[Event] = ()) -> PipelineStep:
+        """Time has come to `frame.t`: follow the tracks, end what is over, then place the events."""
+        changes = [*self._rewound(frame.t), *self._overlong(frame.t)]
+        if frame.looked:
+            self._recent.add(frame)
+            if self._open:
+                self._open.look(frame)
+        else:
+            self._blind = frame.t
+        changes += self._quiet(frame.t)
+        suppressed: list[Event] = []
+        for event in events:
+            change = self._place(event)
+            if change:
+                changes.append(change)
+            else:
+                suppressed.append(event)
+        changes += self._improved()
+        self.suppressed += len(suppressed)
+        return PipelineStep(changes=tuple(changes), suppressed=tuple(suppressed))
+
+    def tick(self, t: float) -> PipelineStep:
+        """Time passes without boxes, because the camera is gone: an open alert may be over."""
+        return PipelineStep(changes=(*self._overlong(t), *self._quiet(t)))
+
+    def close(self, t: float, reason: str) -> PipelineStep:
+        """The stream ends at `t`, for `reason`. An alert that is over by then for another reason says that one."""
+        return PipelineStep(changes=(*self.tick(t).changes, *self._end(reason)))
+
+    def _place(self, event: Event) -> AlertChange | None:
+        # How its track is, or was last, seen: a still cut at the time of an exit would show nobody.
+        view = self._recent.last_view(event.track)
+        if self._open is None:
+            if self._is_cooling(event):
+                return None
+            self._open = OpenAlert(event, self._run, view, not_before=self._ended_t)
+            self._cool(event)
+            return AlertChange("opened", self._open.snapshot(), event)
+        self._open.absorb(event, view)
+        self._cool(event)
+        return AlertChange("extended", self._open.snapshot(), event)
+
+    def _is_cooling(self, event: Event) -> bool:
+        cooldown = self._cooling.get(event.rule)
+        return (
+            cooldown is not None
+            and event.t < cooldown.t_end
+            and severity_rank(event.severity) <= severity_rank(cooldown.severity)
+        )
+
+    def _cool(self, event: Event) -> None:
+        self._cooling[event.rule] = _Cooldown(event.t + self._cooldown_s.get(event.rule, 0.0), event.severity)
+
+    def _improved(self) -> tuple[AlertChange, ...]:
+        if self._open is None or not self._open.markedly_better:
+            return ()
+        return (AlertChange("extended", self._open.snapshot()),)
+
+    def _overlong(self, t: float) -> tuple[AlertChange, ...]:
+        if self._open is None or t - self._open.t_start < self._length_max_s:
+            return ()
+        return self._end("length")
+
+    def _quiet(self, t: float) -> tuple[AlertChange, ...]:
+        if self._open is None or t - max(self._open.active, self._blind) <= self._merge_s:
+            return ()
+        return self._end("quiet")
+
+    def _rewound(self, t: float) -> tuple[AlertChange, ...]:
+        """A camera clock that was set back: times of before cannot be compared with times of now."""
+        if self._latest - t <= _REORDER_S:
+            self._latest = max(self._latest, t)
+            return ()
+        changes = self._end("clock set back")
+        self._cooling.clear()
+        self._recent.clear()
+        self._latest, self._blind, self._ended_t = t, _NEVER, _NEVER
+        return changes
+
+    def _end(self, reason: str) -> tuple[AlertChange, ...]:
+        if self._open is None:
+            return ()
+        ended = self._open.snapshot(self._open.active, reason)
+        self._ended_t = self._open.active
+        self._open = None
+        return (AlertChange("ended", ended),)

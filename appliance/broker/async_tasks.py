@@ -1,0 +1,35 @@
+"""Ends asyncio tasks for certain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+CANCEL_AGAIN_S = 3.0  # longer than closing a connection takes
+
+
+async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait until they have ended, however they do.
+
+    They are asked again: before Python 3.12 `wait_for` swallows a cancellation that comes together with its result
+    (python/cpython issue 86296), and a connection that is just being made would then live for ever.
+    """
+    waiting = {task for task in tasks if not task.done()}
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        _, waiting = await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been seen
+
+
+async def until_set(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, or cancel it when `stop` is set."""
+    task = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        await end_tasks(task, stopping)

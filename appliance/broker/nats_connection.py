@@ -1,0 +1,140 @@
+"""One connection to a NATS server: opens it, gives its socket, closes it, and explains in a sentence why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from urllib.parse import urlsplit
+
+import nats
+import nats.errors
+import nkeys
+from nats.aio.client import Client
+
+from appliance.broker_config import BrokerConfig
+from appliance.errors import UplinkError
+
+
+def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> str:
+    """Why there is no connection (any more), so that a person can act; without secrets."""
+    text = str(error).lower()
+    if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text or "authentication" in text:
+        return "it refused us (wrong token, credentials or password)"
+    if isinstance(error, ssl.SSLError):
+        return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
+    if isinstance(error, nkeys.NkeysError):
+        return "the file of credentials or nkey holds no usable seed"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {error.filename} (credentials, nkey)"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing answers there (connection refused)"
+    if isinstance(error, socket.gaierror):
+        return "the name cannot be resolved"
+    if isinstance(error, (asyncio.TimeoutError, nats.errors.TimeoutError)):
+        return "it does not answer"
+    if isinstance(error, (nats.errors.StaleConnectionError, nats.errors.UnexpectedEOF, ConnectionResetError)):
+        return "the connection was lost"
+    if error is None or not str(error):
+        return otherwise
+    return _without(str(error), address)
+
+
+def _without(text: str, address: BrokerConfig) -> str:
+    """`text` without the token, should a library ever quote it."""
+    for secret in address.secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+CONNECT_S_MAX = 5.0
+PING_INTERVAL_S = 20
+PENDING_BYTES_MAX = 512 * 1024
+
+
+class NatsConnection:
+    """State: whether it was `lost`, and the last `error` that nats-py told of. `client` is nats-py's."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.lost = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def open(self, address: BrokerConfig, name: str, inbox: str) -> None:
+        """Connect, once. Raises NotOpened, or UplinkError for files that cannot be used."""
+        tls = _tls(address)
+        try:
+            await asyncio.wait_for(
+                self.client.connect(
+                    address.url,
+                    name=name,
+                    allow_reconnect=False,
+                    # nats-py retries the first connect this often even so, and sleeps in between.
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=int(CONNECT_S_MAX),
+                    ping_interval=PING_INTERVAL_S,
+                    pending_size=PENDING_BYTES_MAX,
+                    inbox_prefix=inbox,
+                    error_cb=self._failed,
+                    closed_cb=self._closed,
+                    disconnected_cb=self._closed,
+                    token=address.token.get_secret_value() if address.token else None,
+                    user_credentials=str(address.credentials) if address.credentials else None,
+                    nkeys_seed=str(address.nkey) if address.nkey else None,
+                    tls=tls,
+                ),
+                2 * CONNECT_S_MAX,
+            )
+        except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, nkeys.NkeysError) as error:
+            await self.close()
+            raise ConnectFailed(self.error if isinstance(error, nats.errors.NoServersError) else error) from None
+
+    async def close(self) -> None:
+        """At the latest after 2 s."""
+        # An AssertionError is how nats-py says that nothing was opened yet: the credentials could not be read.
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError, AssertionError):
+            await asyncio.wait_for(self.client.close(), 2.0)
+
+    def socket(self) -> socket.socket | None:
+        """The connection's socket, to be read even when the connection was lost; nats-py has no public way to it."""
+        writer = getattr(getattr(self.client, "_transport", None), "_bare_io_writer", None)
+        held = writer.get_extra_info("socket") if writer is not None else None
+        try:
+            return socket.socket(fileno=os.dup(held.fileno())) if held is not None else None
+        except OSError:
+            return None
+
+    async def _closed(self) -> None:
+        self.lost.set()
+
+    async def _failed(self, error: Exception) -> None:
+        self.error = error
+
+
+class ConnectFailed(Exception):
+    """There is no connection, because of `cause`."""
+
+    def __init__(self, cause: Exception | None) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _tls(address: BrokerConfig) -> ssl.SSLContext | None:
+    """A context when TLS is asked for; None lets the server decide. Raises UplinkError."""
+    plain = urlsplit(address.url).scheme not in {"tls", "wss"}
+    if address.tls_ca is None and address.tls_cert is None and plain:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=str(address.tls_ca) if address.tls_ca else None)
+    except OSError as error:
+        raise UplinkError(f"{address.tls_ca}: cannot be read as a CA bundle ({error.strerror})") from None
+    if address.tls_cert is not None:
+        try:
+            context.load_cert_chain(address.tls_cert, address.tls_key)
+        except OSError as error:
+            why = error.strerror or "they do not belong together, or are not PEM"
+            raise UplinkError(f"{address.tls_cert}: cannot be used as certificate and key ({why})") from None
+    return context

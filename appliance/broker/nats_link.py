@@ -1,0 +1,153 @@
+"""Keeps one connection to a NATS server and reconnects, with backoff, for as long as the process lives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+from nats.aio.client import Client
+
+from appliance.backoff import Backoff
+from appliance.broker.async_tasks import end_tasks
+from appliance.broker.link_state import LinkState, WireByteCounter
+from appliance.broker.nats_connection import ConnectFailed, NatsConnection, explain
+from appliance.broker_config import BrokerConfig
+from appliance.clock import Clock
+from appliance.errors import UplinkError
+
+logger = logging.getLogger(__name__)
+
+_HEALTHY_AFTER_S = 10.0
+_SAMPLE_S = 1.0
+
+Result = TypeVar("Result")
+
+
+class NatsLink:
+    """Owner of one NATS connection and of the one task that `run()` is.
+
+    Invariant: `client()` hands out a connection that was up a moment ago; whoever holds it when it dies gets
+    UplinkError, or a nats error to translate, and asks again.
+    """
+
+    def __init__(self, address: BrokerConfig, name: str, clock: Clock, *, inbox: str = "_INBOX") -> None:
+        """`inbox`: where replies come in; one of its own lets the broker keep others from listening."""
+        self._address = address
+        self._inbox = inbox
+        self._name = name
+        self._clock = clock
+        self._backoff = Backoff(0.25, 15.0)
+        self._client: Client | None = None
+        self._up = asyncio.Event()
+        self._down = asyncio.Event()
+        self._losing: asyncio.Task[Literal[True]] | None = None
+        self._odometer = WireByteCounter(urlsplit(address.url).hostname or "")
+        self._said = ""
+        self.state = LinkState(up=False, since=clock.now(), error="not connected yet")
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        while True:
+            started = self._clock.monotonic()
+            try:
+                await self.run_once()
+            except UplinkError as error:
+                self._is_down(str(error))
+            if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
+                self._backoff.reset()
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def run_once(self) -> None:
+        """One connection, from its making to its loss. Raises UplinkError with the reason."""
+        connection = await self._connect()
+        client, tcp = connection.client, connection.socket()
+        try:
+            self._is_up(client)
+            while not connection.lost.is_set():
+                self.state = self._odometer.read(client, tcp, self.state)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(connection.lost.wait(), _SAMPLE_S)
+            raise UplinkError(self._why(connection.error, "the connection was lost"))
+        finally:
+            self._up.clear()
+            self._down.set()
+            self._client = None
+            try:
+                await connection.close()
+            finally:
+                self.state = self._odometer.read(client, tcp, self.state, ended=True)
+                self._odometer.closed(self.state)
+                if tcp is not None:
+                    tcp.close()
+
+    @property
+    def connected(self) -> Client | None:
+        """The connection, if there is one now."""
+        return self._client if self._client is not None and self._client.is_connected else None
+
+    async def client(self) -> Client:
+        """The connection; waits for as long as there is none."""
+        while True:
+            await self._up.wait()
+            client = self.connected
+            if client is not None:
+                return client
+            self._up.clear()
+
+    async def while_up(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work`, or UplinkError as soon as the connection is lost: nats-py would let it time out."""
+        task = asyncio.create_task(work)
+        try:
+            await asyncio.wait({task, self._loss()}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise UplinkError(f"the broker at {self._address}: the connection was lost")
+            return task.result()
+        finally:
+            if not task.done():
+                await end_tasks(task)
+
+    def _loss(self) -> asyncio.Task[Literal[True]]:
+        """Ends with the connection: one for all who wait for that, for there is one of them a message."""
+        if self._losing is None or (self._losing.done() and not self._down.is_set()):
+            self._losing = asyncio.create_task(self._down.wait(), name="loss of the link")
+        return self._losing
+
+    async def _connect(self) -> NatsConnection:
+        connection, began = NatsConnection(), self._clock.monotonic()
+        try:
+            await connection.open(self._address, self._name, self._inbox)
+        except ConnectFailed as error:
+            self.state = self._odometer.connect_failed(self._clock.monotonic() - began, error.cause, self.state)
+            raise UplinkError(self._why(error.cause, "no connection")) from None
+        self._odometer.opened()
+        return connection
+
+    def _is_up(self, client: Client) -> None:
+        self._client = client
+        self._down.clear()
+        self._said = ""
+        self.state = replace(self.state, up=True, since=self._clock.now(), error="", connects=self.state.connects + 1)
+        self._up.set()
+        version = client.connected_server_version
+        logger.info(
+            "connected to the broker at %s (nats-server %s.%s.%s)",
+            self._address,
+            version.major,
+            version.minor,
+            version.patch,
+        )
+
+    def _is_down(self, why: str) -> None:
+        since = self._clock.now() if self.state.up else self.state.since
+        self.state = replace(self.state, up=False, since=since, error=why)
+        if why != self._said:
+            logger.warning("%s; trying again until it works", why)
+            self._said = why
+
+    def _why(self, error: Exception | None, otherwise: str) -> str:
+        return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"

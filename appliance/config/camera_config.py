@@ -1,0 +1,177 @@
+"""The `cameras` section: streams, zones, lines, rules, decode policy and privacy of each camera."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from appliance.config.storage_config import CameraQuotaConfig, RecordingMode
+from appliance.config.values import Schedule, Seconds, Share, SharePoint
+from appliance.types import HealthKind, Severity
+from appliance.yamlfile import ConfigModel
+
+
+def polygon_problem(points: tuple[SharePoint, ...]) -> str | None:
+    if len(points) < 3:
+        return f"a polygon needs at least 3 points, this has {len(points)}"
+    if len(points) > 64:
+        return f"a polygon may have at most 64 points, this has {len(points)}"
+    edges = list(zip(points, points[1:] + points[:1], strict=True))
+    for i, (a, b) in enumerate(edges):
+        for j in range(i + 2, len(edges)):
+            if (j + 1) % len(edges) != i and _edges_cross(a, b, *edges[j]):
+                return f"its edges {i + 1} and {j + 1} cross; list the corners in order around the zone"
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in edges) / 2
+    return "its points enclose no area" if abs(area) < 1e-5 else None
+
+
+def _edges_cross(a: SharePoint, b: SharePoint, c: SharePoint, d: SharePoint) -> bool:
+    def side(p: SharePoint, q: SharePoint, r: SharePoint) -> float:
+        return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
+
+    return side(a, b, c) * side(a, b, d) < 0 and side(c, d, a) * side(c, d, b) < 0
+
+
+class RuleBase(ConfigModel):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
+    score_min: Share = 0.5
+    severity: Severity = "warning"
+    cooldown_s: Seconds = 0.0
+    schedule: Schedule | None = None
+    escalate: bool = True
+    ask: Annotated[str, Field(max_length=500)] = ""
+
+
+class EnterRule(RuleBase):
+    kind: Literal["enter"]
+    zone: str
+
+
+class ExitRule(RuleBase):
+    kind: Literal["exit"]
+    zone: str
+
+
+class DwellRule(RuleBase):
+    kind: Literal["dwell"]
+    zone: str
+    seconds: Annotated[float, Field(gt=0, le=86400)]
+
+
+class LineRule(RuleBase):
+    kind: Literal["line"]
+    line: str
+    direction: Literal["left_to_right", "right_to_left", "both"] = "both"
+
+
+Rule = Annotated[EnterRule | ExitRule | DwellRule | LineRule, Field(discriminator="kind")]
+
+
+CameraName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+LatencyMode = Literal["lowest", "normal", "thrifty"]
+
+
+class DetectConfig(ConfigModel):
+    """fps: looks a second while something moves; heartbeat_s: never longer without one; latency: see docs/decode.md."""
+
+    fps: Annotated[float, Field(gt=0, le=60)] = 5.0
+    heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 4.0
+    latency: LatencyMode = "normal"
+
+
+class NeverExportConfig(Schedule):
+    """Of what nothing leaves, not even facts: alerts in these zones (none: of the whole camera), at these times."""
+
+    zones: tuple[str, ...] = ()
+
+
+BlurMode = Literal["none", "people", "surroundings"]
+
+
+class PrivacyConfig(ConfigModel):
+    """What leaves the site with a question about a camera. mask: zones that are painted over. See docs/privacy.md."""
+
+    never: Annotated[
+        tuple[NeverExportConfig, ...], BeforeValidator(lambda said: [{}] if said is True else said or ())
+    ] = ()
+    blur: BlurMode = "none"
+    mask: tuple[str, ...] = ()
+
+    @property
+    def redacts_images(self) -> bool:
+        """Pictures leave altered, if at all."""
+        return self.blur != "none" or bool(self.mask)
+
+
+class CameraConfig(ConfigModel):
+    url: Annotated[str, Field(min_length=1, repr=False)]
+    detect_url: Annotated[str | None, Field(repr=False)] = None
+    enabled: bool = True
+    record: Annotated[RecordingMode, BeforeValidator(lambda said: "continuous" if said is True else said)] = (
+        "continuous"
+    )
+    quota: CameraQuotaConfig = CameraQuotaConfig()
+    image_free: bool = False
+    privacy: PrivacyConfig = PrivacyConfig()
+    connect_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    stall_timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    loop: bool = True
+    detect: DetectConfig = DetectConfig()
+    health_ignore: tuple[HealthKind, ...] = ()
+    zones: dict[str, tuple[SharePoint, ...]] = {}
+    lines: dict[str, tuple[SharePoint, SharePoint]] = {}
+    rules: tuple[Rule, ...] = ()
+
+    @field_validator("url", "detect_url")
+    @classmethod
+    def _scheme(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("rtsp://", "rtsps://", "file:")):
+            raise ValueError("must begin with rtsp://, rtsps:// or file:")
+        return url
+
+    @field_validator("zones")
+    @classmethod
+    def _polygons(cls, zones: dict[str, tuple[SharePoint, ...]]) -> dict[str, tuple[SharePoint, ...]]:
+        for name, points in zones.items():
+            problem = polygon_problem(points)
+            if problem:
+                raise ValueError(f"zone `{name}`: {problem}")
+        return zones
+
+    @field_validator("lines")
+    @classmethod
+    def _segments(cls, lines: dict[str, tuple[SharePoint, SharePoint]]) -> dict[str, tuple[SharePoint, SharePoint]]:
+        for name, (a, b) in lines.items():
+            if a == b:
+                raise ValueError(f"line `{name}`: its two ends are the same point")
+        return lines
+
+    @model_validator(mode="after")
+    def _known_places(self) -> CameraConfig:
+        names = [rule.name for rule in self.rules]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"rule `{name}`: two rules of this camera have this name")
+        for rule in self.rules:
+            if isinstance(rule, LineRule):
+                _must_exist("line", rule.line, tuple(self.lines), f"rule `{rule.name}`")
+            else:
+                _must_exist("zone", rule.zone, tuple(self.zones), f"rule `{rule.name}`")
+        for zone in self.privacy.mask:
+            _must_exist("zone", zone, tuple(self.zones), "privacy.mask")
+        for never in self.privacy.never:
+            for zone in never.zones:
+                _must_exist("zone", zone, tuple(self.zones), "privacy.never")
+        return self
+
+    @property
+    def is_file(self) -> bool:
+        return self.url.startswith("file:")
+
+
+def _must_exist(what: str, name: str, known: tuple[str, ...], where: str) -> None:
+    if name not in known:
+        listed = ", ".join(known) or "none"
+        raise ValueError(f"{where}: there is no {what} `{name}` on this camera (there is: {listed})")

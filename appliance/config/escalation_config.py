@@ -1,0 +1,105 @@
+"""The `escalation`, `second_look` and `uplink` sections: what is sent to the cloud, with what evidence, at what
+cost.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from appliance.broker_config import BrokerConfig
+from appliance.config.values import Amount, Schedule, Seconds, Share
+from appliance.types import EvidenceStep, Severity
+from appliance.yamlfile import ConfigModel
+
+
+class RouterConfig(ConfigModel):
+    """Which alerts are worth a question. See docs/router.md."""
+
+    recall_min: Annotated[float, Field(ge=0.5, lt=1)] = 0.98
+    value_min: Amount = 0.0
+    audit_share: Share = 0.02
+    repeat_s: Seconds = 600.0
+    queue_age_max_s: Annotated[float, Field(gt=0)] = 600.0
+    load_max: Annotated[float, Field(gt=0)] | None = None
+    temperature_max_c: float | None = None
+
+
+class RecheckConfig(ConfigModel):
+    """When and how the box itself looks at an alert once more while the cloud does not. See docs/second_look.md.
+
+    after_s: when an answer is late; detector_load_max: the share of the time in which the detector may be at work;
+    model: another network for it, None: the one of `detector`.
+    """
+
+    enabled: bool = True
+    per_minute: Annotated[int, Field(ge=1, le=60)] = 6
+    after_s: Annotated[float, Field(ge=1, le=3600)] = 20.0
+    detector_load_max: Share = 0.7
+    model: Annotated[str, Field(min_length=1)] | None = None
+
+
+class OffPeakConfig(Schedule):
+    """When questions of these severities are sent; at other times they wait."""
+
+    severities: tuple[Severity, ...] = ("info", "warning")
+
+
+class BudgetConfig(ConfigModel):
+    """What asking may cost; None: as much as it takes. alert_reserve: the share that only severity `alert` may use."""
+
+    mb_day: Amount | None = None
+    mb_month: Amount | None = None
+    gpu_s_day: Amount | None = None
+    gpu_s_month: Amount | None = None
+    money_day: Amount | None = None
+    money_month: Amount | None = None
+    alert_reserve: Share = 0.2
+
+
+class PricesConfig(ConfigModel):
+    """What asking costs, in the owner's own currency. gpu_rented_hours_day: paid for whether they are used or not."""
+
+    uplink_gb: Amount = 0.0
+    gpu_hour: Amount = 0.0
+    gpu_rented_hours_day: Annotated[float, Field(ge=0, le=24)] = 0.0
+    tokens_in_million: Amount = 0.0
+    tokens_out_million: Amount = 0.0
+
+
+class EscalationConfig(ConfigModel):
+    enabled: bool = True
+    severities: tuple[Severity, ...] = ("warning", "alert")
+    first: EvidenceStep = "crops"
+    crops: Annotated[int, Field(ge=1, le=3)] = 2
+    crop_bytes_max: Annotated[int, Field(ge=2048, le=128 * 1024)] = 12 * 1024
+    frame_bytes_max: Annotated[int, Field(ge=8 * 1024, le=4 * 1024 * 1024)] = 32 * 1024
+    clip_bytes_max: Annotated[int, Field(ge=64 * 1024, le=16 * 1024 * 1024)] = 2 * 1024 * 1024
+    frames: Annotated[int, Field(ge=1, le=8)] = 4
+    frame_side_max: Annotated[int, Field(ge=160, le=4096)] = 1280
+    span_s: Annotated[float, Field(ge=0, le=30)] = 3.0
+    expire_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 72.0
+    router: RouterConfig = RouterConfig()
+    off_peak: OffPeakConfig | None = None
+    budget: BudgetConfig = BudgetConfig()
+    prices: PricesConfig = PricesConfig()
+
+
+class TtlHoursConfig(ConfigModel):
+    """How long a question of this severity waits for its answer; None: escalation.expire_hours."""
+
+    alert: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
+    warning: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
+    info: Annotated[float | None, Field(gt=0, le=24 * 365)] = 24.0
+
+
+class UplinkConfig(BrokerConfig):
+    """The broker, and how much may be sent to it. See docs/uplink.md."""
+
+    kbps_max: Annotated[float | None, Field(ge=8)] = None
+    mb_day: Annotated[float | None, Field(gt=0)] = None
+    over_mb_day: Literal["urgent", "wait"] = "urgent"
+    outbox_mb_max: Annotated[float, Field(gt=0)] = 2048.0
+    ttl_hours: TtlHoursConfig = TtlHoursConfig()
+    silent_s: Annotated[float, Field(ge=5, le=86400)] = 300.0

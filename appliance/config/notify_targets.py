@@ -1,0 +1,123 @@
+"""The `notify` section: webhook and ntfy targets, what each is sent, and how it is reached."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from appliance.config.values import Schedule, Seconds
+from appliance.types import Severity
+from appliance.yamlfile import ConfigModel
+
+TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+SIGNING_PREFIX = "whsec_"
+
+
+class TargetBase(ConfigModel):
+    """local: it is on the site, so that what it is told does not leave. hold_s: to wait for the cloud's verdict."""
+
+    enabled: bool = True
+    url: Annotated[str, Field(min_length=8, max_length=2000, repr=False)]
+    severities: Annotated[tuple[Severity, ...], Field(min_length=1)] = ("warning", "alert")
+    cameras: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    schedule: Schedule | None = None
+    repeat_s: Seconds = 0.0
+    hold_s: Annotated[float, Field(ge=0, le=600)] = 0.0
+    local: bool = False
+    timeout_s: Annotated[float, Field(ge=0.5, le=60)] = 10.0
+    expire_hours: Annotated[float, Field(gt=0, le=24 * 7)] = 12.0
+    tls_ca: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must begin with http:// or https:// and name a host")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("takes no user or password: set `authorization` or `token` instead")
+        if parts.fragment:
+            raise ValueError("a part after # is never sent: leave it out")
+        return url
+
+    @model_validator(mode="after")
+    def _really_local(self) -> TargetBase:
+        if self.local and _is_public(self.host):
+            raise ValueError(f"local: {self.host} is not an address of a site's own network")
+        return self
+
+    @property
+    def host(self) -> str:
+        """For people: the rest of the address may be a secret."""
+        return urlsplit(self.url).hostname or ""
+
+
+class WebhookTarget(TargetBase):
+    """A JSON document is posted there. secret: it is signed with this (Standard Webhooks)."""
+
+    kind: Literal["webhook"]
+    secret: SecretStr | None = None
+    authorization: SecretStr | None = None
+
+    @field_validator("secret")
+    @classmethod
+    def _usable(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None:
+            signing_key(secret)
+        return secret
+
+    @field_validator("authorization")
+    @classmethod
+    def _one_line(cls, value: SecretStr | None) -> SecretStr | None:
+        return _header_value(value)
+
+
+class NtfyTarget(TargetBase):
+    """A push service that speaks ntfy's HTTP API; url: of the server, without the topic."""
+
+    kind: Literal["ntfy"]
+    topic: Annotated[str, Field(pattern=r"^[-_A-Za-z0-9]{1,64}$", repr=False)]
+    token: SecretStr | None = None
+
+    @field_validator("token")
+    @classmethod
+    def _one_line(cls, value: SecretStr | None) -> SecretStr | None:
+        return _header_value(value)
+
+
+Target = Annotated[WebhookTarget | NtfyTarget, Field(discriminator="kind")]
+
+
+def signing_key(secret: SecretStr) -> bytes:
+    """The bytes that sign: of `whsec_…` what its base64 stands for, of anything else the text itself."""
+    text = secret.get_secret_value()
+    if not text.startswith(SIGNING_PREFIX):
+        if len(text) < 8:
+            raise ValueError("is too short to sign with: 8 characters at least")
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(SIGNING_PREFIX), validate=True)
+    except binascii.Error:
+        raise ValueError("what stands after whsec_ is not base64") from None
+
+
+def _header_value(value: SecretStr | None) -> SecretStr | None:
+    if value is not None:
+        text = value.get_secret_value()
+        if not text or not text.isascii() or not text.isprintable():
+            raise ValueError("must be one line of plain characters")
+    return value
+
+
+def _is_public(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False

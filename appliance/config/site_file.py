@@ -1,0 +1,96 @@
+"""The whole site file, its small sections, and how it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, model_validator
+
+from appliance import yamlfile
+from appliance.config.camera_config import CameraConfig, CameraName
+from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
+from appliance.config.notify_targets import Target, TargetName
+from appliance.config.storage_config import StorageConfig
+from appliance.detector_config import DetectorConfig
+from appliance.types import HealthKind
+from appliance.yamlfile import ConfigModel
+
+
+class SiteIdentity(ConfigModel):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "site"
+    image_free: bool = False
+
+
+class AlertsConfig(ConfigModel):
+    merge_s: Annotated[float, Field(gt=0, le=600)] = 8.0
+    length_max_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
+    pre_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
+    post_roll_s: Annotated[float, Field(ge=0, le=60)] = 5.0
+
+
+class HealthConfig(ConfigModel):
+    """When a camera, or the box, is said to be ill. See docs/health.md."""
+
+    ignore: tuple[HealthKind, ...] = ()
+    stalled_s: Annotated[float, Field(ge=3, le=3600)] = 6.0
+    frozen_s: Annotated[float, Field(ge=2, le=3600)] = 7.0
+    black_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    covered_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    moved_s: Annotated[float, Field(ge=1, le=3600)] = 4.0
+    moved_share: Annotated[float, Field(ge=0.03, le=0.4)] = 0.05
+    unexamined_s: Annotated[float, Field(ge=2, le=3600)] = 5.0
+    detector_s: Annotated[float, Field(ge=2, le=3600)] = 8.0
+
+
+class DashboardConfig(ConfigModel):
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    token: SecretStr | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
+
+    @model_validator(mode="after")
+    def _guarded(self) -> DashboardConfig:
+        if self.host not in {"127.0.0.1", "localhost", "::1"} and self.token is None:
+            raise ValueError(
+                f"host {self.host} is open to the network: set dashboard.token (for example ${{VEDETTE_TOKEN}}), "
+                "or keep host 127.0.0.1 and use a tunnel"
+            )
+        return self
+
+
+class SiteConfig(ConfigModel):
+    """The whole file."""
+
+    site: SiteIdentity = SiteIdentity()
+    storage: StorageConfig = StorageConfig()
+    detector: DetectorConfig = DetectorConfig()
+    cameras: Annotated[dict[CameraName, CameraConfig], Field(min_length=1)]
+    alerts: AlertsConfig = AlertsConfig()
+    health: HealthConfig = HealthConfig()
+    escalation: EscalationConfig = EscalationConfig()
+    second_look: RecheckConfig = RecheckConfig()
+    uplink: UplinkConfig | None = None
+    notify: Annotated[dict[TargetName, Target], Field(max_length=16)] = {}
+    dashboard: DashboardConfig = DashboardConfig()
+
+    @model_validator(mode="after")
+    def _known_to_targets(self) -> SiteConfig:
+        rules = {rule.name for camera in self.cameras.values() for rule in camera.rules}
+        for name, target in self.notify.items():
+            for what, named, known in (("camera", target.cameras, self.cameras), ("rule", target.rules, rules)):
+                if strange := [each for each in named if each not in known]:
+                    raise ValueError(f"notify.{name}: there is no {what} `{strange[0]}` in this file")
+        return self
+
+    def image_free(self, camera: str) -> bool:
+        """No pixels of this camera may leave the site, by its own setting or the site's."""
+        known = self.cameras.get(camera)
+        return self.site.image_free or (known is not None and known.image_free)
+
+
+def load(path: Path) -> SiteConfig:
+    """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
+    return yamlfile.load(path, SiteConfig)

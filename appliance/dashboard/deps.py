@@ -1,0 +1,179 @@
+"""What the handlers depend on, handed to them by FastAPI, and the probes into the core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from fastapi import Depends, Request
+
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.dashboard.snapshots import SnapshotCache
+from appliance.dashboard.templating import Templates
+from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.store.alerts import AlertCounts, AlertStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import Meter
+from appliance.store.notices import NoticeStore
+from appliance.store.segments import SegmentStore
+from appliance.store.storage_report import StorageReportCache
+from appliance.types import HealthKind
+
+
+class LinkStatus(Protocol):
+    """The uplink now (`appliance.broker.LinkState` is one). `error`: why it is down, one sentence without secrets."""
+
+    @property
+    def up(self) -> bool: ...
+
+    @property
+    def since(self) -> float:
+        """When `up` last changed, UTC seconds."""
+        ...
+
+    @property
+    def error(self) -> str: ...
+
+    @property
+    def breaker(self) -> str:
+        """closed: the cloud answers; open: it does not, and questions wait; half_open: one of them is tried."""
+        ...
+
+    @property
+    def breaker_why(self) -> str: ...
+
+    @property
+    def trips(self) -> int:
+        """How often the breaker opened since the start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SystemHealth:
+    """The ingest process now. `detector_ms`: time of one look, smoothed; `queue`: frames waiting for one;
+    `load`: share of the time it is at work; `age_p95_ms`: of frames when the trackers hear of them, of late."""
+
+    ingest_running: bool
+    ingest_starts: int = 0
+    detector_ms: float = 0.0
+    queue: int = 0
+    rss_bytes: int = 0
+    load: float = 0.0
+    age_p95_ms: float = 0.0
+    warnings: tuple[str, ...] = ()
+
+
+class TargetHealth(Protocol):
+    """How a target of `notify` does (`appliance.notify.delivery.TargetState` is one). Counts are since the start.
+
+    failing_since: UTC seconds of the first failure since a message arrived; None: it is well. error: why it fails.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def failing_since(self) -> float | None: ...
+
+    @property
+    def error(self) -> str: ...
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def told(self) -> int: ...
+
+    @property
+    def updated(self) -> int: ...
+
+    @property
+    def withdrawn(self) -> int: ...
+
+    @property
+    def quiet(self) -> int: ...
+
+    @property
+    def forbidden(self) -> int: ...
+
+    @property
+    def given_up(self) -> int: ...
+
+    @property
+    def failures(self) -> int: ...
+
+
+LinkProbe = Callable[[], LinkStatus]
+HealthProbe = Callable[[], SystemHealth]
+TargetsProbe = Callable[[], Sequence[TargetHealth]]
+RebaselineOrder = Callable[[str, HealthKind], object]
+"""(camera, kind): a person says that what the camera shows is right as it is."""
+
+
+COUNT_REST = 20.0
+COUNT_AGE_S_MAX = 5.0
+
+
+class AlertCountCache:
+    """The alert counts, read again only when something changed, and at most a twentieth of the time.
+
+    State: the last answer, its change number, and until when it stands. With 100 000 alerts a count takes some 40 ms,
+    so it may then be a second old; with few alerts it is always of this moment.
+    """
+
+    def __init__(self, db: Database, alerts: AlertStore) -> None:
+        self._db = db
+        self._alerts = alerts
+        self._last: AlertCounts | None = None
+        self._rev = -1
+        self._stands_until = float("-inf")
+
+    def read(self) -> AlertCounts:
+        """Total, open, to review, by verdict, and undelivered."""
+        last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
+        if last is not None and (rev == self._rev or began < self._stands_until):
+            return last
+        last = self._last = self._alerts.counts()
+        ended = self._db.clock.monotonic()
+        self._rev, self._stands_until = rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began))
+        return last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardDeps:
+    """The store's rooms, the storage folder, the kept scenarios, the probes into the core. Shared by all requests."""
+
+    db: Database
+    root: Path
+    config: SiteConfig
+    clock: Clock
+    alerts: AlertStore
+    cameras: CameraStore
+    boxes: BoxStore
+    segments: SegmentStore
+    meter: Meter
+    health_events: HealthEventStore
+    counts: AlertCountCache
+    snapshots: SnapshotCache
+    templates: Templates
+    exporter: ScenarioExporter
+    storage: StorageReportCache
+    notices: NoticeStore
+    targets: TargetsProbe
+    link: LinkProbe | None
+    health: HealthProbe | None
+    rebaseline: RebaselineOrder | None = None
+
+
+def deps_of(request: Request) -> DashboardDeps:
+    desk: DashboardDeps = request.app.state.desk
+    return desk
+
+
+Deps = Annotated[DashboardDeps, Depends(deps_of)]

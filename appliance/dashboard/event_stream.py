@@ -1,0 +1,203 @@
+"""`/api/v1/stream`: changed alerts, cameras and health events as server-sent events, from one task that watches the
+change counter and one ring that every viewer reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import StreamingResponse
+
+from appliance.clock import Clock
+from appliance.dashboard.cameras_api import CameraItem
+from appliance.dashboard.health_api import HealthItem
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, AlertItem
+from appliance.errors import StoreError
+from appliance.store.alerts import AlertStore
+from appliance.store.cameras import CameraStore
+from appliance.store.health_events import HealthEventStore
+from appliance.telemetry import LogThrottle
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+UNWATCHED_S = 2.0  # between two looks while there is no viewer; the first one comes first
+HEARTBEAT_S = 15.0
+VIEWERS_MAX = 64
+RING_MAX = 512
+BATCH_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One message: what changed (`alert`, `camera`), its change number, and its JSON (one line)."""
+
+    kind: str
+    rev: int
+    data: str
+
+    def encode(self) -> bytes:
+        """As an event of the HTML standard, with the change number as its id: a browser resumes from there."""
+        return f"id: {self.rev}\nevent: {self.kind}\ndata: {self.data}\n\n".encode()
+
+
+class TooManyViewers(Exception):
+    """All `VIEWERS_MAX` places are taken."""
+
+
+class StreamHub:
+    """Tells viewers what changed.
+
+    `rev()` is the number of the last change; `changes(rev, limit)` lists those after `rev`, oldest first (an empty
+    list: none). State: the ring of the last messages. A viewer is only a number (the last change it got), so a slow
+    one costs nothing, and one that fell out of the ring reads the store itself: nobody misses any.
+    Owner: the event loop; the store is read in threads.
+    """
+
+    def __init__(self, rev: Callable[[], int], changes: Callable[[int, int], list[StreamEvent]], clock: Clock) -> None:
+        self._rev = rev
+        self._changes = changes
+        self._ring: deque[StreamEvent] = deque(maxlen=RING_MAX)
+        self._ring_from: int | None = None  # the ring holds everything after this number; None: nobody watches
+        self._at = 0
+        self._tick = asyncio.Event()
+        self._joined = asyncio.Event()
+        self._closed = False
+        self._repeats = LogThrottle(logger, clock)
+        self.viewers = 0
+
+    async def run(self) -> None:
+        """Watch until cancelled or closed."""
+        while not self._closed:
+            try:
+                await self.run_once()
+            except StoreError as error:
+                self._repeats.report(error)
+            if self.viewers:
+                await asyncio.sleep(POLL_S)
+            elif not self._closed:
+                self._joined.clear()
+                await _within(self._joined, UNWATCHED_S)
+
+    async def run_once(self) -> None:
+        """Look at the counter once, and take over what changed since. Raises StoreError."""
+        if not self.viewers:
+            self._ring_from = None
+            return
+        rev = await asyncio.to_thread(self._rev)
+        if self._ring_from is None or rev < self._at:  # the first viewer, or another database in its place
+            self._ring.clear()
+            self._ring_from = self._at = rev
+            self._wake()
+        while self._at < rev:
+            batch = await asyncio.to_thread(self._changes, self._at, BATCH_MAX)
+            for change in batch:
+                self._push(change)
+            # A row that changed twice is told once, so numbers may be skipped; what came later waits its turn.
+            self._at = max(self._at, batch[-1].rev) if batch else rev
+            self._wake()
+
+    def close(self) -> None:
+        """End all streams. Called in the event loop's thread."""
+        self._closed = True
+        self._joined.set()
+        self._wake()
+
+    def join(self, since: int | None) -> AsyncIterator[bytes]:
+        """The stream of a new viewer: changes after `since` (None: from now on). Raises TooManyViewers."""
+        if self.viewers >= VIEWERS_MAX:
+            raise TooManyViewers
+        return self._follow(since)
+
+    async def _follow(self, since: int | None) -> AsyncIterator[bytes]:
+        self.viewers += 1
+        self._joined.set()
+        try:
+            rev = await asyncio.to_thread(self._rev)
+            at = rev if since is None else min(since, rev)
+            yield b"retry: 1000\n: connected\n\n"
+            while not self._closed:
+                tick = self._tick
+                missed = await self._after(at)
+                for change in missed:
+                    at = change.rev
+                    yield change.encode()
+                if not missed and not await _within(tick, HEARTBEAT_S):
+                    yield b": still here\n\n"
+        except StoreError as error:  # end this stream: the browser comes back with the last number it got
+            self._repeats.report(error)
+        finally:
+            self.viewers -= 1
+
+    async def _after(self, at: int) -> list[StreamEvent]:
+        if self._ring_from is not None and at >= self._ring_from:
+            return [change for change in self._ring if change.rev > at]
+        return await asyncio.to_thread(self._changes, at, BATCH_MAX)
+
+    def _push(self, change: StreamEvent) -> None:
+        if len(self._ring) == RING_MAX:
+            self._ring_from = self._ring[0].rev
+        self._ring.append(change)
+
+    def _wake(self) -> None:
+        self._tick.set()
+        self._tick = asyncio.Event()
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+        return True
+    return False
+
+
+router = APIRouter(prefix=API, tags=["stream"])
+
+
+def changes_of(
+    alerts: AlertStore, cameras: CameraStore, health: HealthEventStore | None = None
+) -> Callable[[int, int], list[StreamEvent]]:
+    """A reader of everything that changed after a change number, in the order of the changes."""
+
+    def read(rev: int, limit: int) -> list[StreamEvent]:
+        rows = alerts.changed_since(rev, limit)
+        ill = health.changed_since(rev, limit) if health is not None else []
+        # Later changes of others wait until those before them were told: numbers only go up.
+        end = min((full[-1].rev for full in (rows, ill) if len(full) >= limit), default=float("inf"))
+        found = [StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json()) for row in ill if row.rev <= end]
+        found += [StreamEvent("alert", row.rev, AlertItem.of(row).model_dump_json()) for row in rows if row.rev <= end]
+        found += [
+            StreamEvent("camera", row.rev, CameraItem.of(row).model_dump_json())
+            for row in cameras.all()
+            if rev < row.rev <= end
+        ]
+        return sorted(found, key=lambda change: change.rev)
+
+    return read
+
+
+@router.get("/stream", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+async def stream(
+    request: Request,
+    last_event_id: Annotated[str, Header()] = "",
+    since: Annotated[int | None, Query(ge=0)] = None,
+) -> StreamingResponse:
+    """Events `alert`, `camera` and `health`, each with the changed row as JSON and its change number as id.
+
+    `Last-Event-ID` (or `since`) resumes after that number without loss; without either, it begins now.
+    """
+    hub: StreamHub = request.app.state.hub
+    try:
+        viewer = hub.join(int(last_event_id) if last_event_id.isdecimal() else since)
+    except TooManyViewers:
+        raise Problem(503, "Too many pages are open; close some.", {"Retry-After": "10"}) from None
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(viewer, media_type="text/event-stream", headers=headers)

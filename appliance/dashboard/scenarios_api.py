@@ -1,0 +1,158 @@
+"""`/api/v1/scenarios` and `…/alerts/{id}/keep`: reviewed alerts kept as scenarios, listed, and deleted by a person."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Body
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import FileResponse
+
+from appliance.dashboard.alerts_api import detail_of
+from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.errors import EvidenceError, PreconditionError, UsageError
+from appliance.keep.scenario_exporter import KeepOptions
+from appliance.keep.scenario_file import ReviewedAs
+from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
+from appliance.media.atomic_file import DiskWriteError
+from appliance.store.rows import AlertDetail
+
+router = APIRouter(prefix=API, tags=["scenarios"])
+
+
+class KeepRequest(BaseModel):
+    """How an alert is to be kept; `{}` will do. `as` only where nobody has reviewed it."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[str, Field(max_length=64)] = ""
+    note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX)] = ""
+    truth: Annotated[ReviewedAs | None, Field(alias="as")] = None
+    complete: bool = False
+
+
+class ScenarioItem(ApiModel):
+    """A kept scenario and where it lies on the box. Times are UTC seconds. `complete`: nothing else may come.
+
+    `alert` and what follows is null where somebody else put the scenario there; such a one is not deleted from here.
+    """
+
+    name: str
+    folder: str
+    bytes: int
+    clip: str | None
+    alert: str | None = None
+    alert_page: str | None = None
+    camera: str | None = None
+    truth: ReviewedAs | None = None
+    complete: bool | None = None
+    note: str | None = None
+    kept_t: float | None = None
+    t_start: float | None = None
+    t_end: float | None = None
+    expect: int | None = None
+    never: int | None = None
+    lacks: str | None = None
+
+    @classmethod
+    def of(cls, shelved: StoredScenario) -> ScenarioItem:
+        kept = shelved.card
+        place = {"name": shelved.name, "folder": str(shelved.folder), "bytes": shelved.bytes}
+        if kept is None:
+            return cls.model_validate({**place, "clip": None})
+        return cls.model_validate(
+            {
+                **kept.model_dump(exclude={"name"}),
+                **place,
+                "clip": f"{API}/scenarios/{quote(shelved.name, safe='')}/clip.mp4",
+                "alert_page": f"/alerts/{quote(kept.alert, safe='')}",
+            }
+        )
+
+
+class ScenarioList(ApiModel):
+    """All of one folder, the newest first."""
+
+    folder: str
+    bytes: int
+    scenarios: list[ScenarioItem]
+
+
+def listed(desk: DashboardDeps) -> ScenarioList:
+    """What is kept on this box."""
+    desk.exporter.store.sweep()
+    items = [ScenarioItem.of(each) for each in desk.exporter.store.all()]
+    return ScenarioList(
+        folder=str(desk.exporter.store.folder), bytes=sum(each.bytes for each in items), scenarios=items
+    )
+
+
+def panel(desk: DashboardDeps, detail: AlertDetail) -> dict[str, object]:
+    """What the alert's page says of keeping it: its state, so that a script sees when to show it anew, and words."""
+    shelved = desk.exporter.find(detail.alert.id)
+    if shelved is not None:
+        state = f"kept {shelved.name}"
+    else:
+        state = "lasts" if detail.alert.t_end is None else detail.alert.review or "open"
+    return {
+        "state": state,
+        "kept": None if shelved is None else ScenarioItem.of(shelved),
+        "events": len(detail.events),
+        "note_length_max": NOTE_LENGTH_MAX,
+    }
+
+
+@router.get("/scenarios")
+def list_scenarios(desk: Deps) -> ScenarioList:
+    """The scenarios that were kept on this box, the newest first."""
+    return listed(desk)
+
+
+@router.post("/alerts/{alert_id}/keep", status_code=201)
+def keep_alert(desk: Deps, alert_id: str, wish: Annotated[KeepRequest, Body()]) -> ScenarioItem:
+    """Keep a reviewed alert as a scenario. 409 says what has to be done first, 410 that its footage is gone."""
+    detail_of(desk, alert_id)
+    try:
+        kept = desk.exporter.keep(
+            alert_id, KeepOptions(name=wish.name, note=wish.note, truth=wish.truth, complete=wish.complete)
+        )
+    except PreconditionError as error:
+        raise Problem(409, _sentence(error)) from None
+    except UsageError as error:
+        raise Problem(422, _sentence(error)) from None
+    except DiskWriteError as error:
+        raise Problem(507, _sentence(error)) from None
+    except EvidenceError as error:
+        raise Problem(410, _sentence(error)) from None
+    return ScenarioItem.of(kept)
+
+
+@router.delete("/scenarios/{name}")
+def delete_scenario(desk: Deps, name: str) -> ScenarioList:
+    """Delete one with its clip; answers with those that are left."""
+    try:
+        found = desk.exporter.store.delete(name)
+    except PreconditionError as error:
+        raise Problem(409, _sentence(error)) from None
+    except DiskWriteError as error:
+        raise Problem(507, _sentence(error)) from None
+    if not found:
+        raise Problem(404, "There is no such scenario; it may have been deleted.")
+    return listed(desk)
+
+
+@router.get("/scenarios/{name}/clip.mp4", response_class=FileResponse)
+def scenario_clip(desk: Deps, name: str) -> FileResponse:
+    """The clip of a kept scenario."""
+    kept = next((each for each in desk.exporter.store.all() if each.name == name and each.card), None)
+    path = None if kept is None else kept.folder / f"{kept.name}.mp4"
+    if path is None or path.is_symlink() or not path.is_file():
+        raise Problem(404, "There is no such clip; it may have been deleted.")
+    return FileResponse(path, media_type="video/mp4", headers={"Cache-Control": "private, no-cache"})
+
+
+def _sentence(error: Exception) -> str:
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,258 @@
+"""The JSON of alerts, and what all of the HTTP API is made of. Fields may be added; those that stand here stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict
+
+from appliance.store.rows import (
+    AlertDetail,
+    AlertRow,
+    Delivery,
+    EscalationRow,
+    EvidenceRow,
+    EvidenceState,
+    RecheckRow,
+    RecheckState,
+    StepEvidence,
+    StepRow,
+)
+from appliance.types import (
+    Box,
+    Decision,
+    EdgeVerdict,
+    EventKind,
+    Review,
+    Severity,
+    TrackedObject,
+)
+from appliance.wire import Need, Verdict
+
+API = "/api/v1"
+Standing = Literal["edge", "unverified", "confirmed", "withdrawn", "unsure"]
+
+
+class ApiModel(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class AlertItem(ApiModel):
+    """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
+
+    `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
+    `delivery` null: the alert was settled on the edge, nothing was asked of the cloud. `standing`: edge (nobody else
+    was asked), unverified (asked, no answer yet, or none came), and then confirmed, withdrawn or unsure. `edge`: what
+    the box itself says after a second look (null: nothing), `edge_confidence` how sure it is; neither changes
+    `standing`, and `verdict`, the cloud's, counts above them.
+    """
+
+    id: str
+    camera: str
+    title: str
+    severity: Severity
+    rules: tuple[str, ...]
+    labels: tuple[str, ...]
+    tracks: tuple[int, ...]
+    score: float
+    best_box: Box | None
+    t_start: float
+    t_end: float | None
+    end_reason: str
+    verdict: Decision | None
+    edge: Decision | None = None
+    edge_confidence: float | None = None
+    delivery: Delivery | None
+    standing: Standing
+    review: Review | None
+    review_t: float | None
+    rev: int
+    still: str | None
+    still_state: EvidenceState | None
+    clip: str | None
+    page: str
+    camera_page: str
+
+    @classmethod
+    def of(cls, row: AlertRow) -> AlertItem:
+        evidence = f"{API}/alerts/{quote(row.id, safe='')}/evidence"
+        return cls(
+            id=row.id, camera=row.camera, title=_title(row), severity=row.severity, rules=row.rules, labels=row.labels,
+            tracks=row.tracks, score=row.score,
+            best_box=row.best.box if row.best else None, t_start=row.t_start, t_end=row.t_end,
+            end_reason=row.end_reason, verdict=row.verdict, edge=row.edge,
+            edge_confidence=row.edge_confidence, delivery=row.delivery,
+            standing=_standing(row), review=row.review,
+            review_t=row.review_t, rev=row.rev,
+            still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
+            clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
+            page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
+        )  # fmt: skip
+
+
+def _standing(row: AlertRow) -> Standing:
+    if row.verdict is None:
+        return "edge" if row.delivery is None else "unverified"
+    return "withdrawn" if row.verdict == "rejected" else row.verdict
+
+
+def _title(row: AlertRow) -> str:
+    labels = " and ".join(row.labels[:2]) or "Something"
+    return labels[:1].upper() + labels[1:] + (f" and {len(row.labels) - 2} more" if len(row.labels) > 2 else "")
+
+
+class AlertPage(ApiModel):
+    """`next` is the query of the page with older alerts; null: there are none."""
+
+    alerts: list[AlertItem]
+    next: str | None
+
+
+class EventItem(ApiModel):
+    """A rule fired."""
+
+    id: str
+    rule: str
+    kind: EventKind
+    track: int
+    label: str
+    score: float
+    t: float
+    box: Box
+    zone: str
+    line: str
+    severity: Severity
+
+
+class EvidenceItem(ApiModel):
+    """One piece of evidence; `url` null unless the state is ready, `reason` says why it is missing."""
+
+    kind: str
+    n: int
+    state: EvidenceState
+    url: str | None
+    t_start: float
+    t_end: float
+    bytes: int
+    sha256: str
+    width: int
+    height: int
+    box: Box | None
+    reason: str
+
+    @classmethod
+    def of(cls, row: EvidenceRow) -> EvidenceItem:
+        name = EVIDENCE_NAMES.get(row.kind) if row.n == 0 else None
+        ready = row.state == "ready" and name is not None
+        return cls(
+            kind=row.kind, n=row.n, state=row.state, t_start=row.t_start, t_end=row.t_end, bytes=row.bytes,
+            sha256=row.sha256, width=row.width, height=row.height, box=row.box, reason=row.reason,
+            url=f"{API}/alerts/{quote(row.alert, safe='')}/evidence/{name}" if ready else None,
+        )  # fmt: skip
+
+
+EVIDENCE_NAMES = {"still": "still.jpg", "clip": "clip.mp4", "boxes": "boxes.json"}
+
+
+class StepItem(ApiModel):
+    """One message of the question: the evidence it brought ("" while it is made), and what it put on the uplink.
+
+    `need`: what the cloud then asked to see, because of `reason`; null: nothing more.
+    """
+
+    n: int
+    evidence: StepEvidence | Literal[""]
+    bytes: int
+    need: Need | None
+    reason: str
+
+    @classmethod
+    def of(cls, row: StepRow) -> StepItem:
+        answer = row.answer
+        need, reason = (answer.need, answer.reason) if answer else (None, "")
+        return cls(n=row.n, evidence=row.evidence, bytes=row.bytes_sent, need=need, reason=reason)
+
+
+class DeliveryItem(ApiModel):
+    """How far the question to the cloud got. `bytes` counts payload and headers, retries included, of all `steps`."""
+
+    escalation: str
+    state: Delivery
+    priority: str
+    created_t: float
+    sent_t: float | None
+    settled_t: float | None
+    attempts: int
+    bytes: int
+    error: str
+    steps: tuple[StepItem, ...] = ()
+
+    @classmethod
+    def of(cls, row: EscalationRow, steps: Sequence[StepRow]) -> DeliveryItem:
+        return cls(
+            escalation=row.id, state=row.state, priority=row.priority, created_t=row.created_t, sent_t=row.sent_t,
+            settled_t=row.settled_t, attempts=row.attempts, bytes=row.bytes_sent, error=row.error,
+            steps=tuple(StepItem.of(step) for step in steps if step.escalation == row.id),
+        )  # fmt: skip
+
+
+class SecondLookItem(ApiModel):
+    """A second look of the box itself. state: asked (under way), judged, or failed because of `error`.
+
+    `verdict` null: none (yet). superseded: the cloud has spoken since.
+    """
+
+    state: RecheckState
+    why: str
+    asked_t: float
+    made_t: float | None
+    error: str
+    verdict: EdgeVerdict | None
+    superseded: bool
+
+    @classmethod
+    def of(cls, row: RecheckRow, *, superseded: bool) -> SecondLookItem:
+        return cls(
+            state=row.state, why=row.why, asked_t=row.asked_t, made_t=row.made_t, error=row.error,
+            verdict=row.verdict, superseded=superseded,
+        )  # fmt: skip
+
+
+class AlertFull(ApiModel):
+    """Everything about one alert. `verdict`, `delivery`, `second_look` null: there is none."""
+
+    alert: AlertItem
+    events: list[EventItem]
+    evidence: list[EvidenceItem]
+    delivery: DeliveryItem | None
+    verdict: Verdict | None
+    second_look: SecondLookItem | None = None
+
+    @classmethod
+    def of(cls, detail: AlertDetail) -> AlertFull:
+        asked, answer, looked = detail.escalation, detail.verdict, detail.recheck
+        return cls(
+            alert=AlertItem.of(detail.alert),
+            events=[EventItem.model_validate(event) for event in detail.events],
+            evidence=[EvidenceItem.of(row) for row in detail.evidence],
+            delivery=DeliveryItem.of(asked, detail.steps) if asked else None,
+            verdict=answer.body if answer else None,
+            second_look=SecondLookItem.of(looked, superseded=answer is not None) if looked else None,
+        )
+
+
+class ReviewChange(BaseModel):
+    """What a person says of an alert; null takes it back."""
+
+    model_config = ConfigDict(extra="forbid")
+    review: Review | None
+
+
+class FrameItem(ApiModel):
+    """What is known of one examined frame. `looked` false: the detector gave no answer, `objects` says nothing."""
+
+    t: float
+    looked: bool
+    objects: tuple[TrackedObject, ...]

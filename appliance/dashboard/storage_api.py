@@ -1,0 +1,211 @@
+"""`/api/v1/storage`: what the recording takes by camera and class, how long that lasts, what was deleted and why."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.templating import span
+from appliance.store.deletions import DeletionReason, StorageClass
+from appliance.store.quotas import RecordMode
+from appliance.store.storage_forecast import Forecast, ForecastKind
+from appliance.store.storage_report import CameraStorage, SiteStorage
+
+DAY_S = 86400.0
+DAYS_MAX = 3650.0
+CLASS_TEXTS: dict[StorageClass, str] = {
+    "continuous": "Continuous recording",
+    "pre_roll": "Pre-roll rings",
+    "alert": "Held for open alerts",
+    "evidence": "Evidence of alerts",
+}
+REASON_TEXTS: dict[DeletionReason, str] = {
+    "age": "its time was up",
+    "camera_quota": "the camera's quota was full",
+    "quota": "the quota of its class was full",
+    "size": "storage.size_max_gb was reached",
+    "disk": "the disk was nearly full",
+    "ring": "the ring went round",
+    "done": "the alert was finished",
+}
+MODE_TEXTS: dict[RecordMode, str] = {"continuous": "Continuous", "pre_roll": "Pre-roll only", "off": "Off"}
+_LIMIT_TEXTS = {
+    "camera_quota": "its own quota",
+    "quota": "storage.quota.continuous_gb",
+    "size": "storage.size_max_gb",
+    "disk": "the end of the disk",
+}
+
+router = APIRouter(prefix=f"{API}/storage", tags=["storage"])
+
+
+class ForecastItem(ApiModel):
+    """What is to be expected. `outlook`: `unknown` (less than an hour of video was measured), `age` (recording is
+    deleted when its time is up; no limit is reached before), `fills` (in `days_left` days `limit` begins to delete it
+    sooner; 0: it does so now), `off`. `keeps_s`: how far back the recording will then reach.
+    """
+
+    outlook: ForecastKind
+    days_left: float | None
+    limit: str
+    keeps_s: float | None
+
+    @classmethod
+    def of(cls, forecast: Forecast) -> ForecastItem:
+        return cls(
+            outlook=forecast.outlook, days_left=forecast.days_left, limit=forecast.limit, keeps_s=forecast.keeps_s
+        )
+
+
+class CameraStorageItem(ApiModel):
+    """One camera. `taken`: bytes by class. `bytes_a_day`: at the rate measured over the last day of video (`measured_s`
+    seconds of it); null: not yet known. `quota_bytes` null: no quota of its own. `preroll_s`: what its ring holds.
+    """
+
+    camera: str
+    mode: RecordMode
+    keep_s: float
+    quota_bytes: float | None
+    evidence_quota_bytes: float | None
+    preroll_bytes: int | None
+    preroll_s: float | None
+    taken: dict[StorageClass, int]
+    bytes_a_day: float | None
+    evidence_bytes_a_day: float | None
+    measured_s: float
+    oldest_t: float | None
+    forecast: ForecastItem
+
+    @classmethod
+    def of(cls, each: CameraStorage) -> CameraStorageItem:
+        own = each.limits
+        return cls(
+            camera=each.camera,
+            mode=each.mode,
+            keep_s=own.keep_s,
+            quota_bytes=own.continuous_bytes,
+            evidence_quota_bytes=own.evidence_bytes,
+            preroll_bytes=own.preroll_bytes if each.mode == "pre_roll" else None,
+            preroll_s=each.preroll_s,
+            taken=each.taken,
+            bytes_a_day=_a_day(each.rate),
+            evidence_bytes_a_day=_a_day(each.evidence_rate),
+            measured_s=each.measured_s,
+            oldest_t=each.oldest_t,
+            forecast=ForecastItem.of(each.forecast),
+        )
+
+
+class DeletedItem(ApiModel):
+    """What was deleted of a camera and class on one day for one reason; `until_t`: its newest moment."""
+
+    day: str
+    camera: str
+    what: StorageClass
+    reason: DeletionReason
+    files: int
+    bytes: int
+    until_t: float
+    last_t: float
+
+
+class DeletedSum(ApiModel):
+    """What was deleted of a class for a reason, in all (a ledger of 400 days)."""
+
+    what: StorageClass
+    reason: DeletionReason
+    files: int
+    bytes: int
+
+
+class StorageReport(ApiModel):
+    """The storage folder. `unreviewed_bytes`: evidence that no limit deletes, only its age. `scenarios_bytes`: deleted
+    by a person only. `unknown`: cameras that the forecast leaves out because their rate is not yet known.
+    """
+
+    taken: dict[StorageClass, int]
+    scenarios_bytes: int
+    database_bytes: int
+    unreviewed_bytes: int
+    size_max_bytes: float
+    continuous_quota_bytes: float | None
+    evidence_quota_bytes: float | None
+    evidence_keep_s: float
+    disk_free_bytes: int
+    disk_total_bytes: int
+    disk_free_min_bytes: float
+    ring_in_memory: bool
+    evidence_bytes_a_day: float | None
+    forecast: ForecastItem
+    unknown: tuple[str, ...]
+    cameras: list[CameraStorageItem]
+    deleted: list[DeletedItem]
+    deleted_sums: list[DeletedSum]
+
+    @classmethod
+    def of(cls, found: SiteStorage) -> StorageReport:
+        limits = found.limits
+        sums = [
+            DeletedSum(what=key[0], reason=key[1], files=files, bytes=found.deleted_bytes.get(key, 0))
+            for key, files in sorted(found.deleted_files.items())
+        ]
+        return cls(
+            taken=found.taken, scenarios_bytes=found.scenarios, database_bytes=found.database,
+            unreviewed_bytes=found.unreviewed_bytes, size_max_bytes=limits.size_bytes,
+            continuous_quota_bytes=limits.continuous_bytes, evidence_quota_bytes=limits.evidence_bytes,
+            evidence_keep_s=limits.evidence_s, disk_free_bytes=found.disk_free, disk_total_bytes=found.disk_total,
+            disk_free_min_bytes=limits.free_bytes_min, ring_in_memory=found.ring_in_memory,
+            evidence_bytes_a_day=_a_day(found.evidence_rate), forecast=ForecastItem.of(found.forecast),
+            unknown=found.unknown, cameras=[CameraStorageItem.of(each) for each in found.cameras],
+            deleted=[DeletedItem.model_validate(each) for each in found.deleted], deleted_sums=sums,
+        )  # fmt: skip
+
+
+@router.get("")
+def storage(desk: Deps) -> StorageReport:
+    """What everything takes, per camera and class; how many days that lasts; what was deleted, when and why."""
+    return report(desk)
+
+
+def report(desk: DashboardDeps) -> StorageReport:
+    """As it was at most a few seconds ago."""
+    return StorageReport.of(desk.storage.read())
+
+
+def days(left: float) -> str:
+    """Days with the digits that a forecast deserves: `5 h`, `1.4 days`, `12 days`."""
+    if left < 1:
+        return f"{left * 24:.0f} h"
+    if left > DAYS_MAX:
+        return "more than 10 years"
+    return f"{left:.1f} days" if left < 9.95 else f"{left:.0f} days"
+
+
+def sentence(forecast: ForecastItem) -> str:
+    """What is to be expected of the site."""
+    if forecast.outlook == "unknown":
+        return "Not yet known: it takes an hour of recorded video to measure."
+    if forecast.outlook == "off":
+        return "No camera records continuously."
+    if forecast.outlook == "age" or forecast.days_left is None:
+        return "Everything is kept as long as it should be: no limit is reached before its time is up."
+    limit = _LIMIT_TEXTS[forecast.limit]
+    if forecast.days_left <= 0:
+        return f"Full: {limit} decides, and the oldest recording goes before its time."
+    return f"Then {limit} is reached, and the oldest recording goes before its time."
+
+
+def lasts(each: CameraStorageItem) -> str:
+    """How far back a camera's recording reaches, or will."""
+    if each.mode == "off":
+        return "–"
+    if each.mode == "pre_roll":
+        return "not yet known" if each.preroll_s is None else f"{span(each.preroll_s)} in the ring"
+    if each.forecast.outlook == "unknown" or each.forecast.keeps_s is None:
+        return "not yet known"
+    return span(each.forecast.keeps_s)
+
+
+def _a_day(rate: float | None) -> float | None:
+    return None if rate is None else rate * DAY_S

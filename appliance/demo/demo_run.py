@@ -1,0 +1,298 @@
+"""`vedette demo`: plans the processes of appliance, worker, nats-server and cameras, starts, supervises and stops
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from appliance.clock import Clock, SystemClock
+from appliance.demo import demo_config
+from appliance.demo.demo_config import (
+    DASHBOARD_PORT,
+    DemoCamera,
+    dashboard_port,
+    find_clips,
+    find_nats_server,
+    free_port,
+    lock_data_folder,
+)
+from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole
+from appliance.demo.demo_processes import ChildProcess, ChildProgram
+from appliance.demo.looping_clip import as_camera_clip
+from appliance.errors import MissingDependency, SourceRefused, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What `vedette demo` was asked for.
+
+    clip: play this file as the one camera. cameras: use these RTSP addresses instead. port: None is 8080 or the next
+    free one. data: None is `./vedette-data/demo`. seconds: stop by itself that long after the dashboard is up.
+    """
+
+    clip: Path | None = None
+    cameras: tuple[str, ...] = ()
+    port: int | None = None
+    data: Path | None = None
+    open_browser: bool = True
+    seconds: float | None = None
+    model: str | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """What is to run, in order of starting, and where it is to be seen."""
+
+    programs: tuple[ChildProgram, ...]
+    nats_port: int
+    rtsp_port: int | None
+    dashboard_port: int
+    data: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.dashboard_port}/"
+
+
+def make_plan(options: DemoOptions, data: Path, teller: DemoConsole) -> DemoPlan:
+    """Find the parts, write the configuration, and say how each program is started. Raises UsageError."""
+    nats = find_nats_server()
+    rtsp_port = None if options.cameras else free_port()
+    cameras, rtsp = _cameras(options, data, rtsp_port, teller)
+    port = dashboard_port(options.port)
+    if options.port is None and port != DASHBOARD_PORT:
+        teller.emit("port", f"port {DASHBOARD_PORT} is taken; the dashboard uses {port}", port=port)
+    nats_port = free_port()
+    model = _model(options.model)
+    address = f"nats://127.0.0.1:{nats_port}"
+    site_path = _write(data / "demo.yaml", demo_config.site_file(data, cameras, address, port, model))
+    worker_path = _write(data / "worker.yaml", demo_config.worker_file(address, model))
+    nats_path = _write(data / "nats.conf", demo_config.nats_file(data, nats_port))
+    secrets = {camera.variable: camera.password for camera in cameras if camera.password}
+    python = sys.executable
+    programs = (
+        ChildProgram("nats-server", (str(nats), "-c", str(nats_path))),
+        *rtsp,
+        ChildProgram("worker", (python, "-m", "cloud_worker", "run", "--config", str(worker_path)), stop_s=10.0),
+        ChildProgram("vedette", (python, "-m", "appliance", "run", "--config", str(site_path)), 25.0, secrets),
+    )
+    return DemoPlan(programs, nats_port, rtsp_port, port, data)
+
+
+def _cameras(
+    options: DemoOptions, data: Path, rtsp_port: int | None, teller: DemoConsole
+) -> tuple[tuple[DemoCamera, ...], tuple[ChildProgram, ...]]:
+    """The cameras, and the program that plays them if they are files."""
+    if options.cameras:
+        if options.clip is not None:
+            raise UsageError("give either --clip or --camera, not both")
+        return _given(options.cameras), ()
+    if options.clip is not None:
+        clips = {demo_config.camera_name(options.clip): _playable(options.clip.absolute(), data, teller)}
+    else:
+        clips = dict(find_clips())
+    mounts = tuple(f"{name}={path}" for name, path in clips.items())
+    command = (sys.executable, "-m", "appliance.demo.rtsp_server", "--port", str(rtsp_port), *mounts)
+    cameras = tuple(DemoCamera(name, f"rtsp://127.0.0.1:{rtsp_port}/{name}") for name in clips)
+    return cameras, (ChildProgram("rtsp", command),)
+
+
+def _given(urls: tuple[str, ...]) -> tuple[DemoCamera, ...]:
+    for url in urls:
+        if not url.startswith(("rtsp://", "rtsps://")):
+            raise UsageError(f"`{url}` is not a camera's address: it must begin with rtsp:// or rtsps://")
+    return tuple(demo_config.camera_from_url(f"camera{number}", url) for number, url in enumerate(urls, 1))
+
+
+def _playable(clip: Path, data: Path, teller: DemoConsole) -> Path:
+    try:
+        return as_camera_clip(clip, data / "clips", lambda text: teller.emit("convert", text))
+    except SourceRefused as error:
+        raise UsageError(f"--clip {error}") from None
+
+
+def _model(model: str | None) -> str | None:
+    """A path stays right wherever the children look from."""
+    return str(Path(model).absolute()) if model is not None and Path(model).is_file() else model
+
+
+def _write(path: Path, text: str) -> Path:
+    """Only we may read it: a camera's user name and address are in it."""
+    path.unlink(missing_ok=True)
+    with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+__all__ = ["DemoOptions", "demo"]
+
+DATA = Path("vedette-data") / "demo"
+PORT_OPEN_S_MAX = 15.0
+READY_S_MAX = 90.0
+POLL_EVERY_S = 1.0
+STARTS_MAX = 3
+_TICK_S = 0.2
+
+
+def demo(options: DemoOptions, clock: Clock | None = None) -> int:
+    """Run the demo until Ctrl-C, SIGTERM or `options.seconds`. Returns 0 when it was stopped on purpose.
+
+    Must be called in the main thread. Raises UsageError before anything is started, in one sentence with the remedy.
+    """
+    clock = clock or SystemClock()
+    teller = DemoConsole(clock, as_json=options.json)
+    data = (options.data or DATA).absolute()
+    with lock_data_folder(data), _Stop.on_signals() as stop:
+        house = make_plan(options, data, teller)
+        return _Demo(house, options, clock, teller, stop).run()
+
+
+class _Stop:
+    """Counts the requests to stop: one ends the demo in order, two at once."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    @classmethod
+    @contextlib.contextmanager
+    def on_signals(cls) -> Iterator[_Stop]:
+        stop = cls()
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, stop._count) for number in numbers}
+        try:
+            yield stop
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _count(self, *_: object) -> None:
+        self.asked += 1
+
+
+class _Demo:
+    """The running demo.
+
+    State: the children, in order of starting. Owner: the main thread. Invariant: when `run` returns or raises, no
+    child is left; when this process is killed, the kernel ends them.
+    """
+
+    def __init__(self, house: DemoPlan, options: DemoOptions, clock: Clock, teller: DemoConsole, stop: _Stop) -> None:
+        self._house = house
+        self._options = options
+        self._clock = clock
+        self._teller = teller
+        self._stop = stop
+        logs = house.data / "logs"
+        logs.mkdir(exist_ok=True, mode=0o700)
+        self._children = [ChildProcess(program, logs / f"{program.name}.log", clock) for program in house.programs]
+
+    def run(self) -> int:
+        api = DashboardClient(self._house.dashboard_port)
+        story = AlertReporter(api, self._teller, self._house.url, self._clock.now())
+        try:
+            self._start()
+            self._wait(api.healthy, READY_S_MAX, f"the dashboard at {self._house.url}")
+            if not self._stop.asked:
+                self._welcome()
+                self._watch(story)
+        finally:
+            self._end()
+        return 0
+
+    def _start(self) -> None:
+        """Those first that others connect to."""
+        waiting = {"nats-server": self._house.nats_port, "rtsp": self._house.rtsp_port}
+        for child in self._children:
+            child.start()
+            port = waiting.get(child.program.name)
+            if port is not None:
+                self._wait(partial(_answers, port), PORT_OPEN_S_MAX, f"{child.program.name} on port {port}")
+
+    def _wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = self._clock.monotonic() + seconds
+        while not self._stop.asked and not ready():
+            self._look_after()
+            self._give_up_on_those_that_keep_dying()
+            if self._clock.monotonic() > deadline:
+                raise MissingDependency(
+                    f"{what} did not answer within {seconds:.0f} s; see {self._house.data / 'logs'}"
+                )
+            self._clock.sleep(_TICK_S)
+
+    def _give_up_on_those_that_keep_dying(self) -> None:
+        """Before the demo is up; later, a part is started again for as long as it takes."""
+        for child in self._children:
+            if child.starts > STARTS_MAX:
+                name, words = child.program.name, child.last_log_line() or "it says nothing"
+                raise MissingDependency(f"{name} dies again and again: {words} (see {child.log})")
+
+    def _watch(self, story: AlertReporter) -> None:
+        began = self._clock.monotonic()
+        looked_at = float("-inf")
+        while not self._stop.asked:
+            now = self._clock.monotonic()
+            if self._options.seconds is not None and now - began >= self._options.seconds:
+                break
+            self._look_after()
+            if now - looked_at >= POLL_EVERY_S:
+                story.poll()
+                looked_at = now
+            self._clock.sleep(_TICK_S)
+        story.poll()
+
+    def _look_after(self) -> None:
+        for child in self._children:
+            death = child.check()
+            if death is not None:
+                name = child.program.name
+                text = f"{name} died ({death}); started again"
+                self._teller.emit("restart", text, part=name, how=death, pid=child.pid)
+
+    def _welcome(self) -> None:
+        house = self._house
+        pids = {child.program.name: child.pid for child in self._children}
+        self._teller.emit(
+            "ready", f"Dashboard: {house.url}", stamped=False, url=house.url, data=str(house.data), pids=pids
+        )
+        self._explain()
+        if self._options.open_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            webbrowser.open(house.url)
+
+    def _explain(self) -> None:
+        if self._options.json:
+            return
+        own = not self._options.cameras
+        expect = "The first alert comes in about 20 s" if own else "An alert comes when somebody walks into the picture"
+        self._teller.emit("", f"  {expect}; the cloud worker's verdict follows a few seconds later.", stamped=False)
+        self._teller.emit("", f"  Site file, recordings and logs: {self._house.data}", stamped=False)
+        self._teller.emit("", "  Ctrl-C stops everything.", stamped=False)
+
+    def _end(self) -> None:
+        """In the reverse of what depends on what: the appliance first, so that it can still say goodbye to the rest."""
+        if any(child.pid for child in self._children):
+            self._teller.emit("stopping", "stopping ...")
+        asked = self._stop.asked
+        order = {"vedette": 0, "worker": 1, "nats-server": 2, "rtsp": 3}
+        for child in sorted(self._children, key=lambda child: order[child.program.name]):
+            if not child.stop(lambda: self._stop.asked > asked):
+                self._teller.emit("killed", f"{child.program.name} did not stop by itself", part=child.program.name)
+        self._teller.emit("stopped", f"stopped; everything stays in {self._house.data}", data=str(self._house.data))
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1.0):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,232 @@
+"""A video file as an endless camera: access units in a loop with rising time, and an H.264 copy of files that cannot be
+sent as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+
+from appliance.demo.nal import CODECS, Codec, StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
+from appliance.errors import SourceLost, SourceRefused
+
+STEP_S_MAX = 5.0
+REORDER_S_MAX = 2.0
+_FPS_IF_UNKNOWN = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccessUnit:
+    """One coded picture, in decoding order. Times are seconds since the first unit was read, over all passes.
+
+    dts_s: when it is due to be sent; pts_s: when it is to be shown, the first picture at 0. A key unit begins with
+    its parameter sets.
+    """
+
+    dts_s: float
+    pts_s: float
+    key: bool
+    nals: tuple[bytes, ...]
+
+
+class LoopingClip:
+    """Reads the first video stream of a file again and again.
+
+    State: the open container and the running time. Owner: one mount; `read` and `close` may come from any thread.
+    Invariant: each pass begins at a key frame, and time runs on from one pass to the next; a jump of the file's own
+    time of more than `STEP_S_MAX`, or backwards, counts as one frame.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises SourceRefused: the file is absent, is no video, or is not coded in H.264 or HEVC."""
+        self.path = path
+        self.stream, self.fps, self.size = _probe(path)
+        self._frame_s = 1.0 / (self.fps or _FPS_IF_UNKNOWN)
+        self._dts_s = -self._frame_s
+        self._lead_s: float | None = None
+        self._units = self._passes()
+        self._reading = threading.Lock()
+
+    def read(self, count: int) -> list[AccessUnit]:
+        """The next `count` access units. Blocks on the disk. Raises SourceLost when the file has none left to give."""
+        with self._reading:
+            units = list(itertools.islice(self._units, count))
+        if not units:
+            raise SourceLost(f"{self.path.name}: no key frame can be read")
+        return units
+
+    def close(self) -> None:
+        """Release the file, after the `read` that may be under way in another thread."""
+        with self._reading:
+            self._units.close()
+
+    def _passes(self) -> Generator[AccessUnit, None, None]:
+        any_key = True
+        while any_key:
+            any_key = False
+            for unit in self._one_pass():
+                any_key = True
+                yield unit
+
+    def _one_pass(self) -> Iterator[AccessUnit]:
+        began = False
+        before_s: float | None = None
+        for packet in _packets(self.path):
+            began = began or packet.is_keyframe
+            if not began:
+                continue
+            nals = self._nals(packet)
+            if not nals:
+                continue
+            dts_s = _seconds(packet, packet.dts)
+            pts_s = _seconds(packet, packet.pts)
+            self._dts_s += self._step_s(before_s, dts_s)
+            before_s = dts_s
+            reorder_s = _reorder_s(dts_s, pts_s)
+            if self._lead_s is None:
+                self._lead_s = reorder_s
+            shown_s = self._dts_s + reorder_s - self._lead_s
+            yield AccessUnit(self._dts_s, shown_s, packet.is_keyframe, nals)
+
+    def _nals(self, packet: av.Packet[av.VideoStream]) -> tuple[bytes, ...]:
+        codec = self.stream.codec
+        nals = split(bytes(packet), self.stream.length_size)
+        if packet.is_keyframe:
+            nals = with_parameter_sets(codec, nals, self.stream.sets)
+        return tuple(nals)
+
+    def _step_s(self, before_s: float | None, now_s: float | None) -> float:
+        if before_s is None or now_s is None or not 0 <= now_s - before_s <= STEP_S_MAX:
+            return self._frame_s
+        return now_s - before_s
+
+
+def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
+    if not path.is_file():
+        raise SourceRefused(f"{path}: no such file")
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise SourceRefused(f"{path}: there is no video in it")
+            stream = container.streams.video[0]
+            codec = codec_of(stream.codec_context.name)
+            if codec is None:
+                raise SourceRefused(
+                    f"{path}: coded as {stream.codec_context.name}, and cameras speak H.264 or HEVC "
+                    f"(ffmpeg -i {path.name} -c:v libx264 {path.stem}.h264.mp4)"
+                )
+            found = read_format(codec, stream.codec_context.extradata or b"")
+            fps = float(stream.average_rate or 0)
+            size = (stream.codec_context.width, stream.codec_context.height)
+    except av.error.FFmpegError as error:
+        raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
+    return _with_sets_in_band(path, found), fps, size
+
+
+def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:
+    """Streams without a header (raw, MPEG-TS) carry their parameter sets in the first key frame."""
+    for packet in _packets(path):
+        if not packet.is_keyframe:
+            continue
+        nals = split(bytes(packet), stream.length_size)
+        if not nals:
+            continue
+        inside = tuple(nal for nal in nals if is_parameter_set(stream.codec, nal))
+        return StreamFormat(stream.codec, stream.length_size, stream.sets or inside)
+    raise SourceRefused(f"{path}: no key frame can be read")
+
+
+def codec_of(name: str) -> Codec | None:
+    """FFmpeg's decoder name as one that can be served, if it is."""
+    return next((codec for codec in CODECS if codec == name), None)
+
+
+def _packets(path: Path) -> Iterator[av.Packet[av.VideoStream]]:
+    """The packets of the first video stream, up to its end or to where it can no longer be read."""
+    with contextlib.suppress(av.error.FFmpegError), av.open(str(path)) as container:
+        for packet in container.demux(container.streams.video[0]):
+            if packet.size:
+                yield packet
+
+
+def _seconds(packet: av.Packet[av.VideoStream], ticks: int | None) -> float | None:
+    return None if ticks is None or not packet.time_base else float(ticks * packet.time_base)
+
+
+def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
+    if dts_s is None or pts_s is None:
+        return 0.0
+    return min(max(0.0, pts_s - dts_s), REORDER_S_MAX)
+
+
+LENGTH_S_MAX = 600
+_FPS_MAX = 60
+_KEY_EVERY_S = 2
+
+
+def as_camera_clip(path: Path, folder: Path, tell: Callable[[str], None]) -> Path:
+    """`path` itself when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
+
+    Raises SourceRefused: it is absent, or no video that can be decoded.
+    """
+    codec = _codec(path)
+    if codec_of(codec) is not None:
+        LoopingClip(path).close()
+        return path
+    status = path.stat()
+    mark = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
+    made = folder / f"{path.stem}-{mark}.mp4"
+    if not made.is_file():
+        tell(f"{path.name} is coded as {codec}: making an H.264 copy of its first {LENGTH_S_MAX // 60} minutes, once")
+        folder.mkdir(parents=True, exist_ok=True)
+        partly = made.with_suffix(".part")
+        _convert(path, partly)
+        partly.rename(made)
+    return made
+
+
+def _codec(path: Path) -> str:
+    if not path.is_file():
+        raise SourceRefused(f"{path}: no such file")
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise SourceRefused(f"{path}: there is no video in it")
+            return str(container.streams.video[0].codec_context.name)
+    except av.error.FFmpegError as error:
+        raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
+
+
+def _convert(source: Path, target: Path) -> None:
+    pictures = 0
+    try:
+        with av.open(str(source)) as reading, av.open(str(target), "w", format="mp4") as writing:
+            stream = reading.streams.video[0]
+            stream.thread_type = "AUTO"
+            rate = min(Fraction(float(stream.average_rate or 25)), Fraction(_FPS_MAX)).limit_denominator(1001)
+            made = writing.add_stream("libx264", rate=rate)
+            made.width, made.height = stream.width // 2 * 2, stream.height // 2 * 2
+            made.pix_fmt = "yuv420p"
+            made.gop_size = max(1, round(rate * _KEY_EVERY_S))
+            made.options = {"preset": "veryfast", "crf": "23", "bf": "0"}
+            for pictures, frame in enumerate(reading.decode(stream), 1):
+                if pictures > LENGTH_S_MAX * rate:
+                    break
+                even = frame.reformat(made.width, made.height, "yuv420p")
+                even.pts, even.time_base = pictures, 1 / rate
+                writing.mux(made.encode(even))
+            writing.mux(made.encode())
+    except (av.error.FFmpegError, ValueError) as error:
+        target.unlink(missing_ok=True)
+        raise SourceRefused(f"{source}: cannot be decoded ({error})") from None
+    if not pictures:
+        target.unlink(missing_ok=True)
+        raise SourceRefused(f"{source}: there is no picture in it")

@@ -1,0 +1,255 @@
+"""One endless camera of the RTSP server: reads its clip once, in real time, for all viewers; can stall, hang or slow
+down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from appliance.clock import Clock
+from appliance.demo.looping_clip import AccessUnit, LoopingClip
+from appliance.demo.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, interleaved, sender_report
+from appliance.errors import SourceError
+from appliance.telemetry import LogThrottle
+
+logger = logging.getLogger(__name__)
+
+READ_AHEAD = 16
+LAG_S_MAX = 1.0
+GOP_BYTES_MAX = 4 * 1024 * 1024
+RETRY_S = 1.0
+_DRIP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SentUnit:
+    """An access unit as RTP packets. `taken_at`: monotonic time at which the picture counts as taken."""
+
+    key: bool
+    timestamp: int
+    taken_at: float
+    packets: tuple[bytes, ...]
+    size: int
+    _framed: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    def framed(self, channel: int) -> bytes:
+        """All packets framed for `channel`; made once for all who use the same channel."""
+        if channel not in self._framed:
+            self._framed[channel] = b"".join(interleaved(channel, packet) for packet in self.packets)
+        return self._framed[channel]
+
+
+class MountViewer(Protocol):
+    """One who watches a mount; none of its methods may block."""
+
+    def send_unit(self, unit: SentUnit) -> None: ...
+
+    def send_raw(self, data: bytes) -> None: ...
+
+    def framed(self, unit: SentUnit) -> bytes: ...
+
+    def count(self, unit: SentUnit) -> None: ...
+
+
+@dataclass(slots=True)
+class MountFaults:
+    """What is made to go wrong now. stalled: no media; hung: no answer to anything; drip: bytes a second, or None."""
+
+    stalled: bool = False
+    hung: bool = False
+    drip_bytes_per_s: float | None = None
+
+
+class Mount:
+    """An endless camera.
+
+    State: the running time of its clip, the last group of pictures, who watches, which faults are on.
+    Owner: the server's event loop; one task, `mount-NAME`, begun by the first who watches and never paused after, as
+    a camera does not wait for its viewers. Invariant: sequence numbers and timestamps run on through loops, changes
+    of clip and faults; a mount that fell behind by more than `LAG_S_MAX` skips the time, it never hurries.
+    """
+
+    def __init__(self, name: str, clip: LoopingClip, clock: Clock) -> None:
+        self.name = name
+        self.faults = MountFaults()
+        self._clip = clip
+        self._next_clip: LoopingClip | None = None
+        self._clock = clock
+        self._packetizer = Packetizer(secrets.randbits(32), secrets.randbits(16))
+        self._timestamp_base = secrets.randbits(32)
+        self._origin: float | None = None
+        self._clip_began_s = 0.0
+        self._due_s = 0.0
+        self._session = secrets.randbits(31)
+        self._playing: list[MountViewer] = []
+        self._waiting: list[MountViewer] = []
+        self._gop: list[SentUnit] = []
+        self._gop_bytes = 0
+        self._resumed = asyncio.Event()
+        self._repeats = LogThrottle(logger, clock)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def ssrc(self) -> int:
+        return self._packetizer.ssrc
+
+    @property
+    def description(self) -> SdpDescription:
+        """What the clip that plays now looks like to a client."""
+        clip = self._next_clip or self._clip
+        return SdpDescription(self.name, clip.stream, clip.fps, self._session)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Sequence number and timestamp that a client who joins now will see first."""
+        if self._gop:
+            first = self._gop[0].packets[0]
+            return int.from_bytes(first[2:4], "big"), self._gop[0].timestamp
+        return self._packetizer.sequence, self._timestamp_base
+
+    def join(self, player: MountViewer) -> None:
+        """Send to `player` from the last key frame on, or from the next if the last is too long ago."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self.run(), name=f"mount-{self.name}")
+        if self.faults.stalled or not self._gop:
+            self._waiting.append(player)
+            return
+        self._playing.append(player)
+        for unit in self._gop:
+            player.send_unit(unit)
+
+    def leave(self, player: MountViewer) -> None:
+        """Send nothing more to `player`."""
+        self._playing = [other for other in self._playing if other is not player]
+        self._waiting = [other for other in self._waiting if other is not player]
+
+    async def close(self) -> None:
+        """Stop playing and release the clip."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._clip.close)
+
+    async def run(self) -> None:
+        """Play for ever; a clip that cannot be read is tried again."""
+        while True:
+            try:
+                await self.run_once()
+            except SourceError as error:
+                self._repeats.report(error)
+                await asyncio.sleep(RETRY_S)
+                await self._reopen()
+
+    async def run_once(self) -> None:
+        """Play the next few access units, each when it is due."""
+        if self._next_clip is not None:
+            await self._take_next_clip()
+        for unit in await asyncio.to_thread(self._clip.read, READ_AHEAD):
+            if self._next_clip is not None:
+                return
+            await self._play(unit)
+
+    def change(self, clip: LoopingClip) -> None:
+        """Go on with another clip, from its first key frame; timestamps run on."""
+        self._next_clip = clip
+
+    def jump_back(self, seconds: float) -> None:
+        """Let timestamps from now on be `seconds` lower, as a camera does whose clock was set back."""
+        self._timestamp_base -= round(seconds * CLOCK_RATE)
+
+    def resume(self) -> None:
+        """End the faults; those who watched get the last group of pictures first."""
+        self.faults.stalled = self.faults.hung = False
+        self.faults.drip_bytes_per_s = None
+        self._resumed.set()
+        waiting, self._waiting = self._waiting, []
+        for player in waiting:
+            self.join(player)
+
+    def rtcp_report(self, packets: int, octets: int) -> bytes | None:
+        """A sender report for a client who was sent so much; None while there is nothing to report about."""
+        if not self._gop or self.faults.stalled:
+            return None
+        unit = self._gop[-1]
+        wall_t = self._clock.now() - (self._clock.monotonic() - unit.taken_at)
+        return sender_report(self.ssrc, wall_t, unit.timestamp, packets, octets, self.name)
+
+    async def _take_next_clip(self) -> None:
+        old, self._clip, self._next_clip = self._clip, self._next_clip or self._clip, None
+        await asyncio.to_thread(old.close)
+        self._clip_began_s = self._due_s + 1.0 / (self._clip.fps or 25.0)
+
+    async def _reopen(self) -> None:
+        """A file that was taken away may come back."""
+        try:
+            clip = await asyncio.to_thread(LoopingClip, self._clip.path)
+        except SourceError as error:
+            self._repeats.report(error)
+            return
+        self._next_clip = self._next_clip or clip
+
+    async def _play(self, unit: AccessUnit) -> None:
+        now = self._clock.monotonic()
+        if self._origin is None:
+            self._origin = now
+        self._due_s = self._clip_began_s + unit.dts_s
+        lag_s = now - self._origin - self._due_s
+        if lag_s > LAG_S_MAX:
+            self._clip_began_s += lag_s
+            self._due_s += lag_s
+        elif lag_s < 0:
+            await asyncio.sleep(-lag_s)
+        await self._deliver(self._packed(unit))
+
+    def _packed(self, unit: AccessUnit) -> SentUnit:
+        shown_s = self._clip_began_s + unit.pts_s
+        timestamp = (self._timestamp_base + round(shown_s * CLOCK_RATE)) & 0xFFFFFFFF
+        packets = self._packetizer.packets(self._clip.stream.codec, list(unit.nals), timestamp)
+        taken_at = (self._origin or 0.0) + shown_s
+        return SentUnit(unit.key, timestamp, taken_at, tuple(packets), sum(map(len, packets)))
+
+    async def _deliver(self, unit: SentUnit) -> None:
+        self._remember(unit)
+        if self.faults.stalled:
+            self._waiting += self._playing
+            self._playing = []
+            return
+        if unit.key and self._waiting:
+            self._playing += self._waiting
+            self._waiting = []
+        if self.faults.drip_bytes_per_s is None:
+            for player in tuple(self._playing):
+                player.send_unit(unit)
+        else:
+            await self._drip(unit, tuple(self._playing))
+
+    def _remember(self, unit: SentUnit) -> None:
+        if unit.key:
+            self._gop, self._gop_bytes = [unit], unit.size
+        elif self._gop and self._gop_bytes + unit.size <= GOP_BYTES_MAX:
+            self._gop.append(unit)
+            self._gop_bytes += unit.size
+        else:
+            self._gop, self._gop_bytes = [], 0
+
+    async def _drip(self, unit: SentUnit, players: Collection[MountViewer]) -> None:
+        """Send one unit piece by piece; a piece goes to all, so that no player holds half a packet at the end."""
+        left = {player: player.framed(unit) for player in players}
+        self._resumed.clear()
+        while any(left.values()):
+            rate = self.faults.drip_bytes_per_s
+            size = max(1, int(rate * _DRIP_S)) if rate is not None else GOP_BYTES_MAX
+            for player, data in left.items():
+                player.send_raw(data[:size])
+                left[player] = data[size:]
+            if rate is not None and any(left.values()):
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._resumed.wait(), _DRIP_S)
+        for player in players:
+            player.count(unit)

@@ -1,0 +1,78 @@
+"""The names of the classes that a network distinguishes."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.errors import ModelError
+
+log = logging.getLogger(__name__)
+LABELS_BYTES_MAX = 256 * 1024
+_COCO = (
+    "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,"
+    "bench,bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,"
+    "skis,snowboard,sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,"
+    "cup,fork,knife,spoon,bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,"
+    "potted plant,bed,dining table,toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,"
+    "refrigerator,book,clock,vase,scissors,teddy bear,hair drier,toothbrush"
+)
+COCO_80: tuple[str, ...] = tuple(_COCO.split(","))
+
+
+def resolve(
+    model: Path, classes: int | None, metadata: Mapping[str, str], given: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """One name per class: `given` (the site file or models.toml), else the file's metadata, else COCO's 80.
+
+    classes: how many the output layout has room for, None where it does not tell. Raises ModelError.
+    """
+    if given:
+        return _fitting(model, given, classes, "the labels given")
+    if metadata.get("names"):
+        return _fitting(model, from_metadata(model, metadata["names"]), classes, "its metadata")
+    if classes is None:
+        log.warning("%s does not say how many classes it has: taking COCO's 80 (else set detector.labels)", model.name)
+        return COCO_80
+    if classes == len(COCO_80):
+        return COCO_80
+    raise ModelError(
+        f"{model}: nothing names its {classes} classes; set detector.labels to a file with one name a line"
+    )
+
+
+def read(path: Path) -> tuple[str, ...]:
+    """A labels file: UTF-8, one name a line in the order of the network's classes. Raises ModelError."""
+    try:
+        if path.stat().st_size > LABELS_BYTES_MAX:
+            raise ModelError(f"{path}: a labels file is not over {LABELS_BYTES_MAX} bytes")
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
+    except OSError as error:
+        raise ModelError(f"{path}: the labels file cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: the labels file is not text in UTF-8") from None
+    names = tuple(line.strip() for line in lines)
+    if not names or not all(names):
+        raise ModelError(f"{path}: the labels file needs one name on every line")
+    return names
+
+
+def from_metadata(model: Path, text: str) -> tuple[str, ...]:
+    """Ultralytics writes `{0: 'person', 1: 'car'}` (a Python literal), others a list. Raises ModelError."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = None
+    if isinstance(value, dict) and sorted(value, key=str) == sorted(range(len(value)), key=str):
+        value = [value[index] for index in range(len(value))]
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(name, str) for name in value):
+        raise ModelError(f"{model}: the names in its metadata cannot be understood; set detector.labels to a file")
+    return tuple(value)
+
+
+def _fitting(model: Path, names: tuple[str, ...], classes: int | None, source: str) -> tuple[str, ...]:
+    if classes is not None and len(names) != classes:
+        raise ModelError(f"{model}: {source} name {len(names)} classes, its output has {classes}")
+    return names

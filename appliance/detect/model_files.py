@@ -1,0 +1,246 @@
+"""Finds and verifies the model file that `detector.model` names: a path, a file name, or a bundle of models.toml."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from appliance.detect.class_labels import COCO_80
+from appliance.detector_config import Precision
+from appliance.errors import ModelError
+from appliance.yamlfile import ConfigModel
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of the file in hex. Raises ModelError."""
+    sha = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                sha.update(block)
+    except OSError as error:
+        raise ModelError(f"{path}: the model file cannot be read: {error.strerror}") from None
+    return sha.hexdigest()
+
+
+CPU_INFO = Path("/proc/cpuinfo")
+_CPU_FIELDS = ("model name", "Model", "CPU implementer", "CPU part")  # the latter are what arm64 has
+
+
+def cpu_name(info: Path = CPU_INFO) -> str:
+    """`x86_64 AMD EPYC`: machine and model, of the first core."""
+    found = _first_cpu(info)
+    return " ".join([platform.machine(), *(found[each] for each in _CPU_FIELDS if each in found)])
+
+
+def cpu_has_bf16(info: Path = CPU_INFO, machine: str = "") -> bool:
+    """Whether ONNX Runtime may use bfloat16 products here: on arm64 with FEAT_BF16 (`bf16` in Linux' Features)."""
+    machine = machine or platform.machine()
+    return machine in ("aarch64", "arm64") and "bf16" in _first_cpu(info).get("Features", "").split()
+
+
+def _first_cpu(info: Path) -> dict[str, str]:
+    """The first value of every key; nothing where there is no such file."""
+    found: dict[str, str] = {}
+    try:
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            found.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    return found
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HOG_MODEL = "builtin:hog"
+AUTO_MODEL = "auto"
+OWN_MODEL = "vedette-nano"  # the network that comes with Vedette, and what `auto` means
+MANIFEST = "models.toml"
+
+
+class ModelBundle(ConfigModel):
+    """One `[name]` of models.toml.
+
+    variants: the same network in other precisions, by the names of their bundles. accuracy: figures 0..1, more is
+    better, measured alike for all of them; loss_max: how much lower each may be for a variant to count as as accurate.
+    """
+
+    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+\.onnx$")]
+    url: Annotated[str, Field(pattern=r"^(https://|$)")] = ""  # "": it comes with Vedette
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    licence: str
+    labels: Literal["coco-80"] | tuple[str, ...]
+    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    input: tuple[int, int]
+    source: str = ""
+    precision: Precision = "fp32"
+    variants: dict[Precision, str] = {}
+    accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    loss_max: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model file on disk with what its bundle says of it; empty labels: the file must tell."""
+
+    path: Path
+    labels: tuple[str, ...] = ()
+    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    bf16: bool = False
+
+
+def model_folders() -> tuple[Path, ...]:
+    """Where models are looked for: $VEDETTE_MODELS, ./models, models/ of the repository, and what the wheel brought."""
+    named = os.environ.get("VEDETTE_MODELS")
+    places = [Path(named)] if named else []
+    places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models"]
+    return tuple(dict.fromkeys(place.resolve() for place in places))
+
+
+def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
+    """The file for `model` in `precision`. Raises ModelError that says where was looked and how to get it."""
+    places = model_folders() if places is None else places
+    if precision == "fp16":
+        raise ModelError(
+            f"{model}: ONNX Runtime runs a file in the precision it was exported in; "
+            "set detector.precision to auto and give an fp16 file"
+        )
+    if model.endswith(".onnx") or "/" in model:
+        if precision not in ("auto", "fp32"):
+            raise ModelError(f"{model}: detector.precision {precision} needs a model of models.toml that has it")
+        return _recognised(_file(model, places), places)
+    bundles = _bundles(places)
+    return _present(*_variant(model, precision, bundles, places), places)
+
+
+def accurate_precisions(model: str, places: tuple[Path, ...] | None = None) -> tuple[Precision, ...]:
+    """The precisions of `model` that may stand in for it on this machine: its own, then the variants whose every figure
+    is at most `loss_max` lower, whose file is here and which this CPU gains from. Only its own for a path to a file.
+    """
+    places = model_folders() if places is None else places
+    bundles = _bundles(places)
+    if model not in bundles:
+        return ()
+    own = bundles[model]
+    found = [own.precision]
+    for precision, name in own.variants.items():
+        other = bundles.get(name)
+        if other is None or _file_of(other, places) is None or not _as_accurate(own, other):
+            continue
+        if precision != "bf16" or cpu_has_bf16():
+            found.append(precision)
+    return tuple(found)
+
+
+def _as_accurate(own: ModelBundle, other: ModelBundle) -> bool:
+    """A figure that was not measured does not count as kept."""
+    kept = (other.accuracy.get(name, 0.0) >= value - own.loss_max - 1e-9 for name, value in own.accuracy.items())
+    return bool(own.accuracy) and all(kept)
+
+
+def _variant(
+    model: str, precision: Precision, bundles: dict[str, ModelBundle], places: tuple[Path, ...]
+) -> tuple[str, ModelBundle]:
+    if model not in bundles:
+        names = ", ".join((AUTO_MODEL, HOG_MODEL, *sorted(bundles)))
+        raise ModelError(
+            f"there is no model `{model}`: give a path to an .onnx file or one of {names} ({_looked(places)})"
+        )
+    own = bundles[model]
+    name = model if precision in ("auto", own.precision) else own.variants.get(precision, "")
+    if name not in bundles:
+        there_are = ", ".join(("auto", own.precision, *sorted(own.variants)))
+        raise ModelError(f"`{model}` does not come in {precision}: set detector.precision to one of {there_are}")
+    if bundles[name].precision == "bf16" and not cpu_has_bf16():
+        raise ModelError(
+            f"{cpu_name()} has no bfloat16 products (arm64 with FEAT_BF16 has): set detector.precision to auto"
+        )
+    return name, bundles[name]
+
+
+def _file_of(bundle: ModelBundle, places: tuple[Path, ...]) -> Path | None:
+    return next((place / bundle.file for place in places if (place / bundle.file).is_file()), None)
+
+
+def _present(model: str, bundle: ModelBundle, places: tuple[Path, ...]) -> ModelFile:
+    """Its file, checked."""
+    path = _file_of(bundle, places)
+    if path is None:
+        raise ModelError(
+            f"the model `{model}` is known but its file {bundle.file} is not here ({_looked(places)}); "
+            + _remedy(bundle, places[0] / bundle.file)
+        )
+    if sha256_of(path) != bundle.sha256:
+        raise ModelError(
+            f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); "
+            + _remedy(bundle, path)
+        )
+    return _model_file(path, bundle)
+
+
+def _remedy(bundle: ModelBundle, target: Path) -> str:
+    if not bundle.url:
+        return "it comes with Vedette: install it again"
+    return f"get it with: curl -fL --create-dirs -o {target} {bundle.url}"
+
+
+def _recognised(path: Path, places: tuple[Path, ...]) -> ModelFile:
+    """What is known of the file at `path`: its bundle's labels and head if some models.toml has its sha256."""
+    sha256 = sha256_of(path)
+    for bundle in _bundles(places).values():
+        if bundle.sha256 == sha256:
+            return _model_file(path, bundle)
+    return ModelFile(path)
+
+
+def _model_file(path: Path, bundle: ModelBundle) -> ModelFile:
+    labels = COCO_80 if bundle.labels == "coco-80" else bundle.labels
+    return ModelFile(path, labels, bundle.head, bundle.precision == "bf16")
+
+
+def _file(model: str, places: tuple[Path, ...]) -> Path:
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path
+    if "/" not in model:
+        for place in places:
+            if (place / model).is_file():
+                return place / model
+        raise ModelError(f"{model}: no such model file ({_looked((Path.cwd(), *places))})")
+    raise ModelError(f"{model}: no such model file")
+
+
+def _bundles(places: tuple[Path, ...]) -> dict[str, ModelBundle]:
+    """All bundles; where two folders name the same one, the first counts."""
+    bundles: dict[str, ModelBundle] = {}
+    for place in reversed(places):
+        bundles.update(_manifest(place / MANIFEST))
+    return bundles
+
+
+def _manifest(path: Path) -> dict[str, ModelBundle]:
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return {name: ModelBundle.model_validate(table) for name, table in tables.items()}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ModelError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _looked(places: tuple[Path, ...]) -> str:
+    return "looked in " + ", ".join(str(place) for place in dict.fromkeys(places))

@@ -1,0 +1,235 @@
+"""Runs any supported ONNX network on ONNX Runtime."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from appliance.detect import class_labels, heads
+from appliance.detect.letterbox import GREY, Letterbox
+from appliance.detect.model_files import sha256_of
+from appliance.detect.nms import filter_and_sort
+from appliance.errors import DetectorError, ModelError
+from appliance.types import Detections
+
+RUNTIME = f"onnxruntime {ort.__version__}"
+SIDE_DEFAULT = 640
+SIDE_MAX = 4096
+STEP = 32
+DTYPES: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+ORT_ERRORS = (
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.NoSuchFile,
+    ort_errors.NotImplemented,
+    ort_errors.RuntimeException,
+    ort_errors.EPFail,
+    RuntimeError,
+    ValueError,
+)
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInputs:
+    """What the network wants: the picture (name, dtype, side lengths) and perhaps its size as [[width, height]].
+
+    free: the file leaves both sides open; `width` and `height` are then the box that a whole picture is scaled into.
+    """
+
+    picture: str
+    dtype: type[np.floating[Any]]
+    width: int
+    height: int
+    sizes: str
+    free: bool = False
+
+
+class OnnxDetector:
+    """A network in an ONNX Runtime session, warmed up.
+
+    Owned by one thread at a time. Pictures are looked at one after the other: on a CPU a batch brings nothing
+    (platform figures in models/README.md), and one by one the answer does not depend on the neighbours.
+
+    Where the file leaves height and width open, each picture runs in the smallest input that holds it at its scale (see
+    Letterbox), in one session: shapes are few (multiples of 32), and ONNX Runtime plans memory once for each.
+
+    shape_step: any multiple of it is a side, and a look costs by its area; 0: the input is fixed. sheet: the (width,
+    height) of a fixed input that pictures are laid into without a change of proportions, or None.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        score_min: float = 0.1,
+        threads: int = 1,
+        device: Device = "cpu",
+        head: heads.HeadName = "auto",
+        label_names: tuple[str, ...] = (),
+        bf16: bool = False,
+    ) -> None:
+        """Load, try the network on a grey picture, choose the head. Raises ModelError.
+
+        bf16: products in bfloat16 where ONNX Runtime has them (see `cpu.multiplies_bf16`); elsewhere it does nothing.
+        """
+        self.warning = ""
+        self.name = f"{path.stem}@{sha256_of(path)[:8]}"
+        self._path = path
+        self._score_min = score_min
+        self._session = _open(path, threads, device, bf16)
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        self._inputs = _inputs(path, self._session, self._metadata)
+        size = (self._inputs.width, self._inputs.height)
+        self._head = self._choose(head, size)
+        self.shape_step = self._step(self._head, head)
+        self.sheet = size if self.shape_step == 0 and self._head.placing != "stretch" else None
+        self._heads: dict[tuple[int, int], heads.OutputHead] = {size: self._head}
+        self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
+        self._buffers = threading.local()
+        self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        """The size in which a whole picture of `width` x `height` is wanted; larger ones are scaled down here."""
+        return self._letterbox.picture_size(width, height)
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """One Detections per BGR uint8 (H, W, 3) picture, of any sizes. Raises DetectorError."""
+        return [self._look(picture) for picture in pictures]
+
+    def _look(self, picture: NDArray[np.uint8]) -> Detections:
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or picture.size == 0:
+            raise DetectorError(f"not a BGR uint8 picture: {picture.dtype} {list(picture.shape)}")
+        try:
+            outputs = self._run(self._tensor(self._letterbox.lay(picture)))
+        except ORT_ERRORS as error:
+            raise DetectorError(f"{self.name}: {_first_line(error)}") from None
+        found = self._head_at(self._letterbox.input_size(picture.shape[1], picture.shape[0])).decode(
+            outputs, self._score_min
+        )
+        shares = self._letterbox.to_shares(found.boxes, picture.shape[1], picture.shape[0])
+        result = filter_and_sort(Detections(shares, found.scores, found.class_ids), self._score_min)
+        if len(result) and not 0 <= result.class_ids.min() <= result.class_ids.max() < len(self.labels):
+            raise DetectorError(f"{self.name} answers with more than {len(self.labels)} classes; set detector.labels")
+        return result
+
+    def _tensor(self, laid: NDArray[np.uint8]) -> NDArray[Any]:
+        """BGR uint8 (H, W, 3) to (1, 3, H, W) in the network's order and range; 10 times as fast as blobFromImage.
+
+        Good until the next look in this thread: new memory for each costs as much as filling it.
+        """
+        height, width = laid.shape[:2]
+        buffer = getattr(self._buffers, "pixels", None)
+        if buffer is None or buffer.size < 3 * height * width:
+            buffer = self._buffers.pixels = np.empty(3 * height * width, self._inputs.dtype)
+        tensor: NDArray[Any] = buffer[: 3 * height * width].reshape(1, 3, height, width)
+        planes = cv2.split(laid)
+        for plane, source in enumerate(reversed(planes) if self._head.rgb else planes):
+            np.multiply(source, np.float32(self._head.scale), out=tensor[0, plane], casting="same_kind")
+        return tensor
+
+    def _run(self, tensor: NDArray[Any]) -> dict[str, heads.Array]:
+        feed: dict[str, NDArray[Any]] = {self._inputs.picture: tensor}
+        if self._inputs.sizes:
+            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
+        return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
+
+    def _head_at(self, size: tuple[int, int]) -> heads.OutputHead:
+        """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""
+        if size not in self._heads:
+            self._heads[size] = heads.resized_head(self._head, size)
+        return self._heads[size]
+
+    def _step(self, head: heads.OutputHead, wanted: heads.HeadName) -> int:
+        """32, or the network's own stride, if it takes another shape than its usual one and answers alike; else 0."""
+        if not self._inputs.free or head.placing == "stretch":
+            return 0
+        named = self._metadata.get("stride", "")
+        step = max(STEP, int(named) if named.isdigit() else 0)
+        try:
+            other = self._choose(wanted, (3 * step, 2 * step))
+        except ModelError:
+            return 0
+        return step if other.name == head.name and other.classes == head.classes else 0
+
+    def _choose(self, wanted: heads.HeadName, size: tuple[int, int]) -> heads.OutputHead:
+        shape = (1, 3, size[1], size[0])
+        try:
+            outputs = self._run(np.full(shape, GREY / 255, self._inputs.dtype))
+        except ORT_ERRORS as error:
+            raise ModelError(f"{self._path}: the network fails on a trial picture: {_first_line(error)}") from None
+        answer = heads.TrialOutput(size, outputs, self._inputs.sizes, self._metadata)
+        try:
+            return heads.choose_head(answer, wanted)
+        except heads.UnknownLayout as reason:
+            raise ModelError(
+                f"{self._path}: unknown output layout, {reason} (input {list(shape)}, outputs {answer.shapes()}; "
+                f"detector.head is {wanted}); known: {heads.KNOWN}"
+            ) from None
+
+
+def _open(path: Path, threads: int, device: Device, bf16: bool) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 4
+    # Spinning doubles the CPU time of a look when the machine is loaded.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if bf16:
+        options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1")
+    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
+    if device == "cuda" and provider not in ort.get_available_providers():
+        raise ModelError(
+            f"{path}: device cuda needs the package onnxruntime-gpu; this is onnxruntime {ort.__version__}"
+        )
+    try:
+        # Without enable_fallback=0 a CUDA that does not come up silently becomes a CPU session.
+        session = ort.InferenceSession(str(path), options, providers=[provider], enable_fallback=0)
+    except ORT_ERRORS as error:
+        what = "CUDA did not come up" if device == "cuda" else "not a usable ONNX file"
+        raise ModelError(f"{path}: {what}: {_first_line(error)}") from None
+    if session.get_providers()[0] != provider:
+        raise ModelError(f"{path}: device cuda was asked for, but CUDA did not come up (driver, CUDA libraries?)")
+    return session
+
+
+def _inputs(path: Path, session: ort.InferenceSession, metadata: Mapping[str, str]) -> NetworkInputs:
+    found = session.get_inputs()
+    pictures = [each for each in found if len(each.shape) == 4]
+    sizes = [each for each in found if len(each.shape) == 2 and each.type == "tensor(int64)" and each.shape[1] == 2]
+    seen = ", ".join(f"{each.name} {each.type} {each.shape}" for each in found) or "none"
+    if len(pictures) != 1 or len(pictures) + len(sizes) != len(found) or len(sizes) > 1:
+        raise ModelError(f"{path}: its inputs ({seen}) are not a picture [1, 3, height, width] and at most one [1, 2]")
+    picture = pictures[0]
+    if picture.shape[1] not in (3, "channels") or picture.type not in DTYPES:
+        raise ModelError(f"{path}: its input ({seen}) is not float [1, 3, height, width]")
+    height, width = (_side(path, value, metadata, index) for index, value in enumerate(picture.shape[2:]))
+    free = not any(isinstance(side, int) for side in picture.shape[2:])
+    return NetworkInputs(picture.name, DTYPES[picture.type], width, height, sizes[0].name if sizes else "", free)
+
+
+def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:
+    """A fixed side length, else the one Ultralytics wrote as `imgsz` ("[384, 640]"), else 640."""
+    if not isinstance(value, int):
+        named = [int(part) for part in metadata.get("imgsz", "").strip("[]() ").split(",") if part.strip().isdigit()]
+        value = named[index] if len(named) == 2 else SIDE_DEFAULT
+    if not 16 <= value <= SIDE_MAX:
+        raise ModelError(f"{path}: an input side of {value} pixels is not between 16 and {SIDE_MAX}")
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]

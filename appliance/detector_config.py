@@ -1,0 +1,23 @@
+"""Which detector model runs, and how: one section, the same in the site file and in the worker's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from appliance.yamlfile import ConfigModel
+
+Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
+
+
+class DetectorConfig(ConfigModel):
+    model: Annotated[str, Field(min_length=1)] = "auto"
+    backend: Literal["auto", "onnx"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
+    precision: Precision = "auto"
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    labels: Path | None = None
+    score_min: Annotated[float, Field(ge=0, le=1)] = 0.1

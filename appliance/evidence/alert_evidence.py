@@ -1,0 +1,224 @@
+"""Makes the still of an alert (its best view, replaced by a better one), its clip, and the box path beside the clip."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+from appliance.config import AlertsConfig as Rolls
+from appliance.errors import EvidenceError
+from appliance.evidence.recording_index import (
+    BOXES_WAIT_S,
+    ENDED_GRACE_S,
+    FRAMES_WAIT_S,
+    Outcome,
+    RecordingIndex,
+    RetryTracker,
+    disk_may_recover,
+)
+from appliance.media.atomic_file import write_file
+from appliance.media.clips import ClipFile, cut_clip
+from appliance.media.stills import CROP_SIDE_MAX, Still, crop, cut_still, encode_jpeg
+from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
+from appliance.store.evidence import EvidenceStore
+from appliance.store.paths import evidence_folder
+from appliance.store.rows import AlertRow, EvidenceKind, EvidenceRow
+from appliance.types import SCHEMA, BestView, TrackedObject
+
+logger = logging.getLogger(__name__)
+
+STILL_QUALITY = 90
+
+
+class AlertStillMaker:
+    """Makes stills. Owner: the evidence maker's thread."""
+
+    def __init__(self, evidence: EvidenceStore, root: Path, recording: RecordingIndex, patience: RetryTracker) -> None:
+        self._evidence = evidence
+        self._root = root
+        self._recording = recording
+        self._patience = patience
+
+    @staticmethod
+    def key(alert: AlertRow) -> str:
+        """Under which the patience with this alert's still is kept."""
+        return f"still {alert.id}"
+
+    def serve(self, alert: AlertRow) -> Outcome:
+        """Cut the still, or cut it again when the alert has a better view than the still shows. Raises StoreError."""
+        known = next((row for row in self._evidence.of(alert.id) if row.kind == "still"), None)
+        view = alert.best
+        if known is None or (known.state == "ready" and (view is None or view.box == known.box)):
+            return "nothing"
+        age_s = self._patience.age_s(self.key(alert))
+        if not self._patience.may_try(self.key(alert)):
+            return "nothing"
+        t = alert.t_start if view is None else view.t
+        coverage = self._recording.coverage(alert.camera, t)
+        problem = EvidenceError(self._recording.missing_reason(alert.camera))
+        if coverage == "ready":
+            try:
+                still = cut_still(self._recording.segments(alert.camera, t - 1, t + 1), t)
+                self._evidence.put(*self._pictures(alert, view, still))
+                return "made"
+            except EvidenceError as error:
+                self._patience.failed(self.key(alert))
+                problem = error
+        final = coverage == "never" and (alert.t_end is not None or self._recording.is_disabled(alert.camera))
+        due = final or age_s >= FRAMES_WAIT_S
+        if known.state != "waiting" or not due or disk_may_recover(problem, age_s):
+            return "nothing"
+        logger.warning("the still of alert %s is missing: %s", alert.id, problem)
+        self._evidence.put(EvidenceRow(alert=alert.id, kind="still", state="missing", reason=str(problem)))
+        return "missing"
+
+    def _pictures(self, alert: AlertRow, view: BestView | None, still: Still) -> list[EvidenceRow]:
+        data = encode_jpeg(still.image, quality=STILL_QUALITY)
+        rows = [self._write(alert, "still", still, view, data)]
+        if view is not None:
+            cropped = Still(still.t, crop(still.image, view.box))
+            rows.append(self._write(alert, "crop", cropped, None, encode_jpeg(cropped.image, side_max=CROP_SIDE_MAX)))
+        return rows
+
+    def _write(
+        self, alert: AlertRow, kind: EvidenceKind, still: Still, view: BestView | None, data: bytes
+    ) -> EvidenceRow:
+        path = f"{evidence_folder(alert.id)}/{kind}.jpg"
+        written = write_file(self._root / path, data)
+        return EvidenceRow(
+            alert=alert.id,
+            kind=kind,
+            state="ready",
+            path=path,
+            t_start=still.t,
+            t_end=still.t,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            width=still.size[0],
+            height=still.size[1],
+            box=None if view is None else view.box,
+            score=0.0 if view is None else view.score,
+        )
+
+
+CLIP_WAIT_S = 20.0  # beyond the post-roll
+
+
+class AlertClipMaker:
+    """Makes clips with their box paths. Owner: the evidence maker's thread."""
+
+    def __init__(
+        self,
+        evidence: EvidenceStore,
+        boxes: BoxStore,
+        root: Path,
+        rolls: Rolls,
+        recording: RecordingIndex,
+        patience: RetryTracker,
+    ) -> None:
+        self._evidence = evidence
+        self._boxes = boxes
+        self._root = root
+        self._rolls = rolls
+        self._recording = recording
+        self._patience = patience
+
+    @staticmethod
+    def key(alert: AlertRow) -> str:
+        """Under which the patience with this alert's clip is kept, from the alert's end on."""
+        return f"clip {alert.id}"
+
+    def serve(self, alert: AlertRow) -> Outcome:
+        """Cut the clip once the alert has ended and its post-roll is on disk, or will not come. Raises StoreError."""
+        if alert.t_end is None or alert.clip != "waiting":
+            return "nothing"
+        t0, t1 = alert.t_start - self._rolls.pre_roll_s, alert.t_end + self._rolls.post_roll_s
+        age_s = self._patience.age_s(self.key(alert))
+        due = self._is_due(alert.camera, age_s)
+        if not (due or self._is_there(alert.camera, t1, age_s)) or not self._patience.may_try(self.key(alert)):
+            return "nothing"
+        try:
+            self._evidence.put(*self._cut(alert, t0, t1))
+            return "made"
+        except EvidenceError as error:
+            self._patience.failed(self.key(alert))
+            if not due or disk_may_recover(error, age_s):
+                return "nothing"
+            return self._go_without(alert, t0, t1, str(error))
+
+    def _is_due(self, camera: str, age_s: float) -> bool:
+        if self._recording.is_disabled(camera) or age_s >= self._rolls.post_roll_s + CLIP_WAIT_S:
+            return True
+        return age_s >= ENDED_GRACE_S and self._recording.has_ended(camera)
+
+    def _is_there(self, camera: str, t1: float, age_s: float) -> bool:
+        if self._recording.covered_until(camera) < t1:
+            return False
+        newest = self._boxes.latest(camera)
+        return age_s >= BOXES_WAIT_S or (newest is not None and newest.t >= t1)
+
+    def _cut(self, alert: AlertRow, t0: float, t1: float) -> list[EvidenceRow]:
+        hold_t = alert.t_start if alert.best is None else alert.best.t
+        path = f"{evidence_folder(alert.id)}/clip.mp4"
+        clip = cut_clip(self._recording.segments(alert.camera, t0, t1), t0, t1, self._root / path, hold_t=hold_t)
+        return [_clip_row(alert, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
+
+    def _go_without(self, alert: AlertRow, t0: float, t1: float, reason: str) -> Outcome:
+        """No clip, and why; the box path is worth keeping all the same."""
+        if self._recording.is_disabled(alert.camera):
+            reason = self._recording.missing_reason(alert.camera)
+        logger.warning("the clip of alert %s is missing: %s", alert.id, reason)
+        try:
+            path = self._box_path(alert, t0, t1, (0, 0))
+        except EvidenceError as error:
+            path = EvidenceRow(alert=alert.id, kind="boxes", state="missing", reason=str(error))
+        self._evidence.put(EvidenceRow(alert=alert.id, kind="clip", state="missing", reason=reason), path)
+        return "missing"
+
+    def _box_path(self, alert: AlertRow, t0: float, t1: float, size: tuple[int, int]) -> EvidenceRow:
+        """Write boxes.json: what was seen in t0..t1, frozen, so that the boxes table may be thinned out."""
+        frames = [each for each in self._boxes.span(alert.camera, t0, t1) if each.looked]
+        path = f"{evidence_folder(alert.id)}/boxes.json"
+        content = {
+            "schema": SCHEMA,
+            "camera": alert.camera,
+            "t_start": t0,
+            "t_end": t1,
+            "size": size,
+            "frames": [{"t": each.t, "objects": [_known_fields(found) for found in each.objects]} for each in frames],
+        }
+        written = write_file(self._root / path, json.dumps(content, separators=(",", ":")).encode())
+        return EvidenceRow(
+            alert=alert.id,
+            kind="boxes",
+            state="ready",
+            path=path,
+            t_start=t0,
+            t_end=t1,
+            bytes=written.bytes,
+            sha256=written.sha256,
+            reason="" if len(frames) < SPAN_ROWS_MAX else f"it stops after {SPAN_ROWS_MAX} frames",
+        )
+
+
+def _clip_row(alert: AlertRow, path: str, clip: ClipFile) -> EvidenceRow:
+    return EvidenceRow(
+        alert=alert.id,
+        kind="clip",
+        state="ready",
+        path=path,
+        t_start=clip.t_start,
+        t_end=clip.t_end,
+        bytes=clip.written.bytes,
+        sha256=clip.written.sha256,
+        width=clip.size[0],
+        height=clip.size[1],
+        reason=clip.note,
+    )
+
+
+def _known_fields(found: TrackedObject) -> dict[str, object]:
+    """What is not known of the object from before is left out."""
+    return {key: value for key, value in asdict(found).items() if value is not None}

@@ -1,0 +1,201 @@
+"""A video file that behaves like a camera (paced, looping) or is read as fast as possible (replay)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import av
+
+from appliance.clock import Clock
+from appliance.errors import SourceError
+from appliance.ingest.timestamps import Timeline
+from appliance.media.source import MICROSECOND, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
+
+OPEN_S_MAX = 10.0
+READ_S_MAX = 10.0
+PACE_LAG_S_MAX = 2.0
+FRAME_S_DEFAULT = 0.04
+DAMAGED_READS_MAX = 100
+REORDER_PACKETS_MAX = 20
+
+
+def clip_path(url: str) -> Path:
+    """The path in `file:clip.mp4`, `file:/path/clip.mp4`, `file:///path/with%20space.mp4` or a plain path."""
+    if not url.startswith("file:"):
+        return Path(url)
+    rest = url.removeprefix("file:")
+    if rest.startswith("//"):
+        parts = urlsplit(url)
+        if parts.netloc not in {"", "localhost"}:
+            raise SourceError(f"{url} names a file on another computer; write file:/path")
+        rest = url.split("//", 1)[1].removeprefix(parts.netloc)
+    # A file that is really called so wins over what percent-encoding would make of its name.
+    return Path(rest) if Path(rest).exists() else Path(unquote(rest))
+
+
+class FileSource:
+    """Packets of one video file.
+
+    State: the open container, the time line, the pace. Owner: one thread. With a clock the packets come at the speed
+    of the recording, stamped from the time of `open()`, and a second `open()` goes on in time; without one (replay)
+    they come at once, stamped from 0. Bytes received are the sizes of the packets.
+    """
+
+    def __init__(self, camera: str, url: str, clock: Clock | None = None, stop: threading.Event | None = None) -> None:
+        self._name = f"camera {camera}" if clock else camera
+        self._path = clip_path(url)
+        self._clock = clock
+        self._stop = stop
+        self._timeline = Timeline()
+        self._container: av.container.InputContainer | None = None
+        self._info: StreamInfo | None = None
+        self._received = 0
+        self._begin = 0
+        self._pace_at = 0.0
+
+    @property
+    def jumps(self) -> int:
+        """How often the time stamps of the file made no sense and time was anchored anew."""
+        return self._timeline.jumps
+
+    def open(self) -> StreamInfo:
+        self.close()
+        _must_be_file(self._path, self._name)
+        try:
+            self._container = av.open(
+                str(self._path), timeout=(OPEN_S_MAX, READ_S_MAX), metadata_errors="ignore", options=_LOCAL_ONLY
+            )
+        except av.error.FFmpegError as error:
+            raise SourceError(
+                f"{self._name}: {self._path.name} is not a video that can be read ({_why(error)})"
+            ) from None
+        stream = self._container.streams.best("video")
+        if not isinstance(stream, av.VideoStream):
+            self.close()
+            raise SourceError(f"{self._name}: {self._path.name} holds no video")
+        self._info = describe_stream(stream, self._path.name)
+        self._set_pace(self._info)
+        return self._info
+
+    def packets(self) -> Iterator[VideoPacket]:
+        container, info = self._container, self._info
+        assert container is not None, "open() first"
+        assert info is not None
+        arriving = _read(container, info.stream, self._name)
+        head = list(itertools.islice(arriving, REORDER_PACKETS_MAX))
+        first = _first_shown(head, info.stream)
+        for packet in itertools.chain(head, arriving):
+            stamp = self._timeline.stamp_clip(
+                _microseconds(packet.pts, info.stream),
+                _microseconds(packet.dts, info.stream),
+                self._begin,
+                round(info.frame_s * SECOND_US),
+                first,
+            )
+            if self._wait(stamp.dts):
+                return
+            self._received += packet.size
+            packet.pts, packet.dts, packet.time_base = stamp.pts, stamp.dts, MICROSECOND
+            t = (stamp.dts if stamp.pts is None else stamp.pts) / SECOND_US
+            yield VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump)
+
+    def received(self) -> ReceivedBytes:
+        return ReceivedBytes(self._received, exact=False)
+
+    def close(self) -> None:
+        container, self._container = self._container, None
+        if container is not None:
+            container.close()
+
+    def _set_pace(self, info: StreamInfo) -> None:
+        last_us = self._timeline.last_us
+        self._timeline.restart()
+        if self._clock is None:
+            self._begin = 0
+            return
+        now = round(self._clock.now() * SECOND_US)
+        follows = last_us is not None and abs(now - last_us) < PACE_LAG_S_MAX * SECOND_US
+        self._begin = (last_us or 0) + round(info.frame_s * SECOND_US) if follows else now
+        self._pace_at = self._clock.monotonic() - (now - self._begin) / SECOND_US
+
+    def _wait(self, due_us: int) -> bool:
+        """Sleep until a packet is due; True when told to stop. A reader that fell far behind is not hurried."""
+        if self._clock is None:
+            return self._stop is not None and self._stop.is_set()
+        ahead_s = self._pace_at + (due_us - self._begin) / SECOND_US - self._clock.monotonic()
+        if ahead_s < -PACE_LAG_S_MAX:
+            self._pace_at -= ahead_s
+        return self._clock.sleep(max(0.0, ahead_s), self._stop)
+
+
+# A playlist or an image pattern may name other files or hosts; a clip is one file.
+_LOCAL_ONLY = {"protocol_whitelist": "file", "pattern_type": "none"}
+
+
+def _must_be_file(path: Path, name: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise SourceError(f"{name}: there is no file {path}") from None
+    except OSError as error:
+        raise SourceError(f"{name}: {path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise SourceError(f"{name}: {path} is not a file")
+    if not os.access(path, os.R_OK):
+        raise SourceError(f"{name}: {path} cannot be read: permission denied")
+
+
+def describe_stream(stream: av.VideoStream, label: str) -> StreamInfo:
+    """What a freshly opened PyAV stream is; sets it to decode in the calling thread only."""
+    context = stream.codec_context
+    rate = stream.average_rate or stream.guessed_rate
+    frame_s = float(1 / rate) if rate else FRAME_S_DEFAULT
+    stream.thread_type = "NONE"
+    return StreamInfo(
+        codec=stream.codec.canonical_name,
+        size=(context.width, context.height),
+        stream=stream,
+        label=label,
+        frame_s=frame_s if 0.001 <= frame_s <= 10 else FRAME_S_DEFAULT,
+    )
+
+
+def _read(
+    container: av.container.InputContainer, stream: av.VideoStream, name: str
+) -> Iterator[av.Packet[av.VideoStream]]:
+    """Packets until the end; places that cannot be read are skipped, as long as something follows."""
+    damaged = 0
+    while True:
+        try:
+            for packet in container.demux(stream):
+                if packet.size:
+                    damaged = 0
+                    yield packet
+            return
+        except av.error.FFmpegError as error:
+            damaged += 1
+            if damaged > DAMAGED_READS_MAX or isinstance(error, av.error.ExitError | av.error.OSError):
+                raise SourceError(f"{name}: the file cannot be read on ({_why(error)})") from None
+
+
+def _first_shown(head: list[av.Packet[av.VideoStream]], stream: av.VideoStream) -> int | None:
+    """The earliest stamp among the first packets that are meant to be seen (an edit list may hide some)."""
+    stamps = [us for packet in head if not packet.is_discard and (us := _microseconds(packet.pts, stream)) is not None]
+    near = [us for us in stamps if abs(us - stamps[0]) < SECOND_US]
+    return min(near, default=None)
+
+
+def _microseconds(stamp: int | None, stream: av.VideoStream) -> int | None:
+    base = stream.time_base
+    return round(stamp * base * SECOND_US) if stamp is not None and base else None
+
+
+def _why(error: av.error.FFmpegError) -> str:
+    text: str = error.strerror or type(error).__name__
+    return text[0].lower() + text[1:]

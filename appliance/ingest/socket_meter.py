@@ -1,0 +1,134 @@
+"""What a camera really sent: bytes as the kernel counted them on the socket that FFmpeg opened.
+
+FFmpeg does not report its socket, so the process's sockets are compared before and after an open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+
+from appliance.tcpinfo import tcp_bytes
+
+TURN_S_MAX = 2.0
+_NO_BYTES = bytes(4)
+
+
+class SocketMeter:
+    """Counts one connection. State: a duplicate of its socket, kept so that the number can be read at any time."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd` is duplicated; the caller keeps its own."""
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = socket.socket(fileno=os.dup(fd))
+        self._last = 0
+
+    def received(self) -> int:
+        """Bytes so far; stays at its last value after `close`."""
+        with self._lock:
+            if self._socket is not None:
+                counted = tcp_bytes(self._socket)
+                self._last = max(self._last, counted.received if counted else 0)
+            return self._last
+
+    def unread_bytes(self) -> int | None:
+        """Bytes that came and were not read yet; None where the system does not say."""
+        with self._lock:
+            if self._socket is None:
+                return None
+            try:
+                return int.from_bytes(fcntl.ioctl(self._socket, termios.FIONREAD, _NO_BYTES), sys.byteorder)
+            except OSError:
+                return None
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.received()
+        with self._lock:
+            held, self._socket = self._socket, None
+        if held is not None:
+            held.close()
+
+
+class SocketFinder:
+    """Finds the socket that a piece of code opens to an address. Shared by all cameras of a process.
+
+    State: one lock per address, and the local ends that were found (so that none is given to two).
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turns: dict[tuple[str, int], threading.Lock] = {}
+
+    @contextlib.contextmanager
+    def watching(self, address: tuple[str, int]) -> Iterator[NewSocket]:
+        """While the block runs, sockets to `address` (host, port) are watched; afterwards ask the result for the meter.
+
+        Waits its turn at most `TURN_S_MAX`; without a turn nothing is found, and bytes are counted otherwise.
+        """
+        with self._lock:
+            turn = self._turns.setdefault(address, threading.Lock())
+        mine = turn.acquire(timeout=TURN_S_MAX)
+        try:
+            yield NewSocket(_sockets_to(address[1]) if mine else None, address[1])
+        finally:
+            if mine:
+                turn.release()
+
+
+class NewSocket:
+    """What was opened since. `before` None: it was not our turn."""
+
+    def __init__(self, before: set[int] | None, port: int) -> None:
+        self._before = before
+        self._port = port
+
+    def meter(self) -> SocketMeter | None:
+        """A meter of the one new socket; None when there is none, or more than one. Call within the block."""
+        if self._before is None:
+            return None
+        new = _sockets_to(self._port) - self._before
+        if len(new) != 1:
+            return None
+        try:
+            meter = SocketMeter(_fd_of(new.pop()))
+        except (OSError, LookupError):
+            return None
+        if meter.received() == 0:
+            meter.close()
+            return None
+        return meter
+
+
+def _sockets_to(port: int) -> set[int]:
+    """Inodes of this process's TCP sockets that are connected to `port` somewhere."""
+    return {inode for inode, fd in _sockets() if _peer_port(fd) == port}
+
+
+def _sockets() -> Iterator[tuple[int, int]]:
+    """(inode, fd) of each open socket of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:["):
+                yield int(target[8:-1]), int(name)
+
+
+def _fd_of(inode: int) -> int:
+    return dict(_sockets())[inode]
+
+
+def _peer_port(fd: int) -> int | None:
+    try:
+        # By a duplicate: the descriptor may be closed by its owner at any moment.
+        with socket.socket(fileno=os.dup(fd)) as copy:
+            peer = copy.getpeername()
+    except OSError:
+        return None
+    return peer[1] if isinstance(peer, tuple) and len(peer) >= 2 else None

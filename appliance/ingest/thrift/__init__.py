@@ -1,1 +1,0 @@
-"""Decodes only what can matter: see docs/decode.md."""

@@ -1,0 +1,227 @@
+"""Turns the time stamps of a stream into camera time (UTC), once per packet: anchored by RTCP sender reports or
+arrival, steered against drift, re-anchored after a jump. Sources: RFC 3550 section 6.4.1.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from dataclasses import dataclass
+
+import av
+
+from appliance.media.source import SECOND_US
+
+ASK_EVERY_US = 1_000_000
+_BYTES = 8
+
+
+class SenderReports:
+    """State: the last account, and of which stamp it was. Owner: one connection.
+
+    Reports come every few seconds, and between two the stream's own stamps count on. So a packet is asked once in
+    ASK_EVERY_US: that costs as much as all other stamping. `asked` counts.
+    """
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._known: tuple[int, int | None] | None = None
+
+    def begin(self) -> None:
+        """A new connection."""
+        self._known = None
+
+    def utc_us(self, packet: av.Packet[av.VideoStream], pts_us: int | None) -> int | None:
+        """UTC of the picture in microseconds, if there were any reports. pts_us: its stamp, in microseconds."""
+        if pts_us is None:
+            return self._ask(packet)
+        if self._known is None or not 0 <= pts_us - self._known[0] < ASK_EVERY_US:
+            self._known = pts_us, self._ask(packet)
+        at, utc = self._known
+        return None if utc is None else utc + pts_us - at
+
+    def _ask(self, packet: av.Packet[av.VideoStream]) -> int | None:
+        """What libavformat has attached (AV_PKT_DATA_PRFT)."""
+        self.asked += 1
+        if not packet.has_sidedata("prft"):
+            return None
+        data = bytes(packet.get_sidedata("prft"))
+        return struct.unpack_from("<q" if sys.byteorder == "little" else ">q", data)[0] if len(data) >= _BYTES else None
+
+
+JUMP_BACK_US = SECOND_US // 2
+JUMP_AHEAD_US = 2 * SECOND_US
+HOLE_US_MAX = 30 * SECOND_US
+REORDER_US_MAX = 5 * SECOND_US
+REPORT_BEHIND_US_MAX = 60 * SECOND_US  # a server may begin with a cached group of pictures, that much in the past
+REPORT_AHEAD_US_MAX = 2 * SECOND_US  # no picture arrives before it was taken: the sender's clock is wrong
+DTS_STEP_US = 1000
+_SAME_REPORT_US = SECOND_US // 4
+_WINDOW_US = 10 * SECOND_US
+_FAR_US = SECOND_US // 2
+_STEER = 200
+_STEER_FAR = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CameraStamp:
+    """Camera time of one packet in microseconds. `pts` None: the packet had no stamp and its order is unknown."""
+
+    pts: int | None
+    dts: int
+    jump: bool
+
+
+class Timeline:
+    """State: the anchor (camera time minus stream time) and the last packet. Owner: one source.
+
+    Invariant: `dts` of the stamps rises strictly between two calls of `restart`, whatever the stream says.
+    """
+
+    def __init__(self) -> None:
+        self.jumps = 0
+        self._offset: int | None = None
+        self._last_in: int | None = None
+        self._last_out: int | None = None
+        self._last_arrival = 0
+        self._begun = False
+        self._assumed = False
+        self._drift = _Drift()
+        self._reported: int | None = None
+        self._outdated: int | None = None
+
+    def restart(self) -> None:
+        """A new connection, or a clip from its beginning: the next packet sets the anchor, maybe in the past."""
+        self._offset = None
+        self._last_out = None
+        self._last_in = None
+        self._begun = False
+        self._assumed = False
+        self._drift = _Drift()
+        self._reported = self._outdated = None
+
+    @property
+    def last_us(self) -> int | None:
+        """Camera time of the last packet (dts), None before the first."""
+        return self._last_out
+
+    def stamp_live(self, pts: int | None, dts: int | None, arrival: int, report: int | None = None) -> CameraStamp:
+        """Stamp a packet of a camera. All in microseconds; `report`: UTC of this picture as the sender claims.
+
+        libavformat counts from the first RTP stamp, but leaves the stamp off the first packet: it is taken to be 0.
+        """
+        if self._assumed and pts is not None and abs(pts) > JUMP_AHEAD_US:
+            last = self._last_out
+            self.restart()
+            self._last_out = last
+        elif pts is None and not self._begun:
+            pts, self._assumed = 0, True
+        else:
+            self._assumed = False
+        unordered = pts is not None and dts is None
+        pts, order = _agree(pts, dts)
+        if pts is None or order is None:
+            self._last_arrival = arrival
+            dts_out = self._rise(arrival)
+            return CameraStamp(dts_out, dts_out, False)
+        jump = self._jumped(order, max(0, arrival - self._last_arrival) + JUMP_AHEAD_US)
+        if jump:
+            self._outdated = self._reported
+        believed = self._believed(report, pts, arrival)
+        if self._offset is None or jump:
+            anchor = arrival if believed is None else believed
+            if jump and self._last_out is not None:
+                anchor = max(anchor, self._last_out + pts - order + 1)
+            self._offset = anchor - pts
+            self._drift = _Drift()
+        else:
+            passed = order - (self._last_in if self._last_in is not None else order)
+            self._offset += self._drift.correction(arrival - pts - self._offset, believed, pts + self._offset, passed)
+        self._last_in, self._last_arrival = order, arrival
+        decode = order + self._offset
+        if unordered and self._last_out is not None:
+            # The first packets of a stream with B-frames: libavformat does not know the order yet; stay before pts.
+            decode = min(decode, self._last_out + DTS_STEP_US)
+        return CameraStamp(pts + self._offset, self._rise(decode), jump)
+
+    def stamp_clip(
+        self, pts: int | None, dts: int | None, begin: int, frame: int, first: int | None = None
+    ) -> CameraStamp:
+        """Stamp a packet of a file. `begin`: camera time of the first picture; `frame`: the usual time between two;
+        `first`: the stamp of the first picture, where the file says so (pictures before it are not shown)."""
+        stamped = pts is not None
+        pts, order = _agree(pts, dts)
+        if pts is None or order is None:
+            return CameraStamp(None, self._rise((self._last_out or 0) + frame if self._begun else begin), False)
+        jump = self._jumped(order, HOLE_US_MAX)
+        if self._offset is None:
+            self._offset = begin - (pts if first is None or abs(first - pts) > REORDER_US_MAX else first)
+        elif jump:
+            self._offset = (self._last_out or 0) + frame - order
+        self._last_in = order
+        return CameraStamp(pts + self._offset if stamped else None, self._rise(order + self._offset), jump)
+
+    def _jumped(self, order: int, ahead_max: int) -> bool:
+        if self._last_in is None or self._offset is None:
+            return False
+        step = order - self._last_in
+        jump = step < -JUMP_BACK_US or step > ahead_max
+        self.jumps += jump
+        return jump
+
+    def _believed(self, report: int | None, pts: int, arrival: int) -> int | None:
+        """What the sender says of this picture, if it can be true. After a jump of its stamps the receiver goes on
+        reckoning with the report from before, until the next one comes."""
+        self._reported = None
+        if report is None or not -REPORT_BEHIND_US_MAX < report - arrival < REPORT_AHEAD_US_MAX:
+            return None
+        if self._outdated is not None and abs(report - pts - self._outdated) < _SAME_REPORT_US:
+            return None
+        self._reported, self._outdated = report - pts, None
+        return report
+
+    def _rise(self, dts: int) -> int:
+        if self._last_out is not None and dts <= self._last_out:
+            dts = self._last_out + 1
+        self._last_out = dts
+        self._begun = True
+        return dts
+
+
+class _Drift:
+    """How far the anchor is off, and how much of that to mend now. State: the window being watched."""
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+        self._watched = 0
+        self._owed = 0
+
+    def correction(self, late: int, report: int | None, mapped: int, passed: int) -> int:
+        """Microseconds to add to the anchor. `late`: arrival minus camera time; `passed`: stream time since last."""
+        if report is not None:
+            self._owed = report - mapped
+        else:
+            self._watch(late, passed)
+        pace = _STEER_FAR if abs(self._owed) > _FAR_US else _STEER
+        step_max = max(0, passed) // pace
+        step = max(-step_max, min(step_max, self._owed))
+        self._owed -= step
+        return step
+
+    def _watch(self, late: int, passed: int) -> None:
+        # Waiting in buffers only ever makes a packet late: the earliest of a window tells where the anchor belongs.
+        self._least = late if self._least is None else min(self._least, late)
+        self._watched += max(0, passed)
+        if self._watched >= _WINDOW_US or late < -_FAR_US:
+            self._owed, self._least, self._watched = self._least, None, 0
+
+
+def _agree(pts: int | None, dts: int | None) -> tuple[int | None, int | None]:
+    """(pts, what orders the packets): dts where it is sane, pts where only that is there."""
+    if pts is None:
+        return (dts, dts) if dts is not None else (None, None)
+    if dts is None:
+        return pts, pts
+    if not 0 <= pts - dts <= REORDER_US_MAX:
+        return (dts, dts) if pts < dts - REORDER_US_MAX or pts > dts + REORDER_US_MAX else (pts, min(pts, dts))
+    return pts, dts

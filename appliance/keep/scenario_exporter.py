@@ -1,0 +1,236 @@
+"""Keeps a reviewed alert as a scenario: its footage, the camera's section, and what must and must not be reported in
+it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from appliance.clock import Clock
+from appliance.config import AlertsConfig, CameraConfig, SiteConfig
+from appliance.errors import EvidenceError, PreconditionError, UsageError
+from appliance.keep.alert_footage import camera_as_armed, clip_window, cut_alert_clip, lead_s
+from appliance.keep.scenario_file import (
+    TOLERANCE_S,
+    EventStanding,
+    KeptTruth,
+    KnownEvent,
+    ReviewedAs,
+    ScenarioContent,
+    derive_truth,
+    scenario_text,
+)
+from appliance.keep.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
+from appliance.media.atomic_file import DiskWriteError, write_file
+from appliance.media.clips import ClipFile
+from appliance.pipeline import Pipeline
+from appliance.store.archive import StorageArchive
+from appliance.store.paths import SCENARIOS
+from appliance.store.rows import AlertDetail
+from appliance.types import Event, FrameBoxes, Review, StreamHeader
+
+INITIAL_S = 1.0
+
+
+def initial_events(
+    name: str, camera: CameraConfig, alerts: AlertsConfig, looks: Sequence[FrameBoxes], size: tuple[int, int]
+) -> list[Event]:
+    """The events that the camera's rules make of `looks` (oldest first, from the clip's beginning on), of those tracks
+    that are in its first second. size: of the picture. Times are those of the looks."""
+    if not looks:
+        return []
+    there = {found.track for look in looks if look.t <= looks[0].t + INITIAL_S for found in look.objects}
+    pipeline = Pipeline(name, camera, alerts)
+    pipeline.feed(StreamHeader(camera=name, clip="", model="", size=size, run="kept"))
+    found = [event for look in looks for event in pipeline.feed(look).events]
+    return [event for event in found if event.track in there]
+
+
+ROLL_WAIT_S = 2.0  # the recorder flushes once a second
+ROLL_S_MAX = 60.0
+REVIEWED_AS: dict[Review, ReviewedAs] = {"reviewed": "right", "false_alarm": "false"}
+_REVIEW_TEXTS = {"right": "right", "false": "a false alarm"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepOptions:
+    """How an alert is to be kept. name "": by camera and time; truth None: as it was reviewed.
+
+    complete: the reviewer has seen the whole clip and says that nothing else in it should be reported.
+    """
+
+    name: str = ""
+    note: str = ""
+    truth: ReviewedAs | None = None
+    complete: bool = False
+
+
+class ScenarioExporter:
+    """Owner of the folder of kept scenarios; one alert is kept at a time. Any thread may call.
+
+    Reads the store and the recording, writes only below its own folder. It leaves storage.disk_free_min_mb free.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: SiteConfig,
+        clock: Clock,
+        folder: Path | None = None,
+        free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+    ) -> None:
+        """root: the storage folder; folder: where scenarios go, if not `scenarios` in it."""
+        self.store = ScenarioStore(folder or root / SCENARIOS, clock)
+        self._archive = StorageArchive(root)
+        self._config = config
+        self._clock = clock
+        self._free_bytes = free_bytes
+        self._lock = threading.Lock()
+
+    def find(self, alert_id: str) -> StoredScenario | None:
+        """The scenario that was kept of an alert, the newest if there are several."""
+        return next((each for each in self.store.all() if each.card and each.card.alert == alert_id), None)
+
+    def keep(self, alert_id: str, options: KeepOptions) -> StoredScenario:
+        """Write the scenario. Raises UsageError (NotYet: something has to be done first), EvidenceError (the footage
+        is gone), DiskRefused and StoreError; nothing is left then."""
+        with self._lock:
+            return self._keep(alert_id, options)
+
+    def _keep(self, alert_id: str, wish: KeepOptions) -> StoredScenario:
+        detail = self._archive.alert(alert_id)
+        if detail is None:
+            raise UsageError(f"there is no alert {alert_id}: its id stands on its page, and in /api/v1/alerts")
+        word = _word(detail, wish)
+        name = self._name(detail, wish)
+        camera = self._camera(detail)
+        window = clip_window(detail, camera, self._config.alerts)
+        self._must_be_over(detail, window.t1)
+        if len(wish.note) > NOTE_LENGTH_MAX:
+            raise UsageError(f"the note has {len(wish.note)} characters; at most {NOTE_LENGTH_MAX}")
+        self._must_have_room(detail, window.t0, window.t1)
+        with self.store.placing(name) as folder:
+            clip = cut_alert_clip(self._archive, detail, window, folder / f"{name}.mp4")
+            truth = self._truth(detail, camera, clip, word, complete=wish.complete)
+            said = ScenarioContent(
+                name=name, note=wish.note, clip=f"{name}.mp4", alert=alert_id, word=word, begin=clip.t_start,
+                end=clip.t_end, lacks=clip.note, camera_name=detail.alert.camera, camera=camera,
+                alerts=self._config.alerts, detector=self._config.detector, truth=truth, complete=wish.complete,
+            )  # fmt: skip
+            write_file(folder / f"{name}.scenario.yaml", scenario_text(said).encode())
+            write_file(folder / CARD, self._card(said).model_dump_json(indent=2).encode())
+        found = next((each for each in self.store.all() if each.name == name), None)
+        if found is None:
+            raise EvidenceError(f"the scenario {name} was deleted while it was being kept")
+        return found
+
+    def _name(self, detail: AlertDetail, wish: KeepOptions) -> str:
+        """The name that was asked for, or one made of camera and time. Raises UsageError when it cannot be."""
+        if wish.name:
+            self.store.must_be_free(wish.name)
+            return wish.name
+        before = self.find(detail.alert.id)
+        if before is not None:
+            raise PreconditionError(f"this alert is kept as `{before.name}` already: delete that, or give another name")
+        begin = datetime.fromtimestamp(detail.alert.t_start, tz=timezone.utc)
+        name = f"{detail.alert.camera}-{begin:%Y%m%d-%H%M%S}"
+        self.store.must_be_free(name)
+        return name
+
+    def _camera(self, detail: AlertDetail) -> CameraConfig:
+        camera = self._config.cameras.get(detail.alert.camera)
+        if camera is None:
+            raise PreconditionError(
+                f"the site file has no camera {detail.alert.camera} any more: keep the alert with the file of that time"
+            )
+        return camera_as_armed(detail.alert.camera, camera, detail.events, detail.alert.t_start)
+
+    def _must_be_over(self, detail: AlertDetail, t1: float) -> None:
+        if detail.alert.t_end is None:
+            raise PreconditionError("the alert still lasts: keep it when it is over")
+        if not detail.events:
+            raise PreconditionError(
+                "nothing is known any more of what this alert reported, so there is nothing to prove"
+            )
+        wait_s = t1 + ROLL_WAIT_S - self._clock.now()
+        if 0 < wait_s < ROLL_S_MAX + ROLL_WAIT_S:  # beyond, the camera's clock is wrong
+            raise PreconditionError(
+                f"the last seconds of the clip are still being recorded: try again in {wait_s:.0f} s"
+            )
+
+    def _must_have_room(self, detail: AlertDetail, t0: float, t1: float) -> None:
+        needed = sum(row.bytes for row in self._archive.segments(detail.alert.camera, t0, t1))
+        place = next(each for each in (self.store.folder, *self.store.folder.parents) if each.exists())
+        spare = self._free_bytes(place) - self._config.storage.disk_free_min_mb * 1e6
+        if needed > spare:
+            raise DiskWriteError(
+                f"the clip needs up to {needed / 1e6:.0f} MB, and the disk must keep "
+                f"{self._config.storage.disk_free_min_mb:.0f} MB free (storage.disk_free_min_mb): make room first"
+            )
+
+    def _truth(
+        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, word: ReviewedAs, *, complete: bool
+    ) -> KeptTruth:
+        alert = detail.alert
+        seen = [KnownEvent(event, word, lead_s(camera, event), alert.t_end or 0.0) for event in detail.events]
+        for told in self._archive.events(alert.camera, clip.t_start, clip.t_end):
+            if told.alert == alert.id or not _still_known(camera, told.event):
+                continue
+            said = _reviewed_as(told.review)
+            if said is not None:
+                seen.append(KnownEvent(told.event, said, lead_s(camera, told.event)))
+                continue
+            if told.alert is not None and complete:
+                raise PreconditionError(
+                    f"alert {told.alert} of this camera is in the same clip and nobody has reviewed it: review it "
+                    "first, or do not say that the clip is complete"
+                )
+            known: EventStanding = "open" if told.alert is not None else "held back"
+            seen.append(KnownEvent(told.event, known))
+        return derive_truth([*seen, *self._there_already(detail, camera, clip, seen)], (clip.t_start, clip.t_end))
+
+    def _there_already(
+        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, seen: list[KnownEvent]
+    ) -> list[KnownEvent]:
+        looks = self._archive.examined_frames(detail.alert.camera, clip.t_start, clip.t_end, detail.alert.run)
+        events = initial_events(detail.alert.camera, camera, self._config.alerts, looks, clip.size)
+        return [
+            KnownEvent(event, "there already") for event in events if not any(_same(event, each.event) for each in seen)
+        ]
+
+    def _card(self, said: ScenarioContent) -> ScenarioCard:
+        must = sum(not entry.optional for entry in said.truth.expect)
+        return ScenarioCard(
+            name=said.name, alert=said.alert, camera=said.camera_name, truth=said.word,
+            complete=said.complete, note=said.note, kept_t=self._clock.now(), t_start=said.begin, t_end=said.end,
+            expect=must, never=len(said.truth.never), lacks=said.lacks,
+        )  # fmt: skip
+
+
+def _word(detail: AlertDetail, wish: KeepOptions) -> ReviewedAs:
+    reviewed = _reviewed_as(detail.alert.review)
+    if reviewed is None and wish.truth is None:
+        raise PreconditionError(
+            "nobody has reviewed this alert, so its truth is not known: mark it reviewed or as a false alarm first "
+            "(on the command line: --as right, or --as false)"
+        )
+    if reviewed is not None and wish.truth not in (None, reviewed):
+        raise PreconditionError(f"this alert was reviewed as {_REVIEW_TEXTS[reviewed]}: take that review back first")
+    return wish.truth or reviewed or "right"
+
+
+def _reviewed_as(review: Review | None) -> ReviewedAs | None:
+    return None if review is None else REVIEWED_AS.get(review)
+
+
+def _still_known(camera: CameraConfig, event: Event) -> bool:
+    return any(rule.name == event.rule and event.label in rule.labels for rule in camera.rules)
+
+
+def _same(event: Event, other: Event) -> bool:
+    return (event.rule, event.track) == (other.rule, other.track) and abs(event.t - other.t) <= TOLERANCE_S

@@ -1,0 +1,175 @@
+"""The folder of kept scenarios: each appears whole or not at all, and goes only when a person deletes it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from appliance.clock import Clock
+from appliance.errors import PreconditionError, UsageError
+from appliance.keep.scenario_file import ReviewedAs
+from appliance.media.atomic_file import DiskWriteError
+
+NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+NOTE_LENGTH_MAX = 500
+KEPT_MAX = 500
+FILES_MAX = 100
+CARD = "kept.json"
+_CARD_BYTES_MAX = 64 * 1024
+_PART = ".part"
+_PART_S_MAX = 3600.0
+
+
+class ScenarioCard(BaseModel):
+    """What a kept scenario is, as `kept.json` in its folder says. Times are UTC seconds.
+
+    truth: what the reviewer said of the alert; complete: that nothing else happened; expect, never: how many entries;
+    lacks: what the clip lacks against what was wanted, in words.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1] = 1
+    name: str
+    alert: str
+    camera: str
+    truth: ReviewedAs
+    complete: bool
+    note: str
+    kept_t: float
+    t_start: float
+    t_end: float
+    expect: int
+    never: int
+    lacks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredScenario:
+    """One folder with a scenario. kept None: somebody else put it there."""
+
+    name: str
+    folder: Path
+    bytes: int
+    card: ScenarioCard | None
+
+
+class ScenarioStore:
+    """The scenarios in one folder. Holds no state but the folder's path.
+
+    Invariant: a folder under its own name is whole and on disk; what is being written or deleted has a hidden name.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self._clock = clock
+
+    def all(self) -> list[StoredScenario]:
+        """The newest first; at most KEPT_MAX, and those that Vedette did not keep last."""
+        try:
+            folders = sorted(each for each in self.folder.iterdir() if not each.name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [shelved for each in folders if (shelved := _stored(each)) is not None]
+        return sorted(found, key=lambda each: -each.card.kept_t if each.card else 0.0)[:KEPT_MAX]
+
+    def must_be_free(self, name: str) -> None:
+        """Raises UsageError when it is no name, NotYet when it is taken or there are too many."""
+        if not re.match(NAME, name) or name.endswith("\n"):
+            raise UsageError(
+                f"`{name}` is no name for a scenario: use small letters, digits, - and _, at most 64, "
+                "a letter or digit first"
+            )
+        if os.path.lexists(self.folder / name):
+            raise PreconditionError(
+                f"there is a scenario `{name}` in {self.folder} already: choose another name, or delete it"
+            )
+        if len(self.all()) >= KEPT_MAX:
+            raise PreconditionError(f"{KEPT_MAX} scenarios are kept in {self.folder}: delete those that are not needed")
+
+    @contextlib.contextmanager
+    def placing(self, name: str) -> Iterator[Path]:
+        """A hidden folder to fill; on the way out it is flushed to disk and gets its name. Its files are flushed by
+        who writes them. Raises DiskRefused, and what `must_be_free` raises; nothing is left then."""
+        self.must_be_free(name)
+        part = self.folder / f".{name}.{secrets.token_hex(4)}{_PART}"
+        try:
+            with _translated(name):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.sweep()
+                part.mkdir()
+            yield part
+            with _translated(name):
+                _sync(part)
+                part.rename(self.folder / name)
+                _sync(self.folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def delete(self, name: str) -> bool:
+        """Delete what was kept; False when there is nothing of that name. Raises NotYet, DiskRefused."""
+        shelved = next((each for each in self.all() if each.name == name), None)
+        if shelved is None:
+            return False
+        if shelved.card is None:
+            raise PreconditionError(f"{shelved.folder} was not kept by Vedette: delete it by hand")
+        self.sweep()
+        part = self.folder / f".{name}.{secrets.token_hex(4)}{_PART}"
+        with _translated(name):
+            shelved.folder.rename(part)
+            _sync(self.folder)
+            shutil.rmtree(part)
+        return True
+
+    def sweep(self) -> None:
+        """Remove what a kill left half done, once it is old enough to be nobody's work."""
+        for part in self.folder.glob(f".*{_PART}"):
+            with contextlib.suppress(OSError):
+                if self._clock.now() - part.lstat().st_mtime > _PART_S_MAX and not part.is_symlink():
+                    shutil.rmtree(part)
+
+
+def _stored(folder: Path) -> StoredScenario | None:
+    if folder.is_symlink() or not folder.is_dir() or not any(folder.glob("*.scenario.yaml")):
+        return None
+    files = [each for each, _ in zip(folder.rglob("*"), range(FILES_MAX), strict=False) if each.is_file()]
+    return StoredScenario(folder.name, folder, sum(each.lstat().st_size for each in files), _read_card(folder / CARD))
+
+
+def _read_card(card: Path) -> ScenarioCard | None:
+    try:
+        if card.stat().st_size > _CARD_BYTES_MAX:
+            return None
+        return ScenarioCard.model_validate_json(card.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+@contextlib.contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise PreconditionError(
+                f"there is a scenario `{name}` already: choose another name, or delete it"
+            ) from None
+        raise DiskWriteError(f"the scenario {name} cannot be written: {error.strerror}") from None
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,260 @@
+"""Presents the curves: tables and sentences for the terminal, and one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import floor, log10
+
+from appliance.lab.curve.curve_report import BaselineComparison, CurvePanel, CurveReport, RecallCurve
+from appliance.lab.curve.ranking import Lead
+from appliance.lab.replay.replay_report import format_time
+from appliance.lab.scenario.event_metrics import Estimate
+from appliance.lab.scenario.plot_page import Plot, PlotAxis, PlotMark, PlotSeries, ReportSection, ReportTable, plot_page
+
+STRATEGY_LABELS = {"random": "random (mean)"}
+
+
+def format_share(share: float) -> str:
+    """`0.3 %`, `0.51 %`, `557 %`."""
+    return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def format_recall(figure: Estimate) -> str:
+    """`0.93 (0.81-1.00)`"""
+    if figure.value is None:
+        return "–"
+    return f"{figure.value:.2f} ({figure.low or 0:.2f}-{1.0 if figure.high is None else figure.high:.2f})"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes with the unit in which people read them."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def sent_table(report: CurveReport) -> ReportTable:
+    """Recall at each budget, the least budget with the goal, and what sending all of it comes to."""
+    curves = [curve for curve in report.sent.curves if not curve.whole]
+    rows = [
+        (format_share(budget), *(format_recall(curve.at[place]) for curve in curves))
+        for place, budget in enumerate(report.sent.budgets)
+    ]
+    rows.append((f"{report.goal:g} from", *(_smallest(curve, format_share) for curve in curves)))
+    rows.append(("all it has", *(_spent(curve, format_share) for curve in curves)))
+    head = ("of the camera bytes", *(STRATEGY_LABELS.get(curve.name, curve.name) for curve in curves))
+    return ReportTable(head, tuple(rows))
+
+
+def wholes_sentence(report: CurveReport) -> str:
+    """What sends all or nothing."""
+    told = [f"{curve.name}: recall {_spent(curve, format_share)}" for curve in report.sent.curves if curve.whole]
+    return "; ".join(told)
+
+
+def _spent(curve: RecallCurve, said: Callable[[float], str]) -> str:
+    return f"{curve.reached:.2f} at {said(curve.spent)}"
+
+
+def _smallest(curve: RecallCurve, said: Callable[[float], str]) -> str:
+    figure = curve.smallest
+    if figure.value is None:
+        return "never"
+    if curve.whole:
+        return said(figure.value)
+    return (
+        f"{said(figure.value)} ({said(figure.low or 0.0)} to {'never' if figure.high is None else said(figure.high)})"
+    )
+
+
+def _load(things: float) -> str:
+    return f"{things:.0f}" if things >= 10 else f"{things:.1f}"
+
+
+def seen_table(report: CurveReport) -> ReportTable:
+    """What somebody has to look at in an hour of one camera."""
+    (every,) = report.seen.budgets
+    head = ("to look at per camera-hour", f"recall at {_load(every)}", f"{report.goal:g} from", "all it has")
+    rows = [
+        (
+            STRATEGY_LABELS.get(curve.name, curve.name),
+            "–" if curve.whole and every < curve.spent else format_recall(curve.at[0]),
+            _smallest(curve, _load),
+            _spent(curve, _load),
+        )
+        for curve in report.seen.curves
+    ]
+    return ReportTable(head, tuple(rows))
+
+
+def footage_table(report: CurveReport) -> ReportTable:
+    """What each camera contributes."""
+    head = ("scenario", "camera", "footage", "bytes", "incidents", "alerts", "of them false", "asked", "bytes asked")
+    rows = [
+        (
+            film.scenario,
+            film.camera,
+            format_time(film.seconds),
+            format_bytes(film.bytes),
+            str(film.incidents),
+            str(film.alerts),
+            str(film.false_alerts),
+            str(film.asked),
+            format_bytes(film.asked_bytes),
+        )
+        for film in report.films
+    ]
+    return ReportTable(head, tuple(rows))
+
+
+def bar_sentence(report: CurveReport) -> str:
+    """The bar, met or missed, in one sentence."""
+    router = report.sent.curves[0]
+    whose = f"{report.goal:g} of {format_count(report.incidents, 'labelled incident')}"
+    smallest = router.smallest.value
+    said = f"the router never finds {whose}"
+    if smallest is not None:
+        said = f"the router finds {whose} from {format_share(smallest)} of the camera bytes"
+    said += f" (bar: {format_share(report.bar)})"
+    behind = [each.baseline for each in report.comparisons if each.baseline_ahead]
+    if behind:
+        said += f", and {' and '.join(behind)} {'are' if behind[1:] else 'is'} ahead of it at some budgets"
+    at_bar = router.at[report.sent.budgets.index(report.bar)]
+    said += f"; at {format_share(report.bar)} it finds {format_recall(at_bar)}"
+    return f"bar {'met' if report.bar_met else 'missed'}: {said}"
+
+
+def comparison_sentence(report: CurveReport, comparison: BaselineComparison) -> str:
+    """Who is ahead where, and at which of the report's budgets that shows."""
+    name, ahead = comparison.baseline, comparison.baseline_ahead
+    router = f"the router is ahead {_spans(comparison.router_ahead)}" if comparison.router_ahead else "nowhere behind"
+    if not ahead:
+        return f"{name}: never ahead of the router; {router}"
+    shown = [format_share(budget) for budget in report.sent.budgets if any(lead.holds(budget) for lead in ahead)]
+    where = f"in the table at {', '.join(shown)}" if shown else "at no budget of the table"
+    return f"{name}: AHEAD of the router {_spans(ahead)}, {where}; {router}"
+
+
+def _spans(leads: Sequence[Lead]) -> str:
+    """`from 0.3 % to 2.1 % (by up to 0.25)`; of many the three widest are told, and how many more there are."""
+    told = sorted(sorted(leads, key=lambda lead: lead.start - lead.end)[:3], key=lambda lead: lead.start)
+    words = [f"from {format_share(lead.start)} to {format_share(lead.end)} (by up to {lead.by:.2f})" for lead in told]
+    return ", ".join(words) + (f" and in {len(leads) - 3} shorter spans" if len(leads) > 3 else "")
+
+
+def reading_notes(report: CurveReport) -> tuple[str, ...]:
+    """What one must know to read the figures."""
+    told = [
+        wholes_sentence(report),
+        f"{format_count(report.incidents, 'labelled incident')} of {format_count(len(report.films), 'camera')} in "
+        f"{format_time(report.camera_seconds)} of footage, {format_bytes(report.camera_bytes)}; "
+        f"model {', '.join(report.models)}",
+        f"95 % intervals: bootstrap over clips and their incidents ({report.resamples} draws); where all incidents "
+        f"came out alike, the exact bound for so many. random: mean of {report.seeds} seeds",
+    ]
+    untimed = sum(film.untimed for film in report.films)
+    if untimed:
+        told.append(f"{untimed} of the entries of `expect` say no moment and are no labels here")
+    if report.missed:
+        told.append(f"the router finds at no budget: {'; '.join(report.missed)}")
+    if report.raised < report.incidents:
+        least = "never" if report.raised_smallest is None else f"from {format_share(report.raised_smallest)}"
+        told.append(
+            f"{report.incidents - report.raised} of the incidents raised no alert at all, which no router can mend; of "
+            f"the {report.raised} that did the router finds {report.goal:g} {least}"
+        )
+    told += [f"the scenarios' verdicts: {each}" for each in report.judged_by]
+    return (*told, *report.skipped)
+
+
+_RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)
+_BANDED = ("router", "random")
+
+
+def curve_page(report: CurveReport, now: float) -> str:
+    """The whole file. now: UTC seconds."""
+    told = tuple(comparison_sentence(report, each) for each in report.comparisons)
+    sections = (
+        ReportSection(
+            "Recall against bytes", (bar_sentence(report), *told), plot=_sent(report), table=sent_table(report)
+        ),
+        ReportSection(
+            "What a person has to look at",
+            (f"Verdicts here are nobody's: {report.verdicts}.",),
+            plot=_seen(report),
+            table=seen_table(report),
+        ),
+        ReportSection("Footage", reading_notes(report), table=footage_table(report)),
+    )
+    lead = (
+        f"{format_count(report.incidents, 'labelled incident')}, {format_count(len(report.films), 'camera')}, "
+        f"model {', '.join(report.models)}"
+    )
+    return plot_page("The router against what it is held against", lead, sections, now)
+
+
+def _sent(report: CurveReport) -> Plot:
+    low = _decade_below(report.sent, 0.01)
+    series = tuple(_series(each, 100.0, low, 100.0) for each in report.sent.curves if each.spent <= 1 or not each.whole)
+    left_out = [each for each in report.sent.curves if each.whole and each.spent > 1]
+    note = "Bands: of the router the 95 % interval, of random 95 % of its seeds. "
+    note += " ".join(f"{each.name} lies beyond the right edge, at {format_share(each.spent)}." for each in left_out)
+    smallest = report.sent.curves[0].smallest.value
+    return Plot(
+        "Recall of labelled incidents against the share of the cameras' bytes that is sent",
+        PlotAxis("sent, as a share of the cameras' bytes", "%", low, 100.0, log=True),
+        _RECALL,
+        series,
+        mark=None if smallest is None else _mark(report.sent.curves[0], smallest, report.goal),
+        bars=(
+            ("x", 100 * report.bar, f"bar: {format_share(report.bar)}"),
+            ("y", 100 * report.goal, f"bar: {report.goal:g}"),
+        ),
+        note=note,
+    )
+
+
+def _mark(router: RecallCurve, smallest: float, goal: float) -> PlotMark:
+    recall = max(recall for share, recall in router.points if share <= smallest)
+    return PlotMark(100 * smallest, 100 * recall, f"the router has {goal:g} from {format_share(smallest)}")
+
+
+def _seen(report: CurveReport) -> Plot:
+    low = _decade_below(report.seen, 1.0)
+    high = max(each.spent for each in report.seen.curves)
+    # What is in both plots has the same colour in both.
+    in_order = sorted(report.seen.curves, key=lambda each: each.name.startswith("router,"))
+    return Plot(
+        "Recall of labelled incidents against things to look at per camera-hour",
+        PlotAxis("to look at per camera-hour", "", low, 10.0 ** (floor(log10(high)) + 1), log=True),
+        _RECALL,
+        tuple(_series(each, 1.0, low, high) for each in in_order),
+        note=f"Bands: of the router the 95 % interval, of random 95 % of its seeds. Verdicts: {report.verdicts}.",
+    )
+
+
+def _decade_below(panel: CurvePanel, high: float) -> float:
+    """Where a log axis begins: a power of ten below everything that is drawn, at most `high` (both as drawn)."""
+    first = min((share for each in panel.curves for share, _ in each.points[:1] if share > 0), default=high)
+    scale = 100.0 if 1.0 in panel.budgets else 1.0
+    return min(high, float(10.0 ** floor(log10(first * scale))))
+
+
+def _series(curve: RecallCurve, scale: float, low: float, high: float) -> PlotSeries:
+    """A curve begins at recall 0 on the left edge, and holds its last recall to the right edge."""
+    points = [(scale * share, 100 * recall) for share, recall in curve.points]
+    band = [(scale * share, 100 * below, 100 * above) for share, below, above in curve.band]
+    if curve.whole:
+        return PlotSeries(curve.name, points)
+    last = max([high, *(x for x, _ in points), *(x for x, _, _ in band)])
+    ends = [(last, points[-1][1])] if points else [(last, 0.0)]
+    drawn = band if curve.name in _BANDED else []
+    return PlotSeries(
+        STRATEGY_LABELS.get(curve.name, curve.name),
+        [(low, 0.0), *points, *ends],
+        band=[*drawn, (last, *drawn[-1][1:])] if drawn else (),
+        step=True,
+        strong=curve.name == "router",
+    )

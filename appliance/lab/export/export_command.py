@@ -1,0 +1,125 @@
+"""`vedette export`: settings from the command line, progress on a terminal, the numbers at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from appliance import config
+from appliance.clock import parse_moment
+from appliance.config import SiteConfig
+from appliance.errors import UsageError
+from appliance.lab.export.export_folder import SPLITS, ExportFolder, ExportFormat, ExportSettings, zip_folder
+from appliance.lab.export.export_formats import ExportReport
+from appliance.lab.export.exporter import Exporter
+from appliance.lab.export.exporter import ExportProgress as Told
+
+PER_ALERT_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """The command line; see `arguments.add_export`."""
+
+    format: ExportFormat
+    to: Path
+    t_from: str | None = None
+    t_to: str | None = None
+    labels: str | None = None
+    cameras: str | None = None
+    split: float = 0.8
+    per_alert: int = 6
+    zip: bool = False
+    as_json: bool = False
+
+
+def export_command(asked: ExportOptions, site_file: Path) -> int:
+    """Export. Returns 0; raises UsageError, StoreError and DiskRefused."""
+    site = config.load(site_file)
+    export = Exporter(site, export_settings(asked, site), asked.to)
+    with _progress(quiet=asked.as_json) as told:
+        report = export.run(told)
+        zipped = _zipped(export, asked.to) if asked.zip else None
+    if asked.as_json:
+        print(json.dumps({"folder": str(asked.to), "zip": None if zipped is None else str(zipped), **asdict(report)}))
+    else:
+        _print(report, asked.to, zipped, Console(highlight=False, soft_wrap=True))
+    return 0
+
+
+def _zipped(export: Exporter, to: Path) -> Path:
+    folder = ExportFolder(to)
+    export.must_have_room(sum(file.stat().st_size for file in folder.files()))
+    return zip_folder(folder)
+
+
+def export_settings(asked: ExportOptions, site: SiteConfig) -> ExportSettings:
+    """The settings that the words mean. Raises UsageError."""
+    if not 0 <= asked.split <= 1:
+        raise UsageError(f"--split is a share of the incidents, from 0 to 1; {asked.split:g} is not")
+    if not 1 <= asked.per_alert <= PER_ALERT_MAX:
+        raise UsageError(f"--per-alert is from 1 to {PER_ALERT_MAX}")
+    watched = tuple(
+        dict.fromkeys(label for camera in site.cameras.values() for rule in camera.rules for label in rule.labels)
+    )
+    labels = watched if asked.labels is None else _words(asked.labels, "--labels")
+    cameras = None if asked.cameras is None else _words(asked.cameras, "--cameras")
+    if not labels:
+        raise UsageError("no rule of the site file watches for anything: say which labels with --labels")
+    for camera in cameras or ():
+        if camera not in site.cameras:
+            raise UsageError(f"there is no camera `{camera}` (there is: {', '.join(site.cameras)})")
+    t_from = None if asked.t_from is None else parse_moment(asked.t_from)
+    t_to = None if asked.t_to is None else parse_moment(asked.t_to)
+    if t_from is not None and t_to is not None and t_to <= t_from:
+        raise UsageError("--to-time must be later than --from")
+    return ExportSettings(
+        site=site.site.name, format=asked.format, labels=labels, cameras=cameras, t_from=t_from, t_to=t_to,
+        split=asked.split, per_alert=asked.per_alert,
+    )  # fmt: skip
+
+
+def _words(text: str, option: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not found:
+        raise UsageError(f"{option} is a list such as person,car")
+    return found
+
+
+def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console) -> None:
+    pictures = report.pictures
+    console.print(
+        f"{sum(pictures.values())} pictures in {escape(str(to))}: {pictures['train']} to train, {pictures['val']} to "
+        f"validate; {report.boxes} boxes, {report.backgrounds} pictures of false alarms without one"
+    )
+    console.print(
+        f"  {report.alerts['right']} right alerts and {report.alerts['false alarm']} false alarms"
+        + (f", {report.reused} of them from an earlier run" if report.reused else "")
+    )
+    console.print(f"  left out: {report.left_out_text}")
+    for part in SPLITS:
+        if sum(pictures.values()) and not pictures[part]:
+            console.print(f"  nothing in {part} yet: so few incidents all fell into the other part")
+    if zipped is not None:
+        console.print(f"  and as {escape(str(zipped))}")
+    console.print("  The boxes are the detector's own, and the pictures show people: read its README.md.")
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Told | None]:
+    """A bar on a terminal, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("exporting alerts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,298 @@
+"""Footage to replay: the FrameSource protocol, a clip file, and the recorded segments of a camera."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import av
+
+from appliance.decode_policy.keyframe_policy import DecodePolicy
+from appliance.errors import SourceError, StoreError
+from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import DecodedFrame
+from appliance.store.paths import SEGMENTS, inside
+from appliance.types import Gap, SegmentRow
+
+logger = logging.getLogger(__name__)
+
+# The last frame may be shown for a while, and edit lists hide some: this much less than announced is not a cut.
+_SHORT_S = 2.0
+_SHORT_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """The camera connected anew here when it was recorded: earlier tracks mean nothing now."""
+
+
+SourceItem = DecodedFrame | Gap | NewSession
+"""What a film shows next; times are seconds since the replay's beginning, `Frame.index` counts through the film."""
+
+
+class FrameSource(Protocol):
+    """One camera's footage, played once. One thread. After `play` the counts and `error` say how it went."""
+
+    @property
+    def name(self) -> str:
+        """What the log calls it: a file name, never a path."""
+        ...
+
+    @property
+    def length_s(self) -> float | None:
+        """When it will end, as far as is known."""
+        ...
+
+    @property
+    def decoded(self) -> int: ...
+
+    @property
+    def skipped(self) -> int:
+        """Packets that were not decoded, since nothing spoke for it."""
+        ...
+
+    @property
+    def t(self) -> float:
+        """Seconds of the last picture so far, decoded or not."""
+        ...
+
+    @property
+    def damaged(self) -> int:
+        """Packets that could not be decoded and were skipped."""
+        ...
+
+    @property
+    def jumps(self) -> int:
+        """Places where the time stamps made no sense."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Size of the footage on disk."""
+        ...
+
+    @property
+    def error(self) -> str | None:
+        """Why it could not be played to its end."""
+        ...
+
+    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
+        """thrift: picks what is decoded; None: everything. What it picks may hang on what was made of the scene before,
+        so ask for the next one only then.
+
+        Raises SourceError when it is not a video, or no picture of it can be decoded.
+        """
+        ...
+
+
+class ClipSource:
+    """One video file from its first frame, which is t = 0."""
+
+    def __init__(self, path: Path, camera: str) -> None:
+        self._path = path
+        self._clip = ClipReader(str(path), f"replay as {camera}")
+        self._length_s: float | None = None
+        self._error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self._path.name
+
+    @property
+    def length_s(self) -> float | None:
+        return self._length_s
+
+    @property
+    def decoded(self) -> int:
+        return self._clip.decoded
+
+    @property
+    def skipped(self) -> int:
+        return self._clip.skipped
+
+    @property
+    def t(self) -> float:
+        return self._clip.t
+
+    @property
+    def damaged(self) -> int:
+        return self._clip.damaged
+
+    @property
+    def jumps(self) -> int:
+        return self._clip.jumps
+
+    @property
+    def bytes(self) -> int:
+        return self._path.stat().st_size
+
+    @property
+    def error(self) -> str | None:
+        return self._error
+
+    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
+        with self._clip as clip:
+            self._length_s = _length_s(clip)
+            try:
+                yield from clip.frames(thrift)
+            except SourceError as error:
+                if clip.decoded == 0:
+                    raise
+                logger.warning("%s", error)
+                self._error = str(error)
+            else:
+                self._error = self._cut_short()
+
+    def _cut_short(self) -> str | None:
+        """A file that was cut off simply ends; only its own announcement tells."""
+        t, length_s = round(self._clip.t, 3), self._length_s
+        if length_s is None or length_s - t <= max(_SHORT_S, _SHORT_SHARE * length_s):
+            return None
+        return f"{self.name} breaks off after {t:.1f} s of the {length_s:.1f} s that it announces"
+
+
+def _length_s(clip: ClipReader) -> float | None:
+    """What the file says of the length of its video; many say nothing, or only of the whole with its sound."""
+    stream = clip.info.stream
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    container = stream.container
+    if isinstance(container, av.container.InputContainer) and container.duration and len(container.streams) == 1:
+        return float(container.duration / av.time_base)
+    return None
+
+
+GAP_S_MIN = 1.0
+_FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
+_EDGE_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """From `t0` to `t1`, UTC seconds; t0 is the replay's t = 0."""
+
+    t0: float
+    t1: float
+
+
+class RecordingSource:
+    """Segments from disk, oldest first, each decoded from its own first key frame.
+
+    A hole between two frames is shown as a gap, with the reason that the appliance noted if it noted one. A segment
+    that cannot be read is a hole and is named in `error`. Where the camera had connected anew, a new run is shown.
+    """
+
+    def __init__(
+        self, root: Path, camera: str, span: TimeSpan, rows: Sequence[SegmentRow], gaps: Sequence[Gap]
+    ) -> None:
+        self._root = root
+        self._camera = camera
+        self._span = span
+        self._rows = rows
+        self._gaps = gaps
+        self._decoded = self._skipped = self._damaged = self._jumps = 0
+        self._next_index = 0
+        self._t = 0.0
+        self._frame_s = 0.0
+        self._unread: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return f"recording of {self._camera}"
+
+    @property
+    def length_s(self) -> float | None:
+        return self._span.t1 - self._span.t0
+
+    @property
+    def decoded(self) -> int:
+        return self._decoded
+
+    @property
+    def skipped(self) -> int:
+        return self._skipped
+
+    @property
+    def t(self) -> float:
+        return self._t
+
+    @property
+    def damaged(self) -> int:
+        return self._damaged
+
+    @property
+    def jumps(self) -> int:
+        return self._jumps
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.bytes for row in self._rows)
+
+    @property
+    def error(self) -> str | None:
+        if not self._unread:
+            return None
+        more = f" (and {len(self._unread) - 1} more)" if len(self._unread) > 1 else ""
+        return f"{len(self._unread)} of {len(self._rows)} segments could not be read: {self._unread[0]}{more}"
+
+    def files(self) -> list[tuple[Path, int | None]]:
+        """The segments and how much of each counts; one that is still being written counts to where it is whole."""
+        return [(self._root / row.path, row.bytes) for row in self._rows]
+
+    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
+        run = ""
+        for row in self._rows:
+            begun = _session_of(row)
+            goes_on = run == begun
+            if run and not goes_on:
+                yield NewSession()
+            run = begun
+            try:
+                yield from self._segment(row, thrift, goes_on=goes_on)
+            except (SourceError, StoreError) as error:
+                logger.warning("%s", error)
+                self._unread.append(str(error))
+        if self._decoded == 0:
+            raise SourceError(f"the recording of {self._camera} holds no picture of the time asked for")
+        yield from self._hole(self._span.t1 - self._span.t0, self._t)
+
+    def _segment(self, row: SegmentRow, thrift: DecodePolicy | None, *, goes_on: bool) -> Iterator[SourceItem]:
+        start = row.t_start - self._span.t0
+        end = min(row.t_end, self._span.t1 + _EDGE_S) - self._span.t0
+        with ClipReader(str(inside(self._root, row.path, SEGMENTS)), self._camera) as clip:
+            self._frame_s = clip.info.frame_s
+            behind: int | None = None
+            for frame in clip.frames(thrift, start, goes_on=goes_on):
+                t = round(start + frame.t, 6)
+                if t > end:
+                    break
+                if t < 0 or (self._decoded and t <= self._t):  # before --from, or told by an earlier segment
+                    continue
+                yield from self._hole(t, max(self._t, round(start + clip.before_t, 6)))
+                behind = self._next_index - frame.index if behind is None else behind
+                self._next_index = frame.index + behind + 1
+                yield replace(frame, index=frame.index + behind, t=t)
+                self._decoded += 1
+                self._t = t
+            else:
+                self._t = max(self._t, min(end, round(start + clip.t, 6)))  # to where nothing was decoded, either
+            self._skipped += clip.skipped
+            self._damaged += clip.damaged
+            self._jumps += clip.jumps
+
+    def _hole(self, t: float, last_t: float) -> Iterator[Gap]:
+        """A gap between the last packet and `t`, if there is one."""
+        if t - last_t < GAP_S_MIN + _FRAMES_MISSING_MIN * self._frame_s:
+            return
+        begin, end = last_t + self._span.t0, t + self._span.t0
+        noted = [gap.reason for gap in self._gaps if gap.t_start < end and (gap.t_end is None or gap.t_end > begin)]
+        reason = noted[0] if noted else "nothing is recorded"
+        yield Gap(camera=self._camera, t_start=round(last_t, 3), t_end=round(t, 3), reason=reason)
+
+
+def _session_of(row: SegmentRow) -> str:
+    """The connection in which a segment was recorded, as the recorder wrote it into the file's name."""
+    return Path(row.path).stem.partition("-")[2]

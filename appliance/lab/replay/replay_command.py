@@ -1,0 +1,341 @@
+"""`vedette replay`: turns the command line into replays of clips, folders or recordings, plays them and prints the
+report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from appliance import config
+from appliance.clock import SystemClock, iso_utc, local_weekday_minute, parse_moment
+from appliance.config import SiteConfig
+from appliance.detect import detector
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.precision import with_remembered_precision
+from appliance.errors import ConfigError, SourceError, UsageError
+from appliance.lab.cassette.cassette_command import (
+    ActiveVerdictSource,
+    MakeOracle,
+    open_verdict_source,
+    site_for_verdicts,
+)
+from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.lab.footage import RecordingSource, TimeSpan
+from appliance.lab.lab_arguments import VerdictOptions
+from appliance.lab.replay import replay_report
+from appliance.lab.replay.replay_log_writer import Replayed, run_id_of
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.replay.replay_resume import OpenLog, open_log
+from appliance.lab.replay.replay_runner import (
+    ReplayInput,
+    ReplayOptions,
+    ReplayPlan,
+    clip_input,
+    play,
+    with_conditions,
+    workers_for,
+)
+from appliance.store.archive import StorageArchive
+
+_CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".3gp"}
+_RAW = {".264", ".h264", ".265", ".h265", ".hevc", ".gif"}
+VIDEO_SUFFIXES = frozenset(_CONTAINERS | _RAW)
+FILES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySelection:
+    """The command line. cameras: values of --camera, `NAME` or `NAME=CLIP`; t_from, t_to: as written."""
+
+    paths: tuple[Path, ...] = ()
+    cameras: tuple[str, ...] = ()
+    t_from: str | None = None
+    t_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTarget:
+    """One run: a clip of one camera, clips of several together, or (paths empty) the recording of some cameras."""
+
+    name: str
+    cameras: tuple[str, ...]
+    clips: tuple[Path, ...] = ()
+    span: TimeSpan | None = None
+
+    def plan(self, config: SiteConfig, detector: ObjectDetector) -> ReplayPlan:
+        """Raises SourceError, StoreError."""
+        if self.span is None:
+            reels = [
+                clip_input(clip, config, camera, detector)
+                for camera, clip in zip(self.cameras, self.clips, strict=True)
+            ]
+            return ReplayPlan(tuple(reels), config, detector)
+        span = self.span
+        reels = [_recording(camera, config, span, detector) for camera in self.cameras]
+        return ReplayPlan(tuple(reels), config, detector, local_time=lambda t: local_weekday_minute(span.t0 + t))
+
+
+def replay_targets(asked: ReplaySelection, config: SiteConfig, site_file: Path) -> list[ReplayTarget]:
+    """What is to be played, in order. Raises UsageError or ConfigError with what would be right."""
+    pairs = [each.partition("=") for each in asked.cameras]
+    named = any(sign for _, sign, _ in pairs)
+    _one_kind(asked, named=named)
+    if named:
+        if not all(sign for _, sign, _ in pairs):
+            raise UsageError("say of every camera what it plays: --camera gate=gate.mp4 --camera yard=yard.mp4")
+        cameras = [_known(name, config, site_file) for name, _, _ in pairs]
+        if len(set(cameras)) < len(cameras):
+            raise UsageError("a camera can play one clip at a time; --camera names one twice")
+        return [ReplayTarget("+".join(cameras), tuple(cameras), tuple(Path(clip) for _, _, clip in pairs))]
+    names = [_known(name, config, site_file) for name in dict.fromkeys(asked.cameras)] or [_only(config, site_file)]
+    if asked.t_from is not None:
+        return [_recorded(names, asked, config)]
+    if len(names) > 1:
+        raise UsageError("clips go to one camera; several together: --camera gate=gate.mp4 --camera yard=yard.mp4")
+    return [ReplayTarget(file.name, (names[0],), (file,)) for file in video_files(asked.paths)]
+
+
+def video_files(paths: Sequence[Path]) -> list[Path]:
+    """The files themselves, and of each folder its videos, sorted by name. Raises UsageError."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(each for each in path.iterdir() if each.suffix.lower() in VIDEO_SUFFIXES and each.is_file())
+        if not inside:
+            raise UsageError(f"there is no video in {path} (looked for {', '.join(sorted(VIDEO_SUFFIXES))})")
+        found += inside
+    if len(found) > FILES_MAX:
+        raise UsageError(f"{len(found)} files at once are too many; at most {FILES_MAX}")
+    return found
+
+
+def _one_kind(asked: ReplaySelection, *, named: bool) -> None:
+    recording = asked.t_from is not None or asked.t_to is not None
+    if (bool(asked.paths) + named + recording) != 1:
+        raise UsageError(
+            "say what to replay, in one way: clips or folders, or --camera NAME=CLIP for several together, or "
+            "--camera NAME --from TIME for what this box recorded (see vedette replay --help)"
+        )
+    if recording and asked.t_from is None:
+        raise UsageError("--to needs --from")
+
+
+def _only(config: SiteConfig, site_file: Path) -> str:
+    names = tuple(config.cameras)
+    if len(names) == 1:
+        return names[0]
+    raise UsageError(f"{site_file} has {len(names)} cameras: say which with --camera ({', '.join(names)})")
+
+
+def _known(name: str, config: SiteConfig, site_file: Path) -> str:
+    if name not in config.cameras:
+        there = ", ".join(config.cameras)
+        raise ConfigError(str(site_file), [f"there is no camera `{name}` (there is: {there})"])
+    return name
+
+
+def _recorded(cameras: Sequence[str], asked: ReplaySelection, config: SiteConfig) -> ReplayTarget:
+    archive = StorageArchive(config.storage.dir)
+    spans = {camera: archive.span(camera) for camera in cameras}
+    known = [span for span in spans.values() if span is not None]
+    if not known:
+        raise SourceError(f"nothing is recorded of {', '.join(cameras)} in {config.storage.dir}")
+    t0 = parse_moment(asked.t_from or "")
+    t1 = parse_moment(asked.t_to) if asked.t_to is not None else max(end for _, end in known)
+    begin, end = min(begin for begin, _ in known), max(end for _, end in known)
+    if t0 >= t1 and asked.t_to is not None:
+        raise UsageError("--to must be later than --from")
+    if t0 > end or t1 < begin:
+        raise SourceError(
+            f"nothing is recorded of that time: {config.storage.dir} holds {iso_utc(begin)} to {iso_utc(end)}"
+        )
+    return ReplayTarget("+".join(cameras), tuple(cameras), span=TimeSpan(t0, t1))
+
+
+def _recording(camera: str, config: SiteConfig, span: TimeSpan, detector: ObjectDetector) -> ReplayInput:
+    archive = StorageArchive(config.storage.dir)
+    rows = archive.segments(camera, span.t0, span.t1)
+    if not rows:
+        raise SourceError(f"nothing is recorded of {camera} between {iso_utc(span.t0)} and {iso_utc(span.t1)}")
+    film = RecordingSource(archive.root, camera, span, rows, archive.gaps(camera, span.t0, span.t1))
+    plan = config.cameras[camera]
+    readable = [(path, limit) for path, limit in film.files() if path.is_file()]
+    run = run_id_of(readable, camera, plan, config.detector, f"{detector.name}|{span.t0!r}|{span.t1!r}")
+    replayed = Replayed(
+        camera=camera,
+        kind="recording",
+        clip=film.name,
+        run=run,
+        files=len(rows),
+        t_from=span.t0,
+        t_to=span.t1,
+    )
+    return ReplayInput(film, replayed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """told: seconds done, and the footage's length if it is known; None: nobody looks. say: what is waited for."""
+
+    told: Callable[[float, float | None], None] | None = None
+    say: Callable[[str], None] = lambda sentence: None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCommandOptions:
+    """How the command is to go about it; see `arguments.add_replay`. stand_in: who can make one of a scenario."""
+
+    model: str | None = None
+    speed: float | None = None
+    log: Path | None = None
+    resume: bool = False
+    as_json: bool = False
+    verdicts: VerdictOptions = field(default_factory=VerdictOptions)
+    oracle: MakeOracle | None = None
+    conditions: ConditionSet = NO_CONDITIONS
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """One run. results: none when the footage could not be read at all; error says why."""
+
+    name: str
+    results: tuple[ReplayResult, ...] = ()
+    error: str | None = None
+
+    @property
+    def well(self) -> bool:
+        return self.error is None and all(each.error is None and not each.unanswered for each in self.results)
+
+
+def replay_command(asked: ReplaySelection, site_file: Path, wishes: ReplayCommandOptions) -> int:
+    """Replay and print what it raised. Returns 0, or 1 when some footage could not be read to its end, or a question
+    was not answered by whoever was to answer."""
+    site = site_for_verdicts(config.load(site_file), wishes.verdicts)
+    if wishes.model is not None:
+        site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": wishes.model})})
+    if wishes.resume and wishes.log is None:
+        raise UsageError("--resume goes on with a log: say which with --log")
+    todo = replay_targets(asked, site, site_file)
+    logs = _logs(todo, wishes.log)
+    with open_verdict_source(site, wishes.verdicts, wishes.oracle) as answers:
+        stage = _Stage(site, detector.load(with_remembered_precision(site.detector, site.storage.dir)), wishes, answers)
+        if len(todo) == 1:
+            done = [_run(todo[0], logs[0], stage)]
+        else:
+            done = [_try(item, log, stage) for item, log in zip(todo, logs, strict=True)]
+    _print(done, as_json=wishes.as_json)
+    return 0 if all(each.well for each in done) else 1
+
+
+def _logs(todo: Sequence[ReplayTarget], log: Path | None) -> list[Path | None]:
+    """Where each run's log goes: the file itself for one, `NAME.jsonl` in a folder for several."""
+    if log is None:
+        return [None] * len(todo)
+    if len(todo) == 1 and not log.is_dir():
+        return [log]
+    names = [f"{item.name}.jsonl" for item in todo]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise UsageError(
+            f"two of the clips are called {double.removesuffix('.jsonl')}: replay their folders one by one"
+        )
+    try:
+        log.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{log}: several runs need a folder for their logs: {error.strerror}") from None
+    return [log / name for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What all runs of a command have in common."""
+
+    site: SiteConfig
+    detector: ObjectDetector
+    wishes: ReplayCommandOptions
+    answering: ActiveVerdictSource
+
+
+def _try(item: ReplayTarget, log: Path | None, stage: _Stage) -> _Done:
+    """One clip of many that cannot be read is told of at the end, and does not keep the others from being replayed."""
+    try:
+        return _run(item, log, stage)
+    except SourceError as error:
+        return _Done(item.name, error=str(error))
+
+
+def _run(item: ReplayTarget, log: Path | None, stage: _Stage) -> _Done:
+    show = with_conditions(item.plan(stage.site, stage.detector), stage.wishes.conditions)
+    show = replace(show, verdict_source=stage.answering.source)
+    if log is None:
+        return _Done(item.name, _play(show, None, item.name, stage))
+    try:
+        with open_log(log, show.header(), resume=stage.wishes.resume) as file:
+            if file.finished is not None:
+                return _Done(item.name, file.finished)
+            results = _play(show, file, item.name, stage)
+            file.complete()
+            return _Done(item.name, results)
+    except OSError as error:
+        raise UsageError(f"{log}: the log cannot be written: {error.strerror}") from None
+
+
+def _play(show: ReplayPlan, file: OpenLog | None, name: str, stage: _Stage) -> tuple[ReplayResult, ...]:
+    with _progress(name, quiet=stage.wishes.as_json) as bar:
+        stage.answering.show = bar.say
+        manner = ReplayOptions(
+            SystemClock(), stage.wishes.speed, bar.told, file.detections if file else None, workers_for(stage.site)
+        )
+        return play(show, file.sink if file else None, manner)
+
+
+def _print(done: Sequence[_Done], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_json(done)))
+        return
+    console = Console(highlight=False)
+    for each in done:
+        for result in each.results:
+            replay_report.print_text(result, console)
+        if each.error:
+            replay_report.print_failure(each.error, console)
+    replay_report.print_total([result for each in done for result in each.results], console)
+
+
+def _json(done: Sequence[_Done]) -> object:
+    """One clip gives one object; several runs, or cameras together, a list of them under `runs`."""
+    if len(done) == 1 and len(done[0].results) == 1:
+        return replay_report.as_json(done[0].results[0])
+    runs = [replay_report.as_json(result) for each in done for result in each.results]
+    failed = [{"clip": each.name, "error": each.error} for each in done if each.error is not None]
+    return {"runs": runs, "failed": failed}
+
+
+@contextlib.contextmanager
+def _progress(name: str, *, quiet: bool) -> Iterator[_Bar]:
+    """A bar on a terminal, nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield _Bar()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"replaying {name}", total=None)
+
+        def told(done: float, total: float | None) -> None:
+            bar.update(task, completed=done, total=total)
+
+        def say(sentence: str) -> None:
+            bar.update(task, description=f"replaying {name}{': ' if sentence else ''}{sentence}")
+
+        yield _Bar(told, say)

@@ -1,0 +1,308 @@
+"""Finds scenario files, reads them and checks them against their site file: which clip is replayed as which camera,
+under which conditions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from appliance import config, yamlfile
+from appliance.broker_config import BrokerConfig
+from appliance.config import CameraConfig, LineRule, SiteConfig
+from appliance.detector_config import DetectorConfig
+from appliance.errors import ConfigError, UsageError
+from appliance.lab.cassette.cassette_file import CassetteReader
+from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
+from appliance.lab.lab_arguments import OracleOptions, parse_verdict_source
+from appliance.lab.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
+
+
+def verdict_source(text: str | None, folder: Path) -> Path | OracleOptions | None:
+    """What `verdicts:` says: a cassette beside the scenario, or a stand-in. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        wish = parse_verdict_source(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(str(error)) from None
+    if isinstance(wish, Path):
+        return folder / wish
+    if wish.truth is not None:
+        raise UsageError("the truth is this scenario itself: leave `truth=` away")
+    return wish
+
+
+def check_verdict_source(text: str | None, folder: Path) -> None:
+    """Read a named cassette from end to end. Raises UsageError."""
+    wish = verdict_source(text, folder)
+    if isinstance(wish, Path):
+        for _ in CassetteReader(wish).lines():
+            pass
+
+
+_Lines = Mapping[tuple[str | int, ...], int]
+SCENARIO_FILES_MAX = 10_000
+# Only a site with an uplink asks the cloud, so bytes are counted as if it had one. A replay never connects to it.
+_SOME_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioPart:
+    """One camera of a scenario and the clip it filmed; of several, all begin at the same moment."""
+
+    camera: str
+    clip: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioPlan:
+    """A scenario that makes sense: every camera, rule and place it names exists. absent: clips that are not there."""
+
+    name: str
+    file: Path
+    scenario: Scenario
+    config: SiteConfig
+    parts: tuple[ScenarioPart, ...]
+    truth: Path | None
+    absent: tuple[Path, ...]
+    lines: _Lines
+    conditions: ConditionSet = NO_CONDITIONS
+
+    def locate(self, section: str, index: int) -> str:
+        """`expect 2 (line 31)`: how a person finds an entry in the file."""
+        return f"{section} {index + 1} (line {self.lines.get((section, index), 0)})"
+
+
+def find_scenarios(paths: Iterable[Path], pattern: str = "") -> list[Path]:
+    """The scenario files at `paths`, folders searched in all depth, sorted and each once.
+
+    pattern: a part of the name or a glob such as `yard*`, in any case. Raises UsageError when a path is not there,
+    or nothing was found.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for file in _below(path):
+            found.setdefault(file.resolve(), file)
+    if not found:
+        raise UsageError(
+            f"no *{SCENARIO_SUFFIX} in {', '.join(map(str, paths))}; docs/scenarios.md shows how to write one"
+        )
+    if len(found) > SCENARIO_FILES_MAX:
+        raise UsageError(f"over {SCENARIO_FILES_MAX} scenarios; name a smaller folder")
+    chosen = [file for file in found.values() if not pattern or _named(file, pattern)]
+    if not chosen:
+        raise UsageError(f"none of the {len(found)} scenarios has a name like `{pattern}`")
+    return chosen
+
+
+def _below(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = (file for file in path.rglob(f"*{SCENARIO_SUFFIX}") if file.is_file())
+        # As pytest does: a hidden folder is nobody's scenario (one that is being kept, or was being deleted).
+        return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    if path.is_file():
+        return [path]
+    raise UsageError(f"{path}: no such file or folder")
+
+
+def _named(file: Path, pattern: str) -> bool:
+    name, wanted = scenario_name(file).lower(), pattern.lower()
+    return wanted in name or fnmatch.fnmatchcase(name, wanted)
+
+
+def scenario_name(file: Path) -> str:
+    """The name of a scenario whose file gives none."""
+    return file.name.removesuffix(SCENARIO_SUFFIX)
+
+
+def load_scenario(file: Path) -> ScenarioPlan:
+    """Read and check one scenario. Raises ConfigError with every fault, each with its line and remedy.
+
+    It is planned in the first weather that it names; `matrix.in_each_weather` gives all.
+    """
+    scenario = yamlfile.load(file, Scenario)
+    lines = yamlfile.line_numbers(file)
+    faults = _Faults(file, lines)
+    folder = file.parent
+    site = _site(scenario, folder, faults)
+    parts = _parts(scenario, site, folder, faults)
+    _check_entries(scenario, site, parts, faults)
+    faults.report()
+    absent = tuple(part.clip for part in parts if not part.clip.is_file())
+    if absent and scenario.if_absent == "fail":
+        faults.add(
+            ("clip",) if scenario.clip else ("clips",),
+            f"{', '.join(map(str, absent))} is not there; paths count from the scenario's folder "
+            "(if the footage is not on every machine, write `if_absent: skip`)",
+        )
+    try:
+        check_verdict_source(scenario.verdicts, folder)
+    except UsageError as error:
+        faults.add(("verdicts",), str(error))
+    truth = _truth(scenario, folder, faults) if not absent else None
+    faults.report()
+    return ScenarioPlan(
+        name=scenario.name or scenario_name(file),
+        file=file,
+        scenario=scenario,
+        config=site,
+        parts=parts,
+        truth=truth,
+        absent=absent,
+        lines=lines,
+        conditions=scenario.condition_sets[0],
+    )
+
+
+class _Faults:
+    """Faults of one file, each with the line of the key that is wrong."""
+
+    def __init__(self, file: Path, lines: _Lines) -> None:
+        self._file = file
+        self._lines = lines
+        self._found: list[str] = []
+
+    def add(self, key: tuple[str | int, ...], sentence: str) -> None:
+        known = key
+        while known and known not in self._lines:
+            known = known[:-1]
+        where = f"line {self._lines[known]}: " if known else ""
+        self._found.append(f"{where}{'.'.join(map(str, key))}: {sentence}")
+
+    def report(self) -> None:
+        if self._found:
+            raise ConfigError(str(self._file), self._found)
+
+
+def _site(scenario: Scenario, folder: Path, faults: _Faults) -> SiteConfig:
+    """The site that watches: the named file's, or one made of the inline sections; detector and alerts overridden."""
+    if scenario.site is not None:
+        try:
+            site = config.load(folder / scenario.site)
+        except ConfigError as error:
+            faults.add(("site",), f"{error.source}: {'; '.join(error.problems)}")
+            faults.report()
+            raise
+    else:
+        site = SiteConfig(cameras={name: CameraConfig(**dict(camera)) for name, camera in scenario.cameras.items()})
+    changes: dict[str, object] = {}
+    if scenario.alerts is not None:
+        changes["alerts"] = scenario.alerts
+    if scenario.detector is not None:
+        changes["detector"] = _nearby(scenario.detector, folder)
+    if (scenario.at_most.bytes is not None or scenario.verdicts is not None) and site.uplink is None:
+        changes["uplink"] = _SOME_UPLINK
+    return site.model_copy(update=changes)
+
+
+def with_uplink(site: SiteConfig) -> SiteConfig:
+    """The site as if it asked the cloud: for what that would cost. A replay never connects to it."""
+    asking = site.escalation.model_copy(update={"enabled": True})
+    return site.model_copy(update={"uplink": site.uplink or _SOME_UPLINK, "escalation": asking})
+
+
+def _nearby(detector: DetectorConfig, folder: Path) -> DetectorConfig:
+    """A model file beside the scenario is meant before one of the same path elsewhere."""
+    if (folder / detector.model).is_file():
+        return detector.model_copy(update={"model": str(folder / detector.model)})
+    return detector
+
+
+def _parts(scenario: Scenario, site: SiteConfig, folder: Path, faults: _Faults) -> tuple[ScenarioPart, ...]:
+    names = tuple(site.cameras)
+    if scenario.clip is None:
+        for name in scenario.clips:
+            if name not in names:
+                faults.add(("clips", name), f"there is no camera `{name}` (there is: {', '.join(names)})")
+        return tuple(ScenarioPart(name, folder / clip) for name, clip in scenario.clips.items() if name in names)
+    name = scenario.camera or (names[0] if len(names) == 1 else "")
+    if not name:
+        faults.add(("clip",), f"which camera filmed it? Add `camera:` with one of {', '.join(names)}")
+    elif name not in names:
+        faults.add(("camera",), f"there is no camera `{name}` (there is: {', '.join(names)})")
+    else:
+        return (ScenarioPart(name, folder / scenario.clip),)
+    return ()
+
+
+def _check_entries(scenario: Scenario, site: SiteConfig, parts: Sequence[ScenarioPart], faults: _Faults) -> None:
+    names = tuple(part.camera for part in parts)
+    for section, entries in (("expect", scenario.expect), ("never", scenario.never)):
+        for index, entry in enumerate(entries):
+            if entry.camera is not None and entry.camera not in names:
+                faults.add(
+                    (section, index, "camera"), f"no clip of a camera `{entry.camera}` (there is: {', '.join(names)})"
+                )
+                continue
+            cameras = [site.cameras[name] for name in names if entry.camera in (None, name)]
+            for key, sentence in _unknown(entry, cameras):
+                faults.add((section, index, key), sentence)
+    truth = scenario.truth
+    if truth and (truth.camera not in names if truth.camera else len(names) != 1):
+        faults.add(("truth", "camera"), f"say which camera it is the truth of: {', '.join(names)}")
+
+
+def _unknown(entry: EventEntry, cameras: Sequence[CameraConfig]) -> list[tuple[str, str]]:
+    """(key, sentence) for each thing of the entry that none of the cameras has."""
+    rules = [rule for camera in cameras for rule in camera.rules]
+    places = {
+        "rule": (entry.rule, {rule.name for rule in rules}),
+        "zone": (entry.zone, {rule.zone for rule in rules if not isinstance(rule, LineRule)}),
+        "line": (entry.line, {rule.line for rule in rules if isinstance(rule, LineRule)}),
+        "label": (entry.label, {label for rule in rules if entry.rule in (None, rule.name) for label in rule.labels}),
+    }
+    faults = []
+    for key, (wanted, known) in places.items():
+        if wanted is not None and wanted not in known and cameras:
+            listed = ", ".join(sorted(known)) or "none"
+            whose = f"`{entry.rule}` watches" if key == "label" and entry.rule else "its rules use"
+            faults.append((key, f"no rule can report the {key} `{wanted}` ({whose}: {listed})"))
+    if cameras and not faults and isinstance(entry, ExpectEntry) and not any(_could(entry, rule) for rule in rules):
+        faults.append(("rule", "no single rule reports all of this together"))
+    return faults
+
+
+def _could(entry: EventEntry, rule: config.Rule) -> bool:
+    zone, line = ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
+    return (
+        entry.rule in (None, rule.name)
+        and entry.zone in (None, zone)
+        and entry.line in (None, line)
+        and (entry.label is None or entry.label in rule.labels)
+    )
+
+
+def _truth(scenario: Scenario, folder: Path, faults: _Faults) -> Path | None:
+    truth = scenario.truth
+    asked = [name for name in ("hota", "idf1", "mota", "ap50") if getattr(scenario.require, name) is not None]
+    if truth is None:
+        if asked:
+            faults.add(("require", asked[0]), "needs `truth:` with the true boxes")
+        return None
+    path = folder / (truth.mot or truth.coco or truth.cvat or "")
+    if not path.is_file():
+        kind = "mot" if truth.mot else "coco" if truth.coco else "cvat"
+        faults.add(("truth", kind), f"{path} is not there")
+    return path
+
+
+def plans_by_conditions(plan: ScenarioPlan, instead: Sequence[ConditionSet] = ()) -> list[ScenarioPlan]:
+    """One plan for each weather that the scenario names under `with`, or for each of `instead`."""
+    return [
+        replace(plan, conditions=each, name=title_with_conditions(plan.name, each))
+        for each in instead or plan.scenario.condition_sets
+    ]
+
+
+def title_with_conditions(name: str, weather: ConditionSet) -> str:
+    """`yard [rain:10mm, night:1lux]`; nothing is added for clear weather."""
+    return f"{name} [{weather}]" if weather.conditions else name
+
+
+def read_condition_sets(wanted: Iterable[str], seed: int) -> tuple[ConditionSet, ...]:
+    """What was written on the command line, each a weather of its own."""
+    return tuple(ConditionSet.parse([each], seed) for each in wanted)

@@ -1,0 +1,125 @@
+"""The result of a scenario: whether it passed, its figures, and each fault in words with the frames that show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from appliance.lab.conditions.condition_spec import describe_conditions
+from appliance.lab.scenario.event_metrics import EventFigures
+from appliance.lab.scenario.expectations import NO_MATCHES, EventMatches
+from appliance.types import Alert, Box, Point, TrackedObject
+
+ScenarioStatus = Literal["passed", "failed", "skipped", "known failing"]
+FaultKind = Literal["miss", "false alarm", "limit", "figure", "footage", "mark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultMoment:
+    """A frame worth a picture: what was found in it, which track is meant (None: nobody was found).
+
+    truth: where the object truly was, if that is known.
+    """
+
+    camera: str
+    t: float
+    frame: int
+    objects: tuple[TrackedObject, ...] = ()
+    focus: int | None = None
+    truth: Box | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that was wrong. t: where to seek to; fails: False where only a required share decides.
+
+    title says what, detail says why as far as the looks tell, source which entry of the file wanted it.
+    """
+
+    kind: FaultKind
+    title: str
+    detail: str = ""
+    source: str = ""
+    note: str = ""
+    camera: str = ""
+    t: float | None = None
+    zone: str = ""
+    line: str = ""
+    fails: bool = True
+    moments: tuple[FaultMoment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackFigures:
+    """Boxes and tracks against true ones; None where the truth does not say who is who. looks: frames compared."""
+
+    ap50: float
+    hota: float | None
+    idf1: float | None
+    mota: float | None
+    switches: int | None
+    boxes: int
+    looks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedCamera:
+    """One camera's part: its footage and the places that its rules use."""
+
+    camera: str
+    clip: Path
+    size: tuple[int, int]
+    footage_s: float
+    frames: int
+    examined: int
+    alerts: tuple[Alert, ...]
+    zones: tuple[tuple[str, tuple[Point, ...]], ...]
+    lines: tuple[tuple[str, tuple[Point, Point]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioResult:
+    """One scenario's outcome. reason: why it was skipped, or is known to fail.
+
+    judged_by: who answered its questions to the cloud, in words. weather: what was made of the footage, as
+    `Weather.read` takes it.
+    """
+
+    name: str
+    file: Path
+    note: str
+    status: ScenarioStatus
+    reason: str = ""
+    model: str = ""
+    faults: tuple[Fault, ...] = ()
+    judgement: EventMatches = NO_MATCHES
+    events: EventFigures | None = None
+    tracks: TrackFigures | None = None
+    bytes: int = 0
+    watched: tuple[WatchedCamera, ...] = ()
+    wall_s: float = 0.0
+    judged_by: str = ""
+    weather: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def conditions_text(self) -> str:
+        """What was made of the footage, for people; "" when nothing was."""
+        return describe_conditions(self.weather, self.seed)
+
+    @property
+    def failures(self) -> tuple[Fault, ...]:
+        return tuple(fault for fault in self.faults if fault.fails)
+
+    @property
+    def text(self) -> str:
+        """All that is wrong, as terminal, JUnit and pytest show it."""
+        return "\n".join(line for fault in self.faults for line in fault_lines(fault))
+
+
+def fault_lines(fault: Fault) -> list[str]:
+    """`miss at 0:12.0: …` and below it why, and who wanted it."""
+    tail = " ".join(part for part in (f"[{fault.source}]" if fault.source else "", fault.note) if part)
+    counted = "" if fault.fails else " (counted, does not fail by itself)"
+    return [f"{fault.title}{counted}", *(f"  {line}" for line in (fault.detail, tail) if line)]

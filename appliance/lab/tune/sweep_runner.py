@@ -1,0 +1,129 @@
+"""Runs every scenario at every operating point, asking the detector once about each frame."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.clock import Clock, SystemClock
+from appliance.detect import detector as detectors
+from appliance.detect.detector import DetectorProxy, ObjectDetector, VariableInput
+from appliance.detector_config import DetectorConfig
+from appliance.errors import SourceError, UsageError
+from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario.scenario_loader import ScenarioPlan
+from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
+from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, outcome_of
+from appliance.lab.tune.sweep import Sweep, SweepSetting, apply_setting
+from appliance.types import Detections
+
+ANSWERS_MAX = 100_000  # some 100 MB at 30 objects a picture; five and a half hours at 5 looks a second
+
+
+class MemoizedDetector(DetectorProxy):
+    """Remembers the detector's answers by the pictures' contents; a failure is not remembered.
+
+    State: the answers, oldest first; how many were asked for and how many of those were new. One thread.
+    """
+
+    def __init__(self, detector: ObjectDetector) -> None:
+        super().__init__(detector)
+        self.requests = 0
+        self.inferences = 0
+        self._answers: dict[bytes, Detections] = {}
+
+    @property
+    def shape_step(self) -> int:
+        return self._detector.shape_step if isinstance(self._detector, VariableInput) else 0
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Raises DetectorError."""
+        return [self._look(picture) for picture in pictures]
+
+    def forget(self) -> None:
+        """Other footage comes: what was seen will not come again."""
+        self._answers.clear()
+
+    def _look(self, picture: NDArray[np.uint8]) -> Detections:
+        self.requests += 1
+        key = hashlib.blake2b(np.ascontiguousarray(picture).data, digest_size=16, salt=_shape(picture)).digest()
+        known = self._answers.get(key)
+        if known is None:
+            self.inferences += 1
+            known = self._answers[key] = self._detector.detect([picture])[0]
+            if len(self._answers) > ANSWERS_MAX:
+                del self._answers[next(iter(self._answers))]
+        return known
+
+
+def _shape(picture: NDArray[np.uint8]) -> bytes:
+    return b"%d,%d" % picture.shape[:2]
+
+
+PRESENT_SETTING: SweepSetting = ()
+SweepProgress = Callable[[int, int, str], None]  # done, of how many, what comes next
+
+
+class MemoizedDetectors:
+    """Detectors as they are asked for, each loaded once and asked once about each picture."""
+
+    def __init__(self, load: DetectorLoader | None = None) -> None:
+        self._load = load or detectors.load
+        self._memos: dict[DetectorConfig, MemoizedDetector] = {}
+
+    def __call__(self, settings: DetectorConfig) -> MemoizedDetector:
+        """Raises ModelError or MissingPart."""
+        if settings not in self._memos:
+            self._memos[settings] = MemoizedDetector(self._load(settings))
+        return self._memos[settings]
+
+    def forget(self) -> None:
+        for memo in self._memos.values():
+            memo.forget()
+
+
+def run_sweep(
+    plans: Sequence[ScenarioPlan],
+    sweeps: Sequence[Sweep],
+    settings: Sequence[SweepSetting],
+    shelf: MemoizedDetectors,
+    *,
+    model: str | None = None,
+    clock: Clock | None = None,
+    progress: SweepProgress = lambda done, of, what: None,
+) -> list[OperatingPoint]:
+    """The present setting first, then each of `settings`. Raises SourceError when a clip cannot be read."""
+    clock = clock or SystemClock()
+    for sweep in sweeps:
+        _must_be_somewhere(sweep, plans)
+    models = DetectorCache(model if not any(sweep.name == "model" for sweep in sweeps) else None, load=shelf)
+    every = (PRESENT_SETTING, *settings)
+    found: list[list[ScenarioOutcome]] = [[] for _ in every]
+    for number, plan in enumerate(plans):
+        shelf.forget()
+        for place, setting in enumerate(every):
+            progress(number * len(every) + place, len(plans) * len(every), plan.name)
+            found[place].append(_one(plan, sweeps, setting, models, clock))
+    progress(len(plans) * len(every), len(plans) * len(every), "")
+    return [OperatingPoint(setting, tuple(outcomes)) for setting, outcomes in zip(every, found, strict=True)]
+
+
+def _one(
+    plan: ScenarioPlan, sweeps: Sequence[Sweep], setting: SweepSetting, models: DetectorCache, clock: Clock
+) -> ScenarioOutcome:
+    tried = apply_setting(plan.config, sweeps, setting) if setting else None
+    verdict = scenario_run.run_scenario(plan, models, clock=clock, override=tried)
+    footage = next((fault for fault in verdict.faults if fault.kind == "footage" and fault.fails), None)
+    if footage is not None:
+        raise SourceError(f"{plan.name}: {footage.title}")
+    return outcome_of(plan.name, verdict)
+
+
+def _must_be_somewhere(sweep: Sweep, plans: Sequence[ScenarioPlan]) -> None:
+    if any(sweep.found_in(plan.config) for plan in plans):
+        return
+    rules = sorted({rule.name for plan in plans for camera in plan.config.cameras.values() for rule in camera.rules})
+    raise UsageError(f"--sweep {sweep.key}: no rule here has it (rules: {', '.join(rules) or 'none'})")

@@ -1,0 +1,72 @@
+"""Writes files that appear whole or not at all, and that are on disk before anything refers to them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.errors import EvidenceError
+
+
+class DiskWriteError(EvidenceError):
+    """The disk did not take the file (full, no rights): the recording is still there, so trying later may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A finished file."""
+
+    bytes: int
+    sha256: str
+
+
+def write_file(path: Path, data: bytes) -> WrittenFile:
+    """Put `data` at `path`. Raises DiskRefused."""
+    temporary = temporary_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+    except OSError as error:
+        discard_temporary(temporary)
+        raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
+    return finish_file(path)
+
+
+def temporary_path(path: Path) -> Path:
+    """Where `path` is written first; a left-over of a kill is simply written over."""
+    return path.with_name(f".{path.name}.part")
+
+
+def finish_file(path: Path) -> WrittenFile:
+    """Flush the temporary file of `path` to disk, give it its name, and say how large it is. Raises DiskRefused."""
+    temporary = temporary_path(path)
+    try:
+        digest, size = hashlib.sha256(), 0
+        with temporary.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size += len(block)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        discard_temporary(temporary)
+        raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
+    return WrittenFile(size, digest.hexdigest())
+
+
+def discard_temporary(temporary: Path) -> None:
+    """Remove an unfinished file, as far as the disk lets us."""
+    with contextlib.suppress(OSError):
+        temporary.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

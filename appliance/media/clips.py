@@ -1,0 +1,204 @@
+"""Cuts a clip out of the recording by copying packets (remux to MP4): nothing is encoded again, and time is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+from av.error import FFmpegError
+
+from appliance.errors import EvidenceError
+from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
+from appliance.media.segment_reader import ROUNDING_S, OpenSegment, RecordedSegment, TimedPacket, open_segment
+
+CLIP_BYTES_MAX = 512 * 1024 * 1024
+GAP_S_MIN = 2.0
+_UNIT = Fraction(1, 90_000)
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
+
+
+@dataclass(frozen=True, slots=True)
+class ClipFile:
+    """A finished clip. A player at `currentTime` shows camera time `t_start + currentTime`.
+
+    note: what is lacking against what was asked for, in words for a person; "" if nothing is.
+    """
+
+    t_start: float
+    t_end: float
+    size: tuple[int, int]
+    frames: int
+    written: WrittenFile
+    note: str
+
+
+def cut_clip(
+    segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, *, hold_t: float | None = None
+) -> ClipFile:
+    """Copy t0..t1 into one progressive MP4 at `path`, from the key frame at or before `t0`.
+
+    Where the codec parameters change inside the span, the part that holds `hold_t` (default `t0`) is kept. Gaps stay
+    gaps: the picture before one stands. Raises EvidenceError when nothing can be cut, DiskRefused when
+    it cannot be written.
+    """
+    job = _ClipCut(path, t0, t1, t0 if hold_t is None else hold_t)
+    try:
+        for recorded in _touching(segments, t0, t1):
+            if not job.take(recorded):
+                break
+        return job.done()
+    except FFmpegError as error:
+        refused = DiskWriteError if error.errno in _DISK else EvidenceError
+        raise refused(f"the clip cannot be written: {error.strerror or error}") from None
+    finally:
+        job.close()
+
+
+def _touching(segments: Sequence[RecordedSegment], t0: float, t1: float) -> list[RecordedSegment]:
+    """The segments that hold anything of t0..t1; of two that meet at t0 only the one that begins there."""
+    begins = max((each.t_start for each in segments if each.t_start <= t0 + ROUNDING_S), default=t0)
+    return [
+        each for each in segments if each.t_start >= begins and each.t_end >= t0 - ROUNDING_S and each.t_start <= t1
+    ]
+
+
+class _ClipCut:
+    """State: the open output and what went into it so far. Owner: `cut_clip`. Nothing stays behind after `close`."""
+
+    def __init__(self, path: Path, t0: float, t1: float, hold_t: float) -> None:
+        self._path = path
+        self._t0, self._t1, self._hold_t = t0, t1, hold_t
+        self._out: _ClipWriter | None = None
+        self._notes: list[str] = []
+
+    def take(self, recorded: RecordedSegment) -> bool:
+        """Copy what belongs to the span; False when the clip is complete."""
+        try:
+            with open_segment(recorded) as opened:
+                return self._take(opened)
+        except DiskWriteError:
+            raise
+        except EvidenceError as error:
+            self._notes.append(str(error))
+            return True
+
+    def _take(self, opened: OpenSegment) -> bool:
+        if self._out is not None and self._out.parameters != opened.parameters:
+            if self._hold_t < opened.segment.t_start:
+                self._notes.append("it ends where the stream's format changed")
+                return False
+            self._notes.append("it begins where the stream's format changed")
+            self.close()
+        for timed in _from_key(opened.packets(), self._t0):
+            if timed.order_t > self._t1 + ROUNDING_S:
+                return False
+            if self._out is None:
+                if not timed.is_key:
+                    continue
+                self._out = _ClipWriter(self._path, opened, timed.t)
+            if not self._out.copy(timed):
+                self._notes.append(f"it ends early: it reached {CLIP_BYTES_MAX >> 20} MiB")
+                return False
+        return True
+
+    def done(self) -> ClipFile:
+        out, self._out = self._out, None
+        if out is None:
+            raise EvidenceError("; ".join(self._notes) or "the recording holds nothing of this time")
+        out.end()
+        if out.t_start > self._t0 + GAP_S_MIN:
+            self._notes.append(f"it begins {out.t_start - self._t0:.0f} s late")
+        if out.t_end < self._t1 - GAP_S_MIN:
+            self._notes.append(f"it ends {self._t1 - out.t_end:.0f} s early")
+        if out.longest_gap_s >= GAP_S_MIN:
+            self._notes.append(f"the longest gap in it lasts {out.longest_gap_s:.0f} s")
+        return ClipFile(out.t_start, out.t_end, out.size, out.frames, finish_file(self._path), "; ".join(self._notes))
+
+    def close(self) -> None:
+        """Throw away what is unfinished."""
+        if self._out is not None:
+            self._out.drop()
+            self._out = None
+
+
+class _ClipWriter:
+    """One MP4 being written to its temporary name."""
+
+    def __init__(self, path: Path, source: OpenSegment, t_start: float) -> None:
+        self._temporary = temporary_path(path)
+        self.parameters = source.parameters
+        self.t_start = self.t_end = t_start
+        self.frames = 0
+        self.longest_gap_s = 0.0
+        self._bytes = 0
+        self._last_dts: int | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskWriteError(f"the folder of {path.name} cannot be made: {error.strerror}") from None
+        self._container = av.open(str(self._temporary), "w", format="mp4", options={"movflags": "+faststart"})
+        try:
+            # opaque: the template's decoder stands for the codec, so no encoder of it needs to be built in.
+            self._stream = self._container.add_stream_from_template(source.stream, opaque=True)
+        except ValueError as error:
+            self.drop()
+            raise EvidenceError(f"no clip can be made of {source.stream.codec_context.name} video: {error}") from None
+        self._stream.time_base = _UNIT
+        context = source.stream.codec_context
+        self.size = (context.width, context.height)
+        if context.name == "hevc":
+            self._stream.codec_context.codec_tag = "hvc1"  # browsers refuse hev1
+
+    def copy(self, timed: TimedPacket) -> bool:
+        """Append a packet; False when the clip would become too large."""
+        if timed.t < self.t_start:  # shown before the first key frame: it refers to pictures that are not in the clip
+            return True
+        packet = timed.packet
+        self._bytes += packet.size
+        if self._bytes > CLIP_BYTES_MAX:
+            return False
+        length_s = float((packet.duration or 0) * packet.time_base)
+        dts = round((timed.order_t - self.t_start) / _UNIT)
+        if self._last_dts is not None:
+            dts = max(dts, self._last_dts + 1)
+        packet.time_base = _UNIT
+        packet.dts = self._last_dts = dts
+        packet.pts = max(dts, round((timed.t - self.t_start) / _UNIT))
+        packet.duration = round(length_s / _UNIT)
+        packet.stream = self._stream
+        self._container.mux(packet)
+        self.longest_gap_s = max(self.longest_gap_s, timed.t - self.t_end)
+        self.t_end = max(self.t_end, timed.t + length_s)
+        self.frames += 1
+        return True
+
+    def end(self) -> None:
+        self._container.close()
+
+    def drop(self) -> None:
+        with contextlib.suppress(FFmpegError):
+            self._container.close()
+        discard_temporary(self._temporary)
+
+
+def _from_key(packets: Iterator[TimedPacket], t0: float) -> Iterator[TimedPacket]:
+    """The packets from the last key frame at or before `t0` on (from the first one, if all are later)."""
+    group: list[TimedPacket] = []
+    passed = False
+    for timed in packets:
+        if passed:
+            yield timed
+            continue
+        if timed.is_key and timed.t <= t0 + ROUNDING_S:
+            group.clear()
+        group.append(timed)
+        if timed.order_t > t0:
+            passed = True
+            yield from group
+            group.clear()
+    yield from group

@@ -1,0 +1,93 @@
+"""Reads recorded segments back as packets with the camera's time, also from a file that is still being written."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+from av.container import InputContainer
+from av.error import FFmpegError
+
+from appliance.errors import EvidenceError
+
+logger = logging.getLogger(__name__)
+
+ROUNDING_S = 0.001  # times cross borders rounded to a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSegment:
+    """A segment on disk. Times are the camera's; nothing after `t_end` is read (it may be half written)."""
+
+    path: Path
+    t_start: float
+    t_end: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPacket:
+    """A packet in decode order. t: when its picture is shown; order_t: its place in decode order, on the same axis;
+    pts: its time stamp in the file's own units."""
+
+    packet: av.Packet[av.VideoStream]
+    pts: int
+    t: float
+    order_t: float
+
+    @property
+    def is_key(self) -> bool:
+        return bool(self.packet.is_keyframe)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """An open segment; valid inside `reading`."""
+
+    segment: RecordedSegment
+    container: InputContainer
+    stream: av.VideoStream
+    parameters: tuple[object, ...]  # two segments with equal ones can be played as one stream
+
+    def packets(self) -> Iterator[TimedPacket]:
+        """The readable packets; a torn end of the file ends them quietly."""
+        base: int | None = None
+        try:
+            for packet in self.container.demux(self.stream):
+                if packet.pts is None or packet.dts is None or not packet.size:
+                    continue
+                # A fragmented file of a stream with B-frames has its times moved by the reordering delay, so time is
+                # counted from the first packet (a key frame), whose time the recorder stated.
+                base = packet.pts if base is None else base
+                t = self.segment.t_start + float((packet.pts - base) * packet.time_base)
+                order_t = self.segment.t_start + float((packet.dts - base) * packet.time_base)
+                if order_t > self.segment.t_end + ROUNDING_S or packet.is_corrupt:
+                    return
+                if t <= self.segment.t_end + ROUNDING_S:
+                    yield TimedPacket(packet, packet.pts, t, order_t)
+        except FFmpegError as error:
+            logger.debug("%s ends early: %s", self.segment.path, error)
+
+
+@contextlib.contextmanager
+def open_segment(recorded: RecordedSegment) -> Iterator[OpenSegment]:
+    """Open a segment. Raises EvidenceError when it is gone, empty or no video."""
+    try:
+        # The recorder names its files; nothing is guessed from what stands in them.
+        container = av.open(str(recorded.path), format="matroska" if recorded.path.suffix == ".mkv" else "mp4")
+    except (FFmpegError, OSError, ValueError) as error:
+        raise EvidenceError(f"the segment {recorded.path.name} cannot be read: {_error_text(error)}") from None
+    with container:
+        if not container.streams.video:
+            raise EvidenceError(f"the segment {recorded.path.name} holds no video")
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        parameters = (context.name, context.width, context.height, bytes(context.extradata or b""))
+        yield OpenSegment(recorded, container, stream, parameters)
+
+
+def _error_text(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

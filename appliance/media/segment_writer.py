@@ -1,0 +1,198 @@
+"""Writes one segment: a fragmented MP4 (or Matroska) file that can be read while it grows.
+
+About once a second what was received is flushed as a fragment, so a power cut costs a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+
+from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
+from appliance.types import SegmentKind, SegmentRow
+
+FRAGMENT_S = 1.0
+_TIME_BASE = Fraction(1, 90_000)
+_MP4 = frozenset({"h264", "hevc", "av1", "mpeg4", "mjpeg", "vp9", "mpeg2video", "mpeg1video"})
+_MATROSKA = frozenset({"vp8", "theora", "ffv1", "huffyuv", "rawvideo", "msmpeg4v3", "wmv2", "prores", "h263"})
+_FLUSH_PACKETS = 0x0200
+_FORMAT = {".mp4": "mp4", ".mkv": "matroska"}
+_OPTIONS = {
+    ".mp4": {
+        "movflags": "frag_keyframe+delay_moov+default_base_moof",
+        "frag_duration": str(round(FRAGMENT_S * SECOND_US)),
+    },
+    ".mkv": {"cluster_time_limit": str(round(FRAGMENT_S * 1000)), "live": "1"},
+}
+
+
+def suffix_for(codec: str) -> str | None:
+    """The kind of file that can hold `codec` as it is: `.mp4`, `.mkv`, or None."""
+    return ".mp4" if codec in _MP4 else ".mkv" if codec in _MATROSKA else None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHead:
+    """What does not change while a segment is written; see `SegmentRow`.
+
+    stored_size: (width, height) before rotation; sets: the parameter sets of its key frame (Annex B). Where known, they
+    go into the file instead of what the stream announced; a stream that announced no size cannot be written without.
+    """
+
+    camera: str
+    path: str
+    t_start: float
+    codec: str
+    size: tuple[int, int]
+    kind: SegmentKind = "continuous"
+    stored_size: tuple[int, int] = (0, 0)
+    parameter_sets: bytes = b""
+
+
+class SegmentWriter:
+    """One file being written. Invariant: the first `whole` bytes of the file are whole fragments and can be played."""
+
+    def __init__(self, file: SegmentFile, suffix: str, head: SegmentHead, info: StreamInfo, first: VideoPacket) -> None:
+        self.frame_s = info.frame_s
+        self.t_start = head.t_start
+        self.frames = 0
+        self.frames_on_disk = 0
+        self._head = head
+        self._frame_us = round(info.frame_s * SECOND_US)
+        self._start_us = _microseconds(first.packet)[0]
+        self._end_us = self._end_safe_us = self._start_us
+        self._last_dts: int | None = None
+        self._file = file
+        try:
+            self._muxer = av.open(file, "w", format=_FORMAT[suffix], options=_OPTIONS[suffix])
+            self._muxer.flags |= _FLUSH_PACKETS
+            # opaque: by the decoder's codec, since there need not be an encoder for what is only copied.
+            self._out = self._muxer.add_stream_from_template(info.stream, opaque=True)
+            self._out.time_base = _TIME_BASE
+            if all(head.stored_size):
+                self._out.width, self._out.height = head.stored_size
+            if head.parameter_sets:
+                self._out.codec_context.extradata = head.parameter_sets
+        except BaseException:
+            file.discard()
+            raise
+
+    def write(self, packet: VideoPacket) -> bool:
+        """Add a packet; True when a fragment reached the disk. Raises OSError or FFmpegError."""
+        copy, pts, dts = packet.packet, packet.packet.pts, packet.packet.dts
+        base, stream = copy.time_base, copy.stream
+        start, decode = _microseconds(copy)
+        before = self._file.bytes
+        copy.dts = self._rising(_ticks(decode - self._start_us))
+        copy.pts = max(copy.dts, _ticks(start - self._start_us))
+        copy.time_base, copy.stream = _TIME_BASE, self._out
+        try:
+            self._muxer.mux(copy)
+        finally:
+            # The packet itself is not consumed; it goes on to the decoder with its camera time.
+            copy.stream = stream
+            copy.pts, copy.dts, copy.time_base = pts, dts, base
+        grown = self._file.bytes > before
+        if grown:
+            # The fragment that was just cut ends before this packet.
+            self.frames_on_disk, self._end_safe_us = self.frames, self._end_us
+            self._file.whole_bytes = self._file.bytes
+        self.frames += 1
+        self._end_us = max(self._end_us, start + self._frame_us)
+        return grown and self.frames_on_disk > 0
+
+    @property
+    def t_end(self) -> float:
+        """The end of the last picture, whether it is on disk or not."""
+        return self._end_us / SECOND_US
+
+    def row(self, *, complete: bool) -> SegmentRow:
+        head = self._head
+        return SegmentRow(
+            camera=head.camera,
+            path=head.path,
+            t_start=head.t_start,
+            t_end=self._end_safe_us / SECOND_US,
+            bytes=self._file.whole_bytes,
+            frames=self.frames_on_disk,
+            codec=head.codec,
+            size=head.size,
+            complete=complete,
+            kind=head.kind,
+        )
+
+    def _rising(self, dts: int) -> int:
+        """Muxers insist on it, and two stamps may fall on one tick."""
+        self._last_dts = dts if self._last_dts is None else max(dts, self._last_dts + 1)
+        return self._last_dts
+
+    def close(self) -> None:
+        """Flush the last fragment and make it survive a power cut. Raises OSError or FFmpegError."""
+        self._muxer.close()
+        self._file.close()
+        self._file.whole_bytes = self._file.bytes
+        self.frames_on_disk, self._end_safe_us = self.frames, self._end_us
+
+    def rescue(self) -> None:
+        """After a failed write: cut the file back to its last whole fragment."""
+        self._file.broken = True
+        if self.frames_on_disk:
+            self._file.truncate()
+        else:
+            self._file.discard()
+        with contextlib.suppress(OSError, av.error.FFmpegError):
+            self._muxer.close()
+
+
+class SegmentFile:
+    """What the muxer writes into: counts, and can be told to swallow what follows a failure."""
+
+    def __init__(self, path: Path) -> None:
+        self.bytes = 0
+        self.whole_bytes = 0
+        self.broken = False
+        self._path = path
+        self._file = path.open("wb", buffering=0)
+
+    def write(self, data: bytes) -> int:
+        if self.broken:
+            return len(data)
+        view = memoryview(data)
+        while view:
+            written = self._file.write(view)
+            view = view[written:]
+        self.bytes += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def truncate(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.truncate(self.whole_bytes)
+            self.close()
+        self._file.close()
+
+    def discard(self) -> None:
+        self.broken = True
+        self._file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+def _ticks(microseconds: int) -> int:
+    return round(microseconds * _TIME_BASE.denominator / SECOND_US)
+
+
+def _microseconds(packet: av.Packet[av.VideoStream]) -> tuple[int, int]:
+    """(pts, dts) of camera time, pts never before dts."""
+    dts = packet.dts if packet.dts is not None else packet.pts
+    assert dts is not None, "packets are stamped where they enter the house"
+    return max(packet.pts if packet.pts is not None else dts, dts), dts

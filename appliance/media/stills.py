@@ -1,0 +1,191 @@
+"""Cuts still images out of the recording: exactly the frame that was examined, so that its box fits. Encodes JPEG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import av
+import cv2
+import numpy as np
+from av.error import FFmpegError
+from numpy.typing import NDArray
+
+from appliance.errors import EvidenceError
+from appliance.media.segment_reader import OpenSegment, RecordedSegment, open_segment
+from appliance.types import Box
+
+FRAME_OFF_S_MAX = 0.1
+CROP_MARGIN = 0.25
+CROP_SIDE_MIN = 96
+CROP_SIDE_MAX = 480
+JPEG_QUALITY = 85
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A decoded picture: `image` (H, W, 3) uint8 BGR, at camera time `t`."""
+
+    t: float
+    image: NDArray[np.uint8]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height)."""
+        return self.image.shape[1], self.image.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _FramePosition:
+    """Where the frame of a moment lies: its pts, and the key frame (both in the file's own units) to decode from."""
+
+    recorded: RecordedSegment
+    pts: int
+    key_pts: int
+    t: float
+    off_s: float
+    certain: bool  # frames on both sides of the moment are in this file, so no other file can hold a nearer one
+
+
+def cut_still(segments: Sequence[RecordedSegment], t: float) -> Still:
+    """The frame shown at `t`. Raises EvidenceError when the recording does not (yet) hold it."""
+    return cut_stills(segments, [t])[0]
+
+
+def cut_stills(segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
+    """The frames at `times`, in that order; each segment is decoded at most once.
+
+    A frame counts as the one of `t` when it is the nearest of the two around `t`, or (at the edge of a recording) no
+    further than a frame's length. Raises EvidenceError when one of them is not there.
+    """
+    places = [_find_frame(segments, t) for t in times]
+    decoded: dict[tuple[RecordedSegment, int], Still] = {}
+    for recorded in {place.recorded for place in places}:
+        inside = [place for place in places if place.recorded == recorded]
+        for place, still in _decode(recorded, inside):
+            decoded[recorded, place.pts] = still
+    missing = [place for place in places if (place.recorded, place.pts) not in decoded]
+    if missing:
+        raise EvidenceError(f"{len(missing)} of {len(times)} frames could not be decoded from the recording")
+    return [decoded[place.recorded, place.pts] for place in places]
+
+
+def encode_jpeg(image: NDArray[np.uint8], *, side_max: int | None = None, quality: int = JPEG_QUALITY) -> bytes:
+    """A BGR picture as JPEG, its longer side at most `side_max`; never made larger."""
+    if side_max is not None:
+        image = downscale(image, side_max)
+    done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise EvidenceError("the picture could not be written as JPEG")
+    return data.tobytes()
+
+
+def downscale(image: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
+    """The picture with its longer side at most `side_max`; never made larger."""
+    height, width = image.shape[:2]
+    if max(height, width) <= side_max:
+        return image
+    scale = side_max / max(height, width)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return cast("NDArray[np.uint8]", cv2.resize(image, size, interpolation=cv2.INTER_AREA))
+
+
+def load_still(path: Path, t: float) -> Still:
+    """A picture that was written before. Raises EvidenceError."""
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        raise EvidenceError(f"{path.name} cannot be read")
+    return Still(t, np.asarray(image, np.uint8))
+
+
+def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDArray[np.uint8]:
+    """The part of a picture around `box` (shares), widened by `margin` of the box on each side, at least 96 px."""
+    height, width = image.shape[:2]
+    x0, x1 = _stretch(box[0] * width, box[2] * width, margin, width)
+    y0, y1 = _stretch(box[1] * height, box[3] * height, margin, height)
+    return np.ascontiguousarray(image[y0:y1, x0:x1])
+
+
+def _stretch(low: float, high: float, margin: float, limit: int) -> tuple[int, int]:
+    half = max((high - low) * (0.5 + margin), CROP_SIDE_MIN / 2)
+    middle = (low + high) / 2
+    begin = int(max(0, min(middle - half, limit - 1)))
+    return begin, int(max(begin + 1, min(middle + half, limit)))
+
+
+def _find_frame(segments: Sequence[RecordedSegment], t: float) -> _FramePosition:
+    best: _FramePosition | None = None
+    problem = ""
+    for recorded in segments:
+        if recorded.t_start - 1 <= t <= recorded.t_end + 1:
+            try:
+                with open_segment(recorded) as opened:
+                    place = _nearest_frame(opened, t)
+            except EvidenceError as error:
+                problem = f" ({error})"
+                continue
+            if place is not None and (best is None or place.off_s < best.off_s):
+                best = place
+    if best is None:
+        raise EvidenceError(f"the recording does not hold the moment asked for{problem}")
+    if not best.certain and best.off_s > FRAME_OFF_S_MAX:
+        raise EvidenceError(f"the recording's nearest frame is {best.off_s:.2f} s away{problem}")
+    return best
+
+
+def _nearest_frame(opened: OpenSegment, t: float) -> _FramePosition | None:
+    best: _FramePosition | None = None
+    key_pts: int | None = None
+    previous_key: int | None = None
+    earlier = later = False
+    for timed in opened.packets():
+        if timed.is_key:
+            key_pts, previous_key = timed.pts, key_pts
+        if key_pts is None:
+            continue
+        earlier, later = earlier or timed.t <= t, later or timed.t >= t
+        # Pictures shown before their key frame (open GOP) need the GOP before it as well.
+        start = previous_key if timed.pts < key_pts and previous_key is not None else key_pts
+        off_s = abs(timed.t - t)
+        if best is None or off_s < best.off_s:
+            best = _FramePosition(opened.segment, timed.pts, start, timed.t, off_s, False)
+        if timed.order_t > t + 1:
+            break
+    if best is None:
+        return None
+    return _FramePosition(best.recorded, best.pts, best.key_pts, best.t, best.off_s, earlier and later)
+
+
+def _decode(recorded: RecordedSegment, places: Sequence[_FramePosition]) -> Iterator[tuple[_FramePosition, Still]]:
+    """Decode from the earliest key frame needed until all wanted pictures came out."""
+    wanted = {place.pts: place for place in places}
+    starts = {place.key_pts for place in places}
+    with open_segment(recorded) as opened:
+        opened.stream.thread_type = "NONE"
+        started = False
+        try:
+            for packet in _then_flush(opened, starts):
+                started = started or packet is not None
+                for frame in opened.stream.codec_context.decode(packet):
+                    place = None if frame.pts is None else wanted.pop(frame.pts, None)
+                    if place is not None:
+                        yield place, Still(place.t, _bgr(frame))
+                if not wanted:
+                    return
+        except FFmpegError as error:
+            raise EvidenceError(f"the segment {recorded.path.name} cannot be decoded: {error.strerror}") from None
+
+
+def _then_flush(opened: OpenSegment, starts: set[int]) -> Iterator[av.Packet[av.VideoStream] | None]:
+    begun = False
+    for timed in opened.packets():
+        begun = begun or (timed.is_key and timed.pts in starts)
+        if begun:
+            yield timed.packet
+    yield None
+
+
+def _bgr(frame: av.VideoFrame) -> NDArray[np.uint8]:
+    return cast("NDArray[np.uint8]", frame.to_ndarray(format="bgr24"))

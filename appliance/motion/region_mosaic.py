@@ -1,0 +1,321 @@
+"""Parts of a frame in which something moves, laid side by side as one small image (a mosaic) for the detector, and its
+detections mapped back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.detect.letterbox import GREY, fitted_side
+from appliance.motion.motion_gate import union_box
+from appliance.types import Box, Detections, TrackedObject
+
+# In the detector's pixels: a network needs some of what is around an object to know it. Chosen on PETS and the
+# rendered clips: docs/gate.md.
+MOTION_MARGIN_PX = 32
+TRACK_MARGIN_PX = 24
+PART_SIDE_MIN_PX = 128
+CERTAIN_SCORE = 0.5
+CUT_EDGE_PX = 2.5  # pixels of the detector's: a box that ends so near to where the part was cut goes on beyond it
+CUT_SCORE_MIN = 0.3  # a cut box of less is no reason to look at the whole picture
+PARTS_MAX = 4
+CLUSTERS_MAX = 10  # where more goes on than that, the whole is looked at
+GROW_STEPS_MAX = 3  # times that parts are widened, so that they cut nobody in two
+_MUST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GridRect:
+    """A rectangle of the network's grid as it lies in the whole picture's input: columns x1 to x2, rows y1 to y2.
+
+    A convolutional network then meets in a part the same grid as in the whole; elsewhere the scores of small people
+    change by 0.1 either way.
+    """
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+    @property
+    def area(self) -> int:
+        return (self.x2 - self.x1) * (self.y2 - self.y1)
+
+    def overlaps(self, other: GridRect) -> bool:
+        return self.x1 < other.x2 and other.x1 < self.x2 and self.y1 < other.y2 and other.y1 < self.y2
+
+    def union(self, other: GridRect) -> GridRect:
+        """The smallest rectangle that holds both."""
+        x1, y1 = min(self.x1, other.x1), min(self.y1, other.y1)
+        return GridRect(x1, y1, max(self.x2, other.x2), max(self.y2, other.y2))
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorGrid:
+    """The input that the whole picture is laid into, its middle: `size` (width, height) pixels of picture, in steps."""
+
+    size: tuple[int, int]
+    step: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        full = max(self.size)
+        return fitted_side(self.size[0], full, self.step) // self.step, fitted_side(
+            self.size[1], full, self.step
+        ) // self.step
+
+    @property
+    def edge(self) -> tuple[int, int]:
+        """Pixels of grey left of the picture and above it."""
+        across, down = self.cells
+        return (across * self.step - self.size[0]) // 2, (down * self.step - self.size[1]) // 2
+
+    def around(self, box: Box) -> GridRect:
+        """The cells that hold a box (shares of the picture), at least SIDE_MIN pixels each way."""
+        across, down = self.cells
+        x1, x2 = self._side(box[0], box[2], 0, across)
+        y1, y2 = self._side(box[1], box[3], 1, down)
+        return GridRect(x1, y1, x2, y2)
+
+    def pixels(self, part: GridRect) -> tuple[int, int, int, int]:
+        """x1, y1, x2, y2 of what of the picture lies in these cells, in its pixels at the size of the whole."""
+        x, y = self.edge
+        x1, y1 = max(0, part.x1 * self.step - x), max(0, part.y1 * self.step - y)
+        return x1, y1, min(self.size[0], part.x2 * self.step - x), min(self.size[1], part.y2 * self.step - y)
+
+    def box(self, part: GridRect) -> Box:
+        """The same in shares of the picture."""
+        x1, y1, x2, y2 = self.pixels(part)
+        return x1 / self.size[0], y1 / self.size[1], x2 / self.size[0], y2 / self.size[1]
+
+    def _side(self, low: float, high: float, way: int, cells: int) -> tuple[int, int]:
+        pixels, edge = self.size[way], self.edge[way]
+        first = math.floor((low * pixels + edge) / self.step + 1e-6)
+        last = min(cells, math.ceil((high * pixels + edge) / self.step - 1e-6))
+        while last - first < min(cells, PART_SIDE_MIN_PX // self.step):
+            first, last = max(0, first - 1), min(cells, last + (1 if first == 0 else 0))
+        return first, last
+
+
+def choose_parts(
+    moved: Iterable[Box], followed: Iterable[Box], objects: Sequence[Box], grid: DetectorGrid
+) -> tuple[GridRect, ...]:
+    """The parts that hold what moved and what is followed, with what is around it; none: look at the whole picture.
+
+    Boxes in shares of the picture. objects: nobody of these is to be cut in two: of a parked car, either half is one
+    too many. None too when there is nothing to be shown. Parts do not overlap.
+    """
+    width, height = grid.size
+    held = [_grown(box, MOTION_MARGIN_PX / width, MOTION_MARGIN_PX / height) for box in moved]
+    held += [_grown(box, TRACK_MARGIN_PX / width, TRACK_MARGIN_PX / height) for box in followed]
+    heaps = _heaps(held)
+    if len(heaps) > CLUSTERS_MAX:
+        return ()
+    parts = _apart([grid.around(box) for box in heaps])
+    for _ in range(GROW_STEPS_MAX):
+        halves = [box for box in objects if _cut(box, parts, grid)]
+        if not halves:
+            return tuple(parts)
+        parts = _apart([*parts, *(grid.around(box) for box in halves)])
+    return ()
+
+
+def _cut(box: Box, parts: Sequence[GridRect], grid: DetectorGrid) -> bool:
+    """Whether some of `box` would be shown, and nowhere all of it."""
+    shares = [contained_share(box, grid.box(part)) for part in parts]
+    return any(share > 0 for share in shares) and max(shares) < 0.99
+
+
+def _heaps(boxes: Sequence[Box]) -> list[Box]:
+    """Boxes that overlap, joined."""
+    found: list[Box] = []
+    for box in boxes:
+        heap = box
+        while near := [each for each in found if _overlap(each, heap)]:
+            for each in near:
+                found.remove(each)
+                heap = union_box(heap, each)
+        found.append(heap)
+    return found
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _apart(parts: list[GridRect]) -> list[GridRect]:
+    """Joined where they overlap, where one costs no more than two, and where there are too many."""
+    while len(parts) > 1:
+        pairs = [(a, b) for n, a in enumerate(parts) for b in parts[n + 1 :]]
+        gains = [a.area + b.area - a.union(b).area + (_MUST if a.overlaps(b) else 0) for a, b in pairs]
+        best = max(range(len(pairs)), key=gains.__getitem__)
+        if gains[best] < 0 and len(parts) <= PARTS_MAX:
+            break
+        a, b = pairs[best]
+        parts = [each for each in parts if each is not a and each is not b] + [a.union(b)]
+    return sorted(parts, key=lambda each: (each.x1, each.y1))
+
+
+def all_tracks_certain(followed: Iterable[Box], objects: Sequence[TrackedObject]) -> bool:
+    """Whether somebody was found just now, and all that is followed surely.
+
+    At the edge of what a network can see, a person is found in one look and not in the next, and less of the
+    surroundings tips the scales: then the whole picture is looked at more often.
+    """
+    sure = [each.box for each in objects if each.score >= CERTAIN_SCORE]
+    return bool(sure) and all(any(contained_share(box, each) > 0.5 for each in sure) for box in followed)
+
+
+def to_whole_frame(boxes: NDArray[np.float32], part: Box) -> NDArray[np.float32]:
+    """Boxes (N, 4) in shares of a part, in shares of the whole picture."""
+    x1, y1, x2, y2 = part
+    scale = np.array([x2 - x1, y2 - y1, x2 - x1, y2 - y1], np.float32)
+    return np.asarray(boxes * scale + np.array([x1, y1, x1, y1], np.float32), np.float32)
+
+
+def ends_at_cut(boxes: NDArray[np.float32], part: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """(N,) which boxes (N, 4; shares of the whole picture) end where the part was cut, and not where the picture ends.
+
+    size: (width, height) in which the detector is shown the whole picture.
+    """
+    near = np.array([CUT_EDGE_PX / size[0], CUT_EDGE_PX / size[1]] * 2, np.float32)
+    inner = np.array([part[0] > 0, part[1] > 0, part[2] < 1, part[3] < 1])
+    return np.asarray(((np.abs(boxes - np.array(part, np.float32)) <= near) & inner).any(axis=1), np.bool_)
+
+
+def contained_share(box: Sequence[float], other: Sequence[float]) -> float:
+    """Which part of `box` lies in `other`, 0..1."""
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    return width * height / area if width > 0 and height > 0 and area > 0 else 0.0
+
+
+def _grown(box: Box, x: float, y: float) -> Box:
+    """With at least so much around it, and a quarter of its own size."""
+    x, y = max(x, (box[2] - box[0]) / 4), max(y, (box[3] - box[1]) / 4)
+    return max(0.0, box[0] - x), max(0.0, box[1] - y), min(1.0, box[2] + x), min(1.0, box[3] + y)
+
+
+MOSAIC_SHARE_MAX = 0.6  # what is hardly smaller than the whole saves nothing, and sees less
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A part of the picture. box: of it, in shares of the upright picture; corner: x, y of the same in pixels of the
+    picture at the size of the whole; size: its width and height; place: x, y of its corner in the mosaic; frame: x1,
+    y1, x2, y2 of its cells there, with the grey that lies beside the picture in the whole's input, too."""
+
+    box: Box
+    corner: tuple[int, int]
+    size: Size
+    place: tuple[int, int]
+    frame: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mosaic:
+    """What is shown of a look. size: (width, height) in pixels, multiples of the detector's step; whole: of the whole
+    picture as the detector is shown it.
+
+    Networks are trained on mosaics, so nothing lies between the tiles. What is seen of somebody is as in the whole:
+    pixel by pixel the same picture, on the same grid.
+    """
+
+    size: Size
+    whole: Size
+    tiles: tuple[Tile, ...]
+
+    @property
+    def parts(self) -> tuple[Box, ...]:
+        return tuple(tile.box for tile in self.tiles)
+
+    def draw(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """uint8 BGR (height, width, 3), of the whole picture at its size."""
+        sheet = np.full((self.size[1], self.size[0], 3), GREY, np.uint8)
+        for tile in self.tiles:
+            (x, y), (width, height), (left, top) = tile.place, tile.size, tile.corner
+            sheet[y : y + height, x : x + width] = picture[top : top + height, left : left + width]
+        return sheet
+
+    def split(self, found: Detections) -> tuple[Detections, Detections]:
+        """What was found, in shares of the whole picture: what is seen whole, and what ends where a part was cut.
+
+        A box belongs to the tile in which its middle lies.
+        """
+        boxes = found.boxes * np.array(self.size * 2, np.float32)
+        middles = (boxes[:, :2] + boxes[:, 2:]) / 2
+        whole = np.zeros(len(found), np.bool_)
+        cut = np.zeros(len(found), np.bool_)
+        shares = np.zeros((len(found), 4), np.float32)
+        for tile in self.tiles:
+            mine = (middles >= tile.frame[:2]).all(axis=1) & (middles < tile.frame[2:]).all(axis=1)
+            inside = (boxes[mine] - np.array(tile.place * 2, np.float32)) / np.array(tile.size * 2, np.float32)
+            shares[mine] = to_whole_frame(np.clip(inside, 0.0, 1.0), tile.box)
+            cut[mine] = ends_at_cut(shares[mine], tile.box, self.whole)
+            whole |= mine
+        all_of_them = Detections(shares, found.scores, found.class_ids)
+        return all_of_them.select(whole & ~cut), all_of_them.select(cut)
+
+
+def lay_mosaic(parts: Sequence[GridRect], grid: DetectorGrid) -> Mosaic | None:
+    """The smallest mosaic of these parts; None: it is hardly smaller than the whole, or does not fit into its input."""
+    sizes = [(part.x2 - part.x1, part.y2 - part.y1) for part in parts]
+    most = MOSAIC_SHARE_MAX * grid.cells[0] * grid.cells[1]
+    if sum(part.area for part in parts) > most:
+        return None
+    (across, down), corners = _packed(sizes, grid.cells)
+    if not corners or across * down > most:
+        return None
+    tiles = tuple(_tile(part, corner, grid) for part, corner in zip(parts, corners, strict=True))
+    return Mosaic((across * grid.step, down * grid.step), grid.size, tiles)
+
+
+def _tile(part: GridRect, corner: tuple[int, int], grid: DetectorGrid) -> Tile:
+    step, edge = grid.step, grid.edge
+    x1, y1, x2, y2 = grid.pixels(part)
+    left, top = corner[0] * step, corner[1] * step
+    return Tile(
+        box=grid.box(part),
+        corner=(x1, y1),
+        size=(x2 - x1, y2 - y1),
+        place=(left + x1 + edge[0] - part.x1 * step, top + y1 + edge[1] - part.y1 * step),
+        frame=(left, top, left + (part.x2 - part.x1) * step, top + (part.y2 - part.y1) * step),
+    )
+
+
+def _packed(sizes: Sequence[Size], most: Size) -> tuple[Size, list[tuple[int, int]]]:
+    """The smallest (width, height) for rectangles of these sizes, no larger than `most`, and the corner of each; no
+    corners: they do not fit. All in cells."""
+    best: Size = (0, 0)
+    corners: list[tuple[int, int]] = []
+    for width in range(max(w for w, _ in sizes), min(most[0], sum(w for w, _ in sizes)) + 1):
+        found = _shelves(sizes, width)
+        across = max(x + w for (x, _), (w, _) in zip(found, sizes, strict=True))
+        down = max(y + h for (_, y), (_, h) in zip(found, sizes, strict=True))
+        if down <= most[1] and (not corners or across * down < best[0] * best[1]):
+            best, corners = (across, down), found
+    return best, corners
+
+
+def _shelves(sizes: Sequence[Size], width: int) -> list[tuple[int, int]]:
+    """Corners of rectangles in rows of that width, the highest first (FFDH, Coffman et al. 1980)."""
+    corners = dict[int, tuple[int, int]]()
+    ends: list[int] = []
+    tops: list[int] = []
+    below = 0
+    for n in sorted(range(len(sizes)), key=lambda n: (-sizes[n][1], -sizes[n][0], n)):
+        row = next((k for k, end in enumerate(ends) if end + sizes[n][0] <= width), len(ends))
+        if row == len(ends):
+            ends.append(0)
+            tops.append(below)
+            below += sizes[n][1]
+        corners[n] = (ends[row], tops[row])
+        ends[row] += sizes[n][0]
+    return [corners[n] for n in range(len(sizes))]

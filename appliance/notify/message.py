@@ -1,0 +1,157 @@
+"""Builds the message about an alert that a target gets, as text and as facts; never an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import quote
+
+from appliance.store.notices import NoticeRow, Standing
+from appliance.store.rows import AlertDetail
+from appliance.types import SEVERITIES, Alert, Event, Severity
+
+_REASON_CHARS_MAX = 400
+_STANDING_WORDS: dict[Standing, str] = {
+    "edge": "Seen by this box; the cloud was not asked.",
+    "unverified": "Unverified: the cloud has not spoken about it.",
+    "confirmed": "Confirmed by the cloud.",
+    "withdrawn": "Withdrawn: the cloud says it was nothing.",
+    "unsure": "The cloud is not sure.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationMessage:
+    """One message about one alert. id: of the notice, the same in all messages about it; message_id: of what it says,
+    the same when it is sent again. update: it replaces one that was told before. t: when it began, UTC seconds.
+    degraded: what is not well with the box, the camera or the cloud. link: the alert's page, or ''.
+    """
+
+    id: str
+    alert: str
+    site: str
+    camera: str
+    severity: Severity
+    standing: Standing
+    rules: tuple[str, ...]
+    labels: tuple[str, ...]
+    score: float
+    t: float
+    reason: str = ""
+    degraded: tuple[str, ...] = ()
+    link: str = ""
+    update: bool = False
+    test: bool = False
+
+    @property
+    def message_id(self) -> str:
+        return f"{self.id}-{self.standing}-{self.severity}"
+
+    @property
+    def title(self) -> str:
+        if self.test:
+            return f"Test from {self.site}"
+        what = f"{' and '.join(self.labels) or 'something'} at {self.camera}"
+        if self.standing in {"confirmed", "withdrawn"}:
+            return f"{self.standing.capitalize()}: {what}"
+        doubt = "" if self.standing == "edge" else f" ({self.standing})"
+        return what[:1].upper() + what[1:] + doubt
+
+    @property
+    def text(self) -> str:
+        if self.test:
+            return "Vedette can reach you. This is what an alert of this site will look like."
+        when = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S")
+        lines = [f"{', '.join(self.rules)}, {self.score:.0%} sure, {when}, {self.site}"]
+        lines.append(f"{_STANDING_WORDS[self.standing]}{' ' + self.reason if self.reason else ''}")
+        lines += [f"Note: {each}." for each in self.degraded]
+        return "\n".join(lines)
+
+
+class MessageBuilder:
+    """Makes messages of what the store knows. forbids: nothing about this event leaves the site, so that no word of it
+    stands in a message that does."""
+
+    def __init__(self, site: str, public_url: str, forbids: Callable[[Event], bool]) -> None:
+        self._site = site
+        self._base = public_url.rstrip("/")
+        self._forbids = forbids
+
+    def build(
+        self, row: NoticeRow, detail: AlertDetail, standing: Standing, *, local: bool
+    ) -> NotificationMessage | None:
+        """None: nothing may be told. degraded is left to the caller."""
+        alert = detail.alert
+        events = detail.events if local else [event for event in detail.events if not self._forbids(event)]
+        if not events:
+            return None
+        whole = len(events) == len(detail.events)
+        answer = detail.verdict
+        said = answer.body.reason[:_REASON_CHARS_MAX] if answer is not None and standing != "unverified" else ""
+        return NotificationMessage(
+            id=row.id,
+            alert=alert.id,
+            site=self._site,
+            camera=alert.camera,
+            severity=alert.severity if whole else _gravest(events),
+            standing=standing,
+            rules=_once(event.rule for event in events),
+            labels=_once(event.label for event in events),
+            score=max(event.score for event in events),
+            t=min(event.t for event in events),
+            reason=said or (_recheck_reason(detail) if whole else ""),
+            link=self.link(alert.id),
+            update=row.messages > 0 or standing == "withdrawn",
+        )
+
+    def unstored(self, notice: str, alert: Alert, why: str) -> NotificationMessage:
+        """Of an alert that the disk does not take."""
+        return NotificationMessage(
+            id=notice,
+            alert=alert.id,
+            site=self._site,
+            camera=alert.camera,
+            severity=alert.severity,
+            standing="edge",
+            rules=alert.rules,
+            labels=alert.labels,
+            score=alert.score,
+            t=alert.t_start,
+            degraded=(why,),
+        )
+
+    def test(self, target: str, now: float) -> NotificationMessage:
+        return NotificationMessage(
+            id=f"test-{target}",
+            alert="",
+            site=self._site,
+            camera="",
+            severity="info",
+            standing="edge",
+            rules=(),
+            labels=(),
+            score=0.0,
+            t=now,
+            link=f"{self._base}/" if self._base else "",
+            test=True,
+        )
+
+    def link(self, alert: str) -> str:
+        return f"{self._base}/alerts/{quote(alert, safe='')}" if self._base else ""
+
+
+def _recheck_reason(detail: AlertDetail) -> str:
+    """What the box itself says after it looked again."""
+    look = detail.recheck
+    if detail.alert.verdict is not None or look is None or look.verdict is None:
+        return ""
+    return look.verdict.reason[:_REASON_CHARS_MAX]
+
+
+def _once(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _gravest(events: Sequence[Event]) -> Severity:
+    return max((event.severity for event in events), key=SEVERITIES.index)

@@ -1,0 +1,136 @@
+"""The probability that an alert is real, from what the detector and the tracker report of its object."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import mul
+
+from pydantic import TypeAdapter, ValidationError
+
+from appliance.errors import UsageError
+
+VERSION = 1
+LOOKS_LOG_MAX = 5.0  # 32 looks; more make nothing surer
+MOVED_MAX = 2.0
+_SCORE_EDGE = 0.02
+
+Weights = tuple[float, float, float, float, float]
+"""Of one, the score's log odds, the binary logarithm of the looks, the way moved, the spread of the scores."""
+
+# What is believed before anything was learnt: set by hand, from what trackers and detectors are like, on no footage. A
+# score means odds, a track that is seen again and again and that moves is more often real than one that flickers on
+# the spot. A box that learns keeps the signs (see SIGNS), whatever it is told.
+PRIOR: Weights = (-1.0, 1.0, 0.5, 0.8, -2.0)
+SIGNS: tuple[int, int, int, int, int] = (0, 1, 1, 1, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackStability:
+    """How steadily a track was seen; see RouteInputs for the units."""
+
+    score: float
+    spread: float = 0.0
+    looks: int = 1
+    moved: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallClaim:
+    """Of `real` true alerts (weighed: `effective`) with a chance of at least `chance_min` there are `recall`, and with
+    95 % confidence no less than `recall_low` of those to come. chance_min 0: too little is known to leave anything out.
+    """
+
+    chance_min: float = 0.0
+    recall: float = 1.0
+    recall_low: float = 0.0
+    real: int = 0
+    effective: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFit:
+    """What was learnt for one group of alerts, from `n` of which `real` were true."""
+
+    weights: Weights = PRIOR
+    n: int = 0
+    real: int = 0
+    claim: RecallClaim = RecallClaim()
+
+
+@dataclass(frozen=True, slots=True)
+class AlertChance:
+    """The probability that an alert is right, from how many known ones of its camera and label, and the probability
+    below which the router need not ask."""
+
+    p: float
+    n: int
+    p_min: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Fits for all alerts, for each label, and for each label on each camera, each drawn towards the one before.
+
+    cameras: by `camera/label`. Immutable; the same rows make the same calibration.
+    """
+
+    version: int = VERSION
+    recall: float = 0.98
+    everything: GroupFit = GroupFit()
+    labels: Mapping[str, GroupFit]
+    cameras: Mapping[str, GroupFit]
+
+    def chance(self, camera: str, label: str, seen: TrackStability) -> AlertChance:
+        """Of an alert of this camera about an object of this label, seen so. Never 0 and never 1."""
+        own = self.cameras.get(f"{camera}/{label}")
+        p = self.probability(camera, label, seen)
+        return AlertChance(p, own.n if own else 0, self.claim(camera, label).chance_min)
+
+    def probability(self, camera: str, label: str, seen: TrackStability) -> float:
+        """The chance alone."""
+        fit = self._chain(camera, label)[0]
+        return sigmoid(sum(map(mul, fit.weights, features(seen))))
+
+    def claim(self, camera: str, label: str) -> RecallClaim:
+        """What is claimed of the alerts that the router leaves out for this camera and label."""
+        return next((fit.claim for fit in self._chain(camera, label) if fit.claim.chance_min > 0), RecallClaim())
+
+    def to_json(self) -> bytes:
+        """Compact JSON; equal calibrations give equal bytes."""
+        return _calibration.dump_json(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Calibration:
+        """Raises UsageError when it is no calibration, or one of another version."""
+        try:
+            read = _calibration.validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "file"
+            raise UsageError(f"this is no calibration of Vedette: {where}: {first['msg']}") from None
+        if read.version != VERSION:
+            raise UsageError(f"this calibration has version {read.version}, this program knows {VERSION}: make it anew")
+        return read
+
+    def _chain(self, camera: str, label: str) -> tuple[GroupFit, ...]:
+        """The fits that apply, the most particular first."""
+        found = (self.cameras.get(f"{camera}/{label}"), self.labels.get(label), self.everything)
+        return tuple(fit for fit in found if fit is not None)
+
+
+def features(seen: TrackStability) -> Weights:
+    """What the weights weigh."""
+    score = min(max(seen.score, _SCORE_EDGE), 1 - _SCORE_EDGE)
+    looks = min(math.log2(max(seen.looks, 1)), LOOKS_LOG_MAX)
+    return (1.0, math.log(score / (1 - score)), looks, min(max(seen.moved, 0.0), MOVED_MAX), max(seen.spread, 0.0))
+
+
+def sigmoid(z: float) -> float:
+    """1 / (1 + e^-z), for any z; kept off 0 and 1, for nothing is certain."""
+    return 1 / (1 + math.exp(-min(max(z, -12.0), 12.0)))
+
+
+UNTRAINED = Calibration(labels={}, cameras={})
+_calibration: TypeAdapter[Calibration] = TypeAdapter(Calibration)

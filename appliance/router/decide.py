@@ -1,0 +1,270 @@
+"""Decides whether, when and with which evidence the cloud is asked about an alert. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from appliance import wire
+from appliance.config import EscalationConfig
+from appliance.config import RouterConfig as Settings
+from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs, SendTiming, Severity
+
+FACTS_BYTES = 1500  # the question with subject and headers
+CROP_FILL, FRAME_FILL = 0.8, 0.9  # how much of what is allowed a picture takes
+JPEG_BYTES_A_PIXEL = 0.12  # of whole pictures at full quality
+JUDGE_S = 1.0  # until a verdict says otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemLoad:
+    """How link and box are doing; None: unknown. load: 1 minute mean per core."""
+
+    link_up: bool | None = None
+    queue_age_s: float | None = None
+    load: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EscalationCost:
+    """What a question is expected to take."""
+
+    bytes: int
+    gpu_s: float
+    money: float
+
+    def of(self, what: str) -> float:
+        """bytes, gpu_s or money."""
+        return float(getattr(self, what))
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimit:
+    """One budget: `amount` of `what` (bytes, gpu_s, money), of which `spent` is gone, until `renew_t`. name: its key in
+    the site file."""
+
+    name: str
+    what: str
+    amount: float
+    spent: float
+    renew_t: float
+
+    def has_room(self, cost: EscalationCost, reserve: float) -> bool:
+        """For a question that must leave the share `reserve` of it."""
+        return self.spent + cost.of(self.what) <= self.amount * (1 - reserve)
+
+    def ever_has_room(self, cost: EscalationCost, reserve: float) -> bool:
+        """Whether it would once it is renewed."""
+        return cost.of(self.what) <= self.amount * (1 - reserve)
+
+
+@dataclass(frozen=True, slots=True)
+class Postponement:
+    """What a question waits for (budget, box, queue, off-peak), and not before until_t if that is known."""
+
+    why: str
+    until_t: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterCase:
+    """One alert, and all that the decision may depend on.
+
+    uplink: the site file has one, whether it is up or not. costs: of each evidence step, in their order. now: UTC
+    seconds live, of the footage in a replay.
+    """
+
+    alert: str
+    rule: str
+    escalate: bool
+    uplink: bool
+    inputs: RouteInputs
+    costs: tuple[EscalationCost, ...]
+    limits: tuple[BudgetLimit, ...] = ()
+    now: float = 0.0
+
+    def cost(self, evidence: EvidenceStep) -> EscalationCost:
+        return self.costs[EVIDENCE_STEPS.index(evidence)]
+
+
+@dataclass(frozen=True, slots=True)
+class RouterDecision:
+    """What is to be done, and why, for a person. priority: one of wire.PRIORITIES; empty when never.
+
+    value: expected worth of the answer per 100 kB: a rank, to be compared with others of the same settings. cost: of
+    the evidence it begins with. audit_share: above 0 it is asked only as one of a sample of what was left out.
+    """
+
+    when: SendTiming
+    reason: str
+    priority: str = ""
+    evidence: EvidenceStep = "facts"
+    value: float = 0.0
+    cost: EscalationCost = EscalationCost(0, 0.0, 0.0)
+    wait: Postponement | None = None
+    audit_share: float = 0.0
+
+    @property
+    def ask(self) -> bool:
+        return self.when != "never"
+
+
+def expected_bytes(settings: EscalationConfig) -> tuple[int, ...]:
+    """Bytes of a question that begins with each evidence step, in their order, as the site file sizes them."""
+    crops = settings.crops * settings.crop_bytes_max * CROP_FILL
+    frames = settings.frames * settings.frame_side_max**2 * 9 / 16 * JPEG_BYTES_A_PIXEL
+    clip = settings.clip_bytes_max * FRAME_FILL
+    return tuple(round(FACTS_BYTES + more) for more in (0, crops, frames, clip))
+
+
+SEVERITY_VALUE: dict[Severity, float] = {"alert": 1.0, "warning": 0.8, "info": 0.6}
+OWN_QUESTION_FACTOR = 1.25
+REPEAT_FACTOR = 0.1
+VALUE_BYTES = 100_000
+_WAITS = {
+    "budget": "waits until the budget is renewed",
+    "box": "waits until the box is less loaded",
+    "queue": "waits until fewer questions are in the queue",
+    "off-peak": "waits for the off-peak hours",
+}
+
+
+def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
+    """Ask the cloud about this alert? Depends on nothing but its arguments."""
+    inputs = case.inputs
+    refused = _refused(case, settings)
+    if refused:
+        return RouterDecision("never", refused)
+    first: EvidenceStep = "facts" if inputs.privacy == "image_free" else settings.first
+    value = value_of(inputs, case.cost(first))
+    left_out = _left_out(inputs, value, settings.router)
+    audit_share = settings.router.audit_share if left_out else 0.0
+    if left_out and not in_sample(case.alert, audit_share):
+        return RouterDecision("never", left_out, evidence=first, value=value, cost=case.cost(first))
+    urgent = inputs.severity == "alert" and not left_out
+    evidence = _affordable(case, first, settings, urgent)
+    priority = "low" if left_out else wire.PRIORITY_OF[inputs.severity]
+    reason = f"severity {inputs.severity} is asked about with {priority} priority"
+    asked = RouterDecision(
+        "now",
+        f"audit sample: {left_out}" if left_out else reason,
+        priority,
+        evidence,
+        value_of(inputs, case.cost(evidence)),
+        case.cost(evidence),
+        audit_share=audit_share,
+    )
+    return _postponed(asked, case, settings, urgent)
+
+
+def must_wait(
+    inputs: RouteInputs,
+    cost: EscalationCost,
+    limits: Sequence[BudgetLimit],
+    settings: EscalationConfig,
+    now: float,
+    urgent: bool,
+) -> Postponement | None:
+    """What a question that costs this much waits for now; None: for nothing. Urgent ones wait for the budget alone."""
+    reserve = 0.0 if urgent else settings.budget.alert_reserve
+    short = [limit.renew_t for limit in limits if not limit.has_room(cost, reserve)]
+    if short:
+        return Postponement("budget", max(short))
+    if urgent:
+        return None
+    if _strained(inputs, settings.router):
+        return Postponement("box")
+    if inputs.queue_age_s is not None and inputs.queue_age_s > settings.router.queue_age_max_s:
+        return Postponement("queue")
+    if inputs.off_peak_in_s:
+        return Postponement("off-peak", now + inputs.off_peak_in_s)
+    return None
+
+
+def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
+    """The value of asking; see above."""
+    grave = SEVERITY_VALUE[inputs.severity] * (OWN_QUESTION_FACTOR if inputs.own_question else 1.0)
+    new = REPEAT_FACTOR if inputs.repeat else 1.0
+    return round(grave * new * inputs.chance * VALUE_BYTES / max(1, cost.bytes), 4)
+
+
+def in_sample(alert: str, share: float) -> bool:
+    """Whether the alert is one of a sample of this share. By its id, so that a replay draws the same ones."""
+    drawn = int.from_bytes(hashlib.sha256(f"audit|{alert}".encode()).digest()[:8], "big")
+    return drawn < share * 2.0**64
+
+
+def _refused(case: RouterCase, settings: EscalationConfig) -> str:
+    """Why it is out of the question, or ''."""
+    inputs = case.inputs
+    if inputs.privacy == "never":
+        return "the privacy rule of this camera forbids it"
+    if not case.uplink:
+        return "this site has no uplink"
+    if not settings.enabled:
+        return "escalation is switched off"
+    if not case.escalate:
+        return f"the rule {case.rule} is not to be escalated"
+    if inputs.severity not in settings.severities:
+        return f"alerts of severity {inputs.severity} are not escalated"
+    return ""
+
+
+def _left_out(inputs: RouteInputs, value: float, settings: Settings) -> str:
+    """Why the answer is not worth having, or ''. These are the router's own opinions, and so they are audited."""
+    if inputs.repeat:
+        return f"this {inputs.label} stands where it was asked about before"
+    if inputs.chance < inputs.chance_min:
+        return "such alerts are hardly ever real"
+    if value < settings.value_min:
+        return "the answer is worth less than its bytes"
+    return ""
+
+
+def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
+    """The evidence to begin with: less than usual where box, queue or budget are short and it cannot or need not wait.
+
+    A question of the owner's own is never asked without a picture for want of money: facts do not answer it.
+    """
+    index = EVIDENCE_STEPS.index(first)
+    crops = EVIDENCE_STEPS.index("crops")
+    inputs = case.inputs
+    late = inputs.queue_age_s is not None and inputs.queue_age_s > settings.router.queue_age_max_s
+    if index > crops and urgent and (late or inputs.link_up is False or _strained(inputs, settings.router)):
+        index = crops
+    reserve = 0.0 if urgent else settings.budget.alert_reserve
+    least = min(index, crops if inputs.own_question else 0)
+    for step in range(index, least - 1, -1):
+        if all(limit.has_room(case.costs[step], reserve) for limit in case.limits):
+            return EVIDENCE_STEPS[step]
+    return EVIDENCE_STEPS[index]
+
+
+def _postponed(asked: RouterDecision, case: RouterCase, settings: EscalationConfig, urgent: bool) -> RouterDecision:
+    wait = must_wait(case.inputs, asked.cost, case.limits, settings, case.now, urgent)
+    if wait is None:
+        return asked
+    never = ""
+    reserve = 0.0 if urgent else settings.budget.alert_reserve
+    if any(not limit.ever_has_room(asked.cost, reserve) for limit in case.limits):
+        never = "one question costs more than the budget allows"
+    elif wait.until_t is not None and wait.until_t - case.now > settings.expire_hours * 3600:
+        never = "it would expire before its time came: it " + _WAITS[wait.why]
+    if never:
+        return RouterDecision("never", never, evidence=asked.evidence, value=asked.value, cost=asked.cost)
+    reason = f"{asked.reason}; it {_WAITS[wait.why]}"
+    return RouterDecision(
+        "later", reason, asked.priority, asked.evidence, asked.value, asked.cost, wait, asked.audit_share
+    )
+
+
+def _strained(inputs: RouteInputs, settings: Settings) -> bool:
+    """Whether the box has more to do than the site file wants it to have."""
+    hot = inputs.temperature_c is not None and settings.temperature_max_c is not None
+    busy = inputs.load is not None and settings.load_max is not None
+    return bool(
+        (hot and (inputs.temperature_c or 0.0) > (settings.temperature_max_c or 0.0))
+        or (busy and (inputs.load or 0.0) > (settings.load_max or 0.0))
+    )

@@ -1,0 +1,129 @@
+"""What may still be spent on escalations today and this month: bytes, GPU seconds, money."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from appliance.clock import Period
+from appliance.config import BudgetConfig, PricesConfig
+from appliance.router.decide import JUDGE_S, BudgetLimit, EscalationCost
+from appliance.store.decisions import CloudSpend
+from appliance.store.verdict_stats import TokenCount, TokenUsage
+
+_GB, _MB, _HOUR_S, _MILLION = 1e9, 1e6, 3600.0, 1e6
+
+
+class EscalationBudget:
+    """The budgets of a site and what is gone of them. Owner: the core, or a replay; one thread.
+
+    State: what was spent in the day and month of the last look at it; of tokens, what a question takes in the mean, and
+    the money that was reckoned for those that are not judged yet. period: which those are (see clock.py).
+    """
+
+    def __init__(self, budget: BudgetConfig, prices: PricesConfig, period: Callable[[float], Period]) -> None:
+        self._budget = budget
+        self._prices = prices
+        self._period_of = period
+        self._period: Period | None = None
+        self._spent = CloudSpend()
+        self._tokens = TokenUsage()
+        self._reckoned = 0.0
+        self.gpu_s = JUDGE_S
+        """Seconds of the judge that one question is expected to take."""
+
+    @property
+    def is_limited(self) -> bool:
+        amounts = self._budget.model_dump(exclude={"alert_reserve"}).values()
+        return any(amount is not None for amount in amounts)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Tokens have a price, and there is a budget of money."""
+        prices, budget = self._prices, self._budget
+        priced = prices.tokens_in_million or prices.tokens_out_million
+        return bool(priced) and (budget.money_day is not None or budget.money_month is not None)
+
+    def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> EscalationCost:
+        """Of a question of so many bytes, of this camera, that begins with this evidence."""
+        tokens = self._price(self._mean(camera, evidence))
+        return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s) + tokens)
+
+    def spend(self, cost: EscalationCost, now: float) -> None:
+        """A question is asked."""
+        self._roll(now)
+        had = self._spent
+        self._spent = CloudSpend(
+            bytes_day=had.bytes_day + cost.bytes,
+            bytes_month=had.bytes_month + cost.bytes,
+            gpu_s_day=had.gpu_s_day + cost.gpu_s,
+            gpu_s_month=had.gpu_s_month + cost.gpu_s,
+        )
+        self._reckoned += cost.money - self._money(cost.bytes, cost.gpu_s)
+
+    def set_spent(self, spent: CloudSpend, now: float) -> None:
+        """What was spent, as the store has it, in place of what was reckoned."""
+        self._roll(now)
+        self._spent = spent
+
+    def set_tokens(self, tokens: TokenUsage) -> None:
+        """What the judge's tokens were, as the store has it, in place of what was reckoned."""
+        self._tokens = tokens
+        self._reckoned = sum(self._price(self._mean(*which)) * count for which, count in tokens.due.items())
+
+    def period(self, now: float) -> Period:
+        """The day and month that budgets go by."""
+        return self._period_of(now)
+
+    def limits(self, now: float) -> tuple[BudgetLimit, ...]:
+        """The budgets that the site file sets, as they stand."""
+        if not self.is_limited:
+            return ()
+        at, budget, spent = self._roll(now), self._budget, self._spent
+        day = self._money(spent.bytes_day, spent.gpu_s_day) + self._price(self._tokens.day) + self._reckoned
+        month = self._money(spent.bytes_month, spent.gpu_s_month) + self._price(self._tokens.month) + self._reckoned
+        rows = (
+            ("mb_day", "bytes", budget.mb_day, _MB, spent.bytes_day, at.day_end_t),
+            ("mb_month", "bytes", budget.mb_month, _MB, spent.bytes_month, at.month_end_t),
+            ("gpu_s_day", "gpu_s", budget.gpu_s_day, 1.0, spent.gpu_s_day, at.day_end_t),
+            ("gpu_s_month", "gpu_s", budget.gpu_s_month, 1.0, spent.gpu_s_month, at.month_end_t),
+            ("money_day", "money", budget.money_day, 1.0, day, at.day_end_t),
+            ("money_month", "money", budget.money_month, 1.0, month, at.month_end_t),
+        )
+        return tuple(
+            BudgetLimit(name, what, amount * unit, gone, renew_t)
+            for name, what, amount, unit, gone, renew_t in rows
+            if amount is not None
+        )
+
+    def _money(self, bytes_: float, gpu_s: float) -> float:
+        return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
+
+    def _mean(self, camera: str, evidence: str) -> TokenCount:
+        """Of a question of this camera that began so; else of any camera's, else of any; 0: nobody knows."""
+        mean = self._tokens.mean
+        if not mean or (camera, evidence) in mean:
+            return mean.get((camera, evidence), TokenCount())
+        alike = [each for (_, began), each in mean.items() if began == evidence] or list(mean.values())
+        return TokenCount(
+            sum(each.read for each in alike) / len(alike), sum(each.written for each in alike) / len(alike)
+        )
+
+    def _price(self, tokens: TokenCount) -> float:
+        prices = self._prices
+        return (tokens.read * prices.tokens_in_million + tokens.written * prices.tokens_out_million) / _MILLION
+
+    def _roll(self, now: float) -> Period:
+        """A new day, or a new month, begins with nothing spent."""
+        if self._period is not None and self._period.day_t <= now < self._period.day_end_t:
+            return self._period
+        at, before = self._period_of(now), self._period
+        if before is not None and at.month_t != before.month_t:
+            self._spent, self._tokens = CloudSpend(), replace(self._tokens, day=TokenCount(), month=TokenCount())
+        elif before is not None:
+            self._spent = replace(self._spent, bytes_day=0.0, gpu_s_day=0.0)
+            self._tokens = replace(self._tokens, day=TokenCount())
+        if before is not None:
+            self._reckoned = 0.0
+        self._period = at
+        return at

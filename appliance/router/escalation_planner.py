@@ -1,0 +1,324 @@
+"""Plans the escalations of one camera: for each alert, and each change of it, what the router decides and what it
+sends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from appliance import wire
+from appliance.clock import Period
+from appliance.config import EscalationConfig, LineRule, Rule, SiteConfig
+from appliance.router.calibration import UNTRAINED, AlertChance, Calibration, TrackStability
+from appliance.router.decide import (
+    BudgetLimit,
+    EscalationCost,
+    RouterCase,
+    RouterDecision,
+    SystemLoad,
+    decide,
+    expected_bytes,
+)
+from appliance.router.escalation_budget import EscalationBudget
+from appliance.router.recent_escalations import RecentEscalations
+from appliance.router.track_stats import CameraTrackStats, TrackStats
+from appliance.types import (
+    EVIDENCE_STEPS,
+    Alert,
+    AlertChange,
+    Event,
+    FrameBoxes,
+    PrivacyLevel,
+    Route,
+    RouteInputs,
+    StreamHeader,
+)
+
+QUESTION_CHARS_MAX = 2000
+_CLAIM = {
+    "enter": "entering the zone",
+    "exit": "leaving the zone",
+    "dwell": "staying in the zone",
+    "line": "crossing the line",
+}
+
+
+def build_escalation(
+    alert: Alert, event: Event, rule: Rule, *, site: str, now: float, model: str = ""
+) -> wire.Escalation:
+    """The question, still without pictures. The same alert of the same site always makes the same id."""
+    return wire.Escalation(
+        id=escalation_id(site, alert.id),
+        site=site,
+        camera=alert.camera,
+        alert=alert.id,
+        rule=rule.name,
+        kind=event.kind,
+        label=event.label,
+        severity=alert.severity,
+        question=(rule.ask or _default_question(event, rule))[:QUESTION_CHARS_MAX],
+        t=event.t,
+        created_t=now,
+        score=event.score,
+        zone=event.zone or event.line,
+        model=model,
+    )
+
+
+def escalation_id(site: str, alert: str) -> str:
+    """`esc-` and 16 hex digits. Alert ids come from content, so two sites may share one: the site goes in, too."""
+    return "esc-" + hashlib.sha256(f"{site}/{alert}".encode()).hexdigest()[:16]
+
+
+def _default_question(event: Event, rule: Rule) -> str:
+    article = "an" if event.label[:1] in "aeiou" else "a"
+    claim = f"{_CLAIM[event.kind]} `{event.zone or event.line}`"
+    if rule.kind == "dwell":
+        claim += f" for at least {rule.seconds:g} seconds"
+    if isinstance(rule, LineRule) and rule.direction != "both":
+        claim += f" ({rule.direction.replace('_', ' ')})"
+    return f"Is there really {article} {event.label} {claim}?"
+
+
+@dataclass(slots=True)
+class RouterContext:
+    """What was learnt, what may be spent, how link and box are doing, how far off-peak hours are.
+
+    One for all cameras of a site. Owner: the core, which renews it, or a replay, in which surroundings are unknown; one
+    thread. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there are none. bytes_:
+    expected of a question that begins with each evidence step. privacy: what may leave of an event's alert.
+    """
+
+    settings: EscalationConfig
+    budget: EscalationBudget
+    off_peak_in_s: Callable[[float], float] | None = None
+    calibration: Calibration = UNTRAINED
+    system_load: SystemLoad = field(default_factory=SystemLoad)
+    bytes_: tuple[int, ...] = ()
+    privacy: Callable[[Event], PrivacyLevel] = lambda event: "free"
+
+    @classmethod
+    def of(
+        cls,
+        config: SiteConfig,
+        period: Callable[[float], Period],
+        off_peak_in_s: Callable[[float], float] | None = None,
+        privacy: Callable[[Event], PrivacyLevel] | None = None,
+    ) -> RouterContext:
+        """With nothing learnt and nothing spent. privacy: see `appliance.privacy`; None: what `image_free` says."""
+        settings = config.escalation
+        purse = EscalationBudget(settings.budget, settings.prices, period)
+        return cls(
+            settings, purse, off_peak_in_s, bytes_=expected_bytes(settings), privacy=privacy or _by_image_free(config)
+        )
+
+    def costs(self, camera: str) -> tuple[EscalationCost, ...]:
+        """Of a question of this camera that begins with each evidence step."""
+        steps = zip(self.bytes_, EVIDENCE_STEPS, strict=False)
+        return tuple(self.budget.cost(bytes_, camera, step) for bytes_, step in steps)
+
+
+def _by_image_free(config: SiteConfig) -> Callable[[Event], PrivacyLevel]:
+    return lambda event: "image_free" if config.image_free(event.camera) else "free"
+
+
+TRACKS_JUDGED_MAX = 4
+OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
+_DIGITS, _MONEY_DIGITS = 4, 6
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePlan:
+    """What is to be done about an alert: the decision as it is logged, and the question, if there is one.
+
+    event: which was decided about. again: the question was put off before, and is now let go.
+    """
+
+    route: Route
+    event: Event
+    escalation: wire.Escalation | None = None
+    again: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """An alert that lasts: its last event, and what was decided last."""
+
+    event: Event
+    decision: RouterDecision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """The object by which an alert is judged: of its tracks the one that is most likely real."""
+
+    seen: TrackStability
+    seconds: float
+    chance: AlertChance
+
+
+class EscalationPlanner:
+    """Decides about the alerts of one camera. Owner: the core or a replay, in one thread.
+
+    State: how its tracks were seen, which places were asked about, and of each open alert what was decided. An alert is
+    decided about with each of its events, and when its best view improves, until it is asked about; it is asked once. A
+    question that was put off is let go when a later event makes it urgent.
+    """
+
+    def __init__(
+        self, config: SiteConfig, camera: str, outlook: RouterContext, places: RecentEscalations | None = None
+    ) -> None:
+        """places: what was asked about before (`recall`); None: nothing."""
+        self._config = config
+        self._camera = camera
+        self._rules = {rule.name: rule for rule in config.cameras[camera].rules}
+        self._outlook = outlook
+        self._asks = config.uplink is not None and config.escalation.enabled
+        self._sightings = CameraTrackStats()
+        self._places = RecentEscalations(config.escalation.router.repeat_s) if places is None else places
+        self._open: dict[str, _Open] = {}
+        self._run = self._model = ""
+
+    def begin(self, header: StreamHeader) -> None:
+        """A run begins: its tracks are others. The same run again: nothing changes."""
+        if header.run and header.run == self._run:
+            return
+        self._run, self._model = header.run, header.model
+        self._sightings.begin(header.size)
+
+    def observe(self, boxes: FrameBoxes) -> None:
+        """What was seen, before what it decides is handed to `plan`. Nothing is held for a site that never asks."""
+        if self._asks and boxes.looked:
+            self._sightings.observe(boxes)
+            self._places.observe(boxes, self._sightings)
+
+    def plan(self, change: AlertChange, now: float) -> RoutePlan | None:
+        """What is to be done; None: nothing that was not decided before. `now`: see Case."""
+        open_ = self._open.get(change.alert.id)
+        if change.kind == "ended":
+            self._open.pop(change.alert.id, None)
+        if change.event is not None:
+            open_ = self._open[change.alert.id] = _Open(change.event, open_.decision if open_ else None)
+            while len(self._open) > OPEN_MAX:
+                del self._open[next(iter(self._open))]
+        if open_ is None or change.kind == "ended" or (open_.decision is not None and open_.decision.when == "now"):
+            return None
+        return self._decide(change.alert, open_, now)
+
+    def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
+        told, case = open_.decision, self._case(alert, open_.event, now)
+        decision = decide(case, self._config.escalation)
+        if told is not None and not _changes(told, decision):
+            return None
+        open_.decision = decision
+        rule, event = self._rules[case.rule], open_.event
+        route = self._route(alert, event, decision, case.inputs)
+        if not decision.ask:
+            return RoutePlan(route, event)
+        if decision.when == "now":
+            self._outlook.budget.spend(decision.cost, now)
+        for seen in self._tracks(alert, event):
+            self._places.record(rule.name, alert.severity, seen)
+        asked = build_escalation(alert, event, rule, site=self._config.site.name, model=self._model, now=now)
+        return RoutePlan(replace(route, question=asked.question), event, asked, again=told is not None and told.ask)
+
+    def _case(self, alert: Alert, event: Event, now: float) -> RouterCase:
+        rule, limits = self._rules[event.rule], self._outlook.budget.limits(now)
+        return RouterCase(
+            alert=alert.id,
+            rule=rule.name,
+            escalate=rule.escalate,
+            uplink=self._config.uplink is not None,
+            inputs=self._inputs(alert, event, rule, now, limits),
+            costs=self._outlook.costs(alert.camera),
+            limits=limits,
+            now=now,
+        )
+
+    def _route(self, alert: Alert, event: Event, decision: RouterDecision, inputs: RouteInputs) -> Route:
+        cost, facts, wait = decision.cost, self._outlook.bytes_[0], decision.wait
+        route = Route(
+            camera=alert.camera,
+            alert=alert.id,
+            event=event.id,
+            t=event.t,
+            ask=decision.ask,
+            when=decision.when,
+            priority=decision.priority,
+            reason=decision.reason,
+            evidence=decision.evidence,
+            value=decision.value,
+            wait=wait.why if wait else "",
+            until_t=wait.until_t if wait else None,
+            inputs=replace(inputs, audit_share=decision.audit_share),
+        )
+        if not decision.ask:
+            return route
+        return replace(
+            route,
+            bytes=cost.bytes,
+            message_bytes=facts,
+            picture_bytes=cost.bytes - facts,
+            gpu_s=round(cost.gpu_s, _DIGITS),
+            money=round(cost.money, _MONEY_DIGITS),
+        )
+
+    def _inputs(
+        self, alert: Alert, event: Event, rule: Rule, now: float, limits: tuple[BudgetLimit, ...]
+    ) -> RouteInputs:
+        tracks = self._tracks(alert, event)
+        subject = self._subject(event, tracks)
+        around = self._outlook.system_load
+        left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
+        return RouteInputs(
+            label=event.label,
+            severity=alert.severity,
+            own_question=bool(rule.ask),
+            privacy=self._outlook.privacy(event),
+            score=subject.seen.score,
+            spread=subject.seen.spread,
+            looks=subject.seen.looks,
+            seconds=subject.seconds,
+            moved=subject.seen.moved,
+            chance=round(subject.chance.p, _DIGITS),
+            chance_n=subject.chance.n,
+            chance_min=round(subject.chance.p_min, _DIGITS),
+            repeat=bool(tracks) and all(self._places.is_repeat(rule.name, alert.severity, seen) for seen in tracks),
+            link_up=around.link_up,
+            queue_age_s=around.queue_age_s,
+            load=around.load,
+            temperature_c=around.temperature_c,
+            off_peak_in_s=self._off_peak_in_s(alert, now),
+            budget_left=round(min(left), _DIGITS) if left else None,
+        )
+
+    def _tracks(self, alert: Alert, event: Event) -> list[TrackStats]:
+        """The alert's newest tracks as they were seen, that of the event first."""
+        numbers = dict.fromkeys((event.track, *reversed(alert.tracks[1 - TRACKS_JUDGED_MAX :])))
+        return [seen for seen in map(self._sightings.of, numbers) if seen is not None]
+
+    def _subject(self, event: Event, tracks: list[TrackStats]) -> _Subject:
+        calibration = self._outlook.calibration
+        judged = [(seen.stability, seen.seconds, seen.label) for seen in tracks]
+        if not judged:
+            judged = [(TrackStability(score=round(event.score, 3)), 0.0, event.label)]
+        if len(judged) > 1:
+            judged.sort(key=lambda each: -calibration.probability(self._camera, each[2], each[0]))
+        stability, seconds, label = judged[0]
+        return _Subject(stability, seconds, calibration.chance(self._camera, label, stability))
+
+    def _off_peak_in_s(self, alert: Alert, now: float) -> float | None:
+        hours = self._config.escalation.off_peak
+        if hours is None or self._outlook.off_peak_in_s is None or alert.severity not in hours.severities:
+            return None
+        return self._outlook.off_peak_in_s(now)
+
+
+def _changes(told: RouterDecision, decision: RouterDecision) -> bool:
+    """Whether a later decision is another: one that was put off is only ever let go, or made more urgent."""
+    if told.when == "later":
+        order = wire.PRIORITIES.index
+        return decision.when == "now" and order(decision.priority) <= order(told.priority)
+    return (told.when, told.reason, told.priority) != (decision.when, decision.reason, decision.priority)

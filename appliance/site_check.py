@@ -1,0 +1,261 @@
+"""`vedette check`: tries each part of a site file for a moment and reports one finding for each."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
+
+from appliance import config
+from appliance.clock import Clock, SystemClock
+from appliance.config import SiteConfig
+from appliance.detect import detector, precision
+from appliance.errors import ModelError, SourceError, SourceRefused, StoreError
+from appliance.ingest.camera_probe import probe
+from appliance.ingest.process import RING_FREE_BYTES_MIN
+from appliance.notify.target_check import check_targets
+from appliance.store.paths import DATABASE, PREROLL
+from appliance.store.quotas import StorageLimits
+from appliance.store.storage_report import read_storage_offline
+
+Level = Literal["ok", "warning", "unreachable", "wrong"]
+PROBES_AT_ONCE = 8
+BROKER_TIMEOUT_S = 3.0
+DAYS_LEFT_MIN = 2.0  # less is worth a note
+_LEVEL_MARKUP = {
+    "ok": "[green]ok[/]",
+    "warning": "[yellow]note[/]",
+    "unreachable": "[red]fails[/]",
+    "wrong": "[red]wrong[/]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer: about which key, how it is, and what to do."""
+
+    about: str
+    level: Level
+    text: str
+
+
+def check(path: Path, *, probe: bool, as_json: bool) -> int:
+    """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
+    site = config.load(path)
+    findings = list(_findings(site, contact=probe))
+    if as_json:
+        print(json.dumps(_as_json(path, findings)))
+    else:
+        _print(path, findings)
+    return exit_code(findings)
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """2 when the file must be changed, 1 when something did not answer, else 0."""
+    levels = {finding.level for finding in findings}
+    if "wrong" in levels:
+        return 2
+    return 1 if "unreachable" in levels else 0
+
+
+def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
+    yield _storage(site.storage.dir)
+    yield from _preroll(site)
+    yield from _forecast(site, SystemClock())
+    yield from _detector(site)
+    yield _dashboard(site)
+    if contact:
+        yield from _cameras(site)
+        if site.uplink is not None:
+            yield _broker(site.uplink.url)
+    if site.uplink is None:
+        leaves = any(each.enabled and not each.local for each in site.notify.values())
+        what = "only notifications leave this box" if leaves else "nothing leaves this box"
+        yield Finding("uplink", "ok", f"absent: edge only, {what}")
+    yield from (Finding(*said) for said in check_targets(site, contact=contact))
+
+
+def _storage(folder: Path) -> Finding:
+    existing = _existing(folder)
+    if not existing.is_dir():
+        return Finding("storage.dir", "wrong", f"{existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding("storage.dir", "wrong", f"{existing} cannot be written by this user")
+    free_gb = shutil.disk_usage(existing).free / 1e9
+    return Finding("storage.dir", "ok", f"{folder}, {free_gb:.1f} GB free")
+
+
+def _preroll(site: SiteConfig) -> Iterator[Finding]:
+    """Do the pre-roll rings fit where they are to lie, and does an alert's pre-roll fit into them?"""
+    rings = StorageLimits.of(site.storage, site.cameras).rings
+    folder = site.storage.preroll_dir
+    if not rings:
+        if folder is not None:
+            yield Finding("storage.preroll_dir", "warning", "no camera has `record: pre_roll`: nothing will lie there")
+        return
+    need = sum(rings.values())
+    if folder is None:
+        text = f"{len(rings)} rings of {need / 1e6:.0f} MB together on the disk of storage.dir"
+        yield Finding("storage.preroll_dir", "ok", f"{text}; a folder in memory would spare an SD card")
+        return
+    existing = _existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("storage.preroll_dir", "wrong", f"{existing} is not a folder that this user may write")
+        return
+    now_there = sum(file.stat().st_size for file in (site.storage.dir / PREROLL).glob("*/*"))  # of a box that runs
+    free = shutil.disk_usage(existing).free + now_there
+    if free < need + RING_FREE_BYTES_MIN:
+        text = f"{folder} has {free / 1e6:.0f} MB free and the rings need {need / 1e6:.0f}: lower quota.preroll_mb"
+        yield Finding("storage.preroll_dir", "wrong", text)
+    elif existing.stat().st_dev == _existing(site.storage.dir).stat().st_dev:
+        yield Finding("storage.preroll_dir", "warning", f"{folder} is on the disk of storage.dir: nothing is spared")
+    else:
+        yield Finding("storage.preroll_dir", "ok", f"{folder}, {need / 1e6:.0f} of {free / 1e6:.0f} MB for the rings")
+
+
+def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
+    """How long the recording goes on, as the box measured it; nothing is said before it has ever run."""
+    root = site.storage.dir.absolute()
+    if not (root / DATABASE).is_file():
+        yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")
+        return
+    try:
+        found = read_storage_offline(root, site, clock.now())
+    except StoreError as error:
+        yield Finding("storage", "warning", f"days left: not known ({error})")
+        return
+    taken = f"{sum(found.taken.values()) / 1e9:.1f} of {found.limits.size_bytes / 1e9:g} GB taken"
+    forecast = found.forecast
+    if forecast.outlook == "unknown":
+        yield Finding("storage", "ok", f"{taken}; days left: not yet known, it takes an hour of recorded video")
+    elif forecast.outlook == "fills" and forecast.days_left is not None:
+        text = f"{taken}; {forecast.days_left:.1f} days left until `{forecast.limit}` deletes recording before its time"
+        yield Finding("storage", "warning" if forecast.days_left < DAYS_LEFT_MIN else "ok", text)
+    else:
+        yield Finding("storage", "ok", f"{taken}; everything is kept as long as it should be")
+    for each in found.cameras:
+        keeps, rate = each.forecast.keeps_s, each.rate
+        if each.mode != "continuous" or keeps is None or rate is None:
+            continue
+        text = f"{rate * 86400 / 1e9:.1f} GB a day, will reach {keeps / 3600:.0f} h back"
+        short = keeps < each.limits.keep_s * 0.999
+        why = f" instead of the {each.limits.keep_s / 3600:g} h it should: {each.forecast.limit}" if short else ""
+        yield Finding(f"cameras.{each.camera}", "warning" if short else "ok", text + why)
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
+
+
+def _detector(site: SiteConfig) -> Iterator[Finding]:
+    try:
+        loaded = detector.load(precision.with_remembered_precision(site.detector, site.storage.dir))
+    except ModelError as error:
+        yield Finding("detector.model", "wrong", str(error))
+        return
+    if loaded.warning:
+        yield Finding("detector.model", "warning", loaded.warning)
+    else:
+        yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
+    yield from _precision(site)
+    for name, camera in site.cameras.items():
+        for rule in camera.rules:
+            for label in rule.labels:
+                if label not in loaded.labels:
+                    yield _unknown_label(f"cameras.{name}.rules.{rule.name}.labels", label, loaded.labels)
+
+
+def _precision(site: SiteConfig) -> Iterator[Finding]:
+    """What `auto` came to on this machine; nothing where there is no choice."""
+    known = precision.remembered_choice(site.detector, site.storage.dir)
+    if known is not None:
+        yield Finding("detector.precision", "ok", known.summary)
+    elif len(names := precision.candidate_precisions(site.detector)) > 1:
+        yield Finding("detector.precision", "ok", f"the first start measures which is fastest: {', '.join(names)}")
+
+
+def _unknown_label(about: str, label: str, known: tuple[str, ...]) -> Finding:
+    near = difflib.get_close_matches(label, known, n=1)
+    hint = (
+        f"did you mean `{near[0]}`?" if near else f"it knows: {', '.join(known[:12])}{'…' if len(known) > 12 else ''}"
+    )
+    return Finding(about, "wrong", f"the model has no class `{label}`; {hint}")
+
+
+def _cameras(site: SiteConfig) -> Iterator[Finding]:
+    jobs = [
+        (key, name, camera, url)
+        for name, camera in site.cameras.items()
+        for key, url in (("url", camera.url), ("detect_url", camera.detect_url))
+        if url is not None and camera.enabled
+    ]
+    with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
+        yield from pool.map(lambda job: _camera(*job), jobs)
+
+
+def _camera(key: str, name: str, camera: config.CameraConfig, url: str) -> Finding:
+    about = f"cameras.{name}.{key}"
+    try:
+        found = probe(name, camera, url, key)
+    except SourceRefused as error:
+        return Finding(about, "wrong", str(error))
+    except SourceError as error:
+        return Finding(about, "unreachable", str(error))
+    return Finding(about, "ok", found.summary())
+
+
+def _broker(url: str) -> Finding:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 4222
+    try:
+        with socket.create_connection((host, port), BROKER_TIMEOUT_S):
+            return Finding("uplink.url", "ok", f"{host}:{port} answers")
+    except OSError as error:
+        reason = error.strerror or "no answer"
+        return Finding("uplink.url", "unreachable", f"{host}:{port}: {reason}; alerts would wait in the outbox")
+
+
+def _dashboard(site: SiteConfig) -> Finding:
+    if not site.dashboard.enabled:
+        return Finding("dashboard", "ok", "switched off")
+    host, port = site.dashboard.host, site.dashboard.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((host, port))
+        except OSError as error:
+            text = f"{host}:{port}: {error.strerror}; is Vedette running already? Else set dashboard.port"
+            return Finding("dashboard.port", "warning", text)
+    return Finding("dashboard.port", "ok", f"http://{host}:{port}")
+
+
+def _as_json(path: Path, findings: list[Finding]) -> dict[str, object]:
+    bad = [f"{finding.about}: {finding.text}" for finding in findings if finding.level in {"wrong", "unreachable"}]
+    code = exit_code(findings)
+    return {"ok": code == 0, "file": str(path), "problems": bad, "findings": [asdict(finding) for finding in findings]}
+
+
+def _print(path: Path, findings: list[Finding]) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        table.add_row(_LEVEL_MARKUP[finding.level], finding.about, finding.text.replace("[", r"\["))
+    console.print(table)
+    verdicts: dict[int, Callable[[], str]] = {
+        0: lambda: f"{path}: ready. Start it with: vedette run --config {path}",
+        1: lambda: f"{path}: the file is right, but not everything answers.",
+        2: lambda: f"{path}: must be changed before it can run.",
+    }
+    console.print(verdicts[exit_code(findings)](), soft_wrap=True)

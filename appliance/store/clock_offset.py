@@ -1,0 +1,47 @@
+"""How far the wall clock was from the monotonic one, kept over a restart of the core, so that a step of the clock is
+noticed.
+"""
+
+from __future__ import annotations
+
+from appliance.store.database import Database
+
+STEP_S_MIN = 60.0
+_BOOT, _APART = "clock_boot", "clock_apart_ms"
+
+
+class ClockOffset:
+    """A clock that is set while no core runs makes everything that waits look older, or younger, than it is. Both
+    clocks go on over a restart of the core, so that it can be seen as long as the machine was not started anew.
+
+    State: two numbers in the database: which start of the machine they belong to, and how far the clocks were apart.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        boot: str = getattr(db.clock, "boot", "")  # a clock that is moved by hand has none
+        self._boot = int(boot.replace("-", "")[:15] or "0", 16)
+
+    def stepped_s(self) -> float:
+        """Seconds by which the wall clock was stepped since the last `set`; 0.0: it was not, or nobody knows."""
+        if not self._boot:
+            return 0.0
+        with self._db.read() as connection:
+            found = dict(connection.execute("SELECT name, value FROM counter WHERE name IN (?, ?)", (_BOOT, _APART)))
+        if found.get(_BOOT) != self._boot or _APART not in found:
+            return 0.0
+        step_s = self._apart_s() - found[_APART] / 1000
+        return step_s if abs(step_s) > STEP_S_MIN else 0.0
+
+    def save(self) -> None:
+        """What the clocks say now has been seen to. Raises StoreError."""
+        if not self._boot:
+            return
+        with self._db.transaction(durable=False) as connection:
+            connection.executemany(
+                "INSERT INTO counter VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+                ((_BOOT, self._boot), (_APART, round(self._apart_s() * 1000))),
+            )
+
+    def _apart_s(self) -> float:
+        return self._db.clock.now() - self._db.clock.monotonic()

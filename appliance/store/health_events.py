@@ -1,0 +1,148 @@
+"""Faults of a camera or of the appliance, and whether a person has seen them."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from appliance.errors import redact
+from appliance.store.database import Database
+from appliance.types import HealthEvent, HealthKind
+
+ROWS_MAX = 5000
+PAGE_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEventRow:
+    """A `HealthEvent` as it stands. told_t: when it was noticed; ended_by: what ended it, "" if it passed by itself;
+    seen_t: when a person said that it was seen, None: not yet."""
+
+    id: str
+    camera: str
+    kind: HealthKind
+    t_start: float
+    t_end: float | None
+    told_t: float
+    reason: str
+    recovery: str
+    attempts: int
+    times: int
+    ended_by: str
+    seen_t: float | None
+    rev: int
+
+
+class HealthEventStore:
+    """The health_event table. Invariants: one open event a camera and kind; the newest `ROWS_MAX` are kept."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def put(self, event: HealthEvent) -> bool:
+        """Note what was told; True when it is news that something is wrong."""
+        with self._db.transaction() as connection:
+            known = connection.execute("SELECT t_end FROM health_event WHERE id = ?", (event.id,)).fetchone()
+            rev = self._db.next_rev(connection)
+            if known is None:
+                self._supersede(connection, event)
+                _trim(connection)
+            _write(connection, event, rev)
+            was_open = known is not None and known["t_end"] is None
+            return event.t_end is None and not was_open
+
+    def end_open(self, t: float, why: str) -> int:
+        """End what lasts: whoever told of it is gone. Returns how many."""
+        with self._db.transaction() as connection:
+            found = connection.execute("SELECT id FROM health_event WHERE t_end IS NULL").fetchall()
+            for row in found:
+                connection.execute(
+                    "UPDATE health_event SET t_end = max(t_start, ?), ended_by = ?, rev = ? WHERE id = ?",
+                    (t, redact(why), self._db.next_rev(connection), row["id"]),
+                )
+            return len(found)
+
+    def mark_seen(self, event: str, t: float) -> HealthEventRow | None:
+        """A person has seen it. None: there is no such event."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                "UPDATE health_event SET seen_t = ?, rev = ? WHERE id = ? AND seen_t IS NULL",
+                (t, self._db.next_rev(connection), event),
+            )
+            row = connection.execute("SELECT * FROM health_event WHERE id = ?", (event,)).fetchone()
+        return None if row is None else HealthEventRow(**dict(row))
+
+    def get(self, event: str) -> HealthEventRow | None:
+        with self._db.read() as connection:
+            row = connection.execute("SELECT * FROM health_event WHERE id = ?", (event,)).fetchone()
+        return None if row is None else HealthEventRow(**dict(row))
+
+    def open(self) -> list[HealthEventRow]:
+        """What lasts now, oldest first."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT * FROM health_event WHERE t_end IS NULL ORDER BY t_start, id")
+            return [HealthEventRow(**dict(row)) for row in rows]
+
+    def page(
+        self,
+        *,
+        camera: str | None = None,
+        kind: HealthKind | None = None,
+        before: tuple[float, str] | None = None,
+        from_t: float | None = None,
+        limit: int = 50,
+    ) -> list[HealthEventRow]:
+        """Events, newest first. camera: those of the box belong to each; before: (t_start, id) of the last one seen."""
+        last_t, last_id = before if before is not None else (9e15, "")
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT * FROM health_event WHERE (:camera IS NULL OR camera IN (:camera, ''))
+                   AND (:kind IS NULL OR kind = :kind) AND t_start >= :from_t
+                   AND (t_start < :last_t OR (t_start = :last_t AND id < :last_id))
+                   ORDER BY t_start DESC, id DESC LIMIT :limit""",
+                {
+                    "camera": camera, "kind": kind, "from_t": -9e15 if from_t is None else from_t,
+                    "last_t": last_t, "last_id": last_id, "limit": max(1, min(limit, PAGE_MAX)),
+                },
+            )  # fmt: skip
+            return [HealthEventRow(**dict(row)) for row in rows]
+
+    def changed_since(self, rev: int, limit: int) -> list[HealthEventRow]:
+        """Events that changed after `rev`, in the order of their changes."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT * FROM health_event WHERE rev > ? ORDER BY rev LIMIT ?", (rev, limit))
+            return [HealthEventRow(**dict(row)) for row in rows]
+
+    def _supersede(self, connection: sqlite3.Connection, event: HealthEvent) -> None:
+        """An older one of the same kind that nobody ended (a message that was lost) ends where this one begins."""
+        connection.execute(
+            """UPDATE health_event SET t_end = max(t_start, ?), ended_by = 'told anew', rev = ?
+               WHERE camera = ? AND kind = ? AND t_end IS NULL""",
+            (event.t_start, self._db.next_rev(connection), event.camera, event.kind),
+        )
+
+
+def _write(connection: sqlite3.Connection, event: HealthEvent, rev: int) -> None:
+    """What came back after a person saw it is to be seen again."""
+    connection.execute(
+        """INSERT INTO health_event
+           (id, camera, kind, t_start, t_end, told_t, reason, recovery, attempts, times, rev)
+           VALUES (:id, :camera, :kind, :t_start, :t_end, :t, :reason, :recovery, :attempts, :times, :rev)
+           ON CONFLICT (id) DO UPDATE SET t_end = excluded.t_end, reason = excluded.reason,
+               recovery = excluded.recovery, attempts = excluded.attempts, ended_by = '',
+               seen_t = iif(excluded.times > times, NULL, seen_t), times = excluded.times, rev = excluded.rev""",
+        {
+            "id": event.id, "camera": event.camera, "kind": event.kind, "t_start": float(event.t_start),
+            "t_end": None if event.t_end is None else float(event.t_end), "t": float(event.t),
+            "reason": redact(event.reason), "recovery": event.recovery, "attempts": event.attempts,
+            "times": event.times, "rev": rev,
+        },
+    )  # fmt: skip
+
+
+def _trim(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        """DELETE FROM health_event WHERE t_end IS NOT NULL AND id IN
+           (SELECT id FROM health_event ORDER BY t_start DESC, id DESC LIMIT -1 OFFSET ?)""",
+        (ROWS_MAX,),
+    )

@@ -1,0 +1,197 @@
+"""What each class of recording may take (the site file's quotas), what it takes, and how fast it grows, from running
+sums.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.config import CameraConfig, CameraQuotaConfig, StorageConfig
+from appliance.store.deletions import STORAGE_CLASSES, StorageClass
+
+GB = 1_000_000_000
+MB = 1_000_000
+RecordMode = Literal["continuous", "pre_roll", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraLimits:
+    """Of one camera. keep_s: a continuous recording's age; None in bytes: no limit of its own."""
+
+    mode: RecordMode
+    keep_s: float
+    continuous_bytes: float | None
+    evidence_bytes: float | None
+    preroll_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLimits:
+    """Of the site, and of each camera of the file; a camera that was taken out of the file has the site's."""
+
+    cameras: Mapping[str, CameraLimits]
+    other: CameraLimits
+    size_bytes: float
+    continuous_bytes: float | None
+    evidence_bytes: float | None
+    evidence_s: float
+    free_bytes_min: float
+
+    @classmethod
+    def of(cls, storage: StorageConfig, cameras: Mapping[str, CameraConfig]) -> StorageLimits:
+        return cls(
+            cameras={
+                name: _camera_limits(storage, camera.quota, (camera.record or "off") if camera.enabled else "off")
+                for name, camera in cameras.items()
+            },
+            other=_camera_limits(storage, CameraQuotaConfig(), "off"),
+            size_bytes=storage.size_max_gb * GB,
+            continuous_bytes=_bytes(storage.quota.continuous_gb),
+            evidence_bytes=_bytes(storage.quota.evidence_gb),
+            evidence_s=storage.evidence_days * 86400,
+            free_bytes_min=storage.disk_free_min_mb * MB,
+        )
+
+    def camera(self, name: str) -> CameraLimits:
+        return self.cameras.get(name, self.other)
+
+    @property
+    def rings(self) -> dict[str, int]:
+        """The cameras that keep a pre-roll only, and the bytes of each ring."""
+        return {name: each.preroll_bytes for name, each in self.cameras.items() if each.mode == "pre_roll"}
+
+
+def _camera_limits(storage: StorageConfig, quota: CameraQuotaConfig, mode: RecordMode) -> CameraLimits:
+    return CameraLimits(
+        mode=mode,
+        keep_s=(quota.continuous_hours or storage.keep_hours) * 3600,
+        continuous_bytes=_bytes(quota.continuous_gb),
+        evidence_bytes=_bytes(quota.evidence_gb),
+        preroll_bytes=round((quota.preroll_mb or storage.quota.preroll_mb) * MB),
+    )
+
+
+def _bytes(gigabytes: float | None) -> float | None:
+    return None if gigabytes is None else gigabytes * GB
+
+
+HOUR_S = 3600.0
+LOOK_BACK_HOURS = 24
+RATE_AFTER_S = 3600.0  # of video; before, a rate says more about the start than about the camera
+EVIDENCE_AFTER_S = 6 * 3600.0  # alerts come in bursts
+_TRIM_FROM = 8  # with so many hours, the highest and the lowest are left out
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one class of one camera takes."""
+
+    camera: str
+    what: StorageClass
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageUsage:
+    """What everything takes."""
+
+    rows: tuple[UsageRow, ...]
+
+    def bytes(self, what: StorageClass | None = None, camera: str | None = None) -> int:
+        """Bytes of a class (None: all, but what may lie in memory) and camera (None: all)."""
+        chosen = ("continuous", "alert", "evidence") if what is None else (what,)
+        return sum(row.bytes for row in self.rows if row.what in chosen and camera in (None, row.camera))
+
+    def files(self, what: StorageClass, camera: str | None = None) -> int:
+        return sum(row.files for row in self.rows if row.what == what and camera in (None, row.camera))
+
+    def cameras(self, what: StorageClass | None = None) -> list[str]:
+        """Of which cameras there is anything, by name; the file may not know them any more."""
+        return sorted({row.camera for row in self.rows if row.files > 0 and what in (None, row.what)})
+
+
+def read_usage(connection: sqlite3.Connection) -> StorageUsage:
+    """The running sums."""
+    rows = connection.execute("SELECT camera, class, files, bytes FROM usage")
+    return StorageUsage(tuple(UsageRow(row["camera"], row["class"], row["files"], row["bytes"]) for row in rows))
+
+
+def recount_usage(connection: sqlite3.Connection) -> None:
+    """Make the running sums anew from the rows, for the start: two scans."""
+    connection.execute("DELETE FROM usage")
+    connection.execute("INSERT INTO usage SELECT camera, kind, count(*), sum(bytes) FROM segment GROUP BY 1, 2")
+    connection.execute(
+        """INSERT INTO usage SELECT alert.camera, 'evidence', count(*), sum(evidence.bytes) FROM evidence
+           JOIN alert ON alert.id = evidence.alert WHERE evidence.state = 'ready' GROUP BY alert.camera"""
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenHour:
+    """What was written in one hour of the recording: bytes, and seconds of video (0 for evidence)."""
+
+    hour: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRates:
+    """What was written in the last LOOK_BACK_HOURS: hours by camera and class, and when the first of all began."""
+
+    hours: dict[tuple[str, StorageClass], tuple[WrittenHour, ...]]
+    now: float
+
+    def rate(self, camera: str, what: StorageClass) -> float | None:
+        """Bytes a second of video of a recorded class, as `trimmed_rate` reckons; None: not yet known."""
+        return trimmed_rate(self.hours.get((camera, what), ()))
+
+    def evidence_rate(self, camera: str) -> float | None:
+        """Bytes of evidence a second, quiet hours included; None: not yet known."""
+        watched_s = self.watched_s
+        if watched_s < EVIDENCE_AFTER_S:
+            return None
+        return sum(hour.bytes for hour in self.hours.get((camera, "evidence"), ())) / watched_s
+
+    @property
+    def watched_s(self) -> float:
+        """Seconds since the first hour in which anything was written, at most LOOK_BACK_HOURS."""
+        first = min((hour.hour for hours in self.hours.values() for hour in hours), default=None)
+        if first is None:
+            return 0.0
+        return max(0.0, min(self.now - first * HOUR_S, LOOK_BACK_HOURS * HOUR_S))
+
+    def seconds(self, camera: str, what: StorageClass) -> float:
+        """Seconds of video in these hours."""
+        return sum(hour.seconds for hour in self.hours.get((camera, what), ()))
+
+
+def read_write_rates(connection: sqlite3.Connection, now: float) -> WriteRates:
+    """What was written in the last LOOK_BACK_HOURS before `now`."""
+    first = int(now / HOUR_S) - LOOK_BACK_HOURS + 1
+    found: dict[tuple[str, StorageClass], list[WrittenHour]] = {}
+    rows = connection.execute("SELECT * FROM written WHERE hour BETWEEN ? AND ? ORDER BY hour", (first, now / HOUR_S))
+    for row in rows:
+        if row["class"] in STORAGE_CLASSES:
+            found.setdefault((row["camera"], row["class"]), []).append(
+                WrittenHour(row["hour"], row["bytes"], row["seconds"])
+            )
+    return WriteRates({key: tuple(hours) for key, hours in found.items()}, now)
+
+
+def trimmed_rate(hours: tuple[WrittenHour, ...]) -> float | None:
+    """Bytes a second of video; None: of less than RATE_AFTER_S of video it is not yet known.
+
+    Of seconds that were recorded, so that a camera that was away does not look cheap. With `_TRIM_FROM` hours or more
+    the busiest and the quietest are left out: one hour of snow or of a covered lens is not the day.
+    """
+    known = [hour for hour in hours if hour.seconds > 0]
+    if sum(hour.seconds for hour in known) < RATE_AFTER_S:
+        return None
+    if len(known) >= _TRIM_FROM:
+        known = sorted(known, key=lambda hour: hour.bytes / hour.seconds)[1:-1]
+    return sum(hour.bytes for hour in known) / sum(hour.seconds for hour in known)

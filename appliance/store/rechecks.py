@@ -1,0 +1,125 @@
+"""The appliance's own verdicts on alerts after a re-check, and which alerts the cloud has not answered."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from appliance.store.alert_writes import bump_rev
+from appliance.store.database import Database
+from appliance.store.rows import ALERT_COLUMNS, AlertRow, Delivery, read_alert, to_json
+from appliance.types import EdgeVerdict
+
+ATTEMPTS_MAX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnverifiedAlert:
+    """An alert that neither the cloud nor a person has spoken about, nor the box a second time.
+
+    asked_t: when its question was made; sent_t: when it went; wait: for what the router keeps it back; refused: why it
+    asked nothing. attempts: second looks that were begun and came to nothing.
+    """
+
+    alert: AlertRow
+    escalated_t: float | None = None
+    sent_t: float | None = None
+    wait: str = ""
+    refused: str = ""
+    attempts: int = 0
+
+    @property
+    def delivery(self) -> Delivery | None:
+        return self.alert.delivery
+
+
+class RecheckStore:
+    """The second_look table. Owner: the second looks' thread writes, any thread reads.
+
+    Invariants: an alert has at most one edge verdict, and none is written after the cloud's.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def unverified_alerts(self, since_t: float, limit: int) -> list[UnverifiedAlert]:
+        """Of those written since `since_t`, the most severe and then the oldest first. Raises StoreError."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS looks_begun
+                    FROM alert LEFT JOIN second_look ON second_look.alert = alert.id
+                    WHERE alert.created_t >= ? AND alert.verdict IS NULL AND alert.review IS NULL
+                      AND (second_look.alert IS NULL OR second_look.state = 'asked' AND second_look.attempts < ?)
+                    ORDER BY CASE severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, created_t, id
+                    LIMIT ?""",
+                (since_t, ATTEMPTS_MAX, limit),
+            ).fetchall()
+            return [_open(connection, row) for row in rows]
+
+    def begin(self, alert: str, why: str) -> int:
+        """A look is about to begin; which of the alert's attempts it is. Raises StoreError."""
+        with self._db.transaction() as connection:
+            row = connection.execute(
+                """INSERT INTO second_look (alert, state, why, asked_t, attempts) VALUES (?, 'asked', ?, ?, 1)
+                   ON CONFLICT (alert) DO UPDATE SET attempts = attempts + 1, asked_t = excluded.asked_t
+                   RETURNING attempts""",
+                (alert, why, self._db.clock.now()),
+            ).fetchone()
+        attempts: int = row["attempts"]
+        return attempts
+
+    def record_verdict(self, alert: str, verdict: EdgeVerdict) -> bool:
+        """Write what the box says; False: it has said so before, or the cloud was faster. Raises StoreError."""
+        body = {name: getattr(verdict, name) for name in EdgeVerdict.__slots__}
+        with self._db.transaction() as connection:
+            if _has_verdict(connection, alert):
+                connection.execute("DELETE FROM second_look WHERE alert = ? AND state = 'asked'", (alert,))
+                return False
+            done = connection.execute(
+                """UPDATE second_look SET state = 'judged', body = ?, made_t = ?, error = ''
+                   WHERE alert = ? AND state = 'asked'""",
+                (to_json(body), self._db.clock.now(), alert),
+            )
+            if done.rowcount:
+                connection.execute(
+                    "UPDATE alert SET edge = ?, edge_confidence = ? WHERE id = ?",
+                    (verdict.decision, verdict.confidence, alert),
+                )
+                bump_rev(self._db, connection, alert)
+            return done.rowcount > 0
+
+    def record_failure(self, alert: str, why: str, error: str) -> None:
+        """No second look can be had of it: it says so, and nothing of what is there. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute(
+                """INSERT INTO second_look (alert, state, why, asked_t, attempts, made_t, error)
+                   VALUES (:alert, 'failed', :why, :now, 0, :now, :error)
+                   ON CONFLICT (alert) DO UPDATE SET state = 'failed', made_t = :now, error = :error
+                   WHERE state = 'asked'""",
+                {"alert": alert, "why": why, "now": self._db.clock.now(), "error": error},
+            )
+            bump_rev(self._db, connection, alert)
+
+
+def _open(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedAlert:
+    fields = {name: row[name] for name in row.keys() if name != "looks_begun"}  # noqa: SIM118 (a Row is no dict)
+    asked = connection.execute(
+        "SELECT created_t, sent_t, wait FROM escalation WHERE alert = ? ORDER BY created_t DESC, id DESC LIMIT 1",
+        (row["id"],),
+    ).fetchone()
+    decided = connection.execute(
+        "SELECT reason FROM decision WHERE alert = ? AND moment = 'never' ORDER BY id DESC LIMIT 1", (row["id"],)
+    ).fetchone()
+    return UnverifiedAlert(
+        alert=read_alert(fields),
+        escalated_t=asked["created_t"] if asked else None,
+        sent_t=asked["sent_t"] if asked else None,
+        wait=asked["wait"] if asked else "",
+        refused=decided["reason"] if decided and not asked else "",
+        attempts=row["looks_begun"],
+    )
+
+
+def _has_verdict(connection: sqlite3.Connection, alert: str) -> bool:
+    row = connection.execute("SELECT verdict FROM alert WHERE id = ?", (alert,)).fetchone()
+    return row is None or row["verdict"] is not None

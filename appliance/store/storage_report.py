@@ -1,0 +1,261 @@
+"""What the storage folder holds, what it is allowed, how long that lasts, and what was deleted."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.config import SiteConfig
+from appliance.store.database import Database, open_read_only
+from appliance.store.deletions import (
+    STORAGE_CLASSES,
+    DeletedRow,
+    DeletionReason,
+    StorageClass,
+    deletion_totals,
+    newest_deletions,
+)
+from appliance.store.paths import DATABASE, SCENARIOS
+from appliance.store.quotas import (
+    CameraLimits,
+    RecordMode,
+    StorageLimits,
+    StorageUsage,
+    WriteRates,
+    read_usage,
+    read_write_rates,
+)
+from appliance.store.storage_forecast import Forecast, Growth, RecordingPlan, forecast_camera, forecast_site, reach_s
+
+DELETED_SHOWN = 50
+SCENARIO_FILES_MAX = 50_000  # 500 scenarios of at most 100 files
+CACHED_S = 10.0
+FREE_HEADROOM = 1.2  # see retention.HEADROOM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameraStorage:
+    """One camera. rate: bytes a second of video, None: not yet known; measured_s: the video of the last day behind it.
+
+    preroll_s: how many seconds the ring holds at that rate. oldest_t: where its continuous recording begins.
+    """
+
+    camera: str
+    mode: RecordMode
+    limits: CameraLimits
+    taken: dict[StorageClass, int]
+    rate: float | None
+    measured_s: float
+    evidence_rate: float | None
+    oldest_t: float | None
+    preroll_s: float | None
+    forecast: Forecast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteStorage:
+    """The whole folder. unreviewed_bytes: evidence that no limit deletes; unknown: cameras without a rate yet.
+
+    ring_in_memory: the pre-roll is not on the disk and not counted against its limits. deleted: the newest days.
+    """
+
+    limits: StorageLimits
+    taken: dict[StorageClass, int]
+    scenarios: int
+    database: int
+    unreviewed_bytes: int
+    disk_free: int
+    disk_total: int
+    ring_in_memory: bool
+    evidence_rate: float | None
+    forecast: Forecast
+    unknown: tuple[str, ...]
+    cameras: tuple[CameraStorage, ...]
+    deleted: tuple[DeletedRow, ...]
+    deleted_files: dict[tuple[StorageClass, DeletionReason], int]
+    deleted_bytes: dict[tuple[StorageClass, DeletionReason], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Bytes of the disk that the folder is on."""
+
+    total: int
+    free: int
+
+
+DiskProbe = Callable[[Path], Disk]
+
+
+def disk_space(root: Path) -> Disk:
+    found = shutil.disk_usage(root)
+    return Disk(found.total, found.free)
+
+
+def read_storage(db: Database, root: Path, config: SiteConfig, *, disk: DiskProbe = disk_space) -> SiteStorage:
+    """How it is now. Raises StoreError."""
+    with db.read() as connection:
+        return _report(connection, root, config, db.clock.now(), disk)
+
+
+class StorageReportCache:
+    """The same for many who ask: reckoned anew at most every `STANDS_S`, for it walks folders and adds up evidence.
+
+    State: the last answer and until when it stands. Owner: whoever asks; two at once may both reckon.
+    """
+
+    def __init__(self, db: Database, root: Path, config: SiteConfig, *, disk: DiskProbe = disk_space) -> None:
+        self._db = db
+        self._root = root
+        self._config = config
+        self._disk = disk
+        self._last: SiteStorage | None = None
+        self._stands_until = float("-inf")
+
+    def read(self) -> SiteStorage:
+        """How it is, or was a few seconds ago. Raises StoreError."""
+        last, began = self._last, self._db.clock.monotonic()
+        if last is not None and began < self._stands_until:
+            return last
+        self._last = found = read_storage(self._db, self._root, self._config, disk=self._disk)
+        self._stands_until = self._db.clock.monotonic() + CACHED_S
+        return found
+
+
+def read_storage_offline(root: Path, config: SiteConfig, now: float, *, disk: DiskProbe = disk_space) -> SiteStorage:
+    """The same beside a running appliance, or without one. Raises StoreError, also for a file of an older version."""
+    with open_read_only(root / DATABASE) as connection:
+        return _report(connection, root, config, now, disk)
+
+
+def _report(connection: sqlite3.Connection, root: Path, config: SiteConfig, now: float, disk: DiskProbe) -> SiteStorage:
+    limits = StorageLimits.of(config.storage, config.cameras)
+    usage, written = read_usage(connection), read_write_rates(connection, now)
+    free = disk(root)
+    names = sorted({*limits.cameras, *usage.cameras()})
+    plans = {name: _plan(name, limits, usage, written) for name in names if limits.camera(name).mode == "continuous"}
+    others = [_evidence_growth(name, limits, usage, written) for name in names]
+    in_memory = config.storage.preroll_dir is not None
+    rooms = _rooms(limits, usage, free.free, in_memory)
+    site = forecast_site(plans, others, rooms)
+    # Where evidence ends up is not known when it has no limit; recording gets what evidence leaves today.
+    share_s = reach_s(plans, usage.bytes("continuous") + min(rooms.values())) if site.outlook == "fills" else None
+    files, size = deletion_totals(connection)
+    return SiteStorage(
+        limits=limits,
+        taken=_taken(usage, None),
+        scenarios=_bytes_below(root / SCENARIOS),
+        database=sum(_size(root / f"{DATABASE}{end}") for end in ("", "-wal", "-shm")),
+        unreviewed_bytes=_unreviewed(connection),
+        disk_free=free.free,
+        disk_total=free.total,
+        ring_in_memory=in_memory,
+        evidence_rate=_sum(written.evidence_rate(name) for name in names),
+        forecast=site,
+        unknown=tuple(name for name, plan in plans.items() if plan.rate is None),
+        cameras=tuple(
+            _camera(name, limits, usage, written, _outlook(plans.get(name), site, share_s), _oldest(connection, name))
+            for name in names
+        ),
+        deleted=tuple(newest_deletions(connection, DELETED_SHOWN)),
+        deleted_files=dict(files),
+        deleted_bytes=dict(size),
+    )
+
+
+def _camera(
+    name: str,
+    limits: StorageLimits,
+    usage: StorageUsage,
+    written: WriteRates,
+    forecast: Forecast,
+    oldest_t: float | None,
+) -> CameraStorage:
+    own = limits.camera(name)
+    kind: StorageClass = "pre_roll" if own.mode == "pre_roll" else "continuous"
+    rate = None if own.mode == "off" else written.rate(name, kind)
+    return CameraStorage(
+        camera=name,
+        mode=own.mode,
+        limits=own,
+        taken=_taken(usage, name),
+        rate=rate,
+        measured_s=written.seconds(name, kind),
+        evidence_rate=written.evidence_rate(name),
+        oldest_t=oldest_t,
+        preroll_s=own.preroll_bytes / rate if own.mode == "pre_roll" and rate else None,
+        forecast=forecast,
+    )
+
+
+def _outlook(plan: RecordingPlan | None, site: Forecast, share_s: float | None) -> Forecast:
+    return Forecast(outlook="off") if plan is None else forecast_camera(plan, site, share_s)
+
+
+def _plan(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteRates) -> RecordingPlan:
+    own = limits.camera(name)
+    return RecordingPlan(
+        rate=written.rate(name, "continuous"),
+        bytes=usage.bytes("continuous", name),
+        keep_s=own.keep_s,
+        quota=float("inf") if own.continuous_bytes is None else own.continuous_bytes,
+    )
+
+
+def _evidence_growth(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteRates) -> Growth:
+    """Evidence counts with its age alone: what nobody reviewed, no quota deletes."""
+    rate = written.evidence_rate(name)
+    level = float("inf") if rate is None else rate * limits.evidence_s
+    return Growth(rate=rate, bytes=usage.bytes("evidence", name), level=level)
+
+
+def _rooms(limits: StorageLimits, usage: StorageUsage, free: int, ring_in_memory: bool) -> dict[str, float]:
+    ring = 0 if ring_in_memory else usage.bytes("pre_roll")
+    rooms = {
+        "size": limits.size_bytes - usage.bytes() - ring,
+        "disk": free - limits.free_bytes_min * FREE_HEADROOM,
+    }
+    if limits.continuous_bytes is not None:
+        rooms["quota"] = limits.continuous_bytes - usage.bytes("continuous")
+    return rooms
+
+
+def _taken(usage: StorageUsage, camera: str | None) -> dict[StorageClass, int]:
+    return {what: usage.bytes(what, camera) for what in STORAGE_CLASSES}
+
+
+def _oldest(connection: sqlite3.Connection, camera: str) -> float | None:
+    row = connection.execute(
+        "SELECT t_start FROM segment WHERE camera = ? AND kind = 'continuous' ORDER BY t_start LIMIT 1", (camera,)
+    ).fetchone()
+    return None if row is None else row["t_start"]
+
+
+def _unreviewed(connection: sqlite3.Connection) -> int:
+    found: float = connection.execute(
+        """SELECT total(evidence.bytes) FROM alert JOIN evidence ON evidence.alert = alert.id
+           WHERE alert.review IS NULL AND evidence.state = 'ready'"""
+    ).fetchone()[0]
+    return int(found)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _bytes_below(folder: Path) -> int:
+    """Of the kept scenarios: deleted by a person only, but they take their part of the disk."""
+    files = itertools.islice((file for file in folder.rglob("*")), SCENARIO_FILES_MAX)
+    return sum(_size(file) for file in files if file.is_file() and not file.is_symlink())
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,137 @@
+"""Sums over verdicts: tokens and judge time per day and camera, and decisions by the versions of appliance and
+judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from appliance.store.database import Database
+
+MEAN_OVER_VERDICTS = 1000
+
+# What was said of each question, requests for more included.
+_ANSWERS = """(SELECT escalation AS of, applied_t AS t, body AS said FROM verdict
+            UNION ALL SELECT escalation, json_extract(answer, '$.judged_t'), answer
+            FROM step WHERE answer IS NOT NULL)"""
+_TOKENS_IN, _TOKENS_OUT = "total(json_extract(said, '$.tokens_in'))", "total(json_extract(said, '$.tokens_out'))"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Read and written by the judge."""
+
+    read: float = 0.0
+    written: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenUsage:
+    """day, month: since these began. mean: of a question, and due: how many are still to be judged, by camera and the
+    evidence with which the question began."""
+
+    day: TokenCount = TokenCount()
+    month: TokenCount = TokenCount()
+    mean: Mapping[tuple[str, str], TokenCount] = field(default_factory=dict)
+    due: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
+    """Since the times `day_t` and `month_t`; means of the last LAST verdicts. Raises StoreError."""
+    with db.read() as connection:
+
+        def since(t: float) -> TokenCount:
+            row = connection.execute(
+                f"SELECT {_TOKENS_IN} AS r, {_TOKENS_OUT} AS w FROM {_ANSWERS} WHERE t >= ?", (t,)
+            ).fetchone()
+            return TokenCount(row["r"], row["w"])
+
+        means = connection.execute(
+            f"""SELECT camera, evidence, {_TOKENS_IN} / count(DISTINCT of) AS r, {_TOKENS_OUT} / count(DISTINCT of) AS w
+                FROM {_ANSWERS} JOIN escalation ON escalation.id = of
+                WHERE of IN (SELECT escalation FROM verdict ORDER BY rowid DESC LIMIT ?) GROUP BY 1, 2""",
+            (MEAN_OVER_VERDICTS,),
+        ).fetchall()
+        due = connection.execute(
+            """SELECT camera, evidence, count(*) AS n FROM escalation
+               WHERE state IN ('waiting', 'ready', 'sent') AND wait = '' GROUP BY 1, 2"""
+        ).fetchall()
+        return TokenUsage(
+            day=since(day_t),
+            month=since(min(day_t, month_t)),
+            mean={(row["camera"], row["evidence"]): TokenCount(row["r"], row["w"]) for row in means},
+            due={(row["camera"], row["evidence"]): row["n"] for row in due},
+        )
+
+
+WORK_ROWS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DailyJudgeWork:
+    """One day (of this box) of one camera. verdicts: last words; judge_s: seconds of the judge, those of earlier steps
+    included; bytes: payload and headers of the questions that were settled that day, retries included."""
+
+    day: str
+    camera: str
+    verdicts: int
+    judge_s: float
+    tokens_in: int
+    tokens_out: int
+    bytes: int
+
+
+def judge_work_since(db: Database, t: float) -> list[DailyJudgeWork]:
+    """The newest day first, at most ROWS_MAX. Raises StoreError."""
+    with db.read() as connection:
+        rows = connection.execute(
+            """SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
+                      total(json_extract(said, '$.seconds')) AS judge_s,
+                      CAST(total(json_extract(said, '$.tokens_in')) AS INTEGER) AS tokens_in,
+                      CAST(total(json_extract(said, '$.tokens_out')) AS INTEGER) AS tokens_out,
+                      CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
+               FROM (SELECT escalation AS of, applied_t AS t, body AS said, 1 AS last FROM verdict
+                     UNION ALL
+                     SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
+                     FROM step WHERE answer IS NOT NULL)
+               JOIN escalation ON escalation.id = of
+               WHERE t >= ? GROUP BY 1, 2 ORDER BY 1 DESC, 2 LIMIT ?""",
+            (t, WORK_ROWS_MAX),
+        )
+        return [DailyJudgeWork(**dict(row)) for row in rows]
+
+
+GROUPS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictGroup:
+    """How many verdicts with this decision. box: its version and the detector that raised the alert; judge: the engine,
+    its model, the version of its prompt."""
+
+    box_version: str
+    detector: str
+    engine: str
+    model: str
+    prompt: str
+    decision: str
+    count: int
+
+
+def verdict_groups(db: Database) -> list[VerdictGroup]:
+    """The largest groups first, at most GROUPS_MAX: versions change rarely, names from the wire may not. Raises
+    StoreError."""
+    with db.read() as connection:
+        rows = connection.execute(
+            """SELECT coalesce(json_extract(escalation.body, '$.box_version'), '') AS box_version,
+                      coalesce(json_extract(escalation.body, '$.model'), '') AS detector,
+                      coalesce(json_extract(verdict.body, '$.engine'), '') AS engine,
+                      coalesce(json_extract(verdict.body, '$.model'), '') AS model,
+                      coalesce(json_extract(verdict.body, '$.prompt_version'), '') AS prompt,
+                      decision, count(*) AS count
+               FROM verdict JOIN escalation ON escalation.id = verdict.escalation
+               GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY count DESC LIMIT ?""",
+            (GROUPS_MAX,),
+        )
+        return [VerdictGroup(**dict(row)) for row in rows]

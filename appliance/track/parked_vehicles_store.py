@@ -1,0 +1,152 @@
+"""Keeps a camera's parked vehicles (stationary objects) in a small file, so that they are known again after a
+restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from appliance.clock import Clock
+from appliance.track.parked_vehicles import (
+    PATCH_COLUMNS,
+    PATCH_ROWS,
+    STATIONARY_MAX,
+    Patch,
+    StationaryObject,
+    StationaryObjects,
+)
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "parked"  # in the storage folder
+BYTES_MAX = 256 * 1024
+# Storage may be an SD card: what came or went is written within a minute, that it is still there every ten.
+WRITE_EVERY_S = 60.0
+RENEW_EVERY_S = 600.0
+
+_Share = Annotated[float, Field(ge=-1, le=2)]
+_Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
+
+
+class _Kept(BaseModel):
+    """One place as it stands in the file. patch: ROWS * COLUMNS signed bytes, base64."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    kind: Annotated[str, Field(min_length=1, max_length=64)]
+    box: tuple[_Share, _Share, _Share, _Share]
+    t_first: _Seconds
+    t_last: _Seconds
+    stood_s: Annotated[float, Field(ge=0, le=1e12)]
+    patch: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    version: Literal[1] = 1
+    places: Annotated[list[_Kept], Field(max_length=STATIONARY_MAX)]
+
+
+class ParkedVehiclesStore:
+    """The places of one camera and their file, `parked/<camera>.json`. `tick()` is called once a second, by one thread.
+
+    The file is read once; one that cannot be understood is set aside, said once, and there are no places then. It is
+    replaced as a whole, never written into, at most once in WRITE_EVERY_S and only when something changed; what came or
+    went since is not known after a power cut. A disk that refuses is tried again as late.
+    """
+
+    def __init__(self, root: Path, camera: str, clock: Clock) -> None:
+        self._path = root / FOLDER / f"{camera}.json"
+        self._camera = camera
+        self._clock = clock
+        self._refused = False
+        self.places = StationaryObjects(self._read())
+        self._written = (self.places.changes, self._newest())
+        self._tried_at = clock.monotonic()
+
+    def tick(self) -> None:
+        """Write the file if it is due."""
+        waited = self._clock.monotonic() - self._tried_at
+        changed = self.places.changes != self._written[0]
+        if waited >= WRITE_EVERY_S and (changed or (waited >= RENEW_EVERY_S and self._newest() != self._written[1])):
+            self._write()
+
+    def close(self) -> None:
+        """Write what is not yet written; the process ends."""
+        if (self.places.changes, self._newest()) != self._written:
+            self._write()
+
+    def _newest(self) -> float:
+        return max((place.t_last for place in self.places.snapshot()), default=0.0)
+
+    def _write(self) -> None:
+        self._tried_at = self._clock.monotonic()
+        written = (self.places.changes, self._newest())
+        content = _File(places=[_kept(place) for place in self.places.snapshot()])
+        temporary = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(content.model_dump_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except OSError as error:
+            if not self._refused:
+                logger.warning("camera %s: what is parked there cannot be kept: %s", self._camera, error.strerror)
+            self._refused = True
+            return
+        self._refused = False
+        self._written = written
+
+    def _read(self) -> list[StationaryObject]:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(BYTES_MAX + 1)
+            if len(data) > BYTES_MAX:
+                raise ValueError(f"it is larger than {BYTES_MAX} bytes")
+            return [_place(kept) for kept in _File.model_validate_json(data).places]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            said = f"{error.error_count()} faults" if isinstance(error, ValidationError) else error
+            logger.warning("camera %s: %s is not understood (%s); beginning anew", self._camera, self._path.name, said)
+            return []
+
+
+def _kept(place: StationaryObject) -> _Kept:
+    return _Kept(
+        kind=place.kind,
+        box=place.box,
+        t_first=round(place.t_first, 3),
+        t_last=round(place.t_last, 3),
+        stood_s=round(place.stood_s, 3),
+        patch=None if place.patch is None else _packed(place.patch),
+    )
+
+
+def _place(kept: _Kept) -> StationaryObject:
+    """Raises ValueError."""
+    patch = None if kept.patch is None else _unpacked(kept.patch)
+    return StationaryObject(kept.kind, kept.box, kept.t_first, kept.t_last, kept.stood_s, patch, patch_t=kept.t_last)
+
+
+def _packed(patch: Patch) -> str:
+    return base64.b64encode(np.round(patch / np.abs(patch).max() * 127).astype(np.int8).tobytes()).decode()
+
+
+def _unpacked(text: str) -> Patch:
+    """Raises ValueError."""
+    values = np.frombuffer(base64.b64decode(text, validate=True), np.int8).astype(np.float32)
+    length = float(np.sqrt(np.dot(values, values)))
+    if len(values) != PATCH_ROWS * PATCH_COLUMNS or length == 0:
+        raise ValueError("a picture of a place has another size")
+    return np.asarray(values / np.float32(length), np.float32)

@@ -1,0 +1,34 @@
+"""Boxes, points and the closed lists of names that the values are made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Box = tuple[float, float, float, float]
+Point = tuple[float, float]
+Severity = Literal["info", "warning", "alert"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "alert")
+EventKind = Literal["enter", "exit", "line", "dwell"]
+CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
+Decision = Literal["confirmed", "rejected", "unsure"]
+Review = Literal["reviewed", "false_alarm"]
+SendTiming = Literal["now", "later", "never"]
+EvidenceStep = Literal["facts", "crops", "frames", "clip"]
+EVIDENCE_STEPS: tuple[EvidenceStep, ...] = ("facts", "crops", "frames", "clip")
+PrivacyLevel = Literal["free", "image_free", "never"]
+HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined"]
+HEALTH_KINDS: tuple[HealthKind, ...] = (
+    "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined",
+)  # fmt: skip
+SCHEMA = 1
+SegmentKind = Literal["continuous", "pre_roll", "alert"]
+DecodeState = Literal["everything", "active", "idle"]
+"""What of a camera's pictures is decoded: all (by order, or because the stream allows nothing else), all as long as
+something may happen, key frames only."""
+DropReason = Literal["newer", "capped", "late", "run", "failed", "stuck"]
+"""Why a look that was due came to nothing: a newer picture took its place; the same, of a camera that had taken more
+than its part of the detector; it was decoded late and waited too long; its run was over; the detector failed; the
+detector did not answer."""
+DROP_REASONS: tuple[DropReason, ...] = ("newer", "capped", "late", "run", "failed", "stuck")
+AGE_EDGES_MS: tuple[int, ...] = (50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
+"""Upper edges of the buckets of a picture's age when the tracker hears of it."""

@@ -1,0 +1,103 @@
+"""Publishes messages to JetStream and waits for the acknowledgement of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import nats.errors
+import nats.js.errors
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy
+
+from appliance.broker import NatsLink
+from appliance.errors import UplinkError, VedetteError
+from appliance.store.rows import MediaRow
+from appliance.uplink.nats_messages import NatsMessage
+from appliance.wire import STREAM_MEDIA, media_subject
+
+logger = logging.getLogger(__name__)
+
+# A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
+PUBLISH_S_MAX = 90.0
+STREAM_INFO_S_MAX = 10.0
+_TOO_LARGE = 10054
+
+
+class PublishRefused(VedetteError):
+    """The broker will never take this message; the others go on."""
+
+
+class JetStreamPublisher:
+    """Publishes, each message until it was acknowledged. Owner: the uplink's task.
+
+    State: `doubts`, whether the broker refused the last message; then it is asked before it is given another.
+    """
+
+    def __init__(self, link: NatsLink) -> None:
+        self._link = link
+        self.last_refused = False
+
+    async def publish(self, message: NatsMessage, stream: str) -> None:
+        """Returns when the broker has stored it. Raises Refused (never this one) or UplinkError (later)."""
+        await self._link.while_up(self._publish(message, stream))
+
+    async def find_lost(self, site: str, begun: Sequence[MediaRow]) -> list[MediaRow]:
+        """Those of `begun` of which the broker no longer has every chunk that it acknowledged. Raises UplinkError."""
+        if not begun:
+            return []
+        jetstream = (await self._link.client()).jetstream(timeout=STREAM_INFO_S_MAX)
+        lost = [each for each in begun if not await self._link.while_up(_is_stored(jetstream, site, each))]
+        if lost:
+            logger.warning(
+                "escalation %s: the broker lost %d pictures; they are sent again", lost[0].escalation, len(lost)
+            )
+        return lost
+
+    async def _publish(self, message: NatsMessage, stream: str) -> None:
+        client = await self._link.client()
+        try:
+            if self.last_refused:
+                await _check_room(client.jetstream(timeout=STREAM_INFO_S_MAX), stream, message.size)
+            jetstream = client.jetstream(timeout=PUBLISH_S_MAX)
+            await jetstream.publish(message.subject, message.payload, stream=stream, headers=dict(message.headers))
+            self.last_refused = False
+        except (nats.js.errors.NoStreamResponseError, nats.js.errors.NotFoundError):
+            self.last_refused = True
+            raise UplinkError("no worker has made the streams yet, or JetStream is off") from None
+        except nats.errors.MaxPayloadError:
+            raise PublishRefused(f"{len(message.payload)} bytes are over the broker's max_payload") from None
+        except nats.js.errors.APIError as error:
+            if error.err_code == _TOO_LARGE:
+                raise PublishRefused(f"{len(message.payload)} bytes are over the stream's limit") from None
+            self.last_refused = True
+            raise UplinkError(f"the broker refuses: {error.description}") from None
+        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+            raise UplinkError(f"not acknowledged: {type(error).__name__}") from None
+
+
+async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> None:
+    """Ask, in some hundred bytes, whether the stream is there and has room, before a chunk is sent in vain again.
+
+    Raises UplinkError or NotFoundError. A broker that does not let us ask gets the chunk.
+    """
+    try:
+        info = await jetstream.stream_info(stream)
+    except nats.errors.TimeoutError:
+        return
+    bytes_max = info.config.max_bytes or -1
+    if 0 < bytes_max < info.state.bytes + size and info.config.discard == DiscardPolicy.NEW:
+        raise UplinkError(f"the stream {stream} is full ({info.state.bytes} of {bytes_max} bytes)")
+
+
+async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) -> bool:
+    """Whether the broker has every chunk that it took, asked in some hundred bytes; yes when it does not let us ask."""
+    every = media_subject(site, media.ref.id, 0).removesuffix("0") + "*"
+    try:
+        info = await jetstream.stream_info(STREAM_MEDIA, subjects_filter=every)
+    except (nats.errors.TimeoutError, nats.js.errors.APIError):
+        return True
+    except (nats.errors.Error, OSError) as error:
+        raise UplinkError(f"the media stream cannot be read: {type(error).__name__}") from None
+    return len(info.state.subjects or {}) >= media.chunks_acked

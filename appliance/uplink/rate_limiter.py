@@ -1,0 +1,230 @@
+"""Limits what the uplink sends: a token bucket for the rate, a cap for the day, and the counters of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from appliance import savings
+from appliance.broker import LinkState
+from appliance.clock import Clock, local_day
+from appliance.config import SiteConfig, UplinkConfig
+from appliance.wire import PRIORITIES, PRIORITY_OF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkLimits:
+    """None: no limit. See config.Uplink."""
+
+    kbps_max: float | None = None
+    mb_day: float | None = None
+    over_mb_day: Literal["urgent", "wait"] = "urgent"
+    outbox_mb_max: float = 2048.0
+    silent_s: float = 300.0
+
+    @classmethod
+    def of(cls, uplink: UplinkConfig) -> UplinkLimits:
+        return cls(
+            kbps_max=uplink.kbps_max,
+            mb_day=uplink.mb_day,
+            over_mb_day=uplink.over_mb_day,
+            outbox_mb_max=uplink.outbox_mb_max,
+            silent_s=uplink.silent_s,
+        )
+
+
+def ttl_s(config: SiteConfig) -> dict[str, float]:
+    """By priority, the seconds after which a question is given up; of none longer than escalation.expire_hours."""
+    hours = config.uplink.ttl_hours if config.uplink is not None else None
+    most = config.escalation.expire_hours
+    given = hours.model_dump() if hours is not None else {}
+    return {
+        priority: min(most, given[severity] if given.get(severity) is not None else most) * 3600
+        for severity, priority in PRIORITY_OF.items()
+    }
+
+
+BURST_S = 1.0
+BURST_BYTES_MIN = 32 * 1024
+SLACK_S = 0.25
+
+
+class TokenBucket:
+    """Bytes that may be sent now, refilled at the rate of `kbps_max`.
+
+    State: the level, at most `burst` (a second's worth) and a little slack. What can wait is sent while the level is
+    above `burst`, so that the burst is there for what is live, which is sent while the level is above zero. A message
+    is taken whole: the level may fall below zero, and the next waits for longer. Over any time the sum is at most
+    the rate times that time, one burst, its slack and one message. Owner: the uplink's task. No rate: nothing waits.
+    """
+
+    def __init__(self, kbps_max: float | None, clock: Clock) -> None:
+        self._clock = clock
+        self._rate = kbps_max * 1000 / 8 if kbps_max is not None else 0.0
+        self._burst = max(BURST_S * self._rate, BURST_BYTES_MIN)
+        self._full = self._burst + SLACK_S * self._rate
+        self._level = self._full
+        self._at = clock.monotonic()
+
+    def wait_s(self, *, live: bool) -> float:
+        """Seconds until a message may go; 0: now."""
+        if not self._rate:
+            return 0.0
+        self._refill()
+        return max(0.0, (0.0 if live else self._burst) - self._level) / self._rate
+
+    def take(self, amount: int) -> None:
+        """`amount` bytes were sent, whether they had to wait or not."""
+        if self._rate:
+            self._refill()
+            self._level -= amount
+
+    def _refill(self) -> None:
+        now = self._clock.monotonic()
+        self._level = min(self._full, self._level + (now - self._at) * self._rate)
+        self._at = now
+
+
+URGENT = PRIORITIES[:1]
+
+
+class DailyCap:
+    """The bytes of one calendar day, all that is around the payload included.
+
+    State: what was sent today, and whether a message did not fit (then the day is over, so that the order of what
+    waits stays what it is). Owner: the uplink's task. The connection's own upkeep goes on, and counts.
+    """
+
+    def __init__(
+        self, mb_day: float | None, over: Literal["urgent", "wait"], sent_on: Callable[[str], int], clock: Clock
+    ) -> None:
+        """sent_on: bytes that the meter has for a day (`local_day`); asked at the start and when the day changes."""
+        self._bytes = None if mb_day is None else int(mb_day * 1e6)
+        self._over = over
+        self._sent_on = sent_on
+        self._clock = clock
+        self._day = ""
+        self._sent = 0
+        self._used_up = False
+
+    @property
+    def reason(self) -> str:
+        """What waits, and for what; '': nothing does."""
+        if self._bytes is None or not self._used_up:
+            return ""
+        who = "all but the most urgent waits" if self._over == "urgent" else "all questions wait"
+        return f"the {self._bytes / 1e6:g} MB of today are sent: {who} until midnight (uplink.mb_day)"
+
+    def priorities(self) -> tuple[str, ...]:
+        """Of which priorities questions may be sent now."""
+        self._look_at_the_day()
+        if not self._used_up:
+            return PRIORITIES
+        return URGENT if self._over == "urgent" else ()
+
+    def fits(self, size: int, priority: str) -> bool:
+        """Whether a message of `size` bytes may go today. One that may not ends the day for all that must wait."""
+        if self._bytes is None:
+            return True
+        self._look_at_the_day()
+        if self._sent + size > self._bytes:
+            self._used_up = True
+        return priority in self.priorities()
+
+    def spend(self, amount: int) -> None:
+        """`amount` bytes were sent."""
+        self._look_at_the_day()
+        self._sent += amount
+
+    def _look_at_the_day(self) -> None:
+        if self._bytes is None:
+            return
+        day = local_day(self._clock.now())
+        if day != self._day:
+            self._day, self._sent, self._used_up = day, self._sent_on(day), False
+        self._used_up = self._used_up or self._sent >= self._bytes
+
+
+PROTOCOL = f"{savings.UPLINK}_protocol"
+RESENT = f"{savings.UPLINK}_resent"
+
+
+class ByteCounter(Protocol):
+    """Where bytes are counted; see appliance.store.meter."""
+
+    def add(self, camera: str, kind: str, amount: int) -> None: ...
+
+
+class TrafficCounter:
+    """The sum of `uplink_bytes` is never less than what the link put on the wire.
+
+    A message counts when it is handed to the link, for its camera and purpose: payload, subject and headers. What the
+    wire carried beyond that (TLS, TCP/IP and Ethernet headers, acknowledgements, keep-alive, hand-shakes, attempts to
+    connect) belongs to no camera: what TCP repeated is `resent`, the rest `protocol`. Owner: the uplink's task.
+    State: what was counted so far.
+    """
+
+    def __init__(self, counts: ByteCounter) -> None:
+        self._counts = counts
+        self._counted = 0
+        self._resent = 0
+
+    def count_message(self, camera: str, purpose: str, size: int) -> None:
+        """A message goes out. purpose: facts, crop, frame or clip; `again` when it went before."""
+        self._counts.add(camera, savings.UPLINK, size)
+        self._counts.add(camera, f"{savings.UPLINK}_{purpose}", size)
+        self._counted += size
+
+    def count_overhead(self, link: LinkState) -> int:
+        """Count what the wire carried beyond the messages; returns how many bytes were added."""
+        beyond = link.wire - self._counted
+        if beyond <= 0:  # below zero: the link has not looked at its socket since the last message
+            return 0
+        resent = min(beyond, link.resent - self._resent)
+        self._counts.add("", savings.UPLINK, beyond)
+        self._counts.add("", RESENT, resent)
+        self._counts.add("", PROTOCOL, beyond - resent)
+        self._counted += beyond
+        self._resent += resent
+        return beyond
+
+
+class ByteMeter(Protocol):
+    """Where bytes are counted; see appliance.store.meter."""
+
+    def add(self, camera: str, kind: str, amount: int) -> None: ...
+
+    def total_of_day(self, kind: str, day: str) -> int: ...
+
+
+class RateLimiter:
+    """Owner of the rate, of the day's allowance and of the account. All that the link puts on the wire is taken from
+    the first two and counted in the third, whether it had to wait or not. Owner: the uplink's task.
+    """
+
+    def __init__(self, limits: UplinkLimits, meter: ByteMeter, clock: Clock, link: Callable[[], LinkState]) -> None:
+        """link: what the link has put on the wire so far."""
+        self._account = TrafficCounter(meter)
+        self._bucket = TokenBucket(limits.kbps_max, clock)
+        self._link = link
+        self.daily_cap = DailyCap(
+            limits.mb_day, limits.over_mb_day, lambda day: meter.total_of_day(savings.UPLINK, day), clock
+        )
+
+    def wait_s(self, *, live: bool) -> float:
+        """Seconds until a message may go; 0: now."""
+        return self._bucket.wait_s(live=live)
+
+    def charge(self, camera: str, purpose: str, size: int) -> None:
+        """A message goes out. purpose: see Account."""
+        self._account.count_message(camera, purpose, size)
+        self._spend(size)
+
+    def charge_overhead(self) -> None:
+        """Count what the wire carried beyond the messages."""
+        self._spend(self._account.count_overhead(self._link()))
+
+    def _spend(self, size: int) -> None:
+        self._bucket.take(size)
+        self.daily_cap.spend(size)

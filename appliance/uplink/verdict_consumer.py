@@ -1,0 +1,256 @@
+"""Consumes the verdicts of this site from JetStream and has each applied once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+from appliance.backoff import Backoff
+from appliance.broker import NatsLink
+from appliance.clock import Clock
+from appliance.errors import StoreUnavailable, UplinkError
+from appliance.store.escalations import VerdictEffect
+from appliance.telemetry import LogThrottle
+from appliance.uplink.commit_batcher import CommitBatcher
+from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
+
+logger = logging.getLogger(__name__)
+
+FETCH_BATCH = 64
+TRANSACTION_BATCH_MAX = 16
+REQUEST_EXPIRES_S = 28.0  # for so long a request stands at the broker
+REQUEST_LOST_S = 30.0  # a request that the broker has not ended by then did not get there
+
+_REQUEST = json.dumps({"batch": FETCH_BATCH, "expires": int(REQUEST_EXPIRES_S * 1e9)}).encode()
+_ENDED = frozenset({"404", "408"})  # nothing came, or not as many
+
+
+class ConsumerStream:
+    """One standing request for up to BATCH messages, and another one when it is used up.
+
+    nats-py's own `fetch` returns a batch when it is full or when its time is over: a message that came first would wait
+    for others. State: how many messages the request may still bring. Owner: one task, for one connection.
+    """
+
+    def __init__(self, link: NatsLink, client: Client, stream: str, consumer: str) -> None:
+        self._link = link
+        self._client = client
+        self._consumer = consumer
+        self._ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._inbox = client.new_inbox()
+        self._subscription: Subscription | None = None
+        self._left = 0
+
+    async def __aenter__(self) -> ConsumerStream:
+        self._subscription = await self._client.subscribe(self._inbox)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._subscription.unsubscribe()
+
+    async def next(self) -> list[Msg]:
+        """The next message, whenever it comes, and those that have come with it, at most TOGETHER_MAX.
+
+        Raises UplinkError when the connection or the consumer is gone.
+        """
+        assert self._subscription is not None
+        try:
+            while True:
+                message = await self._link.while_up(self._next())
+                if message is None:
+                    continue
+                found = [message]
+                while len(found) < TRANSACTION_BATCH_MAX and self._left > 0 and self._subscription.pending_msgs:
+                    message = await self._next()
+                    if message is None:
+                        break
+                    found.append(message)
+                return found
+        except (nats.errors.Error, OSError) as error:
+            raise UplinkError(f"{self._consumer} cannot be read: {type(error).__name__}") from None
+
+    async def _next(self) -> Msg | None:
+        """A message, or None: the request has ended."""
+        assert self._subscription is not None
+        if self._left <= 0:
+            await self._client.publish(self._ask, _REQUEST, self._inbox)
+            self._left = FETCH_BATCH
+        try:
+            message = await self._subscription.next_msg(REQUEST_LOST_S)
+        except (nats.errors.TimeoutError, asyncio.TimeoutError):
+            self._left = 0
+            return None
+        status = (message.headers or {}).get("Status")
+        if status is None or message.reply:
+            self._left -= 1
+            return message
+        self._left = 0
+        if status not in _ENDED:
+            said = (message.headers or {}).get("Description", "")
+            raise UplinkError(f"{self._consumer} cannot be read: {status} {said}".rstrip())
+        return None
+
+
+ACK_WAIT_S = 30.0
+REDELIVER_S = 5.0
+
+
+class VerdictStore(Protocol):
+    """Who applies verdicts; see appliance.store.alerts."""
+
+    def take_verdict(self, verdict: Verdict, t: float) -> VerdictEffect:
+        """Apply once; `known` when it was applied before or was never asked for. Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictCounts:
+    """Verdicts since the start: applied, requests for more evidence, seen before (or never asked for), and refused as
+    not understood."""
+
+    applied: int = 0
+    more: int = 0
+    known: int = 0
+    refused: int = 0
+
+
+class VerdictConsumer:
+    """Owner of the site's durable consumer, one task.
+
+    Invariant: a verdict is acknowledged after it was applied, so that a crash in between means it comes again, and
+    settling it twice changes nothing. One that cannot be written is given back and comes again.
+    """
+
+    def __init__(
+        self,
+        link: NatsLink,
+        site: str,
+        alerts: VerdictStore,
+        notary: CommitBatcher,
+        clock: Clock,
+        changed: Callable[[], None] = lambda: None,
+        heard: Callable[[], None] = lambda: None,
+    ) -> None:
+        """changed: told when an alert has a verdict; heard: told of every verdict, known ones too."""
+        self._heard = heard
+        self._link = link
+        self._site = site
+        self._alerts = alerts
+        self._notary = notary
+        self._clock = clock
+        self._changed = changed
+        self._said = ""
+        self._refusals = LogThrottle(logger, clock)
+        self.counts = VerdictCounts()
+
+    async def run(self) -> None:
+        """Apply verdicts until cancelled. Raises StoreError when the database refuses."""
+        backoff = Backoff(0.5, 30.0)
+        while True:
+            try:
+                await self.run_once(backoff.reset)
+            except (UplinkError, StoreUnavailable) as error:
+                if str(error) != self._said:
+                    logger.warning("verdicts wait: %s", error)
+                    self._said = str(error)
+                await asyncio.sleep(backoff.next_s())
+
+    async def run_once(self, went_well: Callable[[], None] = lambda: None) -> None:
+        """Apply verdicts for as long as one connection lasts. Raises UplinkError when it ends."""
+        client = await self._link.client()
+        consumer = await self._link.while_up(self._consumer(client.jetstream(timeout=10)))
+        self._said = ""
+        went_well()
+        async with ConsumerStream(self._link, client, STREAM_VERDICT, consumer) as feed:
+            while True:
+                await self._take(await feed.next())
+
+    async def _consumer(self, jetstream: JetStreamContext) -> str:
+        """Make the site's consumer, or find it: it remembers what was acknowledged while we were away."""
+        name = f"site-{self._site}"
+        wanted = ConsumerConfig(
+            durable_name=name,
+            filter_subject=verdict_subject(self._site),
+            ack_policy=AckPolicy.EXPLICIT,
+            deliver_policy=DeliverPolicy.ALL,
+            ack_wait=ACK_WAIT_S,
+            max_deliver=-1,
+        )
+        try:
+            try:
+                await jetstream.consumer_info(STREAM_VERDICT, name)
+            except nats.js.errors.NotFoundError:
+                await jetstream.add_consumer(STREAM_VERDICT, wanted)
+            return name
+        except nats.js.errors.NotFoundError:
+            raise UplinkError("no worker has made the streams yet") from None
+        except nats.js.errors.APIError as error:
+            raise UplinkError(f"the broker refuses the verdict consumer: {error.description}") from None
+        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+            raise UplinkError(f"the verdict consumer cannot be reached: {type(error).__name__}") from None
+
+    async def _take(self, messages: Sequence[Msg]) -> None:
+        """Apply them in one transaction, and then acknowledge each."""
+        found = [(message, verdict) for message in messages if (verdict := await self._read(message)) is not None]
+        if not found:
+            return
+        try:
+            outcomes = await self._notary.commit(lambda: self._answer([verdict for _, verdict in found]))
+        except StoreUnavailable:
+            for message, _ in found:
+                await self._say(message.nak(delay=REDELIVER_S))
+            raise
+        self._heard()
+        for (message, verdict), outcome in zip(found, outcomes, strict=True):
+            self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
+            await self._say(message.ack())
+            if outcome != "known":
+                said = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
+                logger.info("verdict on alert %s: %s", verdict.alert, said)
+        if any(outcome != "known" for outcome in outcomes):
+            self._changed()
+
+    async def _read(self, message: Msg) -> Verdict | None:
+        """The verdict; None: it is none of ours, and was refused."""
+        try:
+            verdict: Verdict = Verdict.from_json(message.data)
+            if verdict.site != self._site:
+                raise WireError("site: it is for another site")
+        except WireError as error:
+            self._count(refused=1)
+            self._refusals.report(f"refused a verdict: {error}")
+            await self._say(message.term())
+            return None
+        return verdict
+
+    def _answer(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
+        return [self._alerts.take_verdict(verdict, self._clock.now()) for verdict in verdicts]
+
+    async def _say(self, acknowledgement: object) -> None:
+        """An acknowledgement that does not get through means one more delivery, which changes nothing."""
+        try:
+            await acknowledgement  # type: ignore[misc]
+        except (nats.errors.Error, OSError) as error:
+            raise UplinkError(f"a verdict could not be acknowledged: {type(error).__name__}") from None
+
+    def _count(self, applied: int = 0, more: int = 0, known: int = 0, refused: int = 0) -> None:
+        now = self.counts
+        self.counts = VerdictCounts(now.applied + applied, now.more + more, now.known + known, now.refused + refused)

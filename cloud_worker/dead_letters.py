@@ -1,0 +1,158 @@
+"""Escalations that could not be judged, kept with the reason: written by the worker, read and requeued by a person."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+import nats.errors
+import nats.js.errors
+from nats.js import JetStreamContext
+from nats.js.api import RawStreamMsg
+
+from appliance.errors import UplinkError, UsageError
+from appliance.wire import STREAM_ESCALATION
+from cloud_worker.stream_setup import STREAM_DEAD, site_and_priority
+
+Kind = Literal["unreadable", "stray", "redelivered", "engine", "media", "fault"]
+KINDS: tuple[Kind, ...] = ("unreadable", "stray", "redelivered", "engine", "media", "fault")
+"""unreadable: not a question. stray: on a subject that nobody reads. redelivered: workers died over it. engine: the
+judge failed at it each time. media: what was announced never came. fault: a fault in the worker, each time."""
+
+REQUEUED = "Vedette-Requeued"
+_REASON, _KIND, _SUBJECT = "Vedette-Dead-Reason", "Vedette-Dead-Kind", "Vedette-Dead-Subject"
+_DELIVERIES, _STORED, _WORKER = "Vedette-Dead-Deliveries", "Vedette-Dead-Stored", "Vedette-Dead-Worker"
+_MESSAGE_ID = "Vedette-Dead-Msg-Id"
+_REASON_CHARS_MAX = 500
+LIST_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A question, and why it is here. seq: its number in the stream of dead letters, 0 before it is there.
+
+    stored: when the broker had got the question, ISO 8601. data: the message as the site sent it.
+    """
+
+    kind: Kind
+    reason: str
+    subject: str
+    message_id: str
+    deliveries: int
+    stored: str
+    worker: str
+    data: bytes
+    seq: int = 0
+
+
+async def put(js: JetStreamContext, letter: DeadLetter) -> None:
+    """Keep it. Kept once, however often it is said. Raises UplinkError."""
+    lane = site_and_priority(letter.subject)
+    headers = {
+        _REASON: _plain(letter.reason)[:_REASON_CHARS_MAX],
+        _KIND: letter.kind,
+        _SUBJECT: _plain(letter.subject),
+        _DELIVERIES: str(letter.deliveries),
+        _STORED: letter.stored,
+        _WORKER: _plain(letter.worker),
+        _MESSAGE_ID: _plain(letter.message_id),
+        "Nats-Msg-Id": _plain(f"dead.{letter.subject}.{letter.message_id}.{letter.stored}"),
+    }
+    subject = f"vedette.{lane[0] if lane else 'unknown'}.dead"
+    try:
+        await js.publish(subject, letter.data, stream=STREAM_DEAD, headers=headers)
+    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"a dead letter could not be stored: {type(error).__name__}; it is tried again") from None
+
+
+async def list_newest(js: JetStreamContext, count: int) -> list[DeadLetter]:
+    """The newest `count` of them, the newest first. Raises UplinkError."""
+    try:
+        state = (await js.stream_info(STREAM_DEAD)).state
+        found: list[DeadLetter] = []
+        for seq in range(state.last_seq, state.first_seq - 1, -1):
+            if len(found) >= min(count, LIST_MAX) or len(found) >= state.messages:
+                break
+            try:
+                found.append(_letter(seq, await js.get_msg(STREAM_DEAD, seq)))
+            except nats.js.errors.NotFoundError:  # sent again, and so no longer here
+                continue
+    except nats.js.errors.NotFoundError:
+        return []
+    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the dead letters could not be read: {type(error).__name__}") from None
+    return found
+
+
+async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
+    """Number `seq`. Raises UsageError when there is none, UplinkError."""
+    try:
+        return _letter(seq, await js.get_msg(STREAM_DEAD, seq))
+    except nats.js.errors.NotFoundError:
+        raise UsageError(f"there is no dead letter {seq}: see `vedette-worker dead-letters list`") from None
+    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the dead letter {seq} could not be read: {type(error).__name__}") from None
+
+
+async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
+    """Ask the question again, as if the site had, and take it out of the dead letters. Raises UsageError, UplinkError.
+
+    Its id is a new one: under the old one the broker may take it for a double.
+    """
+    letter = await read_one(js, seq)
+    if site_and_priority(letter.subject) is None:
+        raise UsageError(f"dead letter {seq} came on {letter.subject}, where no site may ask: it cannot be sent again")
+    headers = {REQUEUED: str(seq), "Nats-Msg-Id": f"requeued.{seq}.{letter.message_id}"}
+    try:
+        await js.publish(letter.subject, letter.data, stream=STREAM_ESCALATION, headers=headers)
+        await js.delete_msg(STREAM_DEAD, seq)
+    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the dead letter {seq} could not be sent again: {type(error).__name__}") from None
+    return letter
+
+
+async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLetter | None:
+    """Move the last message of a subject that nobody reads out of the queue. Raises UplinkError."""
+    try:
+        found = await js.get_last_msg(STREAM_ESCALATION, subject)
+        headers = found.headers or {}
+        letter = DeadLetter(
+            kind="stray",
+            reason="no site may ask on this subject: site names are of letters, digits, - and _",
+            subject=subject,
+            message_id=headers.get("Nats-Msg-Id", str(found.seq)),
+            deliveries=0,
+            stored=str(found.time or ""),
+            worker=worker,
+            data=found.data or b"",
+        )
+        await put(js, letter)
+        assert found.seq is not None
+        await js.delete_msg(STREAM_ESCALATION, found.seq)
+    except nats.js.errors.NotFoundError:  # another worker was faster
+        return None
+    except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"a stray question could not be moved: {type(error).__name__}") from None
+    return letter
+
+
+def _letter(seq: int, message: RawStreamMsg) -> DeadLetter:
+    headers = message.headers or {}
+    kind = headers.get(_KIND, "")
+    return DeadLetter(
+        kind=next((known for known in KINDS if known == kind), "fault"),
+        reason=headers.get(_REASON, ""),
+        subject=headers.get(_SUBJECT, ""),
+        message_id=headers.get(_MESSAGE_ID, ""),
+        deliveries=int(number) if (number := headers.get(_DELIVERIES, "")).isdigit() else 0,
+        stored=headers.get(_STORED, ""),
+        worker=headers.get(_WORKER, ""),
+        data=message.data or b"",
+        seq=seq,
+    )
+
+
+def _plain(text: str) -> str:
+    """As a header may hold it: printable ASCII, one line."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text).strip()

@@ -1,0 +1,343 @@
+"""Handles one delivered escalation until it has a verdict, is retried, or becomes a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import nats.errors
+from nats.aio.client import Client
+
+from appliance.backoff import Backoff
+from appliance.broker import NatsLink
+from appliance.circuit_breaker import CircuitBreaker
+from appliance.clock import Clock
+from appliance.errors import EngineError, EngineUnavailable, UplinkError
+from appliance.telemetry import LogThrottle
+from appliance.wire import (
+    STEPS_MAX,
+    STREAM_VERDICT,
+    ArchiveLink,
+    Escalation,
+    Verdict,
+    WireError,
+    escalation_message_id,
+    verdict_message_id,
+    verdict_subject,
+)
+from cloud_worker import dead_letters
+from cloud_worker.config import HandlingConfig as WorkerSettings
+from cloud_worker.dead_letters import DeadLetter, Kind
+from cloud_worker.judge import Judge, JudgeCase, Timings
+from cloud_worker.metrics import WorkerMetrics
+from cloud_worker.pull_consumer import Delivery
+
+logger = logging.getLogger(__name__)
+
+
+class ArchivePort(Protocol):
+    """An archive. Nothing here may wait: a verdict is never late because of it."""
+
+    def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
+        """Where the evidence and the verdict will be found."""
+        ...
+
+    def put(self, case: JudgeCase, verdict: Verdict) -> None:
+        """Keep them, soon. When too much is waiting they are left out, which is counted."""
+        ...
+
+    def waiting(self) -> int:
+        """How many verdicts are not archived yet."""
+        ...
+
+    def close(self, seconds: float) -> None:
+        """Finish for at most `seconds`; what is left then is left out, and counted. Blocks."""
+        ...
+
+
+class NullArchive:
+    """Nothing is kept."""
+
+    def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
+        return ()
+
+    def put(self, case: JudgeCase, verdict: Verdict) -> None: ...
+
+    def waiting(self) -> int:
+        return 0
+
+    def close(self, seconds: float) -> None: ...
+
+
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+
+def parse_escalation(delivery: Delivery) -> Escalation:
+    """Parse, and check that the message stands where its site may write. Raises WireError."""
+    escalation: Escalation = Escalation.from_json(delivery.data)
+    if delivery.subject.split(".")[1] != escalation.site:
+        raise WireError(f"site: a message on {delivery.subject} says it is from another site")
+    return escalation
+
+
+def parse_ids(delivery: Delivery) -> Escalation | None:
+    """Of a question that is not valid, as much as a verdict needs, if that much can be believed.
+
+    Its id must be the one under which the site published it; without that nobody waits for the verdict.
+    """
+    site = delivery.subject.split(".")[1]
+    try:
+        found = json.loads(delivery.data)
+        name, alert, step = found["id"], found.get("alert", ""), found.get("step", 0)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    believed = isinstance(name, str) and _NAME.match(name) and found.get("site") == site
+    if not believed or step not in range(STEPS_MAX):
+        return None
+    if delivery.headers.get("Nats-Msg-Id") != escalation_message_id(site, name, step):
+        return None
+    return Escalation(
+        id=name,
+        site=site,
+        camera="",
+        alert=alert if isinstance(alert, str) else "",
+        rule="",
+        kind="",
+        label="",
+        severity="info",
+        t=0.0,
+        created_t=0.0,
+        step=step,
+    )
+
+
+ANSWERED_MAX = 4096
+RETRY_S_MAX = 600.0
+FETCH_TRIES = 3
+PUBLISH_S_MAX = 5.0
+
+EscalationKey = tuple[str, str, int]
+"""Site, escalation and step: what is judged once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerOutcome:
+    """What is to be said to the site, and what a person should know of it, if anything. case: what was judged."""
+
+    verdict: Verdict
+    dead: tuple[Kind, str] | None = None
+    case: JudgeCase | None = None
+
+
+class EscalationHandler:
+    """Owner of what was answered lately, and of what is being judged here.
+
+    Invariant: a question is acknowledged only after the broker has stored its verdict. What is lost between the two
+    is delivered again and answered from `_answered`, or judged again by another worker: under the same message id, so
+    that one verdict is stored, and the site applies one.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        judge: Judge,
+        link: NatsLink,
+        clock: Clock,
+        numbers: WorkerMetrics,
+        shelf: ArchivePort,
+    ) -> None:
+        self._settings = settings
+        self._judge = judge
+        self._link = link
+        self._clock = clock
+        self._numbers = numbers
+        self._shelf = shelf
+        self.breaker = CircuitBreaker(clock)
+        self._at_work: set[EscalationKey] = set()
+        self._answered: OrderedDict[EscalationKey, Verdict] = OrderedDict()
+        self._engine_repeats = LogThrottle(logger, clock)
+        self._refusals = LogThrottle(logger, clock)
+        self._uplink_repeats = LogThrottle(logger, clock)
+
+    async def handle(self, delivery: Delivery) -> None:
+        """Bring it to an end, or have it delivered again."""
+        try:
+            escalation = parse_escalation(delivery)
+        except WireError as error:
+            await self._refuse(delivery, error)
+            return
+        key = (escalation.site, escalation.id, escalation.step)
+        if key in self._at_work:  # delivered twice: the first is still being judged here
+            await delivery.nak(self._settings.ack_wait_s)
+            return
+        self._at_work.add(key)
+        try:
+            await self._answer(delivery, escalation, key)
+        except EngineError as error:
+            await self._retry(delivery, escalation, "engine", str(error))
+        except UplinkError as error:
+            await self._later(delivery, error)
+        except Exception:
+            logger.exception("a fault in the worker while judging %s", escalation.id)
+            await self._retry(delivery, escalation, "fault", "a fault in the worker")
+        finally:
+            self._at_work.discard(key)
+
+    async def _answer(self, delivery: Delivery, escalation: Escalation, key: EscalationKey) -> None:
+        known = self._answered.get(key) if dead_letters.REQUEUED not in delivery.headers else None
+        if known is not None:
+            self._numbers.repeated.add()
+            await self._say(known)
+            await delivery.ack()
+            return
+        if delivery.count > self._settings.deliveries_max:
+            self._numbers.given_up.add()
+            why = f"It could not be judged in {self._settings.deliveries_max} attempts; workers may have died over it."
+            outcome = HandlerOutcome(self._judge.unsure(escalation, why), ("redelivered", why))
+        else:
+            outcome = await self._ask(delivery, escalation)
+            self._numbers.judged.add()
+        self._remember(key, outcome.verdict)
+        await self._end(delivery, escalation, outcome)
+
+    async def _ask(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
+        """Fetch and judge; hold the question while the engine is away. Raises EngineError, UplinkError."""
+        stored_t = delivery.stored.timestamp()
+        way = Timings(link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t))
+        case, fetch_s = await self._fetch(escalation)
+        way, since = replace(way, fetch_s=fetch_s), self._clock.monotonic()
+        while True:
+            try:
+                verdict = await self.breaker.call(lambda: self._judge.verdict(case, way))
+            except EngineUnavailable as error:
+                self._engine_repeats.report(f"questions wait: {error}")
+                if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
+                    continue
+                self._numbers.given_up.add()
+                why = f"The judge could not be asked: {error}"
+                return HandlerOutcome(self._judge.unsure(escalation, why), ("engine", why), case)
+            never = case.absent and not case.files and verdict.need is None
+            return HandlerOutcome(verdict, ("media", "; ".join(case.lost)) if never else None, case)
+
+    async def _fetch(self, escalation: Escalation) -> tuple[JudgeCase, float]:
+        """The case and the seconds that took. When none of the evidence is there, it may still be on its way."""
+        backoff, started = Backoff(0.25, 2.0), self._clock.monotonic()
+        while True:
+            case, _ = await self._fetch_once(escalation)
+            took_s = self._clock.monotonic() - started
+            if case.files or not case.absent or took_s >= self._settings.media_wait_s:
+                return case, took_s
+            await asyncio.sleep(min(backoff.next_s(), self._settings.media_wait_s - took_s))
+
+    async def _fetch_once(self, escalation: Escalation) -> tuple[JudgeCase, float]:
+        backoff = Backoff(0.5, 5.0)
+        for attempt in range(1, FETCH_TRIES + 1):
+            client = await self._link.client()
+            try:
+                return await self._judge.fetch_case(client.jetstream(timeout=PUBLISH_S_MAX), escalation)
+            except UplinkError:
+                if attempt == FETCH_TRIES:
+                    raise
+                await asyncio.sleep(backoff.next_s())
+        raise AssertionError("unreachable")
+
+    async def _end(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
+        """Verdict, dead letter, archive, acknowledgement: in this order. Raises UplinkError."""
+        judged_at = self._clock.monotonic()
+        verdict = outcome.verdict
+        if outcome.case is not None:
+            links = self._shelf.links(outcome.case, verdict)
+            verdict = verdict.model_copy(update={"archive": links})
+        await self._say(verdict, judged_at)
+        if outcome.dead is not None:
+            await self._bury(delivery, *outcome.dead)
+        took_s = self._clock.monotonic() - judged_at
+        told = verdict.model_copy(update={"timings": {**verdict.timings, "publish": took_s}})
+        self._numbers.record_verdict(escalation, told, delivery.priority)
+        since_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
+        self._numbers.verdict_seconds.observe(since_s, delivery.priority)
+        if outcome.case is not None:
+            self._shelf.put(outcome.case, told)
+        await delivery.ack()
+
+    async def _say(self, verdict: Verdict, judged_at: float | None = None) -> None:
+        """Store the verdict with the broker, waiting for a connection if there is none. Raises UplinkError."""
+        client: Client = await self._link.client()
+        if judged_at is not None:
+            timings = {**verdict.timings, "publish": round(self._clock.monotonic() - judged_at, 4)}
+            verdict = verdict.model_copy(update={"timings": timings})
+        headers = {"Nats-Msg-Id": verdict_message_id(verdict)}
+        try:
+            await self._link.while_up(
+                client.jetstream(timeout=PUBLISH_S_MAX).publish(
+                    verdict_subject(verdict.site), verdict.to_json(), stream=STREAM_VERDICT, headers=headers
+                )
+            )
+        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+            raise UplinkError(f"a verdict could not be stored: {type(error).__name__}; it is sent again") from None
+
+    async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
+        """Again later, or `unsure` after the last attempt."""
+        self._engine_repeats.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
+        if delivery.count < self._settings.deliveries_max:
+            self._numbers.retries.add()
+            await delivery.nak(min(self._settings.retry_s * 2 ** (delivery.count - 1), RETRY_S_MAX))
+            return
+        self._numbers.given_up.add()
+        reason = f"Given up after {delivery.count} attempts: {why}"
+        await self._end_with(
+            delivery, escalation, HandlerOutcome(self._judge.unsure(escalation, reason), (kind, reason))
+        )
+
+    async def _refuse(self, delivery: Delivery, error: WireError) -> None:
+        """A question that cannot be understood: say so to the site if it can be told which one it was, and end it."""
+        self._numbers.refused.add()
+        self._refusals.report(f"refused a message on {delivery.subject}: {error}")
+        stub = parse_ids(delivery)
+        if stub is None:
+            try:
+                await self._bury(delivery, "unreadable", str(error))
+                await delivery.ack()
+            except UplinkError as trouble:
+                await self._later(delivery, trouble)
+            return
+        reason = f"The worker does not understand the question: {error}"
+        await self._end_with(
+            delivery, stub, HandlerOutcome(self._judge.unsure(stub, reason), ("unreadable", str(error)))
+        )
+
+    async def _end_with(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
+        try:
+            await self._end(delivery, escalation, outcome)
+        except UplinkError as error:
+            await self._later(delivery, error)
+
+    async def _later(self, delivery: Delivery, error: UplinkError) -> None:
+        self._uplink_repeats.report(error)
+        await delivery.nak(self._settings.retry_s)
+
+    async def _bury(self, delivery: Delivery, kind: Kind, reason: str) -> None:
+        """Keep the question among the dead letters. Raises UplinkError."""
+        client = await self._link.client()
+        letter = DeadLetter(
+            kind=kind,
+            reason=reason,
+            subject=delivery.subject,
+            message_id=delivery.headers.get("Nats-Msg-Id", str(delivery.seq)),
+            deliveries=delivery.count,
+            stored=delivery.stored.isoformat(timespec="milliseconds"),
+            worker=self._judge.worker,
+            data=delivery.data,
+        )
+        await self._link.while_up(dead_letters.put(client.jetstream(timeout=PUBLISH_S_MAX), letter))
+        self._numbers.dead.add(kind)
+
+    def _remember(self, key: EscalationKey, verdict: Verdict) -> None:
+        self._answered[key] = verdict
+        while len(self._answered) > ANSWERED_MAX:
+            self._answered.popitem(last=False)

@@ -1,0 +1,78 @@
+"""Fetches the evidence files of an escalation, chunk by chunk, and verifies the hash of each file."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+
+import nats.errors
+import nats.js.errors
+from nats.js import JetStreamContext
+
+from appliance.errors import UplinkError
+from appliance.wire import CHUNK_BYTES, STREAM_MEDIA, MediaRef, WireError, media_subject
+
+FETCH_S_MAX = 10.0
+FETCHES_MAX = 8
+
+
+class MediaRefused(WireError):
+    """A picture is missing, too large or not what its reference says; the others may still do."""
+
+
+class MediaAbsent(MediaRefused):
+    """The broker does not have it (yet)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceFile:
+    """One piece of evidence, complete and with the right hash. `data` is still encoded."""
+
+    ref: MediaRef
+    data: bytes
+
+
+def chunks_of(size: int) -> int:
+    """How many chunks `size` bytes make."""
+    return max(1, -(-size // CHUNK_BYTES))
+
+
+async def fetch(js: JetStreamContext, site: str, ref: MediaRef, bytes_max: int) -> EvidenceFile:
+    """All chunks of `ref`, put together. Raises MediaRefused (this picture is no use) or UplinkError (try again)."""
+    _check(ref, bytes_max)
+    gate = asyncio.Semaphore(FETCHES_MAX)
+    parts = await asyncio.gather(*(_chunk(js, site, ref, n, gate) for n in range(ref.chunks)))
+    data = b"".join(parts)
+    if len(data) != ref.bytes or hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise MediaRefused(f"{ref.kind} {ref.id[:8]}: its bytes do not have the hash that was announced")
+    return EvidenceFile(ref, data)
+
+
+def _check(ref: MediaRef, bytes_max: int) -> None:
+    if ref.id != ref.sha256[:32]:
+        raise MediaRefused(f"{ref.kind} {ref.id[:8]}: its id does not belong to its hash")
+    if ref.chunks != chunks_of(ref.bytes):
+        raise MediaRefused(f"{ref.kind} {ref.id[:8]}: {ref.bytes} bytes are not {ref.chunks} chunks")
+    if ref.bytes > bytes_max:
+        raise MediaRefused(f"{ref.kind} {ref.id[:8]}: {ref.bytes} bytes are over the limit of {bytes_max}")
+
+
+async def _chunk(js: JetStreamContext, site: str, ref: MediaRef, n: int, gate: asyncio.Semaphore) -> bytes:
+    subject = media_subject(site, ref.id, n)
+    async with gate:
+        try:
+            return await asyncio.wait_for(_last(js, subject), FETCH_S_MAX)
+        except nats.js.errors.NotFoundError:
+            raise MediaAbsent(f"{ref.kind} {ref.id[:8]}: chunk {n + 1} of {ref.chunks} is not there") from None
+        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+            raise UplinkError(f"chunk {n + 1} of {ref.id[:8]} could not be fetched: {type(error).__name__}") from None
+
+
+async def _last(js: JetStreamContext, subject: str) -> bytes:
+    """The last message of `subject`. Any replica may answer at first; a late one, or none, leads to the leader."""
+    try:
+        found = await js.get_last_msg(STREAM_MEDIA, subject, direct=True)
+    except (nats.js.errors.NotFoundError, nats.errors.NoRespondersError):
+        found = await js.get_last_msg(STREAM_MEDIA, subject)
+    return found.data or b""

@@ -1,0 +1,83 @@
+"""Pulls escalations from JetStream, one at a time, and acknowledges them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from datetime import datetime
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from appliance.broker import NatsLink
+from appliance.errors import UplinkError
+from appliance.wire import STREAM_ESCALATION
+from cloud_worker.stream_setup import consumer_name
+
+ACK_S_MAX = 5.0
+PULL_S_MAX = 2.0
+_PULL = json.dumps({"batch": 1, "no_wait": True}).encode()
+
+
+class NoConsumer(Exception):
+    """The broker has no consumer of this name any more: it must be made again."""
+
+
+class Delivery:
+    """One delivered question. Its acknowledgements go over whichever connection is up then, as JetStream allows."""
+
+    def __init__(self, message: Msg, link: NatsLink, priority: str) -> None:
+        self._link = link
+        self._reply = message.reply
+        self.priority = priority
+        self.subject = message.subject
+        self.data = message.data
+        self.headers = dict(message.headers or {})
+        self.count: int = message.metadata.num_delivered or 1
+        self.seq: int = message.metadata.sequence.stream
+        self.stored: datetime = message.metadata.timestamp
+
+    async def ack(self) -> None:
+        """Return when the broker knows (double ack). Raises UplinkError."""
+        client = await self._link.client()
+        try:
+            await client.request(self._reply, b"+ACK", timeout=ACK_S_MAX)
+        except (nats.errors.Error, OSError) as error:
+            raise UplinkError(f"an acknowledgement was not answered: {type(error).__name__}") from None
+
+    async def nak(self, delay_s: float = 0.0) -> None:
+        """Have it delivered once more, after `delay_s`."""
+        await self._say(b'-NAK {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
+
+    async def in_progress(self) -> None:
+        await self._say(b"+WPI")
+
+    async def _say(self, what: bytes) -> None:
+        """Without a connection nothing is said: the broker then delivers again after ack_wait, which is right."""
+        client = self._link.connected
+        if client is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await client.publish(self._reply, what)
+
+
+async def pull_next(client: Client, link: NatsLink, site: str, priority: str) -> Delivery | None:
+    """A question of this site and priority that nobody has, or None. Raises NoLane, UplinkError.
+
+    A plain request instead of nats-py's subscription: nothing is left waiting. `old_style`: the answer keeps the
+    question's own subject, by which the newer style would not know it.
+    """
+    subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM_ESCALATION}.{consumer_name(site, priority)}"
+    try:
+        message = await link.while_up(client.request(subject, _PULL, timeout=PULL_S_MAX, old_style=True))
+    except (nats.errors.NoRespondersError, nats.errors.TimeoutError, asyncio.TimeoutError):
+        raise NoConsumer from None  # nats-server 2.9 does not answer for a consumer that is not there
+    except (nats.errors.Error, OSError) as error:
+        raise UplinkError(f"the questions of {site} cannot be pulled: {type(error).__name__}") from None
+    status = (message.headers or {}).get("Status")
+    if status is None:
+        return Delivery(message, link, priority)
+    if status == "409":  # deleted meanwhile, or a limit of the server
+        raise NoConsumer
+    return None

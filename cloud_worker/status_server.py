@@ -1,0 +1,89 @@
+"""The worker's HTTP server: /metrics for Prometheus, /healthz and /readyz for the orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from appliance.errors import MissingDependency
+from cloud_worker.config import StatusConfig as StatusSettings
+
+REQUEST_BYTES_MAX = 8192
+REQUEST_S_MAX = 5.0
+CLIENTS_MAX = 64
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    status: str
+    text: str
+
+
+class StatusServer:
+    """Owner of a listening socket. One request a connection; readers that dawdle are cut off.
+
+    metrics, unready: asked at each request; `unready` returns why questions are not taken, empty when they are.
+    """
+
+    def __init__(self, settings: StatusSettings, metrics: Callable[[], str], unready: Callable[[], str]) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._unready = unready
+        self._clients = 0
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen, if the file says where. Raises MissingPart when the port is taken."""
+        host, port = self._settings.host, self._settings.port
+        if port is None:
+            return
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
+        except OSError as error:
+            raise MissingDependency(f"status.port: {host}:{port} cannot be listened on ({error.strerror})") from None
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Listen no more; who is being answered is, within REQUEST_S_MAX."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
+        try:
+            if self._clients <= CLIENTS_MAX:
+                await asyncio.wait_for(self._exchange(reader, writer), REQUEST_S_MAX)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            pass
+        finally:
+            self._clients -= 1
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), 1.0)
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method, path, *_ = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        answer = self._answer(method, path.split("?")[0])
+        body = answer.text.encode()
+        head = (
+            f"HTTP/1.1 {answer.status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\n"
+            "Connection: close\r\nCache-Control: no-store\r\n\r\n"
+        )
+        writer.write(head.encode() + (b"" if method == "HEAD" else body))
+        await writer.drain()
+
+    def _answer(self, method: str, path: str) -> StatusAnswer:
+        if method not in {"GET", "HEAD"}:
+            return StatusAnswer("405 Method Not Allowed", "only GET\n")
+        if path == "/metrics":
+            return StatusAnswer("200 OK", self._metrics())
+        if path == "/healthz":
+            return StatusAnswer("200 OK", "ok\n")
+        if path == "/readyz":
+            why = self._unready()
+            return StatusAnswer("503 Service Unavailable", f"{why}\n") if why else StatusAnswer("200 OK", "ready\n")
+        return StatusAnswer("404 Not Found", "/metrics, /healthz, /readyz\n")

@@ -1,0 +1,252 @@
+"""The four JetStream streams and the worker's consumers: their settings, creation, and comparison with what is
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import nats.errors
+import nats.js.errors
+from nats.js import JetStreamContext
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+
+from appliance.errors import UplinkError
+from appliance.wire import (
+    CHUNK_BYTES,
+    MESSAGE_BYTES_MAX,
+    PRIORITIES,
+    STREAM_ESCALATION,
+    STREAM_MEDIA,
+    STREAM_VERDICT,
+    escalation_subject,
+)
+from cloud_worker.config import StreamsConfig
+
+logger = logging.getLogger(__name__)
+
+STREAM_DEAD = "VEDETTE_DEAD"
+HEADER_BYTES_MAX = 4096
+CONSUMER_IDLE_S = 86400.0
+ESCALATION_SUBJECTS = "vedette.*.escalation.*"
+ACK_PENDING_MAX = 4096
+_GB = 1024**3
+_DAY_S = 86400.0
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+
+def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
+    """The streams as they should be."""
+    window_s = settings.duplicate_minutes * 60
+
+    def stream(
+        name: str, subject: str, days: float, gb: float, discard: DiscardPolicy, retention: RetentionPolicy, size: int
+    ) -> StreamConfig:
+        return StreamConfig(
+            name=name,
+            subjects=[subject],
+            retention=retention,
+            discard=discard,
+            storage=StorageType.FILE,
+            max_age=days * _DAY_S,
+            max_bytes=int(gb * _GB),
+            max_msg_size=size + HEADER_BYTES_MAX,
+            duplicate_window=min(window_s, days * _DAY_S),
+            num_replicas=settings.replicas,
+            allow_direct=True,
+        )
+
+    work, limits = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
+    new, old = DiscardPolicy.NEW, DiscardPolicy.OLD
+    days, gb = settings.escalation_days, settings.escalation_gb
+    dead_bytes_max = MESSAGE_BYTES_MAX + HEADER_BYTES_MAX  # a question, its headers included, and why it is there
+    return (
+        stream(STREAM_ESCALATION, "vedette.*.escalation.>", days, gb, new, work, MESSAGE_BYTES_MAX),
+        stream(STREAM_MEDIA, "vedette.*.media.>", settings.media_days, settings.media_gb, new, limits, CHUNK_BYTES),
+        stream(STREAM_VERDICT, "vedette.*.verdict", settings.verdict_days, settings.verdict_gb, old, limits, 64 * 1024),
+        stream(STREAM_DEAD, "vedette.*.dead", settings.dead_days, settings.dead_gb, old, limits, dead_bytes_max),
+    )
+
+
+def consumer_name(site: str, priority: str) -> str:
+    return f"worker-{priority}-{site}"
+
+
+def site_and_priority(subject: str) -> tuple[str, str] | None:
+    """(site, priority) of a question's subject; None when no site asks there."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
+        return None
+    return parts[1], parts[3]
+
+
+def consumer_spec(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
+    """The durable pull consumer of one site and priority, shared by all workers.
+
+    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue, delivered to nobody.
+    The worker counts the deliveries itself and ends them with a verdict.
+    """
+    return ConsumerConfig(
+        durable_name=consumer_name(site, priority),
+        filter_subject=escalation_subject(site, priority),
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_wait=ack_wait_s,
+        max_deliver=-1,
+        max_ack_pending=ACK_PENDING_MAX,
+        inactive_threshold=CONSUMER_IDLE_S,
+    )
+
+
+_STREAM_FIELDS = (
+    "subjects",
+    "retention",
+    "discard",
+    "storage",
+    "max_age",
+    "max_bytes",
+    "max_msg_size",
+    "duplicate_window",
+    "num_replicas",
+    "allow_direct",
+)
+_CONSUMER_FIELDS = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_deliver", "max_ack_pending")
+_OVERLAPS = frozenset({10099, 10100})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFill:
+    """One stream's fill: messages and bytes, and the bytes it may hold."""
+
+    stream: str
+    messages: int
+    bytes: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEscalations:
+    """Questions that are stored, in nobody's hands or in somebody's. lanes: how many by site and priority. strays:
+    subjects on which no site asks, as nobody would ever read them."""
+
+    counts: Mapping[tuple[str, str], int]
+    strays: tuple[str, ...]
+
+    def of(self, priority: str) -> int:
+        return sum(count for (_, p), count in self.counts.items() if p == priority)
+
+
+async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[str]:
+    """Make what is absent and return what differs, one sentence each. Raises UplinkError."""
+    differences: list[str] = []
+    try:
+        for wanted in stream_specs(settings):
+            differences += await _ensure_stream(js, wanted)
+    except nats.js.errors.ServiceUnavailableError:
+        raise UplinkError(
+            "JetStream is not enabled on this nats-server: add `jetstream {}` to its configuration"
+        ) from None
+    except nats.js.errors.APIError as error:
+        raise UplinkError(f"the broker refused a stream or consumer: {error.description}") from None
+    except (nats.errors.Error, TimeoutError) as error:
+        raise UplinkError(f"the streams could not be made: {type(error).__name__}") from None
+    return differences
+
+
+async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> list[str]:
+    """Make the consumer of a site and priority if it is absent, and return what differs. Raises UplinkError.
+
+    A worker of before lanes has one consumer for all sites, and a work queue has room for one reader of a subject
+    only: the older one goes. What that worker has in hand is delivered again.
+    """
+    wanted = consumer_spec(site, priority, ack_wait_s)
+    try:
+        try:
+            return await _ensure_consumer(js, wanted)
+        except nats.js.errors.APIError as error:
+            if error.err_code not in _OVERLAPS:
+                raise
+        with contextlib.suppress(nats.js.errors.NotFoundError):
+            await js.delete_consumer(STREAM_ESCALATION, f"worker-{priority}")
+            logger.warning("took over from workers of an older version, which read all sites in one queue")
+        return await _ensure_consumer(js, wanted)
+    except nats.js.errors.APIError as error:
+        raise UplinkError(f"the broker refused the consumer {wanted.durable_name}: {error.description}") from None
+    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the consumer {wanted.durable_name} could not be made: {type(error).__name__}") from None
+
+
+async def stored_escalations(js: JetStreamContext) -> StoredEscalations:
+    """What is stored of questions, by site and priority. Raises UplinkError."""
+    try:
+        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
+    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the questions could not be counted: {type(error).__name__}") from None
+    found = info.state.subjects or {}
+    lanes = {lane: count for subject, count in found.items() if (lane := site_and_priority(subject)) is not None}
+    return StoredEscalations(lanes, tuple(subject for subject in found if site_and_priority(subject) is None))
+
+
+async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
+    """How full the streams are. Raises UplinkError."""
+    found = []
+    try:
+        for name in (STREAM_ESCALATION, STREAM_MEDIA, STREAM_VERDICT, STREAM_DEAD):
+            info = await js.stream_info(name)
+            found.append(StreamFill(name, info.state.messages, info.state.bytes, info.config.max_bytes or -1))
+    except (nats.errors.Error, TimeoutError) as error:
+        raise UplinkError(f"the streams could not be read: {type(error).__name__}") from None
+    return found
+
+
+async def _ensure_stream(js: JetStreamContext, wanted: StreamConfig) -> list[str]:
+    assert wanted.name is not None
+    try:
+        info = await js.stream_info(wanted.name)
+    except nats.js.errors.NotFoundError:
+        try:
+            info = await js.add_stream(wanted)
+            logger.info("made the stream %s", wanted.name)
+        except nats.js.errors.BadRequestError as error:
+            if error.err_code != 10058:  # another worker was faster, with other settings
+                raise
+            info = await js.stream_info(wanted.name)
+    return _differences(wanted.name, wanted, info.config, _STREAM_FIELDS)
+
+
+async def _ensure_consumer(js: JetStreamContext, wanted: ConsumerConfig) -> list[str]:
+    assert wanted.durable_name is not None
+    try:
+        info = await js.consumer_info(STREAM_ESCALATION, wanted.durable_name)
+    except nats.js.errors.NotFoundError:
+        info = await js.add_consumer(STREAM_ESCALATION, wanted)
+    return _differences(f"{STREAM_ESCALATION}/{wanted.durable_name}", wanted, info.config, _CONSUMER_FIELDS)
+
+
+def _differences(name: str, wanted: object, found: object, fields: tuple[str, ...]) -> list[str]:
+    """What the server has that was not asked for, field by field."""
+    said = []
+    for field in fields:
+        asked, got = _plain(getattr(wanted, field)), _plain(getattr(found, field))
+        if asked != got:
+            said.append(f"{name}: {field} is {got}, this worker would have {asked} (it is left as it is)")
+    return said
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return round(value, 3)
+    return getattr(value, "value", value)
