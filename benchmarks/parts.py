@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not step:
         print(f"{eye.name} is free in neither height nor width: it is always shown the whole", file=sys.stderr)
         return 1
-    side = max(eye.picture_size(1000, 1000))
+    side = max(eye.preferred_size(1000, 1000))
     letterbox = Letterbox(side, side, "centre", step)
     rows: list[Row] = []
     print(f"{eye.name}, 5 looks a second\n| clip | recall | precision | HOTA | MOTA | looks | pixels a minute |")

@@ -129,7 +129,7 @@ def _windows(clip: Clip, live: str) -> list[list[Look]]:
     with av.open(str(clip.path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
-        size = eye.picture_size(*clip.size)
+        size = eye.preferred_size(*clip.size)
         for index, frame in enumerate(container.decode(stream)):
             if index % every == 0:
                 seen = eye.detect([pictures.bgr(frame, size)])[0]

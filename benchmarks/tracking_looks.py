@@ -50,7 +50,7 @@ def look(clip: Path, model: str) -> Looks:
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
         for index, frame in enumerate(film.decode(stream)):
-            picture = pictures.bgr(frame, eye.picture_size(frame.width, frame.height))
+            picture = pictures.bgr(frame, eye.preferred_size(frame.width, frame.height))
             found.append(OneLook(index, round(float(frame.time or 0.0), 3), eye.detect([picture])[0]))
         size = (stream.width, stream.height)
     return Looks(eye.name, eye.labels, size, tuple(found))

@@ -80,7 +80,7 @@ def chosen_set(options: argparse.Namespace, eye: ObjectDetector) -> Iterator[Lab
         return sets.assembled(options.index, options.split)
     truth = options.gt or options.mot.with_suffix(".gt.txt")
     classes = {int(number): name for number, name in map(_pair, options.classes.split(","))}
-    return sets.mot(options.mot, truth, classes, options.every, eye.picture_size)
+    return sets.mot(options.mot, truth, classes, options.every, eye.preferred_size)
 
 
 def _pair(text: str) -> tuple[str, str]:

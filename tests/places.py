@@ -59,7 +59,7 @@ class Lookout:
     warning = ""
     labels: tuple[str, ...] = ("person",)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

@@ -105,7 +105,7 @@ class NumberReader:
         self.seen: list[int] = []
         self._fail = fail
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

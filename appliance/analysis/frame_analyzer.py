@@ -219,7 +219,7 @@ class FrameAnalyzer:
         Parts of a picture come at the scale of the whole one, as one picture whose sides are multiples of
         `Elastic.shape_step`.
         """
-        picture = self._for_detector.bgr(look.av_frame, self._detector.picture_size(*upright_size(look.av_frame)))
+        picture = self._for_detector.bgr(look.av_frame, self._detector.preferred_size(*upright_size(look.av_frame)))
         return picture if look.mosaic is None else look.mosaic.draw(picture)
 
     def result(self, look: InferenceRequest, detections: Detections | None) -> FrameBoxes:

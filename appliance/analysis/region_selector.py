@@ -115,6 +115,6 @@ class RegionSelector:
             return None
         turns = quarter_turns(picture)
         moved = [upright_box(box, turns) for at, boxes in self._recent if at > self._since(t) for box in boxes]
-        grid = DetectorGrid(self._detector.picture_size(*upright_size(picture)), self._step)
+        grid = DetectorGrid(self._detector.preferred_size(*upright_size(picture)), self._step)
         parts = choose_parts(moved, self._unsettled, [each.box for each in self._objects], grid)
         return lay_mosaic(parts, grid) if parts else None

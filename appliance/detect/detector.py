@@ -37,7 +37,7 @@ class ObjectDetector(Protocol):
         """The names that `class_ids` index."""
         ...
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) in which it wants a picture of `width` x `height`, so that the decoder can scale."""
         ...
 
@@ -116,8 +116,8 @@ class DetectorProxy:
     def labels(self) -> tuple[str, ...]:
         return self._detector.labels
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._detector.picture_size(width, height)
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
+        return self._detector.preferred_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """Raises DetectorError."""
@@ -138,7 +138,7 @@ class UpscalingDetector(DetectorProxy):
     def _enlarged(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if picture.ndim != 3 or picture.size == 0:
             return picture  # the detector says what is wrong with it
-        size = self._detector.picture_size(picture.shape[1], picture.shape[0])
+        size = self._detector.preferred_size(picture.shape[1], picture.shape[0])
         if size[0] <= picture.shape[1]:
             return picture
         return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR), np.uint8)

@@ -54,7 +54,7 @@ class HogDetector:
         self._hog = cv2.HOGDescriptor()
         self._hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """Proportions kept, the longer side 960."""
         ratio = SIDE / max(width, height)
         return max(1, round(width * ratio)), max(1, round(height * ratio))
@@ -66,7 +66,7 @@ class HogDetector:
     def _look(self, picture: NDArray[np.uint8]) -> Detections:
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or picture.size == 0:
             raise DetectorError(f"not a BGR uint8 picture: {picture.dtype} {list(picture.shape)}")
-        size = self.picture_size(picture.shape[1], picture.shape[0])
+        size = self.preferred_size(picture.shape[1], picture.shape[0])
         if (picture.shape[1], picture.shape[0]) != size:
             picture = np.asarray(cv2.resize(picture, size), np.uint8)
         windows, weights = self._windows(_at_least_a_window(picture))

@@ -32,7 +32,7 @@ class Letterbox:
 
     step: 0 where the input is always `width` x `height`. Otherwise any multiple of it is a side, and a picture gets a
     small input that holds it (see `fitted`): 416x288 for one of 16:9. What is no larger than `width` x `height` keeps
-    its scale: it is a part of a picture, or as `picture_size` wants it, which alone enlarges.
+    its scale: it is a part of a picture, or as `preferred_size` wants it, which alone enlarges.
     """
 
     width: int
@@ -40,7 +40,7 @@ class Letterbox:
     placing: Placing
     step: int = 0
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) in which a whole picture of `width` x `height` goes in without another resize."""
         if self.placing == "stretch":
             return self.width, self.height
@@ -82,7 +82,7 @@ class Letterbox:
     def _laid_size(self, width: int, height: int) -> tuple[int, int]:
         if self.step and width <= self.width and height <= self.height:
             return width, height
-        return self.picture_size(width, height)
+        return self.preferred_size(width, height)
 
     def _offset(self, size: tuple[int, int], whole: tuple[int, int]) -> tuple[int, int]:
         if self.placing != "centre":

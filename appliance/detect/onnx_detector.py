@@ -101,9 +101,9 @@ class OnnxDetector:
         self._buffers = threading.local()
         self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """The size in which a whole picture of `width` x `height` is wanted; larger ones are scaled down here."""
-        return self._letterbox.picture_size(width, height)
+        return self._letterbox.preferred_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """One Detections per BGR uint8 (H, W, 3) picture, of any sizes. Raises DetectorError."""

@@ -151,7 +151,7 @@ def _fastest(cpu_ms: Mapping[Precision, float]) -> Precision:
 
 def _trial_frame(eye: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Noise, in the size in which a 16:9 picture is looked at."""
-    width, height = eye.picture_size(*TRIAL_SIZE)
+    width, height = eye.preferred_size(*TRIAL_SIZE)
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 

@@ -87,7 +87,7 @@ Size = tuple[int, int]
 class FrameDetector(Protocol):
     """The part of a detector that is needed to have pictures looked at."""
 
-    def picture_size(self, width: int, height: int) -> Size: ...
+    def preferred_size(self, width: int, height: int) -> Size: ...
     def detect(self, pictures: Images) -> list[Detections]: ...
 
 
@@ -156,7 +156,7 @@ class MeasuredBatch:
 def measure_batching(looker: FrameDetector, clock: Clock, batch_max: int) -> MeasuredBatch | SingleFrame:
     """As many a call as pay: each doubling up to `batch_max` has to save GAIN_MIN of a picture's time. The best of
     TRIES counts. Raises DetectorError."""
-    width, height = looker.picture_size(640, 360)
+    width, height = looker.preferred_size(640, 360)
     picture = np.full((height, width, 3), GREY, np.uint8)
     alone_s = _seconds(looker, clock, picture, 1)
     counts, ratios = [1], [1.0]

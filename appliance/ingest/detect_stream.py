@@ -238,7 +238,7 @@ class DetectStream:
 
     def _put(self, request: QueuedInference, size: tuple[int, int], *, late: bool) -> None:
         look = request.request
-        whole = self._detector.picture_size(*size)
+        whole = self._detector.preferred_size(*size)
         shown = whole if look.mosaic is None else look.mosaic.size
         area = min(1.0, shown[0] * shown[1] / (whole[0] * whole[1]))
         self.queue.offer(

@@ -193,7 +193,7 @@ class RecheckWorker:
     def _sighting(eye: ObjectDetector, glimpse: CropRequest, still: Still) -> CropResult:
         step = eye.shape_step if isinstance(eye, VariableInput) else 0
         region = close_up_region(glimpse.box, *still.size, step)
-        size = close_up_size(eye.picture_size(region[2] - region[0], region[3] - region[1]), step)
+        size = close_up_size(eye.preferred_size(region[2] - region[0], region[3] - region[1]), step)
         seen = eye.detect([close_up(still.image, region, size)])[0]
         return CropResult(t=glimpse.t, box=glimpse.box, found=found_objects(seen, eye.labels, region, still.size))
 

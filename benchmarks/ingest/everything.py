@@ -123,7 +123,7 @@ class Camera:
 
     def _look(self, n: int, t: float, frame: av.VideoFrame) -> None:
         began = time.thread_time()
-        picture = self._pictures.bgr(frame, self._looker.picture_size(frame.width, frame.height))
+        picture = self._pictures.bgr(frame, self._looker.preferred_size(frame.width, frame.height))
         with self._turn:
             found = self._looker.detect([picture])[0]
         told = self._tracker.update(found, t)

@@ -62,7 +62,7 @@ class TensorRtLike:
         self.batches: list[int] = []
         self._context = Context(clock)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return SIDE, max(1, height * SIDE // width)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
@@ -101,7 +101,7 @@ def test_an_engine_is_found_to_gain_from_batches_of_sheets() -> None:
     assert isinstance(engine, FixedInput)
     company = company_of(engine, clock)
     assert isinstance(company, Sheets)
-    whole = engine.picture_size(1280, 720)
+    whole = engine.preferred_size(1280, 720)
     assert company.fits([whole] * BATCH_MAX)
     assert not company.fits([whole] * (BATCH_MAX + 1))
     assert company.seconds([0.005] * 8) == pytest.approx(0.012, rel=0.1)
@@ -112,14 +112,14 @@ def test_whole_pictures_and_parts_of_many_cameras_go_in_one_call_and_come_back_t
     engine = TensorRtLike(clock)
     company = company_of(engine, clock)
     engine.batches.clear()
-    pictures = [spot(*engine.picture_size(1280, 720), n) for n in range(2)]
+    pictures = [spot(*engine.preferred_size(1280, 720), n) for n in range(2)]
     pictures.append(spot(384, 128, 2))
     together = company.ask(engine, pictures)
     assert engine.batches == [2], "two sheets: a whole picture each, one with a part below it"
     # The engine tells one box a sheet: what it finds of two cameras at once belongs to neither.
     assert [len(each) for each in together].count(1) == 1
     (alone,) = company.ask(engine, pictures[:1])
-    np.testing.assert_allclose(alone.boxes * np.tile(engine.picture_size(1280, 720), 2), [[12, 8, 40, 28]], atol=1e-3)
+    np.testing.assert_allclose(alone.boxes * np.tile(engine.preferred_size(1280, 720), 2), [[12, 8, 40, 28]], atol=1e-3)
 
 
 def test_a_batch_that_is_measured_to_bring_nothing_is_not_taken() -> None:
@@ -149,7 +149,7 @@ def test_a_file_with_a_fixed_input_is_packed_and_its_cameras_make_parts_for_it(t
     seen_as = packed_detector(fixed, 2)
     assert isinstance(seen_as, PackedDetector)
     assert (seen_as.shape_step, seen_as.name, seen_as.labels) == (STEP, fixed.name, fixed.labels)
-    assert seen_as.picture_size(1280, 720) == fixed.picture_size(1280, 720)
+    assert seen_as.preferred_size(1280, 720) == fixed.preferred_size(1280, 720)
     assert packed_detector(fixed, 1) is fixed
 
 

@@ -67,7 +67,7 @@ def test_tells_its_name_and_its_labels(looker: ObjectDetector) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_answers_for_a_picture_of_any_size_in_the_shared_shape(looker: ObjectDetector, size: tuple[int, int]) -> None:
-    pictures = [noise(*size), noise(*looker.picture_size(*size))]
+    pictures = [noise(*size), noise(*looker.preferred_size(*size))]
     answers = looker.detect(pictures)
     assert len(answers) == 2
     for found in answers:
@@ -76,14 +76,14 @@ def test_answers_for_a_picture_of_any_size_in_the_shared_shape(looker: ObjectDet
 
 def test_wants_a_size_that_it_then_leaves_alone(looker: ObjectDetector) -> None:
     for size in SIZES:
-        wanted = looker.picture_size(*size)
+        wanted = looker.preferred_size(*size)
         assert min(wanted) >= 1
-        assert looker.picture_size(*wanted) == wanted
+        assert looker.preferred_size(*wanted) == wanted
 
 
 def shrunk(picture: NDArray[np.uint8], looker: ObjectDetector) -> NDArray[np.uint8]:
     """As the detector wants it, scaled as the decoder would."""
-    size = looker.picture_size(picture.shape[1], picture.shape[0])
+    size = looker.preferred_size(picture.shape[1], picture.shape[0])
     way = cv2.INTER_AREA if size[0] < picture.shape[1] else cv2.INTER_LINEAR
     return np.asarray(cv2.resize(picture, size, interpolation=way), np.uint8)
 
@@ -164,7 +164,7 @@ def test_a_wide_picture_is_laid_into_the_input_as_each_family_was_trained(tmp_pa
 def test_a_network_of_free_shape_sees_each_picture_in_a_small_input_that_holds_it() -> None:
     looker = own()
     assert (looker.shape_step, looker.sheet) == (32, None)
-    assert looker.picture_size(1920, 1080) == (416, 234)
+    assert looker.preferred_size(1920, 1080) == (416, 234)
     seen: list[tuple[int, int]] = []
     watch(looker, seen)
     looker.detect([noise(1920, 1080), noise(768, 576), noise(96, 160), noise(97, 160), noise(1, 1), noise(416, 416)])
@@ -176,7 +176,7 @@ def test_a_part_of_a_picture_is_seen_as_it_is_in_the_whole() -> None:
     looker = own()
     with av.open(str(CLIPS / "yard.mp4")) as clip:
         frame = next(frame for number, frame in enumerate(clip.decode(video=0)) if number == 300)
-    width, height = looker.picture_size(frame.width, frame.height)
+    width, height = looker.preferred_size(frame.width, frame.height)
     whole = frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
     found = looker.detect([whole])[0]
     best = int(np.flatnonzero(found.class_ids == 0)[0])
@@ -258,7 +258,7 @@ def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) 
     reference = load_reference(shared_data)
     path = shared_data / "models" / FILES[name]
     looker = detector.load(config.DetectorConfig(model=str(path), score_min=0.1))
-    side = looker.picture_size(64, 64)[0]
+    side = looker.preferred_size(64, 64)[0]
     theirs = reference.YoloX(str(path), 1) if "yolox" in name else reference.Deim(str(path), side, 1)
     compared = 0
     for whole in pets_frames(shared_data, range(0, 795, 79)):

@@ -56,8 +56,8 @@ class Once:
         self.shape_step = shape_step_of(eye)
         self._known: dict[bytes, Detections] = {}
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._eye.picture_size(width, height)
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
+        return self._eye.preferred_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         return [self._look(picture) for picture in pictures]
@@ -79,8 +79,8 @@ class Less:
         self.name, self.labels = f"{share:g} of {eye.name}", eye.labels
         self.shape_step = shape_step_of(eye)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
-        return self._eye.picture_size(width, height)
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
+        return self._eye.preferred_size(width, height)
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         found = self._eye.detect(pictures)
@@ -107,7 +107,7 @@ class Truth:
             if row.visibility >= visible_min:
                 self._rows.setdefault(row.frame, []).append(row)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return self._SIZE
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

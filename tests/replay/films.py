@@ -44,7 +44,7 @@ class BrightBlock:
     def __init__(self, fails: int = 0) -> None:
         self._fails = fails
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

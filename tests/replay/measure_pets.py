@@ -61,7 +61,7 @@ def looks(data: Path, clip: str, every: int, eye: ObjectDetector) -> Iterator[tu
     pictures = FrameConverter()
     with av.open(str(data / "footage" / clip)) as container:
         stream = container.streams.video[0]
-        size = eye.picture_size(stream.width, stream.height)
+        size = eye.preferred_size(stream.width, stream.height)
         for index, frame in enumerate(container.decode(stream)):
             if index % every == 0:
                 yield index, eye.detect([pictures.bgr(frame, size)])[0], pictures.planes(frame)

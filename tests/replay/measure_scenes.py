@@ -73,7 +73,7 @@ def phantoms(eye: ObjectDetector, pictures: Iterator[NDArray[np.uint8]]) -> int:
     """Tracks that are confirmed in pictures without anything, 5 a second."""
     tracker, seen = Tracker(eye.labels), set[int]()
     for number, picture in enumerate(pictures):
-        size = eye.picture_size(picture.shape[1], picture.shape[0])
+        size = eye.preferred_size(picture.shape[1], picture.shape[0])
         scaled = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
         seen |= {each.track for each in tracker.update(eye.detect([scaled])[0], number / LOOKS_PER_S)}
     return len(seen)
@@ -100,7 +100,7 @@ def _frames(clip: Path, eye: ObjectDetector, every: int) -> Iterator[tuple[int, 
     with av.open(str(clip)) as container:
         for number, frame in enumerate(container.decode(video=0)):
             if number % every == 0:
-                width, height = eye.picture_size(frame.width, frame.height)
+                width, height = eye.preferred_size(frame.width, frame.height)
                 picture = frame.to_ndarray(format="bgr24", width=width, height=height, interpolation="AREA")
                 yield number, picture, (frame.width, frame.height)
 

@@ -61,7 +61,7 @@ class Nobody:
 
     name, warning, labels = "scripted:nobody", "", ("person",)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return 64, 48
 
     def detect(self, pictures: object) -> list[Detections]:

@@ -44,7 +44,7 @@ class Without:
 
     def __init__(self, eye: Truth) -> None:
         self._eye = eye
-        self.picture_size = eye.picture_size
+        self.preferred_size = eye.preferred_size
 
     def detect(self, pictures: list[object]) -> list[Detections]:
         (found,) = self._eye.detect(pictures)  # type: ignore[arg-type]

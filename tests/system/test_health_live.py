@@ -201,7 +201,7 @@ class Hangs:
         self.go = threading.Event()
         self._looks = 0
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
     def detect(self, pictures: object) -> list[Detections]:

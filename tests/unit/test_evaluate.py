@@ -30,7 +30,7 @@ class Scripted:
     def __init__(self, answers: Sequence[Detections]) -> None:
         self._answers = list(answers)
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return width, height
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

@@ -161,7 +161,7 @@ class Spotter(Blind):
         super().__init__()
         self.sizes: list[tuple[int, int]] = []
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return WHOLE
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

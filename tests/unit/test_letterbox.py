@@ -17,7 +17,7 @@ placings = st.sampled_from(["stretch", "corner", "centre"])
     ("placing", "wanted"), [("stretch", (416, 416)), ("corner", (416, 234)), ("centre", (416, 234))]
 )
 def test_asks_for_the_size_that_fits(placing: Placing, wanted: tuple[int, int]) -> None:
-    assert Letterbox(416, 416, placing).picture_size(1920, 1080) == wanted
+    assert Letterbox(416, 416, placing).preferred_size(1920, 1080) == wanted
 
 
 def test_what_has_the_wanted_size_already_is_not_copied_when_stretched() -> None:
@@ -37,8 +37,8 @@ def test_the_rest_is_grey(placing: Placing, top: int) -> None:
 @given(placings, sides, sides)
 def test_the_wanted_size_is_a_fixed_point_and_fits(placing: Placing, width: int, height: int) -> None:
     letterbox = Letterbox(416, 320, placing)
-    wanted = letterbox.picture_size(width, height)
-    assert letterbox.picture_size(*wanted) == wanted
+    wanted = letterbox.preferred_size(width, height)
+    assert letterbox.preferred_size(*wanted) == wanted
     assert 1 <= wanted[0] <= 416
     assert 1 <= wanted[1] <= 320
 
@@ -80,7 +80,7 @@ def test_a_part_of_a_picture_keeps_its_scale_and_fills_its_own_input() -> None:
     assert FREE.lay(part) is part
     small = FREE.lay(part[:50, :90])
     np.testing.assert_array_equal(small[23:73, 3:93], part[:50, :90])
-    assert FREE.picture_size(90, 50) == (416, 231), "a whole picture of that size is wanted larger"
+    assert FREE.preferred_size(90, 50) == (416, 231), "a whole picture of that size is wanted larger"
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000))
@@ -90,7 +90,7 @@ def test_there_are_few_shapes_and_the_scale_is_that_of_the_square(width: int, he
     assert 32 <= down <= 416
     assert across % 32 == down % 32 == 0
     if max(width, height) > 416:
-        assert FREE.picture_size(width, height) == Letterbox(416, 416, "centre").picture_size(width, height)
+        assert FREE.preferred_size(width, height) == Letterbox(416, 416, "centre").preferred_size(width, height)
 
 
 @given(st.integers(40, 1000), st.integers(40, 1000))

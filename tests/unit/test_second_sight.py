@@ -52,7 +52,7 @@ class Eye:
         self.gate = threading.Event()
         self.gate.set()
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return 416, 416 * height // width
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:

@@ -27,7 +27,7 @@ class Spotter:
         self.calls: list[list[tuple[int, int]]] = []
         self._clock, self._cost_s = clock, cost_s
 
-    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return 416, 416 * height // width
 
     def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
