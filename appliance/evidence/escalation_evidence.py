@@ -40,6 +40,7 @@ from appliance.media.stills import Still, cut_stills, load_still
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
+from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import AlertDetail, EscalationRow, EvidenceKind, EvidenceRow, MediaRow
@@ -223,6 +224,7 @@ class EscalationEvidenceMaker:
         self._alerts = AlertStore(db)
         self._boxes = BoxStore(db)
         self._evidence = EvidenceStore(db)
+        self._escalations = EscalationStore(db)
         self._config = config
         self._settings = config.escalation
         self._recording = recording
@@ -344,7 +346,7 @@ class EscalationEvidenceMaker:
     def _over(self, case: _EscalationJob, why: str) -> Outcome:
         """What the cloud asked for cannot be had: the question ends as it answered it."""
         logger.warning("escalation %s ends as unsure: %s", case.asked.id, why)
-        return "missing" if self._evidence.close_unsure(case.asked, why) else "nothing"
+        return "missing" if self._escalations.close_unsure(case.asked, why) else "nothing"
 
 
 def _event_of(asked: EscalationRow, detail: AlertDetail) -> Event:

@@ -15,6 +15,7 @@ from appliance.evidence.escalation_evidence import EscalationEvidenceMaker
 from appliance.evidence.recording_index import RecordingIndex, RetryTracker
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
+from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.telemetry import LogThrottle
 
@@ -45,6 +46,7 @@ class EvidenceMaker:
     ) -> None:
         """root: the storage folder, to which all stored paths are relative. ready: told when an escalation is."""
         self._evidence = EvidenceStore(db)
+        self._escalations = EscalationStore(db)
         self._patience = RetryTracker(clock)
         recording = RecordingIndex(db, root, config)
         self._questions = EscalationEvidenceMaker(db, root, config, recording, self._patience)
@@ -87,7 +89,7 @@ class EvidenceMaker:
 
         Raises StoreError; nothing is lost then, the pieces still wait.
         """
-        escalations = self._evidence.waiting_escalations(WAITING_MAX)
+        escalations = self._escalations.waiting_for_evidence(WAITING_MAX)
         alerts = self._evidence.waiting(WAITING_MAX)
         self._waits = bool(escalations or alerts)
         wanted = {self._questions.key(each) for each in escalations}

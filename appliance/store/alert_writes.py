@@ -1,15 +1,14 @@
-"""How one decision of the alert policy becomes rows. Each function works inside the caller's transaction."""
+"""Writes the rows of an alert: itself, its events, its evidence. Each function joins the caller's transaction."""
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from appliance import wire
 from appliance.store.database import Database
-from appliance.store.rows import best_json, to_json
-from appliance.types import Alert, AlertChange, Event, Route
+from appliance.store.rows import EvidenceRow, best_json, to_json
+from appliance.types import Alert, AlertChange, Event
 
 
 def bump_rev(db: Database, connection: sqlite3.Connection, alert_id: str) -> int:
@@ -23,8 +22,8 @@ def event_id(event: Event, run: str) -> str:
     """The event's id, or one made of its content, so that the same event written twice is one."""
     if event.id:
         return event.id
-    said = f"{run}|{event.camera}|{event.rule}|{event.kind}|{event.track}|{event.t!r}"
-    return hashlib.sha256(said.encode()).hexdigest()[:24]
+    content = f"{run}|{event.camera}|{event.rule}|{event.kind}|{event.track}|{event.t!r}"
+    return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
 def write_alert(connection: sqlite3.Connection, change: AlertChange, now: float) -> bool:
@@ -68,6 +67,7 @@ def _insert_alert(connection: sqlite3.Connection, alert: Alert, now: float) -> N
 
 
 def write_event(connection: sqlite3.Connection, event: Event, run: str, alert_id: str | None) -> bool:
+    """Insert the event unless it is known; True when it is new. alert_id None: a cooldown suppressed it."""
     named = replace(event, id=event_id(event, run))
     values = {name: getattr(named, name) for name in ("id", "camera", "rule", "kind", "track", "label", "zone", "line")}
     values |= {"score": float(event.score), "t": float(event.t), "severity": event.severity}
@@ -80,54 +80,15 @@ def write_event(connection: sqlite3.Connection, event: Event, run: str, alert_id
     return written.rowcount > 0
 
 
-def write_escalation(
-    connection: sqlite3.Connection, escalation: wire.Escalation, priority: str, route: Route | None = None
-) -> bool:
-    """Insert the question. One that waits for a better moment is let go when it is asked again and need not wait."""
-    wait = route.wait if route is not None and route.when == "later" else ""
-    written = connection.execute(
-        """INSERT INTO escalation (id, alert, site, camera, priority, state, body, created_t, evidence, wait, until_t)
-           VALUES (:id, :alert, :site, :camera, :priority, 'waiting', :body, :created_t, :evidence, :wait, :until_t)
-           ON CONFLICT (id) DO UPDATE SET priority = excluded.priority, wait = '', until_t = NULL,
-               state = iif(state = 'deferred', 'ready', state) WHERE wait <> '' AND excluded.wait = ''""",
-        {
-            "id": escalation.id,
-            "alert": escalation.alert,
-            "site": escalation.site,
-            "camera": escalation.camera,
-            "priority": priority,
-            "body": escalation.to_json().decode(),
-            "created_t": escalation.created_t,
-            "evidence": "" if route is None else route.evidence,
-            "wait": wait,
-            "until_t": route.until_t if route is not None and wait else None,
-        },
-    )
-    return written.rowcount > 0
-
-
-def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:
-    """What the router decided; the same decision about the same event is one row."""
+def write_evidence(connection: sqlite3.Connection, row: EvidenceRow) -> None:
+    """Insert or replace one piece of evidence; its file is on disk."""
     connection.execute(
-        """INSERT OR IGNORE INTO decision (alert, event, camera, t, made_t, moment, evidence, priority, reason, wait,
-               until_t, value, bytes, gpu_s, money, inputs)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        """INSERT OR REPLACE INTO evidence
+           (alert, kind, n, state, path, t_start, t_end, bytes, sha256, width, height, box, score, reason)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
-            route.alert,
-            route.event,
-            route.camera,
-            route.t,
-            made_t,
-            route.when,
-            route.evidence,
-            route.priority,
-            route.reason,
-            route.wait,
-            route.until_t,
-            route.value,
-            route.bytes,
-            route.gpu_s,
-            route.money,
-            to_json(asdict(route.inputs)),
+            row.alert, row.kind, row.n, row.state, row.path, float(row.t_start), float(row.t_end), row.bytes,
+            row.sha256, row.width, row.height, None if row.box is None else to_json(row.box), float(row.score),
+            row.reason,
         ),
-    )
+    )  # fmt: skip

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance import wire
-from appliance.store import escalations
-from appliance.store.alert_writes import bump_rev, write_alert, write_decision, write_escalation, write_event
+from appliance.store.alert_writes import bump_rev, write_alert, write_event
 from appliance.store.database import Database
-from appliance.store.escalations import VerdictEffect
+from appliance.store.decisions import write_decision
+from appliance.store.escalations import UNSETTLED, EscalationStore, VerdictEffect, in_states
 from appliance.store.notices import NewNotice, write_notices
 from appliance.store.rows import (
     ALERT_COLUMNS,
@@ -83,6 +83,7 @@ class AlertStore:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._escalations = EscalationStore(db)
         self.orphans = 0
 
     def apply(
@@ -109,7 +110,7 @@ class AlertStore:
             for event in suppressed:
                 write_event(connection, event, alert.run, None)
             if escalation is not None:
-                changed |= write_escalation(connection, escalation, priority, route)
+                changed |= self._escalations.add(escalation, priority, route)
             if route is not None:
                 write_decision(connection, route, self._db.clock.now())
             changed |= write_notices(connection, notices)
@@ -134,7 +135,7 @@ class AlertStore:
             step = self._step(connection, verdict)
             if step is None:
                 return False
-            return escalations.settle(self._db, connection, verdict, step if verdict.step is None else verdict.step, t)
+            return self._escalations.settle(verdict, step if verdict.step is None else verdict.step, t)
 
     def take_verdict(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
         """Take what a worker said: its last word, once, or that it must see more, once a step. Raises StoreError."""
@@ -143,7 +144,7 @@ class AlertStore:
         with self._db.transaction() as connection:
             if self._step(connection, verdict) is None:
                 return "known"
-            return escalations.request_more(self._db, connection, verdict, t)
+            return self._escalations.request_more(verdict, t)
 
     def _step(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> int | None:
         """The step at which the question stands; None: it was not asked here."""
@@ -253,12 +254,10 @@ class AlertStore:
         """Numbers for the dashboard's head and /metrics."""
         with self._db.read() as connection:
             row = connection.execute(
-                """SELECT count(*) AS total, total(t_end IS NULL) AS open, total(review IS NULL) AS to_review,
+                f"""SELECT count(*) AS total, total(t_end IS NULL) AS open, total(review IS NULL) AS to_review,
                    total(verdict IS 'confirmed') AS confirmed, total(verdict IS 'rejected') AS rejected,
                    total(verdict IS 'unsure') AS unsure,
-                   (SELECT count(*) FROM escalation
-                    WHERE state IN ('waiting', 'deferred', 'ready', 'sent')) AS undelivered
-                   FROM alert"""
+                   (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert"""
             ).fetchone()
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database, open_read_only
-from appliance.store.rows import EscalationRow, read_escalation
+from appliance.store.escalations import RELEASED
+from appliance.store.rows import EscalationRow, read_escalation, to_json
 from appliance.store.verdict_stats import TokenUsage, token_usage
-from appliance.types import RouteInputs, Severity
+from appliance.types import Route, RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
 ROWS_MAX = 50_000
@@ -99,11 +100,10 @@ class DecisionStore:
             )
             due = _one(
                 connection,
-                """SELECT total(iif(escalation.state = 'sent', 0, max(0, decision.bytes - bytes_sent))) AS bytes,
+                f"""SELECT total(iif(escalation.state = 'sent', 0, max(0, decision.bytes - bytes_sent))) AS bytes,
                           total(decision.gpu_s) AS gpu_s
-                   FROM escalation JOIN decision ON decision.id =
-                       (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')
-                   WHERE escalation.state IN ('waiting', 'ready', 'sent') AND escalation.wait = ''""",
+                   FROM (SELECT * FROM escalation WHERE {RELEASED}) AS escalation JOIN decision ON decision.id =
+                       (SELECT max(id) FROM decision WHERE alert = escalation.alert AND moment <> 'never')""",
                 (),
             )
         return CloudSpend(
@@ -191,6 +191,33 @@ class DecisionStore:
                 (error, asked.id),
             )
             bump_rev(self._db, connection, asked.alert)
+
+
+def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:
+    """Insert what the router decided, in the caller's transaction; a decision about an event is one row."""
+    connection.execute(
+        """INSERT OR IGNORE INTO decision (alert, event, camera, t, made_t, moment, evidence, priority, reason, wait,
+               until_t, value, bytes, gpu_s, money, inputs)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            route.alert,
+            route.event,
+            route.camera,
+            route.t,
+            made_t,
+            route.when,
+            route.evidence,
+            route.priority,
+            route.reason,
+            route.wait,
+            route.until_t,
+            route.value,
+            route.bytes,
+            route.gpu_s,
+            route.money,
+            to_json(asdict(route.inputs)),
+        ),
+    )
 
 
 def outcomes_in(path: Path) -> list[OutcomeRow]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from appliance.errors import StoreError
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, DeletionReason, StorageClass
+from appliance.store.escalations import INDEXED
 from appliance.store.paths import SEGMENTS, inside
 
 logger = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 ROLL_S_MAX = 65.0  # pre-roll, post-roll and escalation span are at most 60 s
 
 _WAITING_STATE = "state = 'waiting'"
-_UNSETTLED_STATE = "state IN ('waiting', 'ready', 'sent') OR wait <> ''"
+_UNSETTLED_STATE = f"{INDEXED} OR wait <> ''"
 
 
 def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:

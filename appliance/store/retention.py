@@ -21,6 +21,7 @@ from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database
 from appliance.store.decisions import prune_decisions
 from appliance.store.deletions import DeletionLedger, DeletionReason
+from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.pruning import HELD, SegmentPruner
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
@@ -35,9 +36,9 @@ WRITTEN_KEPT_S = 72 * 3600
 REMOVED_FOR_ROOM = "removed to make room, after it was reviewed"
 
 # There is evidence to delete, and no question of the alert is under way.
-_DONE = """EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'ready')
+_DONE = f"""EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'ready')
     AND NOT EXISTS (SELECT 1 FROM escalation WHERE alert = alert.id
-                    AND state IN ('waiting', 'deferred', 'ready', 'sent'))"""
+                    AND {in_states(UNSETTLED)})"""
 
 # The cameras in the boxes table, by hopping along its primary key.
 _CAMERAS = """WITH RECURSIVE hop (camera) AS (SELECT min(camera) FROM boxes UNION ALL

@@ -250,7 +250,7 @@ def read_evidence(row: sqlite3.Row) -> EvidenceRow:
     return EvidenceRow(**fields)
 
 
-def read_escalation(row: sqlite3.Row) -> EscalationRow:
+def read_escalation(row: sqlite3.Row | Mapping[str, Any]) -> EscalationRow:
     return EscalationRow(**{**dict(row), "body": wire.Escalation.from_json(row["body"].encode())})
 
 

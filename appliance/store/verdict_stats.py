@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from appliance.store.database import Database
+from appliance.store.escalations import RELEASED
 
 MEAN_OVER_VERDICTS = 1000
 
@@ -54,8 +55,7 @@ def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
             (MEAN_OVER_VERDICTS,),
         ).fetchall()
         due = connection.execute(
-            """SELECT camera, evidence, count(*) AS n FROM escalation
-               WHERE state IN ('waiting', 'ready', 'sent') AND wait = '' GROUP BY 1, 2"""
+            f"SELECT camera, evidence, count(*) AS n FROM escalation WHERE {RELEASED} GROUP BY 1, 2"
         ).fetchall()
         return TokenUsage(
             day=since(day_t),

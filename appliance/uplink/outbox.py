@@ -17,7 +17,7 @@ from appliance.store.alert_writes import bump_rev
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
-from appliance.store.escalations import close_unsure
+from appliance.store.escalations import EscalationStore
 from appliance.store.rows import EscalationRow, MediaRow, read_escalation, read_media
 from appliance.uplink.send_queue import SendQueue
 
@@ -83,7 +83,7 @@ class EscalationClosures:
         What the cloud said of an earlier step stands. Raises StoreError.
         """
         with self._db.transaction() as connection:
-            ended = row.step > 0 and close_unsure(self._db, connection, row, why, self._db.clock.now())
+            ended = row.step > 0 and EscalationStore(self._db).close_unsure(row, why)
             if not ended:
                 connection.execute(
                     "UPDATE escalation SET state = 'expired', wait = '', error = ? WHERE id = ?",
@@ -124,7 +124,7 @@ class EscalationClosures:
         if row.state != "sent":
             why = f"that could not be sent within {hours:g} h ({row.error or 'no connection'})"
         with self._db.transaction() as connection:
-            ended = close_unsure(self._db, connection, row, why, self._db.clock.now())
+            ended = EscalationStore(self._db).close_unsure(row, why)
             for media in read_media_of(connection, row.id) if ended else ():
                 self._departures.record_partly_sent(connection, row, media, "given up")
         return ended

@@ -23,6 +23,7 @@ from appliance.recheck.service import RecheckService, StatusSources
 from appliance.recheck.worker import RecheckWorker
 from appliance.router.calibration import UNTRAINED
 from appliance.router.escalation_planner import build_escalation
+from appliance.store.escalations import EscalationStore
 from appliance.threads import Service, ServiceGroup
 from cloud_worker.engines.redetect import Redetect
 from tests.system.test_escalation_nats import make_streams
@@ -81,7 +82,7 @@ def test_the_box_speaks_during_the_outage_and_the_cloud_after_it(
                     alert, event, RULE, site=here.name, now=here.clock.now(), model="m"
                 ),
             )
-            (asked,) = here.evidence.waiting_escalations(2)
+            (asked,) = EscalationStore(here.db).waiting_for_evidence(2)
             here.make_ready(asked.body, (picture(1),), (0.3, 0.3, 0.6, 0.9))
             until(lambda: shown(here).alert.edge == "confirmed", 60)
         before = shown(here)

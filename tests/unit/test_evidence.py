@@ -32,7 +32,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.evidence import EvidenceStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.rows import AlertDetail
 from appliance.store.segments import SegmentStore
 from appliance.types import AlertChange, CameraState, SegmentRow
@@ -336,7 +336,7 @@ class TestMaker:
         site.see([n / 5 for n in range(60)])
         site.apply(opened(t=T0 + 3), question(t=T0 + 3))
         site.maker.run_once()
-        media = EvidenceStore(site.db).media("q1")
+        media = EscalationStore(site.db).media("q1")
         asked = site.detail().escalation
         assert asked is not None
         assert asked.body.media == tuple(row.ref for row in media)
@@ -367,7 +367,7 @@ class TestMaker:
         site.pass_time(1)
         assert site.detail().alert.delivery == "waiting"
         site.pass_time(2)
-        [row] = EvidenceStore(site.db).media("q1")
+        [row] = EscalationStore(site.db).media("q1")
         assert (number(picture(site.root, row.path)), row.ref.box) == (30, BOX)
 
     def test_with_recording_off_the_question_goes_alone_and_the_reason_is_said(
@@ -378,7 +378,7 @@ class TestMaker:
         site.apply(opened(t=T0 + 3), question(t=T0 + 3))
         site.maker.run_once()
         assert site.detail().alert.delivery == "ready"
-        assert EvidenceStore(site.db).media("q1") == []
+        assert EscalationStore(site.db).media("q1") == []
         assert site.state("still") == ("missing", "recording is off for this camera")
         site.apply(ended(t=T0 + 3, t_end=T0 + 5))
         site.maker.run_once()

@@ -21,7 +21,7 @@ from appliance.evidence.frame_selection import EvidenceMoment, best_moment, plan
 from appliance.evidence.image_encoder import CROP_SIDE_MAX, box_in_region, crop_region, encode_image, encode_within
 from appliance.evidence.maker import EvidenceMaker
 from appliance.store.alerts import AlertStore
-from appliance.store.evidence import EvidenceStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.rows import MediaRow
 from appliance.types import Box
 
@@ -160,7 +160,7 @@ def wants(site: Site, kind: wire.Need, step: int) -> None:
 
 
 def media(site: Site) -> list[MediaRow]:
-    return EvidenceStore(site.db).media("q1")
+    return EscalationStore(site.db).media("q1")
 
 
 def state(site: Site) -> tuple[str, int, tuple[wire.Need, ...]]:
@@ -248,7 +248,7 @@ class TestSteps:
         verdict = answer("q2", of="a2", decision="unsure").model_copy(update={"need": "clip", "step": 0})
         AlertStore(site.db).take_verdict(verdict, T0)
         site.maker.run_once()
-        assert 0 < EvidenceStore(site.db).media("q2")[-1].ref.bytes <= whole * 3 // 4
+        assert 0 < EscalationStore(site.db).media("q2")[-1].ref.bytes <= whole * 3 // 4
 
     def test_what_the_recording_lost_is_shown_by_the_still(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site())

@@ -15,7 +15,7 @@ from appliance.clock import ManualClock
 from appliance.store import migrations
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
-from appliance.store.escalations import as_unsure
+from appliance.store.escalations import EscalationStore, as_unsure
 from appliance.store.evidence import EvidenceStore
 from appliance.store.rows import EscalationRow, MediaRow
 from appliance.uplink.outbox import Outbox
@@ -95,7 +95,7 @@ def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
     assert desk.alerts.take_verdict(need("frame"), T0 + 1) == "more"
     row = desk.row()
     assert (row.state, row.step, row.need, row.attempts) == ("waiting", 1, "frame", 0)
-    assert [each.id for each in desk.evidence.waiting_escalations(9)] == [row.id], "its evidence is made"
+    assert [each.id for each in EscalationStore(desk.db).waiting_for_evidence(9)] == [row.id], "its evidence is made"
     assert desk.db.rev() > before, "a dashboard that asks for changes sees it"
     desk.make(b"whole", kind="frame")
     assert [ref.kind for ref in desk.row().body.media] == ["crop", "crop", "frame"], "each message holds all of it"
@@ -143,7 +143,7 @@ def test_a_last_word_about_an_earlier_step_counts_and_ends_it(desk: Desk) -> Non
     desk.alerts.take_verdict(need(), T0)
     assert desk.alerts.take_verdict(answer().model_copy(update={"step": 0}), T0 + 1) == "settled"
     assert desk.last_word()[:2] == ("confirmed", 0)
-    assert desk.evidence.waiting_escalations(9) == []
+    assert EscalationStore(desk.db).waiting_for_evidence(9) == []
     assert desk.alerts.take_verdict(need(), T0 + 2) == "known"
     assert desk.alerts.take_verdict(answer(decision="rejected"), T0 + 2) == "known"
 
@@ -189,11 +189,11 @@ def test_what_was_asked_for_and_could_not_be_sent_in_time_leaves_what_was_said(d
 def test_evidence_that_cannot_be_had_ends_the_question_once(desk: Desk) -> None:
     desk.make(b"one")
     desk.send()
-    assert not desk.evidence.close_unsure(desk.row(), "for nobody asked"), "nothing was asked for yet"
+    assert not EscalationStore(desk.db).close_unsure(desk.row(), "for nobody asked"), "nothing was asked for yet"
     desk.alerts.take_verdict(need(), T0)
     asked = desk.row()
-    assert desk.evidence.close_unsure(asked, "the recording does not hold this moment")
-    assert not desk.evidence.close_unsure(asked, "again")
+    assert EscalationStore(desk.db).close_unsure(asked, "the recording does not hold this moment")
+    assert not EscalationStore(desk.db).close_unsure(asked, "again")
     assert desk.row().state == "settled"
     assert desk.last_word()[2].endswith("but the recording does not hold this moment.")
     detail = desk.alerts.get("a1")
