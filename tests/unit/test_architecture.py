@@ -51,13 +51,13 @@ def test_only_clock_reads_a_clock() -> None:
             assert not reads.search(path.read_text()), f"{path.relative_to(ROOT)} reads a clock itself"
 
 
-def test_the_design_page_names_every_room_and_module() -> None:
-    rooms = (ROOT / "docs" / "design.md").read_text().split("## Rooms")[1].split("## Words")[0]
+def test_the_design_page_names_every_package_and_module() -> None:
+    listed = (ROOT / "docs" / "design.md").read_text().split("## Packages")[1].split("## Glossary")[0]
     for path in sorted((ROOT / "appliance").iterdir()):
         if path.is_dir() and path.name != "__pycache__":
-            assert f"{path.name}/" in rooms, f"docs/design.md does not name the room {path.name}/"
+            assert f"{path.name}/" in listed, f"docs/design.md does not name the package {path.name}/"
         elif path.suffix == ".py" and path.stem != "__init__":
-            assert re.search(rf"\b{path.stem}\b", rooms), f"docs/design.md does not name {path.name}"
+            assert re.search(rf"\b{path.stem}\b", listed), f"docs/design.md does not name {path.name}"
 
 
 def test_the_readme_names_every_command() -> None:
