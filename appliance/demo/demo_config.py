@@ -76,7 +76,7 @@ def dashboard_port(wanted: int | None, host: str = "127.0.0.1", usual: int = DAS
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.create_server((host, 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -114,7 +114,7 @@ def _is_free(host: str, port: int) -> bool:
 
 SITE = "demo"
 DETECTOR = "auto"
-_LOOKS_PER_S = 3
+_DETECT_FPS = 3
 
 _ABOUT = """\
 # Written by `vedette demo`, and overwritten by the next one. Copy it to begin a site file of your own:
@@ -200,7 +200,7 @@ def site_file(data: Path, cameras: tuple[DemoCamera, ...], nats: str, port: int,
         },
         "detector": {"model": model or DETECTOR},
         "cameras": {
-            camera.name: {"url": camera.url, "detect": {"fps": _LOOKS_PER_S}, **camera.rules} for camera in cameras
+            camera.name: {"url": camera.url, "detect": {"fps": _DETECT_FPS}, **camera.rules} for camera in cameras
         },
         "alerts": {"merge_s": 6, "pre_roll_s": 3, "post_roll_s": 3},
         "uplink": {"url": nats},

@@ -23,7 +23,7 @@ class NoAnswer(VedetteError):
 
 @dataclass(frozen=True, slots=True)
 class DemoAlert:
-    """An alert as the API lists it, as far as the demo tells of it."""
+    """An alert of the API's list, as far as the demo shows it."""
 
     id: str
     camera: str
@@ -68,7 +68,7 @@ class DashboardClient:
             raise NoAnswer(f"the list of alerts is not as expected ({error!r})") from None
 
     def reason(self, alert: str) -> str:
-        """Why the cloud decided so; empty when nobody did. Raises NoAnswer."""
+        """The cloud's reason for its verdict; "" without one. Raises NoAnswer."""
         verdict = self._get(f"/api/v1/alerts/{alert}").get("verdict") or {}
         return str(verdict.get("reason", ""))
 
@@ -99,7 +99,7 @@ class DemoConsole:
         self._out = out or sys.stdout
 
     def emit(self, event: str, text: str, *, stamped: bool = True, **fields: object) -> None:
-        """Say that `event` happened; `text` for people, `fields` for programs."""
+        """Print that `event` happened; `text` for people, `fields` for programs."""
         now = self._clock.now()
         if self._as_json:
             line = json.dumps({"event": event, "t": round(now, 3), **fields})
@@ -108,19 +108,19 @@ class DemoConsole:
         try:
             print(redact(line), file=self._out, flush=True)
         except BrokenPipeError:
-            self._out = open("/dev/null", "w")  # noqa: SIM115 (nobody listens any more; the demo goes on)
+            self._out = open("/dev/null", "w")  # noqa: SIM115 (the reader is gone; the demo goes on)
 
 
 class AlertReporter:
-    """Tells each alert and each verdict once.
+    """Prints each alert and each verdict once.
 
-    State: the alerts told of, at most `REMEMBERED_MAX`, and their verdicts. Owner: the main thread. Alerts that began
+    State: the alerts printed, at most `REMEMBERED_MAX`, and their verdicts. Owner: the main thread. Alerts that began
     before `since_t` (of an earlier demo in the same folder) are passed over.
     """
 
-    def __init__(self, api: DashboardClient, teller: DemoConsole, url: str, since_t: float) -> None:
+    def __init__(self, api: DashboardClient, console: DemoConsole, url: str, since_t: float) -> None:
         self._api = api
-        self._teller = teller
+        self._console = console
         self._url = url
         self._since_t = since_t
         self._verdicts: OrderedDict[str, str | None] = OrderedDict()
@@ -128,7 +128,7 @@ class AlertReporter:
         self.verdicts = 0
 
     def poll(self) -> None:
-        """Ask once and tell what is new; an appliance that does not answer now is asked again later."""
+        """Ask once and print what is new; an appliance that does not answer is asked again next time."""
         try:
             for alert in reversed(self._api.alerts()):
                 if alert.t_start >= self._since_t:
@@ -140,7 +140,7 @@ class AlertReporter:
         if alert.id not in self._verdicts:
             self._verdicts[alert.id] = None
             self.alerts += 1
-            self._teller.emit(
+            self._console.emit(
                 "alert", self._alert_line(alert), id=alert.id, camera=alert.camera, rules=list(alert.rules)
             )
             while len(self._verdicts) > REMEMBERED_MAX:
@@ -150,7 +150,7 @@ class AlertReporter:
             self._verdicts[alert.id] = alert.verdict
             self.verdicts += 1
             text = f"verdict  {alert.camera}: {alert.verdict}{_sentence(reason)}"
-            self._teller.emit("verdict", text, id=alert.id, verdict=alert.verdict, reason=reason)
+            self._console.emit("verdict", text, id=alert.id, verdict=alert.verdict, reason=reason)
 
     def _alert_line(self, alert: DemoAlert) -> str:
         rules = ", ".join(alert.rules)

@@ -16,21 +16,21 @@ from appliance.clock import Clock
 from appliance.errors import MissingDependency
 
 LOG_BYTES_MAX = 4 * 1024 * 1024
-HEALTHY_AFTER_S = 30.0
+HEALTHY_AFTER_S = 30.0  # one that ran so long begins with a short backoff again
 TAIL_BYTES = 2000
-WRONG_USE = 2
+WRONG_USE = 2  # exit code; another start would not help
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ChildProgram:
-    """What to run. stop_s: how long it may take to end when asked; environment: added to ours."""
+    """What to run."""
 
     name: str
     command: tuple[str, ...]
-    stop_s: float = 5.0
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stop_s: float = 5.0  # how long it may take to end after SIGTERM
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to ours; may hold passwords
 
 
 class ChildProcess:
@@ -50,7 +50,7 @@ class ChildProcess:
         self._backoff = Backoff(0.5, 8.0)
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
-        self._again_at: float | None = None
+        self._restart_at: float | None = None
         self._death = ""
 
     @property
@@ -60,7 +60,7 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start it. Raises MissingPart when it cannot be started at all."""
-        self._again_at = None
+        self._restart_at = None
         environment = {**os.environ, **self.program.environment}
         try:
             with open(self.log, "ab", opener=_private) as output:
@@ -71,7 +71,7 @@ class ChildProcess:
                     stderr=subprocess.STDOUT,
                     env=environment,
                     start_new_session=True,
-                    preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 (this process has one thread)
+                    preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 (this process has one thread)
                 )
         except OSError as error:
             raise MissingDependency(
@@ -81,13 +81,13 @@ class ChildProcess:
         self._started_at = self._clock.monotonic()
 
     def check(self) -> str | None:
-        """Look after it. When it died and was started again, returns how it had died (`signal 9`), else None.
+        """Restart it when it died, after a backoff. Then returns how it had died (`signal 9`), else None.
 
         Raises MissingPart when it ended because of wrong use, which another start would not mend.
         """
         self._bound_log()
-        if self._again_at is not None:
-            if self._clock.monotonic() < self._again_at:
+        if self._restart_at is not None:
+            if self._clock.monotonic() < self._restart_at:
                 return None
             self.start()
             return self._death
@@ -98,26 +98,26 @@ class ChildProcess:
 
     def _plan_restart(self, code: int) -> None:
         now = self._clock.monotonic()
-        self._sweep()
+        self._kill_group()
         if code == WRONG_USE:
             raise MissingDependency(f"{self.program.name} cannot run: {self.last_log_line() or 'see ' + str(self.log)}")
         if now - self._started_at > HEALTHY_AFTER_S:
             self._backoff.reset()
-        self._again_at = now + self._backoff.next_s()
+        self._restart_at = now + self._backoff.next_s()
         self._death = exit_text(code)
 
-    def stop(self, hurry: Callable[[], bool]) -> bool:
-        """Ask it to end, then make it; True if it ended by itself. `hurry()`: do not wait any longer."""
-        process, self._again_at = self._process, None
+    def stop(self, at_once: Callable[[], bool]) -> bool:
+        """Ask it to end, then make it; True if it ended by itself. `at_once()`: do not wait any longer."""
+        process, self._restart_at = self._process, None
         if process is None:
             return True
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         deadline = self._clock.monotonic() + self.program.stop_s
-        while process.poll() is None and self._clock.monotonic() < deadline and not hurry():
+        while process.poll() is None and self._clock.monotonic() < deadline and not at_once():
             self._clock.sleep(_POLL_S)
         by_itself = process.poll() is not None
-        self._sweep()
+        self._kill_group()
         return by_itself
 
     def last_log_line(self) -> str:
@@ -130,7 +130,7 @@ class ChildProcess:
             return ""
         return lines[-1].strip() if lines else ""
 
-    def _sweep(self) -> None:
+    def _kill_group(self) -> None:
         """Nothing of its process group stays, whatever became of its leader."""
         if self._process is None:
             return
@@ -160,7 +160,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _dying_with(parent: int) -> Callable[[], None]:
+def _dies_with(parent: int) -> Callable[[], None]:
     """What a child does between fork and exec, so that it dies when its parent does. Linux only, as Vedette is."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 

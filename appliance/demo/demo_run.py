@@ -34,25 +34,21 @@ from appliance.errors import MissingDependency, SourceRefused, UsageError
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What `vedette demo` was asked for.
+    """The options of `vedette demo`."""
 
-    clip: play this file as the one camera. cameras: use these RTSP addresses instead. port: None is 8080 or the next
-    free one. data: None is `./vedette-data/demo`. seconds: stop by itself that long after the dashboard is up.
-    """
-
-    clip: Path | None = None
-    cameras: tuple[str, ...] = ()
-    port: int | None = None
-    data: Path | None = None
+    clip: Path | None = None  # played as the one camera
+    cameras: tuple[str, ...] = ()  # RTSP addresses to use instead
+    port: int | None = None  # None: 8080 or the next free one
+    data: Path | None = None  # None: ./vedette-data/demo
     open_browser: bool = True
-    seconds: float | None = None
+    seconds: float | None = None  # stop by itself so long after the dashboard is up
     model: str | None = None
     json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What is to run, in order of starting, and where it is to be seen."""
+    """The programs in order of starting, and their ports."""
 
     programs: tuple[ChildProgram, ...]
     nats_port: int
@@ -65,14 +61,14 @@ class DemoPlan:
         return f"http://127.0.0.1:{self.dashboard_port}/"
 
 
-def make_plan(options: DemoOptions, data: Path, teller: DemoConsole) -> DemoPlan:
-    """Find the parts, write the configuration, and say how each program is started. Raises UsageError."""
+def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPlan:
+    """Find what is needed, write the configuration files, and plan how each program is started. Raises UsageError."""
     nats = find_nats_server()
     rtsp_port = None if options.cameras else free_port()
-    cameras, rtsp = _cameras(options, data, rtsp_port, teller)
+    cameras, rtsp = _cameras(options, data, rtsp_port, console)
     port = dashboard_port(options.port)
     if options.port is None and port != DASHBOARD_PORT:
-        teller.emit("port", f"port {DASHBOARD_PORT} is taken; the dashboard uses {port}", port=port)
+        console.emit("port", f"port {DASHBOARD_PORT} is taken; the dashboard uses {port}", port=port)
     nats_port = free_port()
     model = _model(options.model)
     address = f"nats://127.0.0.1:{nats_port}"
@@ -91,7 +87,7 @@ def make_plan(options: DemoOptions, data: Path, teller: DemoConsole) -> DemoPlan
 
 
 def _cameras(
-    options: DemoOptions, data: Path, rtsp_port: int | None, teller: DemoConsole
+    options: DemoOptions, data: Path, rtsp_port: int | None, console: DemoConsole
 ) -> tuple[tuple[DemoCamera, ...], tuple[ChildProgram, ...]]:
     """The cameras, and the program that plays them if they are files."""
     if options.cameras:
@@ -99,7 +95,7 @@ def _cameras(
             raise UsageError("give either --clip or --camera, not both")
         return _given(options.cameras), ()
     if options.clip is not None:
-        clips = {demo_config.camera_name(options.clip): _playable(options.clip.absolute(), data, teller)}
+        clips = {demo_config.camera_name(options.clip): _playable(options.clip.absolute(), data, console)}
     else:
         clips = dict(find_clips())
     mounts = tuple(f"{name}={path}" for name, path in clips.items())
@@ -115,9 +111,9 @@ def _given(urls: tuple[str, ...]) -> tuple[DemoCamera, ...]:
     return tuple(demo_config.camera_from_url(f"camera{number}", url) for number, url in enumerate(urls, 1))
 
 
-def _playable(clip: Path, data: Path, teller: DemoConsole) -> Path:
+def _playable(clip: Path, data: Path, console: DemoConsole) -> Path:
     try:
-        return as_camera_clip(clip, data / "clips", lambda text: teller.emit("convert", text))
+        return as_camera_clip(clip, data / "clips", lambda text: console.emit("convert", text))
     except SourceRefused as error:
         raise UsageError(f"--clip {error}") from None
 
@@ -151,18 +147,18 @@ def demo(options: DemoOptions, clock: Clock | None = None) -> int:
     Must be called in the main thread. Raises UsageError before anything is started, in one sentence with the remedy.
     """
     clock = clock or SystemClock()
-    teller = DemoConsole(clock, as_json=options.json)
+    console = DemoConsole(clock, as_json=options.json)
     data = (options.data or DATA).absolute()
     with lock_data_folder(data), _Stop.on_signals() as stop:
-        house = make_plan(options, data, teller)
-        return _Demo(house, options, clock, teller, stop).run()
+        plan = make_plan(options, data, console)
+        return _Demo(plan, options, clock, console, stop).run()
 
 
 class _Stop:
     """Counts the requests to stop: one ends the demo in order, two at once."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
 
     @classmethod
     @contextlib.contextmanager
@@ -177,7 +173,7 @@ class _Stop:
                 signal.signal(number, handler)
 
     def _count(self, *_: object) -> None:
-        self.asked += 1
+        self.requests += 1
 
 
 class _Demo:
@@ -187,32 +183,32 @@ class _Demo:
     child is left; when this process is killed, the kernel ends them.
     """
 
-    def __init__(self, house: DemoPlan, options: DemoOptions, clock: Clock, teller: DemoConsole, stop: _Stop) -> None:
-        self._house = house
+    def __init__(self, plan: DemoPlan, options: DemoOptions, clock: Clock, console: DemoConsole, stop: _Stop) -> None:
+        self._plan = plan
         self._options = options
         self._clock = clock
-        self._teller = teller
+        self._console = console
         self._stop = stop
-        logs = house.data / "logs"
+        logs = plan.data / "logs"
         logs.mkdir(exist_ok=True, mode=0o700)
-        self._children = [ChildProcess(program, logs / f"{program.name}.log", clock) for program in house.programs]
+        self._children = [ChildProcess(program, logs / f"{program.name}.log", clock) for program in plan.programs]
 
     def run(self) -> int:
-        api = DashboardClient(self._house.dashboard_port)
-        story = AlertReporter(api, self._teller, self._house.url, self._clock.now())
+        api = DashboardClient(self._plan.dashboard_port)
+        reporter = AlertReporter(api, self._console, self._plan.url, self._clock.now())
         try:
             self._start()
-            self._wait(api.healthy, READY_S_MAX, f"the dashboard at {self._house.url}")
-            if not self._stop.asked:
-                self._welcome()
-                self._watch(story)
+            self._wait(api.healthy, READY_S_MAX, f"the dashboard at {self._plan.url}")
+            if not self._stop.requests:
+                self._announce_ready()
+                self._watch(reporter)
         finally:
             self._end()
         return 0
 
     def _start(self) -> None:
         """Those first that others connect to."""
-        waiting = {"nats-server": self._house.nats_port, "rtsp": self._house.rtsp_port}
+        waiting = {"nats-server": self._plan.nats_port, "rtsp": self._plan.rtsp_port}
         for child in self._children:
             child.start()
             port = waiting.get(child.program.name)
@@ -221,73 +217,71 @@ class _Demo:
 
     def _wait(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
         deadline = self._clock.monotonic() + seconds
-        while not self._stop.asked and not ready():
-            self._look_after()
-            self._give_up_on_those_that_keep_dying()
+        while not self._stop.requests and not ready():
+            self._restart_dead()
+            self._refuse_crash_loops()
             if self._clock.monotonic() > deadline:
-                raise MissingDependency(
-                    f"{what} did not answer within {seconds:.0f} s; see {self._house.data / 'logs'}"
-                )
+                raise MissingDependency(f"{what} did not answer within {seconds:.0f} s; see {self._plan.data / 'logs'}")
             self._clock.sleep(_TICK_S)
 
-    def _give_up_on_those_that_keep_dying(self) -> None:
+    def _refuse_crash_loops(self) -> None:
         """Before the demo is up; later, a part is started again for as long as it takes."""
         for child in self._children:
             if child.starts > STARTS_MAX:
-                name, words = child.program.name, child.last_log_line() or "it says nothing"
-                raise MissingDependency(f"{name} dies again and again: {words} (see {child.log})")
+                name, line = child.program.name, child.last_log_line() or "it says nothing"
+                raise MissingDependency(f"{name} dies again and again: {line} (see {child.log})")
 
-    def _watch(self, story: AlertReporter) -> None:
+    def _watch(self, reporter: AlertReporter) -> None:
         began = self._clock.monotonic()
-        looked_at = float("-inf")
-        while not self._stop.asked:
+        polled_at = float("-inf")
+        while not self._stop.requests:
             now = self._clock.monotonic()
             if self._options.seconds is not None and now - began >= self._options.seconds:
                 break
-            self._look_after()
-            if now - looked_at >= POLL_EVERY_S:
-                story.poll()
-                looked_at = now
+            self._restart_dead()
+            if now - polled_at >= POLL_EVERY_S:
+                reporter.poll()
+                polled_at = now
             self._clock.sleep(_TICK_S)
-        story.poll()
+        reporter.poll()
 
-    def _look_after(self) -> None:
+    def _restart_dead(self) -> None:
         for child in self._children:
             death = child.check()
             if death is not None:
                 name = child.program.name
                 text = f"{name} died ({death}); started again"
-                self._teller.emit("restart", text, part=name, how=death, pid=child.pid)
+                self._console.emit("restart", text, part=name, how=death, pid=child.pid)
 
-    def _welcome(self) -> None:
-        house = self._house
+    def _announce_ready(self) -> None:
+        plan = self._plan
         pids = {child.program.name: child.pid for child in self._children}
-        self._teller.emit(
-            "ready", f"Dashboard: {house.url}", stamped=False, url=house.url, data=str(house.data), pids=pids
+        self._console.emit(
+            "ready", f"Dashboard: {plan.url}", stamped=False, url=plan.url, data=str(plan.data), pids=pids
         )
         self._explain()
         if self._options.open_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            webbrowser.open(house.url)
+            webbrowser.open(plan.url)
 
     def _explain(self) -> None:
         if self._options.json:
             return
         own = not self._options.cameras
         expect = "The first alert comes in about 20 s" if own else "An alert comes when somebody walks into the picture"
-        self._teller.emit("", f"  {expect}; the cloud worker's verdict follows a few seconds later.", stamped=False)
-        self._teller.emit("", f"  Site file, recordings and logs: {self._house.data}", stamped=False)
-        self._teller.emit("", "  Ctrl-C stops everything.", stamped=False)
+        self._console.emit("", f"  {expect}; the cloud worker's verdict follows a few seconds later.", stamped=False)
+        self._console.emit("", f"  Site file, recordings and logs: {self._plan.data}", stamped=False)
+        self._console.emit("", "  Ctrl-C stops everything.", stamped=False)
 
     def _end(self) -> None:
         """In the reverse of what depends on what: the appliance first, so that it can still say goodbye to the rest."""
         if any(child.pid for child in self._children):
-            self._teller.emit("stopping", "stopping ...")
-        asked = self._stop.asked
+            self._console.emit("stopping", "stopping ...")
+        requests = self._stop.requests
         order = {"vedette": 0, "worker": 1, "nats-server": 2, "rtsp": 3}
         for child in sorted(self._children, key=lambda child: order[child.program.name]):
-            if not child.stop(lambda: self._stop.asked > asked):
-                self._teller.emit("killed", f"{child.program.name} did not stop by itself", part=child.program.name)
-        self._teller.emit("stopped", f"stopped; everything stays in {self._house.data}", data=str(self._house.data))
+            if not child.stop(lambda: self._stop.requests > requests):
+                self._console.emit("killed", f"{child.program.name} did not stop by itself", part=child.program.name)
+        self._console.emit("stopped", f"stopped; everything stays in {self._plan.data}", data=str(self._plan.data))
 
 
 def _answers(port: int) -> bool:

@@ -15,25 +15,21 @@ from pathlib import Path
 
 import av
 
-from appliance.demo.nal import CODECS, Codec, StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
 from appliance.errors import SourceLost, SourceRefused
+from appliance.media.nal import CODECS, Codec, StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
 
-STEP_S_MAX = 5.0
-REORDER_S_MAX = 2.0
+STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
+REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)
 _FPS_IF_UNKNOWN = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class AccessUnit:
-    """One coded picture, in decoding order. Times are seconds since the first unit was read, over all passes.
+    """One coded frame, in decoding order. Times are seconds since the first unit was read, over all passes."""
 
-    dts_s: when it is due to be sent; pts_s: when it is to be shown, the first picture at 0. A key unit begins with
-    its parameter sets.
-    """
-
-    dts_s: float
-    pts_s: float
-    key: bool
+    dts_s: float  # when it is due to be sent
+    pts_s: float  # when it is to be shown, the first frame at 0
+    key: bool  # begins with its parameter sets
     nals: tuple[bytes, ...]
 
 
@@ -167,12 +163,12 @@ def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
     return min(max(0.0, pts_s - dts_s), REORDER_S_MAX)
 
 
-LENGTH_S_MAX = 600
+LENGTH_S_MAX = 600  # of a converted copy, so that a film of hours does not fill the demo's folder
 _FPS_MAX = 60
 _KEY_EVERY_S = 2
 
 
-def as_camera_clip(path: Path, folder: Path, tell: Callable[[str], None]) -> Path:
+def as_camera_clip(path: Path, folder: Path, notify: Callable[[str], None]) -> Path:
     """`path` itself when it can be served as it is, else an H.264 copy of its first ten minutes in `folder`.
 
     Raises SourceRefused: it is absent, or no video that can be decoded.
@@ -185,7 +181,7 @@ def as_camera_clip(path: Path, folder: Path, tell: Callable[[str], None]) -> Pat
     mark = hashlib.sha256(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
     made = folder / f"{path.stem}-{mark}.mp4"
     if not made.is_file():
-        tell(f"{path.name} is coded as {codec}: making an H.264 copy of its first {LENGTH_S_MAX // 60} minutes, once")
+        notify(f"{path.name} is coded as {codec}: making an H.264 copy of its first {LENGTH_S_MAX // 60} minutes, once")
         folder.mkdir(parents=True, exist_ok=True)
         partly = made.with_suffix(".part")
         _convert(path, partly)
@@ -206,7 +202,7 @@ def _codec(path: Path) -> str:
 
 
 def _convert(source: Path, target: Path) -> None:
-    pictures = 0
+    frames = 0
     try:
         with av.open(str(source)) as reading, av.open(str(target), "w", format="mp4") as writing:
             stream = reading.streams.video[0]
@@ -217,16 +213,16 @@ def _convert(source: Path, target: Path) -> None:
             made.pix_fmt = "yuv420p"
             made.gop_size = max(1, round(rate * _KEY_EVERY_S))
             made.options = {"preset": "veryfast", "crf": "23", "bf": "0"}
-            for pictures, frame in enumerate(reading.decode(stream), 1):
-                if pictures > LENGTH_S_MAX * rate:
+            for frames, frame in enumerate(reading.decode(stream), 1):
+                if frames > LENGTH_S_MAX * rate:
                     break
                 even = frame.reformat(made.width, made.height, "yuv420p")
-                even.pts, even.time_base = pictures, 1 / rate
+                even.pts, even.time_base = frames, 1 / rate
                 writing.mux(made.encode(even))
             writing.mux(made.encode())
     except (av.error.FFmpegError, ValueError) as error:
         target.unlink(missing_ok=True)
         raise SourceRefused(f"{source}: cannot be decoded ({error})") from None
-    if not pictures:
+    if not frames:
         target.unlink(missing_ok=True)
         raise SourceRefused(f"{source}: there is no picture in it")

@@ -6,7 +6,7 @@ import base64
 import struct
 from dataclasses import dataclass
 
-from appliance.demo.nal import Codec, StreamFormat
+from appliance.media.nal import Codec, StreamFormat
 
 CLOCK_RATE = 90_000
 PAYLOAD_TYPE = 96
@@ -71,7 +71,7 @@ def _fragments(header: tuple[bytes, int], body: memoryview, mtu: int) -> list[by
 
 
 def sender_report(ssrc: int, wall_t: float, timestamp: int, packets: int, octets: int, name: str) -> bytes:
-    """A compound RTCP packet, SR then SDES: the picture stamped `timestamp` was taken at `wall_t` (UTC seconds)."""
+    """A compound RTCP packet, SR then SDES: the frame stamped `timestamp` was taken at `wall_t` (UTC seconds)."""
     seconds = int(wall_t)
     fraction = int((wall_t - seconds) * (1 << 32)) & 0xFFFFFFFF
     report = struct.pack(
@@ -108,11 +108,11 @@ _HEVC_NAMES = ((32, "sprop-vps"), (33, "sprop-sps"), (34, "sprop-pps"))
 
 @dataclass(frozen=True, slots=True)
 class SdpDescription:
-    """What DESCRIBE answers: the mount's name, the stream's format, its rate in frames a second (0: unknown)."""
+    """What DESCRIBE answers."""
 
     name: str
     stream: StreamFormat
-    fps: float
+    fps: float  # 0: unknown
     session: int
 
     def to_sdp(self, host: str) -> str:

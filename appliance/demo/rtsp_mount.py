@@ -20,33 +20,33 @@ from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-READ_AHEAD = 16
-LAG_S_MAX = 1.0
-GOP_BYTES_MAX = 4 * 1024 * 1024
+READ_AHEAD = 16  # access units read at a time, in a thread
+LAG_S_MAX = 1.0  # a mount further behind skips time instead of hurrying
+GOP_BYTES_MAX = 4 * 1024 * 1024  # of the last group of pictures, kept for viewers who join
 RETRY_S = 1.0
-_DRIP_S = 0.1
+_DRIP_S = 0.1  # between the pieces of a slowed-down unit
 
 
 @dataclass(frozen=True, slots=True)
 class SentUnit:
-    """An access unit as RTP packets. `taken_at`: monotonic time at which the picture counts as taken."""
+    """An access unit as RTP packets."""
 
     key: bool
     timestamp: int
-    taken_at: float
+    taken_at: float  # monotonic time at which the frame counts as taken
     packets: tuple[bytes, ...]
     size: int
     _framed: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def framed(self, channel: int) -> bytes:
-        """All packets framed for `channel`; made once for all who use the same channel."""
+        """All packets framed for `channel`; made once for all viewers that use the same channel."""
         if channel not in self._framed:
             self._framed[channel] = b"".join(interleaved(channel, packet) for packet in self.packets)
         return self._framed[channel]
 
 
 class MountViewer(Protocol):
-    """One who watches a mount; none of its methods may block."""
+    """A client that watches a mount; none of its methods may block."""
 
     def send_unit(self, unit: SentUnit) -> None: ...
 
@@ -59,18 +59,18 @@ class MountViewer(Protocol):
 
 @dataclass(slots=True)
 class MountFaults:
-    """What is made to go wrong now. stalled: no media; hung: no answer to anything; drip: bytes a second, or None."""
+    """The faults that are on."""
 
-    stalled: bool = False
-    hung: bool = False
-    drip_bytes_per_s: float | None = None
+    stalled: bool = False  # no media
+    hung: bool = False  # no answer to any request
+    drip_bytes_per_s: float | None = None  # media only this fast
 
 
 class Mount:
     """An endless camera.
 
-    State: the running time of its clip, the last group of pictures, who watches, which faults are on.
-    Owner: the server's event loop; one task, `mount-NAME`, begun by the first who watches and never paused after, as
+    State: the running time of its clip, the last group of pictures, the viewers, the faults.
+    Owner: the server's event loop; one task, `mount-NAME`, begun by the first viewer and never paused after, as
     a camera does not wait for its viewers. Invariant: sequence numbers and timestamps run on through loops, changes
     of clip and faults; a mount that fell behind by more than `LAG_S_MAX` skips the time, it never hurries.
     """
@@ -101,9 +101,16 @@ class Mount:
 
     @property
     def description(self) -> SdpDescription:
-        """What the clip that plays now looks like to a client."""
+        """The session description (SDP) of the clip that plays now."""
         clip = self._next_clip or self._clip
         return SdpDescription(self.name, clip.stream, clip.fps, self._session)
+
+    @property
+    def started_at(self) -> float:
+        """UTC seconds at which the clip's first frame counts as taken. Raises RuntimeError before the first viewer."""
+        if self._origin is None:
+            raise RuntimeError(f"nobody has watched {self.name} yet")
+        return self._clock.now() - (self._clock.monotonic() - self._origin - self._clip_began_s)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -164,7 +171,7 @@ class Mount:
         self._timestamp_base -= round(seconds * CLOCK_RATE)
 
     def resume(self) -> None:
-        """End the faults; those who watched get the last group of pictures first."""
+        """End the faults; the viewers get the last group of pictures first."""
         self.faults.stalled = self.faults.hung = False
         self.faults.drip_bytes_per_s = None
         self._resumed.set()
@@ -173,7 +180,7 @@ class Mount:
             self.join(player)
 
     def rtcp_report(self, packets: int, octets: int) -> bytes | None:
-        """A sender report for a client who was sent so much; None while there is nothing to report about."""
+        """A sender report for a client that was sent so much; None while there is nothing to report about."""
         if not self._gop or self.faults.stalled:
             return None
         unit = self._gop[-1]

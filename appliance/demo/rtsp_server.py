@@ -27,13 +27,13 @@ from appliance.demo.looping_clip import LoopingClip
 from appliance.demo.rtp_sdp import interleaved
 from appliance.demo.rtsp_message import AuthScheme, RtspAuthenticator
 from appliance.demo.rtsp_mount import Mount
-from appliance.demo.rtsp_session import RtspLimits, RtspSession, ServerSession, SessionInfo
+from appliance.demo.rtsp_session import RtspLimits, RtspSession, SessionInfo
 from appliance.errors import MissingDependency, UsageError, VedetteError, redact
 from appliance.telemetry import configure_logging
 
 logger = logging.getLogger(__name__)
 
-CALL_S_MAX = 15.0
+CALL_S_MAX = 15.0  # for what the event loop does on behalf of another thread
 CallResult = TypeVar("CallResult")
 
 
@@ -68,56 +68,49 @@ class RtspServerThread:
         return self._server.port
 
     def url(self, name: str, *, credentials: bool = True) -> str:
-        """Where `name` is to be seen, with the user and password if there are any."""
+        """The rtsp:// address of mount `name`."""
         return self._server.url(name, credentials=credentials)
 
     def sessions(self) -> tuple[SessionInfo, ...]:
-        """What each client did, those that are gone first."""
+        """See `RtspServer.sessions`, as for all below."""
         return self._call(self._server.sessions)
 
     @property
     def warnings(self) -> Mapping[str, int]:
-        """How often clients misbehaved, by kind."""
         return self._call(lambda: self._server.warnings)
 
     def cut(self, mount: str | None = None, *, reset: bool = False) -> None:
-        """Close the connections of those who watch."""
         self._call(lambda: self._server.cut(mount, reset=reset))
 
     def stall(self, mount: str | None = None) -> None:
-        """Keep connections open and send no media."""
         self._call(lambda: self._server.stall(mount))
 
     def hang(self, mount: str | None = None) -> None:
-        """Keep connections open and say nothing at all."""
         self._call(lambda: self._server.hang(mount))
 
     def drip(self, mount: str | None = None, *, bytes_per_s: float = 2000.0) -> None:
-        """Send this slowly."""
         self._call(lambda: self._server.drip(mount, bytes_per_s=bytes_per_s))
 
     def garbage(self, mount: str | None = None, *, size: int = 4096, framed: bool = False) -> None:
-        """Send bytes that are no RTP."""
         self._call(lambda: self._server.garbage(mount, size=size, framed=framed))
 
     def refuse(self) -> None:
-        """Stop listening and reset all connections."""
         self._call(self._server.refuse)
 
     def listen(self) -> None:
-        """Listen again, on the same port."""
         self._await(self._server.listen)
 
     def resume(self, mount: str | None = None) -> None:
-        """End stall, hang, drip and refuse."""
         self._await(lambda: self._server.resume(mount))
 
     def change(self, mount: str, path: Path | str) -> None:
-        """Go on with another file in the middle of the stream."""
         self._await(lambda: self._server.change(mount, path))
 
+    def started_at(self, mount: str) -> float:
+        """UTC seconds at which the first frame of its clip was taken."""
+        return self._call(lambda: self._server.mounts[mount].started_at)
+
     def jump_back(self, mount: str, seconds: float) -> None:
-        """Set the timestamps of `mount` back."""
         self._call(lambda: self._server.jump_back(mount, seconds))
 
     @property
@@ -158,11 +151,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}(/[A-Za-z0-9_.-]{1,64})*")
 
 
 class RtspServer:
-    """Serves files as cameras.
+    """Serves files as cameras. H.264 and HEVC, RTP inside the RTSP connection (RFC 2326, 10.12), Basic and Digest.
 
     State: mounts, clients, the listening socket. Owner: one event loop, in which everything here must be called (from
-    other threads: `in_thread`). Invariant: at most `CLIENTS_MAX` clients; each kind of complaint about clients is
-    logged once. Faults are for tests: with a mount's name for that mount, without for all.
+    other threads: `in_thread`). Invariant: at most `CLIENTS_MAX` clients; each kind of misbehaviour of clients
+    is logged once. The faults are for tests: with a mount's name for that mount, without for all.
     """
 
     def __init__(
@@ -189,9 +182,9 @@ class RtspServer:
         self._credentials = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
         self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
-        self._sessions: set[ServerSession] = set()
+        self._sessions: set[RtspSession] = set()
         self._ended: deque[SessionInfo] = deque(maxlen=ENDED_KEPT_MAX)
-        self._complaints: Counter[str] = Counter()
+        self._warnings: Counter[str] = Counter()
         self._random = random.Random(0)
 
     @staticmethod
@@ -222,23 +215,23 @@ class RtspServer:
         await asyncio.gather(*(mount.close() for mount in self.mounts.values()))
 
     def url(self, name: str, *, credentials: bool = True) -> str:
-        """Where `name` is to be seen."""
+        """The rtsp:// address of mount `name`."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"rtsp://{self._credentials if credentials else ''}{host}:{self.port}/{name}"
 
     def sessions(self) -> tuple[SessionInfo, ...]:
-        """What each client did: those that are gone (the last `ENDED_KEPT_MAX`), then those that are there."""
+        """What each client did: the last `ENDED_KEPT_MAX` that ended, then those that are connected."""
         return (*self._ended, *(session.info() for session in self._sessions))
 
     @property
     def warnings(self) -> Mapping[str, int]:
         """How often clients misbehaved, by kind."""
-        return dict(self._complaints)
+        return dict(self._warnings)
 
     # -- faults
 
     def cut(self, mount: str | None = None, *, reset: bool = False) -> None:
-        """Close the connections of those who watch; they may come back at once."""
+        """Close the viewers' connections; they may reconnect at once."""
         for session in self._of(mount):
             session.cut("cut on request", reset=reset)
 
@@ -248,17 +241,17 @@ class RtspServer:
             each.faults.stalled = True
 
     def hang(self, mount: str | None = None) -> None:
-        """As `stall`, and answer no request either, of those who watch and of those who come."""
+        """As `stall`, and answer no request either, of present and of new viewers."""
         for each in self._mounts(mount):
             each.faults.stalled = each.faults.hung = True
 
     def drip(self, mount: str | None = None, *, bytes_per_s: float = 2000.0) -> None:
-        """Send everything, but this slowly; pictures that come too late for it are never sent."""
+        """Send everything, but this slowly; frames that come too late for it are never sent."""
         for each in self._mounts(mount):
             each.faults.drip_bytes_per_s = max(1.0, bytes_per_s)
 
     def garbage(self, mount: str | None = None, *, size: int = 4096, framed: bool = False) -> None:
-        """Send `size` random bytes to those who watch; `framed`: as the payload of a well-formed frame."""
+        """Send `size` random bytes to the viewers; `framed`: as the payload of a well-formed interleaved frame."""
         noise = self._random.randbytes(size)
         for session in self._of(mount):
             session.send_raw(interleaved(0, noise[:0xFFFF]) if framed else noise)
@@ -301,24 +294,24 @@ class RtspServer:
         """Set the timestamps of `mount` back."""
         self.mounts[mount].jump_back(seconds)
 
-    # -- rtsp_session.House
+    # -- for RtspSession
 
-    def admit(self, session: ServerSession) -> bool:
+    def admit(self, session: RtspSession) -> bool:
         if len(self._sessions) >= CLIENTS_MAX or self._listener is None:
             self.warn_once("more clients than may watch", "")
             return False
         self._sessions.add(session)
         return True
 
-    def ended(self, session: ServerSession) -> None:
+    def ended(self, session: RtspSession) -> None:
         if session in self._sessions:
             self._sessions.discard(session)
             self._ended.append(session.info())
 
     def warn_once(self, kind: str, peer: str) -> None:
-        self._complaints[kind] += 1
-        if self._complaints[kind] == 1:
-            logger.warning("%s%s (said once)", kind, f" from {peer}" if peer else "")
+        self._warnings[kind] += 1
+        if self._warnings[kind] == 1:
+            logger.warning("%s%s (logged once)", kind, f" from {peer}" if peer else "")
 
     async def _tick_for_ever(self) -> None:
         while True:
@@ -329,7 +322,7 @@ class RtspServer:
     def _mounts(self, name: str | None) -> Iterable[Mount]:
         return self.mounts.values() if name is None else (self.mounts[name],)
 
-    def _of(self, name: str | None) -> list[ServerSession]:
+    def _of(self, name: str | None) -> list[RtspSession]:
         return [
             session
             for session in self._sessions

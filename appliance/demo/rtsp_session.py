@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
-from appliance.clock import Clock
 from appliance.demo.rtp_sdp import TRACK, interleaved
 from appliance.demo.rtsp_message import (
     BadRtspRequest,
-    RtspAuthenticator,
     RtspRequest,
     RtspRequestReader,
     choose_channels,
@@ -21,70 +19,36 @@ from appliance.demo.rtsp_message import (
 )
 from appliance.demo.rtsp_mount import Mount, SentUnit
 
+if TYPE_CHECKING:
+    from appliance.demo.rtsp_server import RtspServer
+
 RtspState = Literal["init", "ready", "playing", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
 class RtspLimits:
-    """What one client may cost: silence before it is closed, and bytes it may leave unread."""
+    """What one client may cost."""
 
-    session_timeout_s: float = 60.0
-    buffer_bytes_max: int = 12 * 1024 * 1024
+    session_timeout_s: float = 60.0  # silence before its connection is closed
+    buffer_bytes_max: int = 12 * 1024 * 1024  # bytes it may leave unread
 
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a session did. bytes_sent: everything the kernel took for this client (after a reset: at most that)."""
+    """What a session did."""
 
     mount: str
     peer: str
     agent: str
     state: RtspState
-    bytes_sent: int
+    bytes_sent: int  # all that the kernel took for this client (after a reset: at most that)
     packets_sent: int
-    ended: str
-
-
-class ServerSession(Protocol):
-    """A session, as the server keeps it."""
-
-    @property
-    def mount(self) -> Mount | None: ...
-
-    def info(self) -> SessionInfo: ...
-
-    def tick(self) -> None: ...
-
-    def cut(self, why: str, *, reset: bool = False) -> None: ...
-
-    def send_raw(self, data: bytes) -> None: ...
-
-
-class SessionHost(Protocol):
-    """What a session needs of the server."""
-
-    @property
-    def mounts(self) -> Mapping[str, Mount]: ...
-
-    @property
-    def authenticator(self) -> RtspAuthenticator | None: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def limits(self) -> RtspLimits: ...
-
-    def admit(self, session: ServerSession) -> bool: ...
-
-    def ended(self, session: ServerSession) -> None: ...
-
-    def warn_once(self, kind: str, peer: str) -> None: ...
+    ended: str  # why; "" while it lasts
 
 
 METHODS = "OPTIONS, DESCRIBE, SETUP, PLAY, PAUSE, TEARDOWN, GET_PARAMETER, SET_PARAMETER"
-REPORT_S = 5.0
-REFUSALS_MAX = 8
+REPORT_S = 5.0  # between RTCP sender reports; RFC 3550, 6.2: at least 5 s
+REFUSALS_MAX = 8  # wrong passwords on one connection before it is closed
 
 
 class RtspSession(asyncio.Protocol):
@@ -94,8 +58,8 @@ class RtspSession(asyncio.Protocol):
     `limits.buffer_bytes_max` for a client that does not read; one that falls further behind is cut.
     """
 
-    def __init__(self, house: SessionHost) -> None:
-        self._house = house
+    def __init__(self, server: RtspServer) -> None:
+        self._server = server
         self._reader = RtspRequestReader()
         self._transport: asyncio.Transport | None = None
         self._nonce = secrets.token_hex(16)
@@ -107,30 +71,30 @@ class RtspSession(asyncio.Protocol):
         self._packets = 0
         self._octets = 0
         self._refusals = 0
-        self._heard_at = house.clock.monotonic()
+        self._received_at = server.clock.monotonic()
         self._report_at = 0.0
         self._peer = ""
         self._agent = ""
-        self._why = ""
+        self._end_reason = ""
 
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=self._house.limits.buffer_bytes_max)
+        transport.set_write_buffer_limits(high=self._server.limits.buffer_bytes_max)
         name = transport.get_extra_info("peername")
         self._peer = f"{name[0]}:{name[1]}" if name else "?"
-        if not self._house.admit(self):
+        if not self._server.admit(self):
             self.cut("too many clients", reset=True)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = self._house.clock.monotonic()
+        self._received_at = self._server.clock.monotonic()
         try:
             for request in self._reader.feed(data):
                 self._answer(request)
         except BadRtspRequest as error:
-            self._house.warn_once(str(error), self._peer)
+            self._server.warn_once(str(error), self._peer)
             self._reply(error.status, "")
             self.cut(str(error))
 
@@ -138,8 +102,8 @@ class RtspSession(asyncio.Protocol):
         self._leave()
         self._state = "closed"
         self._transport = None
-        self._why = self._why or (f"{exc}" if exc else "the client closed")
-        self._house.ended(self)
+        self._end_reason = self._end_reason or (f"{exc}" if exc else "the client closed")
+        self._server.ended(self)
 
     # -- for the server
 
@@ -153,19 +117,19 @@ class RtspSession(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
         name = self._mount.name if self._mount else ""
         sent = self._written - unsent
-        return SessionInfo(name, self._peer, self._agent, self._state, sent, self._packets, self._why)
+        return SessionInfo(name, self._peer, self._agent, self._state, sent, self._packets, self._end_reason)
 
     def tick(self) -> None:
-        """Once a second or so: send the report that is due, close what fell silent."""
-        now = self._house.clock.monotonic()
-        if now - self._heard_at > self._house.limits.session_timeout_s:
+        """Called every TICK_S of the server: send the RTCP report that is due, close a client that fell silent."""
+        now = self._server.clock.monotonic()
+        if now - self._received_at > self._server.limits.session_timeout_s:
             self.cut("no sign of life")
         elif self._state == "playing" and now >= self._report_at:
             self._send_report(now)
 
     def cut(self, why: str, *, reset: bool = False) -> None:
         """Close the connection; `reset` throws away what is not sent yet."""
-        self._why = self._why or why
+        self._end_reason = self._end_reason or why
         self._leave()
         if self._transport is None:
             return
@@ -175,11 +139,11 @@ class RtspSession(asyncio.Protocol):
         else:
             self._transport.close()
 
-    # -- mounts.Player
+    # -- rtsp_mount.MountViewer
 
     def send_unit(self, unit: SentUnit) -> None:
         if not self._packets:
-            self._send_report(self._house.clock.monotonic())
+            self._send_report(self._server.clock.monotonic())
         self.send_raw(self.framed(unit))
         self.count(unit)
 
@@ -189,8 +153,8 @@ class RtspSession(asyncio.Protocol):
             return
         transport.write(data)
         self._written += len(data)
-        if transport.get_write_buffer_size() > self._house.limits.buffer_bytes_max:
-            self._house.warn_once("a client that reads too slowly", self._peer)
+        if transport.get_write_buffer_size() > self._server.limits.buffer_bytes_max:
+            self._server.warn_once("a client that reads too slowly", self._peer)
             self.cut("read too slowly", reset=True)
 
     def framed(self, unit: SentUnit) -> bytes:
@@ -204,7 +168,7 @@ class RtspSession(asyncio.Protocol):
 
     def _answer(self, request: RtspRequest) -> None:
         self._agent = request.headers.get("user-agent", self._agent)[:80]
-        mount = self._find(request.target)
+        mount = self._mount_of(request.target)
         if self._transport is None or self._transport.is_closing() or (mount is not None and mount.faults.hung):
             return
         if "require" in request.headers:
@@ -281,17 +245,17 @@ class RtspSession(asyncio.Protocol):
     # -- pieces
 
     def _authorized(self, request: RtspRequest) -> bool:
-        gate = self._house.authenticator
+        authenticator = self._server.authenticator
         header = request.headers.get("authorization", "")
-        return gate is None or gate.accepts(header, request.method, request.target, self._nonce)
+        return authenticator is None or authenticator.accepts(header, request.method, request.target, self._nonce)
 
     def _challenge(self, request: RtspRequest) -> None:
-        assert self._house.authenticator is not None
-        offers = self._house.authenticator.challenges(self._nonce)
+        assert self._server.authenticator is not None
+        offers = self._server.authenticator.challenges(self._nonce)
         self._reply(401, request.cseq, [("WWW-Authenticate", offer) for offer in offers])
         self._refusals += 1
         if self._refusals >= REFUSALS_MAX:
-            self._house.warn_once("a client that keeps guessing the password", self._peer)
+            self._server.warn_once("a client that keeps guessing the password", self._peer)
             self.cut("not authorized")
 
     def _in_session(self, request: RtspRequest, mount: Mount) -> bool:
@@ -308,11 +272,11 @@ class RtspSession(asyncio.Protocol):
         return request.headers.get("session", "").partition(";")[0].strip() == self._id
 
     def _session_headers(self) -> list[tuple[str, str]]:
-        return [("Session", f"{self._id};timeout={self._house.limits.session_timeout_s:.0f}")]
+        return [("Session", f"{self._id};timeout={self._server.limits.session_timeout_s:.0f}")]
 
-    def _find(self, target: str) -> Mount | None:
+    def _mount_of(self, target: str) -> Mount | None:
         path = unquote(urlsplit(self._base(target)).path) if target != "*" else ""
-        return self._house.mounts.get(path.strip("/")) or (self._mount if target == "*" else None)
+        return self._server.mounts.get(path.strip("/")) or (self._mount if target == "*" else None)
 
     @staticmethod
     def _base(target: str) -> str:
@@ -333,5 +297,5 @@ class RtspSession(asyncio.Protocol):
             self._report_at = now + REPORT_S
             self.send_raw(interleaved(self._channels[1], report))
 
-    def _reply(self, status: int, cseq: str, headers: list[tuple[str, str]] | None = None, body: str = "") -> None:
-        self.send_raw(rtsp_response(status, cseq, headers or [], body))
+    def _reply(self, status: int, cseq: str, headers: Iterable[tuple[str, str]] = (), body: str = "") -> None:
+        self.send_raw(rtsp_response(status, cseq, headers, body))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.demo.nal import (
+from appliance.demo.rtp_sdp import MTU, Packetizer, SdpDescription, interleaved, sender_report
+from appliance.media.nal import (
     Codec,
     StreamFormat,
     read_format,
@@ -17,7 +18,6 @@ from appliance.demo.nal import (
     type_of,
     with_parameter_sets,
 )
-from appliance.demo.rtp_sdp import MTU, Packetizer, SdpDescription, interleaved, sender_report
 
 SPS = bytes.fromhex("67640016acd940a02ff9")
 PPS = bytes.fromhex("68ebe3cb22c0")
