@@ -10,28 +10,32 @@ import os
 import sys
 from collections.abc import Sequence
 
-from appliance.cli import parser
-from appliance.errors import ConfigError, SourceError, UsageError, VedetteError
-from appliance.lab import lab_arguments as replay_arguments
+from appliance.cli.appliance_commands import APPLIANCE
+from appliance.cli.command_table import build_parser
+from appliance.cli.lab_commands import LAB
+from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
+
+# As `vedette --help` lists them.
+_ORDER = ["check", "run", "replay", "scenario", "tune", "cassette", "calibrate", "export", "egress", "notify", "demo"]
+COMMANDS = sorted(APPLIANCE.rows + LAB.rows, key=lambda command: _ORDER.index(command.name.split()[0]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    typed = list(sys.argv[1:] if arguments is None else arguments)
-    if replay_arguments.is_replay_diff(typed):
-        typed[:2] = ["replay-diff"]
-    options = parser.build().parse_args(typed)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:2] == ["replay", "diff"]:  # a clip of that name is written ./diff
+        words[:2] = ["replay-diff"]
+    options = build_parser(COMMANDS).parse_args(words)
     configure_logging(level="DEBUG" if options.verbose else "INFO", as_json=options.log_json)
     try:
         code: int = options.command(options)
         return code
     except ConfigError as error:
-        return _wrong_file(error, as_json=getattr(options, "json", False))
-    except UsageError as error:
-        return _say(str(error), 2)
-    except (SourceError, VedetteError) as error:
-        return _say(str(error), 1)
+        return _report_config_error(error, as_json=getattr(options, "json", False))
+    except VedetteError as error:
+        print(f"vedette: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:  # `vedette … | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _wrong_file(error: ConfigError, *, as_json: bool) -> int:
+def _report_config_error(error: ConfigError, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"ok": False, "file": error.source, "problems": error.problems}))
         return 2
@@ -47,8 +51,3 @@ def _wrong_file(error: ConfigError, *, as_json: bool) -> int:
     for problem in error.problems:
         print(f"  {problem}", file=sys.stderr)
     return 2
-
-
-def _say(sentence: str, code: int) -> int:
-    print(f"vedette: {sentence}", file=sys.stderr)
-    return code

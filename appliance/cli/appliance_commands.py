@@ -1,0 +1,190 @@
+"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify and demo.
+
+What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from appliance.cli.command_table import CONFIG, CommandTable, json_switch, option, switch
+
+APPLIANCE = CommandTable()
+
+
+def _recall(text: str) -> float:
+    value = float(text)
+    if not 0.5 <= value < 1:
+        raise argparse.ArgumentTypeError("a recall lies between 0.5 and 1")
+    return value
+
+
+@APPLIANCE.command(
+    "check",
+    "check a site file, its cameras and its broker before it goes live",
+    """\
+Check a site file before it goes live: every key, every zone and rule, the model, the storage folder, the uplink,
+and each camera, which is opened for a moment.
+
+  vedette check /etc/vedette/site.yaml
+  vedette check site.yaml --no-probe          # the file only, nothing is contacted
+  vedette check site.yaml --json | jq .problems
+
+Exit code 0: ready to run. 1: a camera or the broker did not answer. 2: the file is wrong (each fault with its line).
+""",
+    option("config", type=Path, metavar="CONFIG", help="the site file (YAML)"),
+    option("--no-probe", dest="probe", action="store_false", help="do not contact cameras or the broker"),
+    json_switch("a JSON object instead of a table"),
+)
+def check(options: argparse.Namespace) -> int:
+    from appliance.site_check import check
+
+    return check(options.config, probe=options.probe, as_json=options.json)
+
+
+@APPLIANCE.command(
+    "run",
+    "run the appliance",
+    """\
+Run the appliance: read the cameras, detect, alert, keep evidence, ask the cloud, serve the dashboard.
+
+  vedette run --config /etc/vedette/site.yaml
+
+Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
+""",
+    CONFIG,
+)
+def run(options: argparse.Namespace) -> int:
+    from appliance import config
+    from appliance.app import run
+
+    return run(config.load(options.config))
+
+
+@APPLIANCE.command(
+    "calibrate",
+    "show what the router has learnt from reviews and verdicts, and the recall that it claims",
+    """\
+What this box has learnt from reviews and verdicts: how likely an alert is real, per camera and label, and which alerts
+the router may leave out while it keeps the recall that it claims. The appliance learns by itself, at its start and
+every hour; this command shows what it would learn now. It only reads, and the appliance may run meanwhile.
+
+  vedette calibrate --config site.yaml
+  vedette calibrate --config site.yaml --recall 0.95
+  vedette calibrate --config site.yaml --json | jq '.groups[] | {camera, label, n, claim}'
+
+Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configuration.
+""",
+    CONFIG,
+    option(
+        "--recall",
+        type=_recall,
+        metavar="R",
+        help="share of the real alerts that must be kept (default: escalation.router.recall_min)",
+    ),
+    option("--out", type=Path, metavar="FILE", help="write the calibration here (JSON)"),
+    json_switch("a JSON object instead of a table"),
+)
+def calibrate(options: argparse.Namespace) -> int:
+    from appliance.router.calibrate_command import calibrate_command
+
+    return calibrate_command(options.config, options.recall, options.out, as_json=options.json)
+
+
+@APPLIANCE.command(
+    "egress",
+    "print what left the site: when, why, how many bytes",
+    """\
+What left this site, when, why, and how many bytes: one line for each set of facts, picture and clip that the broker
+has stored, and each notification that arrived, from the audit table, which nothing deletes. It only reads, and the
+appliance may run meanwhile.
+
+  vedette egress --config site.yaml
+  vedette egress --config site.yaml --camera gate --from 2026-11-20T22:00 --to 2026-11-21T06:00
+  vedette egress --config site.yaml --pictures              # what had pixels in it
+  vedette egress --config site.yaml --json | jq 'select(.kind == "clip") | .sha256'
+
+The sha256 is that of the file in the storage folder (of facts: of the JSON that was sent), so that each line can be
+held against what is there. Exit code 0: done. 1: the storage folder cannot be read. 2: wrong use or configuration.
+""",
+    CONFIG,
+    option("--from", dest="t_from", metavar="TIME", help="only what left from then on (2026-11-20T10:00)"),
+    option("--to", dest="t_to", metavar="TIME", help="only what left before then"),
+    option("--camera", metavar="NAME", help="only of this camera"),
+    switch("--pictures", help="only what had pixels in it"),
+    json_switch("JSON lines, one for each thing that left"),
+)
+def egress(options: argparse.Namespace) -> int:
+    from appliance.egress_audit import AuditFilter, egress_command
+
+    wanted = AuditFilter(t_from=options.t_from, t_to=options.t_to, camera=options.camera, pictures=options.pictures)
+    return egress_command(options.config, wanted, as_json=options.json)
+
+
+APPLIANCE.family(
+    "notify",
+    "who is told of alerts",
+    "Who is told of alerts: the targets of `notify` in the site file (docs/notify.md).",
+)
+
+
+@APPLIANCE.command(
+    "notify test",
+    "send each target a test message and say what came back",
+    """\
+Send each target of the site file a test message, and say what came back. The appliance may run meanwhile; nothing is
+stored.
+
+  vedette notify test --config site.yaml
+  vedette notify test --config site.yaml --target phone
+
+Exit code 0: all took it. 1: one did not. 2: wrong use or configuration.
+""",
+    CONFIG,
+    option("--target", metavar="NAME", help="only this one"),
+    json_switch("one JSON line a target"),
+)
+def notify_test(options: argparse.Namespace) -> int:
+    from appliance.notify.target_check import test_command
+
+    return test_command(options.config, options.target, as_json=options.json)
+
+
+@APPLIANCE.command(
+    "demo",
+    "see the whole thing work on this machine, with footage that comes along",
+    """\
+See the whole thing work on this machine, without an account, a camera or a GPU: two cameras over RTSP playing footage
+that comes with Vedette, the appliance, a NATS server, a cloud worker, and the dashboard.
+
+  vedette demo
+  vedette demo --clip ~/Videos/driveway.mp4
+  vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
+
+Ctrl-C stops everything.
+""",
+    option("--clip", type=Path, metavar="FILE", help="play this video as the camera"),
+    option("--camera", action="append", default=[], metavar="URL", help="use this rtsp:// camera (repeatable)"),
+    option("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog"),
+    option("--port", type=int, metavar="N", help="dashboard port (default 8080, or the next free one)"),
+    option("--data", type=Path, metavar="DIR", help="where recordings and the database go"),
+    option("--no-browser", dest="browser", action="store_false", help="do not open a browser"),
+    option("--seconds", type=float, metavar="S", help="stop by itself after S seconds"),
+    json_switch("what happens as JSON lines"),
+)
+def demo(options: argparse.Namespace) -> int:
+    from appliance.demo.demo_run import DemoOptions, demo
+
+    return demo(
+        DemoOptions(
+            clip=options.clip,
+            cameras=tuple(options.camera),
+            port=options.port,
+            data=options.data,
+            open_browser=options.browser,
+            seconds=options.seconds,
+            model=options.model,
+            json=options.json,
+        )
+    )

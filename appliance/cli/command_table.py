@@ -1,0 +1,107 @@
+"""The grammar of the `vedette` command line as a table: each row is a command with its texts, options and function."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from appliance.version import version
+
+if TYPE_CHECKING:
+    _Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_Run = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One argument of a command: `settings` as `ArgumentParser.add_argument` takes them; `group`: its heading."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the table.
+
+    name: one word, or a family and a verb. summary: its line in the list of commands; None: it is not listed.
+    run: takes the parsed options, returns the exit code; None: a family, whose verbs follow in the table.
+    """
+
+    name: str
+    summary: str | None
+    text: str
+    options: tuple[Option, ...] = ()
+    run: _Run | None = None
+
+
+class CommandTable:
+    """The commands of one group, in the order in which they are written down; `command` decorates what runs one."""
+
+    def __init__(self) -> None:
+        self.rows: list[Command] = []
+
+    def command(self, name: str, summary: str | None, text: str, *options: Option) -> Callable[[_Run], _Run]:
+        def add(run: _Run) -> _Run:
+            self.rows.append(Command(name, summary, text, options, run))
+            return run
+
+        return add
+
+    def family(self, name: str, summary: str, text: str) -> None:
+        self.rows.append(Command(name, summary, text))
+
+
+def option(*flags: str, group: str = "", **settings: Any) -> Option:
+    return Option(flags, settings, group)
+
+
+def switch(*flags: str, **settings: Any) -> Option:
+    """An option without a value, off until it is given."""
+    return Option(flags, {"action": "store_true", **settings})
+
+
+def json_switch(output: str = "a JSON object instead of text") -> Option:
+    return switch("--json", help=f"print {output}")
+
+
+CONFIG = option("--config", type=Path, required=True, metavar="FILE", help="the site file (YAML)")
+_EVERYWHERE = (switch("-v", "--verbose", help="log more"), switch("--log-json", help="log as JSON lines"))
+
+
+def build_parser(commands: Iterable[Command]) -> argparse.ArgumentParser:
+    """The parser; what it parses has a `command`, the function to run."""
+    root = argparse.ArgumentParser(
+        prog="vedette",
+        description="Watches cameras on the spot, sends boxes instead of video, asks a large model when it pays.",
+        epilog="Begin with: vedette demo. Then: vedette check site.yaml. `vedette COMMAND --help` shows examples.",
+    )
+    root.add_argument("--version", action="version", version=f"vedette {version() or 'unknown (not installed)'}")
+    families: dict[str, _Verbs] = {"": root.add_subparsers(metavar="COMMAND", required=True)}
+    for command in commands:
+        parser = _add_parser(families, command)
+        if command.run is None:
+            families[command.name] = parser.add_subparsers(metavar="VERB", required=True)
+        else:
+            parser.set_defaults(command=command.run)
+    return root
+
+
+def _add_parser(families: dict[str, _Verbs], command: Command) -> argparse.ArgumentParser:
+    family, _, verb = command.name.rpartition(" ")
+    known: dict[str, Any] = {"help": command.summary}
+    if command.summary is None:  # argparse would list it if it had a help at all
+        family, verb, known = "", command.name.replace(" ", "-"), {"prog": f"vedette {command.name}"}
+    form = argparse.RawDescriptionHelpFormatter
+    parser = families[family].add_parser(verb, description=command.text, formatter_class=form, **known)
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for each in (*_EVERYWHERE, *command.options):
+        if each.group not in groups:
+            groups[each.group] = parser.add_argument_group(each.group)
+        groups[each.group].add_argument(*each.flags, **each.settings)
+    return parser

@@ -1,0 +1,564 @@
+"""The commands of the lab, which work on recorded footage: replay, cassette, scenario, tune and export.
+
+This module holds their grammar alone. The lab is imported by the command that runs, never for `--help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from appliance.cli.command_table import CONFIG, CommandTable, Option, json_switch, option, switch
+from appliance.errors import UsageError
+
+if TYPE_CHECKING:
+    from appliance.config import SiteConfig
+    from appliance.lab.cassette.verdict_source import VerdictSource
+    from appliance.lab.lab_arguments import OracleOptions
+
+LAB = CommandTable()
+
+
+def _oracle(options: OracleOptions, site: SiteConfig) -> VerdictSource:
+    from appliance.lab.scenario.scenario_verdicts import oracle_for_replay
+
+    return oracle_for_replay(options, site)
+
+
+class _ConditionsAction(argparse.Action):
+    """`--with help` explains the conditions and ends, whatever else is missing; a wrong one is refused at once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        from appliance.lab.conditions.condition_spec import conditions_help, parse_conditions
+
+        text = str(values)
+        if text.strip() == "help":
+            print(conditions_help())
+            parser.exit()
+        try:
+            parse_conditions([text])
+        except UsageError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest), text])
+
+
+def _speed(text: str) -> float | None:
+    """`max` is None."""
+    if text == "max":
+        return None
+    try:
+        value = float(text.removesuffix("x"))
+    except ValueError:
+        value = 0.0
+    if not 0.01 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"`{text}` is no speed: write 1, 10, 0.5 or max")
+    return value
+
+
+def _seed(text: str) -> int:
+    from appliance.lab.lab_arguments import parse_seed
+
+    return parse_seed(text)
+
+
+def _verdicts(text: str) -> Path | OracleOptions:
+    from appliance.lab.lab_arguments import parse_verdict_source
+
+    return parse_verdict_source(text)
+
+
+def _wait_s(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"`{text}`: seconds, 0.1 to 3600")
+    return seconds
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("a share lies between 0 and 1")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 10_000:
+        raise argparse.ArgumentTypeError("1 to 10000")
+    return value
+
+
+def _conditions(help: str) -> tuple[Option, ...]:
+    return (
+        option("--with", dest="conditions", action=_ConditionsAction, default=[], metavar="W[,W…]|help", help=help),
+        option("--seed", type=_seed, default=0, metavar="N", help="of the chance in --with (default: 0)"),
+    )
+
+
+PATHS = option("paths", type=Path, nargs="+", metavar="PATH", help="a scenario file, or a folder of them")
+PATTERN = option("-k", dest="pattern", default="", metavar="PATTERN", help="only those with this in their name")
+MODEL = option("--model", metavar="M", help="use this model instead of what scenarios and sites name")
+SCENARIOS = option(
+    "--to", type=Path, metavar="DIR", help="the folder of scenarios (default: scenarios/ in storage.dir)"
+)
+JSON = json_switch()
+JSON_TABLE = json_switch("a JSON object instead of a table")
+_VERDICTS = "verdicts (docs/replay.md)"
+
+
+@LAB.command(
+    "replay",
+    "send a recorded clip through the pipeline and print what it would have raised",
+    """\
+Send recorded footage through the same pipeline as a live camera and print the events, the alerts and what the cloud
+would have been asked. The same footage, file and model give the same log, byte for byte, at any speed.
+
+A clip, a folder of clips (each its own run), or several cameras together, synchronised:
+  vedette replay door.mp4 --config site.yaml --camera gate
+  vedette replay footage/ --config site.yaml --camera gate --log logs/
+  vedette replay --config site.yaml --camera gate=gate.mp4 --camera yard=yard.mp4 --log both.jsonl
+
+What this box has recorded (times of this machine, or UTC with Z), while the appliance runs or not:
+  vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --to 2026-11-20T10:30
+
+Does another model, zone or threshold do better? Replay twice and let the difference be explained:
+  vedette replay door.mp4 --config site.yaml --log before.jsonl
+  vedette replay door.mp4 --config site-new.yaml --log after.jsonl
+  vedette replay diff before.jsonl after.jsonl
+
+Would it still work in the rain, at night, with frames lost? The same seed makes the same weather:
+  vedette replay door.mp4 --config site.yaml --with rain,night,drop:5% --seed 3
+  vedette replay --with help
+
+A replay that was killed goes on where it was when the same command is given again with --resume.
+
+The whole loop, without a cloud: record what it says to the questions once, play it back ever after:
+  vedette replay door.mp4 --config site.yaml --record-verdicts door.cassette.jsonl --cloud nats://127.0.0.1:4222
+  vedette replay door.mp4 --config site.yaml --verdicts door.cassette.jsonl
+
+Exit code 0: replayed. 1: some footage cannot be read to its end, or a question has no answer on the cassette. 2: wrong
+use or configuration.
+""",
+    option("clips", type=Path, nargs="*", metavar="CLIP|FOLDER", help="video files, or folders of them"),
+    option("--config", type=Path, required=True, metavar="FILE", help="the site file with zones and rules"),
+    option(
+        "--camera",
+        action="append",
+        default=[],
+        metavar="NAME[=CLIP]",
+        help="whose zones and rules (default: the only camera of the file); with =CLIP repeatable: played together",
+    ),
+    option("--from", dest="t_from", metavar="TIME", help="replay what this box recorded from then on"),
+    option("--to", dest="t_to", metavar="TIME", help="until then (default: to the end of the recording)"),
+    option("--model", metavar="M", help="use this model instead of the file's detector.model"),
+    option("--speed", type=_speed, metavar="N|max", help="times real time: 1, 10, … (default: max)"),
+    option(
+        "--log", type=Path, metavar="OUT", help="write the decision log (JSON lines) here; a folder for several runs"
+    ),
+    switch("--resume", help="go on with the --log that a killed replay left"),
+    JSON,
+    *_conditions("weather and faults made of the footage: rain,night,drop:5%%; `--with help` explains them"),
+    option(
+        "--verdicts",
+        group=_VERDICTS,
+        type=_verdicts,
+        metavar="CASSETTE",
+        help="have the questions answered by this cassette, or by stand-in:truth=X.scenario.yaml[,error=0.05,seed=1]",
+    ),
+    option(
+        "--match",
+        group=_VERDICTS,
+        choices=("exact", "nearest"),
+        default="exact",
+        help="nearest: where no answer is exact, that to the same camera, rule and label within 0.5 s (counted apart)",
+    ),
+    option(
+        "--record-verdicts",
+        group=_VERDICTS,
+        dest="record",
+        type=Path,
+        metavar="CASSETTE",
+        help="ask the cloud, and write its answers to this cassette; one that is there is gone on with",
+    ),
+    option("--cloud", group=_VERDICTS, metavar="URL", help="the broker to ask, nats://… (default: the site's uplink)"),
+    option(
+        "--verdict-wait",
+        group=_VERDICTS,
+        dest="wait_s",
+        type=_wait_s,
+        default=120.0,
+        metavar="S",
+        help="for one verdict (default: 120)",
+    ),
+)
+def replay(options: argparse.Namespace) -> int:
+    from appliance.lab.conditions.condition_spec import ConditionSet
+    from appliance.lab.lab_arguments import VerdictOptions
+    from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return replay_command(
+        ReplaySelection(tuple(options.clips), tuple(options.camera), options.t_from, options.t_to),
+        options.config,
+        ReplayCommandOptions(
+            options.model,
+            options.speed,
+            options.log,
+            options.resume,
+            options.json,
+            VerdictOptions(options.verdicts, options.match, options.record, options.cloud, options.wait_s),
+            _oracle,
+            ConditionSet.parse(options.conditions, options.seed),
+        ),
+    )
+
+
+@LAB.command(
+    "replay diff",
+    None,
+    """\
+Explain what differs between two replay logs of the same footage: the settings, the first moment, tracks (matched by
+place and time, not by number), events, alerts, questions to the cloud and bytes.
+
+  vedette replay diff before.jsonl after.jsonl
+  vedette replay diff before.jsonl after.jsonl --json | jq .alerts
+  vedette replay diff before/ after/            # two folders of logs, paired by name
+
+Exit code 0: the same was decided. 1: something differs. 2: wrong use, or not a replay log.
+""",
+    option("before", type=Path, metavar="A", help="a replay log, or a folder of them"),
+    option("after", type=Path, metavar="B", help="the other one"),
+    JSON,
+)
+def replay_diff(options: argparse.Namespace) -> int:
+    from appliance.lab.replay.replay_diff_command import diff_command
+
+    return diff_command(options.before, options.after, as_json=options.json)
+
+
+LAB.family(
+    "scenario",
+    "prove on recorded footage what must and must not be reported",
+    """\
+Prove on recorded footage that the right things are reported and the wrong ones are not. A scenario is a YAML file
+beside a clip that says what must be reported, when, and what must never be; docs/scenarios.md shows how to write one.
+
+  vedette scenario run my-footage/
+  vedette scenario run my-footage/ --model models/new.onnx --html report.html
+  vedette scenario run yard.scenario.yaml --junit report.xml
+  vedette scenario run my-footage/ --with none --with rain,night --with fog:40m --html weather.html
+  vedette scenario run my-footage/ -k night --json | jq .scenarios[].status
+
+With the package installed, `pytest my-footage/` runs the same files as tests.
+""",
+)
+
+
+@LAB.command(
+    "scenario run",
+    "run scenario files, or all in a folder",
+    """\
+Run scenarios: replay each clip through the same pipeline as a live camera and hold what was reported against the file.
+Folders are searched for *.scenario.yaml.
+
+Exit code 0: all passed. 1: at least one failed. 2: wrong use, or a scenario file is wrong (each fault with its line).
+""",
+    PATHS,
+    PATTERN,
+    *_conditions("run each in this weather instead of its own; repeatable: once in each; `--with help` explains"),
+    MODEL,
+    option("--junit", type=Path, metavar="FILE", help="write JUnit XML for a CI server here"),
+    option("--html", type=Path, metavar="FILE", help="write a report with pictures here (one file)"),
+    JSON_TABLE,
+)
+def scenario_run(options: argparse.Namespace) -> int:
+    from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
+    from appliance.lab.scenario.scenario_loader import read_condition_sets
+    from appliance.lab.scenario.scenario_runner import DetectorCache
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return scenario_command(
+        options.paths,
+        options.pattern,
+        DetectorCache(options.model),
+        ReportTargets(junit=options.junit, html=options.html, as_json=options.json),
+        condition_sets=read_condition_sets(options.conditions, options.seed),
+    )
+
+
+@LAB.command(
+    "scenario curve",
+    "hold the router against choosing by motion, score or chance",
+    """\
+How many of the labelled incidents does the router find for how many bytes, and is that better than choosing by motion,
+by detection score or by chance? Replays scenarios that say what truly happens (`expect` with moments, `truth.events`,
+or `others: never`) and compares; docs/scenarios.md says what is counted.
+
+  vedette scenario curve my-footage/
+  vedette scenario curve my-footage/ --html curves.html
+  vedette scenario curve my-footage/ --json | jq .comparisons
+
+Exit code 0: measured, whoever is ahead. 1: a clip could not be read. 2: wrong use, or a scenario file is wrong.
+""",
+    PATHS,
+    PATTERN,
+    MODEL,
+    option(
+        "--stand-in-error",
+        type=_share,
+        default=0.05,
+        metavar="E",
+        help="share of wrong answers of the stand-in for the cloud's verdicts (0.05)",
+    ),
+    option("--seeds", type=_count, default=200, metavar="N", help="how often chance is played: random, stand-in (200)"),
+    option("--html", type=Path, metavar="FILE", help="write the curves and tables here (one file)"),
+    json_switch("a JSON object instead of tables"),
+)
+def scenario_curve(options: argparse.Namespace) -> int:
+    from appliance.lab.curve.curve_command import CurveOptions, curve_command
+    from appliance.lab.scenario.scenario_runner import DetectorCache
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = CurveOptions(
+        seeds=options.seeds, stand_in_error=options.stand_in_error, html=options.html, as_json=options.json
+    )
+    return curve_command(options.paths, options.pattern, DetectorCache(options.model), chosen)
+
+
+@LAB.command(
+    "scenario keep",
+    "keep a reviewed alert as a scenario",
+    """\
+Keep a reviewed alert as a scenario: its footage, the camera's zones, lines, rules and settings of today, and what you
+said of it. A right alert must come again, a false alarm never.
+
+  vedette scenario keep 7269cb01fb7ff331 --config site.yaml
+  vedette scenario keep 7269cb01fb7ff331 --config site.yaml --name postman --note "at the gate, in the rain" --run
+  vedette scenario keep 7269cb01fb7ff331 --config site.yaml --as false --complete --to ~/my-footage
+
+Works while the appliance runs, and after it. The id stands on the alert's page. The clip shows people: it is personal
+data, and stays until you delete it.
+
+Exit code 0: kept (with --run: and passed). 1: the footage is gone or the disk is full (with --run: or it failed).
+2: wrong use, or something has to be done first, such as reviewing the alert.
+""",
+    option("alert", metavar="ALERT_ID", help="the alert, as its page and /api/v1/alerts call it"),
+    CONFIG,
+    SCENARIOS,
+    option("--name", default="", help="what to call it (default: camera and time)"),
+    option("--note", default="", help="a sentence for whoever reads its report"),
+    option(
+        "--as",
+        dest="truth",
+        choices=("right", "false"),
+        help="what it was, if nobody has reviewed it on the dashboard",
+    ),
+    switch("--complete", help="you saw the whole clip: nothing else in it should be reported"),
+    switch("--run", help="run it at once, with the settings of today"),
+    JSON,
+)
+def scenario_keep(options: argparse.Namespace) -> int:
+    from appliance.keep.scenario_exporter import KeepOptions
+    from appliance.lab.keep.keep_command import keep_command
+
+    chosen = KeepOptions(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
+    return keep_command(options.alert, options.config, chosen, to=options.to, run=options.run, as_json=options.json)
+
+
+@LAB.command(
+    "scenario list",
+    "list the kept ones",
+    """\
+List the scenarios that were kept on this box.
+
+  vedette scenario list --config site.yaml
+  vedette scenario list --config site.yaml --json | jq .scenarios[].bytes
+""",
+    CONFIG,
+    SCENARIOS,
+    JSON_TABLE,
+)
+def scenario_list(options: argparse.Namespace) -> int:
+    from appliance.lab.keep.keep_command import list_command
+
+    return list_command(options.config, to=options.to, as_json=options.json)
+
+
+@LAB.command(
+    "scenario delete",
+    "delete a kept one",
+    """\
+Delete a kept scenario with its clip. Nothing else does: neither the quota nor storage.keep_hours touches them.
+
+  vedette scenario delete postman --config site.yaml
+""",
+    option("name", metavar="NAME", help="as `vedette scenario list` calls it"),
+    CONFIG,
+    SCENARIOS,
+)
+def scenario_delete(options: argparse.Namespace) -> int:
+    from appliance.lab.keep.keep_command import delete_command
+
+    return delete_command(options.name, options.config, to=options.to)
+
+
+@LAB.command(
+    "tune",
+    "find the threshold that is best on recorded footage, and say why",
+    """\
+Which threshold is best on your own footage? Runs scenarios (docs/scenarios.md) at every value of a setting, shows what
+each reports, misses and raises falsely, and takes the best for your aim, with the reason and how far to believe it.
+The detector is asked once about each picture, so most sweeps cost little more than decoding.
+
+  vedette tune my-footage/ --sweep rules.score_min=0.3:0.8:0.05
+  vedette tune my-footage/ --sweep rules.intruder.score_min=0.3:0.8:0.1 --sweep alerts.merge_s=4,8,16 --html tuned.html
+  vedette tune my-footage/ --sweep detector.model=vedette-nano,models/new.onnx --aim f1
+  vedette tune my-footage/ --sweep detect.fps=2,5,10 --aim 'precision>=0.9' --json | jq .chosen
+
+Settings: rules.KEY or rules.NAME.KEY (score_min, cooldown_s, seconds), detect.fps, detect.heartbeat_s, alerts.merge_s,
+alerts.length_max_s, detector.score_min, detector.model. Nothing is written into a site file: the choice is yours.
+
+Exit code 0: a point reaches the aim. 1: none does, or a clip could not be read. 2: wrong use, or a file is wrong.
+""",
+    PATHS,
+    option(
+        "--sweep",
+        action="append",
+        required=True,
+        metavar="KEY=VALUES",
+        help="a setting and its values: FROM:TO:STEP or VALUE,VALUE; repeatable: every combination",
+    ),
+    option(
+        "--aim",
+        default="recall>=0.95",
+        metavar="AIM",
+        help="recall>=R (then the best precision), precision>=P (then the best recall), or f1 (default: %(default)s)",
+    ),
+    PATTERN,
+    MODEL,
+    option("--html", type=Path, metavar="FILE", help="write the trade-off and the table here (one file)"),
+    JSON_TABLE,
+)
+def tune(options: argparse.Namespace) -> int:
+    from appliance.lab.tune.tune_command import TuneOptions, tune_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = TuneOptions(
+        sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json
+    )
+    return tune_command(options.paths, options.pattern, chosen)
+
+
+LAB.family(
+    "cassette",
+    "keep the cloud's answers in a file, for replays without a cloud",
+    """\
+Verdict cassettes: the cloud's answers as a file, so that a full-loop replay needs no cloud and no GPU.
+
+  vedette replay door.mp4 --config site.yaml --record-verdicts door.cassette.jsonl --cloud nats://127.0.0.1:4222
+  vedette cassette from-store --config site.yaml week.cassette.jsonl --from 2026-11-13 --to 2026-11-20
+  vedette replay door.mp4 --config site.yaml --verdicts door.cassette.jsonl
+""",
+)
+
+
+@LAB.command(
+    "cassette from-store",
+    "copy the verdicts this box really got",
+    """\
+Copy the verdicts that this box really got, out of its store, to a new cassette. The store is only read; the appliance
+may run meanwhile. Times are of this machine, or UTC with Z; without --from and --to all there is.
+
+  vedette cassette from-store --config site.yaml week.cassette.jsonl
+  vedette replay --config site.yaml --camera gate --from 2026-11-20T10:00 --verdicts week.cassette.jsonl
+
+Exit code 0: copied. 1: the store cannot be read. 2: wrong use, or nothing was answered in that time.
+""",
+    option("cassette", type=Path, metavar="CASSETTE", help="the new file"),
+    option("--config", type=Path, required=True, metavar="FILE", help="the site file, for its storage.dir"),
+    option("--from", dest="t_from", metavar="TIME", help="what was asked from then on"),
+    option("--to", dest="t_to", metavar="TIME", help="until then"),
+    JSON,
+)
+def cassette_from_store(options: argparse.Namespace) -> int:
+    from appliance.lab.cassette.cassette_command import from_store_command
+
+    return from_store_command(options.config, options.cassette, options.t_from, options.t_to, as_json=options.json)
+
+
+@LAB.command(
+    "cassette check",
+    "read one and say what is on it",
+    """\
+Read a cassette from its first to its last line and say what is on it.
+
+Exit code 0: it is whole. 2: it is not a cassette, or damaged; which line, and what to do about it, is said.
+""",
+    option("cassette", type=Path, metavar="CASSETTE"),
+    JSON,
+)
+def cassette_check(options: argparse.Namespace) -> int:
+    from appliance.lab.cassette.cassette_command import check_command
+
+    return check_command(options.cassette, as_json=options.json)
+
+
+@LAB.command(
+    "export",
+    "export reviewed alerts as data to train a detector on",
+    """\
+Export reviewed alerts as training data: pictures with the boxes of what was tracked in alerts that were right, and
+pictures without labels of what was a false alarm. Alerts that nobody has reviewed are left out and counted.
+
+  vedette export --config site.yaml --format yolo --to my-data/
+  vedette export --config site.yaml --format coco --to my-data/ --labels person,car --from 2026-11-01T00:00 --zip
+
+The boxes were drawn by the detector, not by a person: see the export's README. The parts are split by incident, and
+always the same way. Stopped, the same command goes on; run again after more reviews, it adds what is new.
+
+Exit code 0: exported. 1: the disk is full. 2: wrong use, or the folder holds something else.
+""",
+    CONFIG,
+    option("--format", choices=("coco", "yolo"), required=True, help="the layout"),
+    option("--to", type=Path, required=True, metavar="DIR", help="a new folder, or an export to go on with"),
+    option("--from", dest="t_from", metavar="TIME", help="only alerts from then on (2026-11-20T10:00)"),
+    option("--to-time", dest="t_to", metavar="TIME", help="only alerts before then"),
+    option(
+        "--labels", metavar="A,B", help="the classes, in their order (default: all that the site's rules watch for)"
+    ),
+    option("--cameras", metavar="A,B", help="only these cameras (default: all)"),
+    option(
+        "--split", type=float, default=0.8, metavar="SHARE", help="share of the incidents to train on (default 0.8)"
+    ),
+    option("--per-alert", type=int, default=6, metavar="N", help="at most so many pictures of an alert (default 6)"),
+    switch("--zip", help="also write DIR.zip"),
+    JSON,
+)
+def export(options: argparse.Namespace) -> int:
+    from appliance.lab.export.export_command import ExportOptions, export_command
+
+    chosen = ExportOptions(
+        format=options.format,
+        to=options.to,
+        t_from=options.t_from,
+        t_to=options.t_to,
+        labels=options.labels,
+        cameras=options.cameras,
+        split=options.split,
+        per_alert=options.per_alert,
+        zip=options.zip,
+        as_json=options.json,
+    )
+    return export_command(chosen, options.config)
