@@ -17,7 +17,10 @@ from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 
 # As `vedette --help` lists them.
-_ORDER = ["check", "run", "replay", "scenario", "tune", "cassette", "calibrate", "export", "egress", "notify", "demo"]
+_ORDER = (
+    "check", "run", "replay", "scenario", "tune", "cassette", "calibrate", "export", "egress", "notify", "models",
+    "demo",
+)  # fmt: skip
 COMMANDS = sorted(APPLIANCE.rows + LAB.rows, key=lambda command: _ORDER.index(command.name.split()[0]))
 
 

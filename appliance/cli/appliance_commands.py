@@ -1,4 +1,4 @@
-"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify and demo.
+"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify, models and demo.
 
 What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
 """
@@ -149,6 +149,77 @@ def notify_test(options: argparse.Namespace) -> int:
     from appliance.notify.target_check import test_command
 
     return test_command(options.config, options.target, as_json=options.json)
+
+
+APPLIANCE.family(
+    "models",
+    "list, download and verify the networks that Vedette knows",
+    """\
+The networks that `detector.model` knows by name (models.toml): what comes with Vedette, and others that can be had
+under a free licence, each at a pinned commit with its sha256.
+""",
+)
+
+
+@APPLIANCE.command(
+    "models list",
+    "what is known, what is here, under which licence",
+    """\
+Every network that `detector.model` knows by name: its size, input and licence, and whether its file is here.
+
+  vedette models list
+  vedette models list --json | jq '.[] | {name, state, licence}'
+""",
+    json_switch("a JSON array instead of a table"),
+)
+def models_list(options: argparse.Namespace) -> int:
+    from appliance.models_command import list_command
+
+    return list_command(as_json=options.json)
+
+
+@APPLIANCE.command(
+    "models pull",
+    "download a network, checked by its sha256",
+    """\
+Download a network. A download that was cut goes on where it stopped; a file whose sha256 is not the promised one is
+not installed. `VEDETTE_MODELS` or --to says where to; then `detector: {model: NAME}` in the site file uses it.
+
+  vedette models pull deimv2-femto
+  vedette models pull yolox-nano picodet-s --to /var/lib/vedette/models
+  vedette models pull yolox-nano --mirror http://files.lan/models     # a server of yours that holds the files
+
+Exit code 0: it is here. 2: it cannot be had (the reason is said).
+""",
+    option("names", nargs="+", metavar="NAME", help="as `vedette models list` says"),
+    option("--to", type=Path, metavar="DIR", help="where to put it"),
+    option("--mirror", default="", metavar="URL", help="take URL/FILE instead of the address in models.toml"),
+    json_switch("a JSON array of what is here now"),
+)
+def models_pull(options: argparse.Namespace) -> int:
+    from appliance.models_command import pull_command
+
+    return pull_command(options.names, to=options.to, mirror=options.mirror, as_json=options.json)
+
+
+@APPLIANCE.command(
+    "models verify",
+    "compare the files that are here with their sha256",
+    """\
+Compare the model files on this machine with models.toml.
+
+  vedette models verify
+  vedette models verify deimv2-femto
+
+Exit code 0: all are as promised. 1: one is not, or a named one is not here. 2: wrong use.
+""",
+    option("names", nargs="*", metavar="NAME", help="only these"),
+    json_switch("a JSON array instead of a table"),
+)
+def models_verify(options: argparse.Namespace) -> int:
+    from appliance.models_command import verify_command
+
+    return verify_command(options.names, as_json=options.json)
 
 
 @APPLIANCE.command(

@@ -88,6 +88,8 @@ class ModelBundle(ConfigModel):
     variants: dict[Precision, str] = {}
     accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
     loss_max: Annotated[float, Field(ge=0, le=1)] = 0.01
+    bytes: Annotated[int, Field(ge=0)] = 0  # of the file; 0: not said
+    note: str = ""  # what a person should know before choosing it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,29 @@ class ModelFile:
 
 
 def model_folders() -> tuple[Path, ...]:
-    """Where models are looked for: $VEDETTE_MODELS, ./models, models/ of the repository, and what the wheel brought."""
+    """Where models are looked for: $VEDETTE_MODELS, ./models, models/ of the repository, what the wheel brought, and
+    what this user has pulled.
+    """
     named = os.environ.get("VEDETTE_MODELS")
     places = [Path(named)] if named else []
-    places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models"]
+    places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models", _user_folder()]
     return tuple(dict.fromkeys(place.resolve() for place in places))
+
+
+def pull_folder() -> Path:
+    """Where `vedette models pull` puts files: $VEDETTE_MODELS, else the user's data folder (XDG base directories)."""
+    named = os.environ.get("VEDETTE_MODELS")
+    return (Path(named) if named else _user_folder()).resolve()
+
+
+def _user_folder() -> Path:
+    data = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(data) if data.startswith("/") else Path.home() / ".local" / "share") / "vedette" / "models"
+
+
+def model_bundles() -> dict[str, ModelBundle]:
+    """Every network of every models.toml, by name. Raises ModelError when one cannot be read."""
+    return _bundles(model_folders())
 
 
 def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Precision = "auto") -> ModelFile:
@@ -179,20 +199,20 @@ def _present(model: str, bundle: ModelBundle, places: tuple[Path, ...]) -> Model
     if path is None:
         raise ModelError(
             f"the model `{model}` is known but its file {bundle.file} is not here ({_looked(places)}); "
-            + _remedy(bundle, places[0] / bundle.file)
+            + _remedy(model, bundle, places[0] / bundle.file)
         )
     if sha256_of(path) != bundle.sha256:
         raise ModelError(
             f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); "
-            + _remedy(bundle, path)
+            + _remedy(model, bundle, path)
         )
     return _model_file(path, bundle)
 
 
-def _remedy(bundle: ModelBundle, target: Path) -> str:
+def _remedy(model: str, bundle: ModelBundle, target: Path) -> str:
     if not bundle.url:
         return "it comes with Vedette: install it again"
-    return f"get it with: curl -fL --create-dirs -o {target} {bundle.url}"
+    return f"get it with: vedette models pull {model}, or: curl -fL --create-dirs -o {target} {bundle.url}"
 
 
 def _recognised(path: Path, places: tuple[Path, ...]) -> ModelFile:
