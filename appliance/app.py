@@ -16,7 +16,7 @@ from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
 from appliance.config import SiteConfig, UplinkConfig
 from appliance.core import Core, CoreStores
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import SystemHealth
+from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency, redact
 from appliance.evidence.maker import EvidenceMaker
@@ -230,10 +230,12 @@ class Appliance:
             config=self._config,
             clock=self._clock,
             meter=self._shelves.meter,
-            link=self._link_state if self._uplink else None,
-            health=self._health,
-            targets=self._targets,
-            rebaseline=lambda camera, kind: self._supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+            probes=CoreProbes(
+                link=self._link_state if self._uplink else None,
+                health=self._health,
+                targets=self._targets,
+                rebaseline=lambda camera, kind: self._supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+            ),
         )
         return DashboardServer(app, self._config.dashboard.host, self._config.dashboard.port)
 

@@ -1,37 +1,30 @@
-"""What the appliance saved and what asking the cloud cost: bytes from the cameras against bytes on the uplink, and
-money at the owner's prices. Pure arithmetic.
+"""What the appliance saved, and what asking the cloud cost: bytes and money. Pure arithmetic.
+
+Savings are bytes received from the cameras against bytes put on the uplink. The counterfactual is named beside every
+number: all camera streams sent to the cloud as they are. A negative saving is a result like any other and is shown.
+Costs are reckoned at the owner's prices. A GPU that is rented costs the same whether it is used or not: unused hours
+are a line of their own, and the price of a verdict has them in it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from appliance.config import PricesConfig
+from appliance.store.meter import MeterTotal, Metric, MetricName
+from appliance.store.verdict_stats import DailyJudgeWork
 
 COUNTERFACTUAL = "all camera streams sent to the cloud"
-CAMERA_EXACT = "camera_bytes"
-CAMERA_ESTIMATED = "camera_bytes_estimated"
-UPLINK = "uplink_bytes"
-"""Every byte sent is counted here, and those whose purpose is known once more under `uplink_bytes_<what>`."""
-_COUNTED = {CAMERA_EXACT, CAMERA_ESTIMATED, UPLINK}
-
-
-class MeteredAmount(Protocol):
-    """What the ledger needs of a meter's total. `camera` "" is what belongs to no camera."""
-
-    @property
-    def camera(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def amount(self) -> int: ...
+UPLINK_BYTES = Metric(MetricName.UPLINK_BYTES)
+UPLINK = UPLINK_BYTES.kind
+GB, MILLION, HOUR_S = 1e9, 1e6, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UplinkKind:
-    """Bytes sent up for one purpose."""
+    """Bytes sent up for one purpose: facts, crop, frame, clip, notice, …; "other" for those of unknown purpose."""
 
     what: str
     bytes: int
@@ -81,32 +74,31 @@ class Savings:
     counterfactual: str = COUNTERFACTUAL
 
 
-def account_for(amounts: Iterable[MeteredAmount], seconds: float, cameras: Iterable[str] = ()) -> Savings:
+def account_for(totals: Iterable[MeterTotal], seconds: float, cameras: Iterable[str] = ()) -> Savings:
     """Balance the meter's totals over `seconds`; `cameras` get an account even if nothing was counted for them."""
-    rows = list(amounts)
-    names = sorted({row.camera for row in rows if row.camera and row.kind in _COUNTED} | set(cameras))
+    rows = [each for each in totals if each.metric.name in (MetricName.CAMERA_BYTES, MetricName.UPLINK_BYTES)]
+    names = sorted({row.camera for row in rows if row.camera} | set(cameras))
     return Savings(
         seconds=seconds,
-        total=_savings_account(rows, seconds),
+        total=_account(rows, seconds),
         cameras=tuple(
-            CameraAccount(camera=name, account=_savings_account([row for row in rows if row.camera == name], seconds))
+            CameraAccount(camera=name, account=_account([row for row in rows if row.camera == name], seconds))
             for name in names
         ),
-        overhead_bytes=sum(row.amount for row in rows if not row.camera and row.kind == UPLINK),
+        overhead_bytes=_sum(row for row in rows if not row.camera and row.metric == UPLINK_BYTES),
     )
 
 
-def _savings_account(rows: list[MeteredAmount], seconds: float) -> SavingsAccount:
-    exact = sum(row.amount for row in rows if row.kind == CAMERA_EXACT)
-    estimated = sum(row.amount for row in rows if row.kind == CAMERA_ESTIMATED)
-    sent = sum(row.amount for row in rows if row.kind == UPLINK)
-    kinds: dict[str, int] = {}
+def _account(rows: list[MeterTotal], seconds: float) -> SavingsAccount:
+    received = [row for row in rows if row.metric.name is MetricName.CAMERA_BYTES]
+    exact, estimated = (_sum(row for row in received if row.metric.label == label) for label in ("", "estimated"))
+    sent = _sum(row for row in rows if row.metric == UPLINK_BYTES)
+    kinds: Counter[str] = Counter()
     for row in rows:
-        if row.kind.startswith(f"{UPLINK}_"):
-            what = row.kind.removeprefix(f"{UPLINK}_")
-            kinds[what] = kinds.get(what, 0) + row.amount
-    if sent > sum(kinds.values()):
-        kinds["other"] = sent - sum(kinds.values())
+        if row.metric.name is MetricName.UPLINK_BYTES and row.metric.label:
+            kinds[row.metric.label] += row.amount
+    if sent > kinds.total():
+        kinds["other"] = sent - kinds.total()
     return SavingsAccount(
         camera_bytes=exact + estimated,
         exact=estimated == 0,
@@ -117,31 +109,17 @@ def _savings_account(rows: list[MeteredAmount], seconds: float) -> SavingsAccoun
     )
 
 
+def _sum(rows: Iterable[MeterTotal]) -> int:
+    return sum(row.amount for row in rows)
+
+
 def _kbit_s(count: int, seconds: float) -> float | None:
     return count * 8 / 1000 / seconds if seconds > 0 else None
 
 
-GB, MILLION, HOUR_S = 1e9, 1e6, 3600.0
-
-
-class JudgedWork(Protocol):
-    """What asking took. judge_s: seconds of the judge; two questions judged at once count both."""
-
-    @property
-    def verdicts(self) -> int: ...
-    @property
-    def judge_s(self) -> float: ...
-    @property
-    def tokens_in(self) -> int: ...
-    @property
-    def tokens_out(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Money, by what it is for. idle: of a rented GPU that nobody used."""
+    """Money in the owner's currency, by what it is for. idle: of a rented GPU, for the hours in which it was unused."""
 
     uplink: float = 0.0
     gpu: float = 0.0
@@ -166,18 +144,18 @@ def has_prices(prices: PricesConfig) -> bool:
     return any((prices.uplink_gb, prices.gpu_hour, prices.tokens_in_million, prices.tokens_out_million))
 
 
-def price_work(taken: JudgedWork, prices: PricesConfig) -> Bill:
-    """Of what was used."""
+def price_work(work: DailyJudgeWork, prices: PricesConfig) -> Bill:
+    """What the work cost by use: uplink, judge time and tokens."""
     return Bill(
-        uplink=taken.bytes / GB * prices.uplink_gb,
-        gpu=taken.judge_s / HOUR_S * prices.gpu_hour,
-        tokens=taken.tokens_in / MILLION * prices.tokens_in_million
-        + taken.tokens_out / MILLION * prices.tokens_out_million,
+        uplink=work.bytes / GB * prices.uplink_gb,
+        gpu=work.judge_s / HOUR_S * prices.gpu_hour,
+        tokens=work.tokens_in / MILLION * prices.tokens_in_million
+        + work.tokens_out / MILLION * prices.tokens_out_million,
     )
 
 
-def price_idle(used: Iterable[JudgedWork], prices: PricesConfig) -> Bill:
-    """Of one day: what was rented and not used. Judging two questions at once cannot make it negative."""
+def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
+    """What was rented for one day and not used. Judging two escalations at once cannot make it negative."""
     rented_s = prices.gpu_rented_hours_day * HOUR_S
-    unused_s = max(0.0, rented_s - sum(each.judge_s for each in used))
+    unused_s = max(0.0, rented_s - sum(each.judge_s for each in works))
     return Bill(idle=unused_s / HOUR_S * prices.gpu_hour)

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from appliance import wire
+from appliance.broker import LinkState
 from appliance.clock import Clock, local_day
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import LinkStatus, SystemHealth
+from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
@@ -46,16 +47,6 @@ from appliance.types import (
 from tests import media
 
 RUN = "run-1"
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    up: bool = True
-    since: float = 0.0
-    error: str = ""
-    breaker: str = "closed"
-    breaker_why: str = ""
-    trips: int = 0
 
 
 def config_of(**dashboard: object) -> SiteConfig:
@@ -89,7 +80,7 @@ class Site:
     root: Path
     clock: Clock
     config: SiteConfig = field(default_factory=config_of)
-    link: LinkStatus = field(default_factory=Link)
+    link: LinkState = field(default_factory=lambda: LinkState(up=True, since=0.0))
     health: SystemHealth = field(default_factory=lambda: SystemHealth(ingest_running=True, ingest_starts=1))
 
     def __post_init__(self) -> None:
@@ -215,11 +206,15 @@ class Site:
         )  # fmt: skip
         assert self.alerts.apply_verdict(verdict, self.clock.now() + 1.4)
 
+    def probes(self) -> CoreProbes:
+        """The link and the ingest process as `link` and `health` say."""
+        return CoreProbes(link=lambda: self.link, health=lambda: self.health)
+
     def serve(self) -> DashboardServer:
         """A server on a free port of the loopback, not running yet."""
         app = create_app(
             db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
-            link=lambda: self.link, health=lambda: self.health,
+            probes=self.probes(),
         )  # fmt: skip
         return DashboardServer(app, "127.0.0.1", 0)
 

@@ -103,7 +103,7 @@ def _waiting_words(desk: DashboardDeps, row: AlertRow, asked: EscalationRow | No
     if asked is None:
         return "Not asked: this alert was settled on the edge."
     words = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_TEXTS[asked.state]}"]
-    link = desk.link() if desk.link is not None else None
+    link = desk.probes.link() if desk.probes.link is not None else None
     if link is not None and not link.up:
         words.append("The cloud cannot be reached now.")
     elif link is not None and link.breaker != "closed":

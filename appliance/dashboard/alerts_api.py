@@ -84,7 +84,7 @@ def failing_targets(desk: DashboardDeps) -> list[str]:
     return [
         f"notify: {state.name} cannot be told for {(now - state.failing_since) / 60:.0f} min, {state.waiting} waiting: "
         f"{state.error}"
-        for state in desk.targets()
+        for state in desk.probes.targets()
         if state.failing_since is not None and now - state.failing_since >= FAILING_S
     ]
 

@@ -29,14 +29,7 @@ from appliance.dashboard import (
 )
 from appliance.dashboard import healthz as health_room
 from appliance.dashboard.auth import LoginThrottle, SessionCookies
-from appliance.dashboard.deps import (
-    AlertCountCache,
-    DashboardDeps,
-    HealthProbe,
-    LinkProbe,
-    RebaselineOrder,
-    TargetsProbe,
-)
+from appliance.dashboard.deps import NO_PROBES, AlertCountCache, CoreProbes, DashboardDeps
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.guard import AllowedHosts, RequestGuard
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
@@ -62,15 +55,12 @@ def create_app(
     root: Path,
     config: SiteConfig,
     clock: Clock,
-    link: LinkProbe | None = None,
-    health: HealthProbe | None = None,
     cut: CutSnapshot = cut_snapshot,
-    rebaseline: RebaselineOrder | None = None,
-    targets: TargetsProbe = lambda: (),
+    probes: CoreProbes = NO_PROBES,
 ) -> FastAPI:
-    """The dashboard of one site. `root` is the storage folder; `link` None: edge only; `meter` is the core's own."""
+    """The dashboard of one site. `root` is the storage folder; `meter` is the core's own."""
     token = config.dashboard.token
-    desk = _desk(db, meter, root, config, clock, (link, health, rebaseline, targets), cut)
+    desk = _desk(db, meter, root, config, clock, probes, cut)
     hub = StreamHub(db.rev, event_stream.changes_of(desk.alerts, desk.cameras, desk.health_events), clock)
     sessions = SessionCookies(token.get_secret_value(), clock) if token is not None else None
     throttle = LoginThrottle(clock)
@@ -103,7 +93,7 @@ def _desk(
     root: Path,
     config: SiteConfig,
     clock: Clock,
-    probes: tuple[LinkProbe | None, HealthProbe | None, RebaselineOrder | None, TargetsProbe],
+    probes: CoreProbes,
     cut: CutSnapshot,
 ) -> DashboardDeps:
     alerts_room, segments, boxes = AlertStore(db), SegmentStore(db), BoxStore(db)
@@ -123,10 +113,7 @@ def _desk(
         templates=Templates(config.site.name, guarded=config.dashboard.token is not None),
         exporter=ScenarioExporter(root, config, clock),
         storage=StorageReportCache(db, root, config),
-        link=probes[0],
-        health=probes[1],
-        rebaseline=probes[2],
-        targets=probes[3],
+        probes=probes,
         notices=NoticeStore(db),
     )
 

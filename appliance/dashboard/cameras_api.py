@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from appliance.dashboard.schemas import API, ApiModel, FrameItem
 from appliance.dashboard.snapshots import newest_readable
 from appliance.errors import EvidenceError
 from appliance.store.cameras import CameraRow
+from appliance.store.meter import Metric, MetricName
 from appliance.types import DROP_REASONS, CameraStateName, DecodeState, DropReason, Gap, SegmentRow
 
 
@@ -102,8 +104,8 @@ def camera_of(desk: DashboardDeps, name: str) -> CameraRow:
 def full_camera(desk: DashboardDeps, row: CameraRow) -> CameraFull:
     """The camera with its gaps, its rates and today's sums."""
     segment = newest_readable(desk.segments, row.name)
-    today = {each.kind: each.amount for each in desk.meter.totals("today") if each.camera == row.name}
-    estimated = today.get("camera_bytes_estimated", 0)
+    today = Counter({each.metric: each.amount for each in desk.meter.totals("today") if each.camera == row.name})
+    estimated = today[Metric(MetricName.CAMERA_BYTES, "estimated")]
     configured = desk.config.cameras.get(row.name)
     decoding = desk.meter.decoding().get(row.name) if row.state == "live" else None
     return CameraFull(
@@ -113,17 +115,17 @@ def full_camera(desk: DashboardDeps, row: CameraRow) -> CameraFull:
         codec=segment.codec if segment else "",
         fps=_fps(segment),
         looks_fps=_looks_fps(desk, row),
-        received_today=today.get("camera_bytes", 0) + estimated,
+        received_today=today[Metric(MetricName.CAMERA_BYTES)] + estimated,
         received_exact=not estimated,
-        examined_today=today.get("examined", 0),
-        unexamined_today=today.get("unexamined", 0),
-        unexamined_why_today={why: n for why in DROP_REASONS if (n := today.get(f"unexamined_{why}", 0))},
-        reconnects_today=today.get("reconnects", 0),
+        examined_today=today[Metric(MetricName.EXAMINED)],
+        unexamined_today=today[Metric(MetricName.UNEXAMINED)],
+        unexamined_why_today={why: n for why in DROP_REASONS if (n := today[Metric(MetricName.UNEXAMINED, why)])},
+        reconnects_today=today[Metric(MetricName.RECONNECTS)],
         decoding=decoding.state if decoding else None,
         decoding_reason=decoding.reason if decoding else "",
         behind_s=round(decoding.behind_s, 1) if decoding else 0.0,
-        decoded_today=today.get("decoded", 0),
-        skipped_today=today.get("skipped", 0),
+        decoded_today=today[Metric(MetricName.DECODED)],
+        skipped_today=today[Metric(MetricName.SKIPPED)],
         gaps=gap_items(desk.cameras.gaps(row.name)),
     )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from fastapi import Depends, Request
 
+from appliance.broker import LinkState
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.dashboard.templating import Templates
 from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.notify.delivery import TargetStatus
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -26,38 +28,13 @@ from appliance.store.storage_report import StorageReportCache
 from appliance.types import HealthKind
 
 
-class LinkStatus(Protocol):
-    """The uplink now (`appliance.broker.LinkState` is one). `error`: why it is down, one sentence without secrets."""
-
-    @property
-    def up(self) -> bool: ...
-
-    @property
-    def since(self) -> float:
-        """When `up` last changed, UTC seconds."""
-        ...
-
-    @property
-    def error(self) -> str: ...
-
-    @property
-    def breaker(self) -> str:
-        """closed: the cloud answers; open: it does not, and questions wait; half_open: one of them is tried."""
-        ...
-
-    @property
-    def breaker_why(self) -> str: ...
-
-    @property
-    def trips(self) -> int:
-        """How often the breaker opened since the start."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class SystemHealth:
-    """The ingest process now. `detector_ms`: time of one look, smoothed; `queue`: frames waiting for one;
-    `load`: share of the time it is at work; `age_p95_ms`: of frames when the trackers hear of them, of late."""
+    """The ingest process now, and warnings of the core: a sentence each.
+
+    detector_ms: time of one inference, smoothed; queue: frames that wait for one; load: share of the time that the
+    detector works, 0..1; age_p95_ms: of the frames that reached the trackers in the last seconds.
+    """
 
     ingest_running: bool
     ingest_starts: int = 0
@@ -69,53 +46,21 @@ class SystemHealth:
     warnings: tuple[str, ...] = ()
 
 
-class TargetHealth(Protocol):
-    """How a target of `notify` does (`appliance.notify.delivery.TargetState` is one). Counts are since the start.
+@dataclass(frozen=True, slots=True)
+class CoreProbes:
+    """What the dashboard asks of the core that it runs in, besides the store. None: there is no such part.
 
-    failing_since: UTC seconds of the first failure since a message arrived; None: it is well. error: why it fails.
+    link: the uplink now. health: the ingest process now. targets: the notification targets now. rebaseline: called with
+    a camera and a kind of fault when a person says that what the camera shows is right as it is.
     """
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def failing_since(self) -> float | None: ...
-
-    @property
-    def error(self) -> str: ...
-
-    @property
-    def waiting(self) -> int: ...
-
-    @property
-    def told(self) -> int: ...
-
-    @property
-    def updated(self) -> int: ...
-
-    @property
-    def withdrawn(self) -> int: ...
-
-    @property
-    def quiet(self) -> int: ...
-
-    @property
-    def forbidden(self) -> int: ...
-
-    @property
-    def given_up(self) -> int: ...
-
-    @property
-    def failures(self) -> int: ...
+    link: Callable[[], LinkState] | None = None
+    health: Callable[[], SystemHealth] | None = None
+    targets: Callable[[], Sequence[TargetStatus]] = tuple
+    rebaseline: Callable[[str, HealthKind], object] | None = None
 
 
-LinkProbe = Callable[[], LinkStatus]
-HealthProbe = Callable[[], SystemHealth]
-TargetsProbe = Callable[[], Sequence[TargetHealth]]
-RebaselineOrder = Callable[[str, HealthKind], object]
-"""(camera, kind): a person says that what the camera shows is right as it is."""
-
-
+NO_PROBES = CoreProbes()
 COUNT_REST = 20.0
 COUNT_AGE_S_MAX = 5.0
 
@@ -165,10 +110,7 @@ class DashboardDeps:
     exporter: ScenarioExporter
     storage: StorageReportCache
     notices: NoticeStore
-    targets: TargetsProbe
-    link: LinkProbe | None
-    health: HealthProbe | None
-    rebaseline: RebaselineOrder | None = None
+    probes: CoreProbes
 
 
 def deps_of(request: Request) -> DashboardDeps:

@@ -131,6 +131,6 @@ def see_health_event(desk: Deps, event: str, said: SeenChange) -> HealthItem:
     row = desk.health_events.mark_seen(event, desk.clock.now())
     if row is None:
         raise Problem(404, "There is no such health event; only the newest are kept.")
-    if row.t_end is None and row.kind in LEARNABLE and desk.rebaseline is not None:
-        desk.rebaseline(row.camera, row.kind)
+    if row.t_end is None and row.kind in LEARNABLE and desk.probes.rebaseline is not None:
+        desk.probes.rebaseline(row.camera, row.kind)
     return HealthItem.of(row)

@@ -23,8 +23,8 @@ class HealthReport(BaseModel):
 def reasons(desk: DashboardDeps) -> list[str]:
     """What is not as it should be, most important first."""
     found: list[str] = []
-    if desk.health is not None:
-        state = desk.health()
+    if desk.probes.health is not None:
+        state = desk.probes.health()
         if not state.ingest_running:
             found.append("the ingest process is not running; it is being started again")
         found += state.warnings
@@ -34,8 +34,8 @@ def reasons(desk: DashboardDeps) -> list[str]:
     for event in desk.health_events.open():
         if event.kind != "stalled":  # said by the camera's state
             found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
-    if desk.link is not None:
-        link = desk.link()
+    if desk.probes.link is not None:
+        link = desk.probes.link()
         if not link.up:
             why = f": {link.error}" if link.error else ""
             found.append(f"the cloud link is down{why}; what was flagged waits, unverified")

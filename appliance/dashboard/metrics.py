@@ -1,249 +1,249 @@
-"""`/metrics`: the numbers of this box in the Prometheus text format (version 0.0.4)."""
+"""`/metrics`: the numbers of this appliance in the Prometheus text format (version 0.0.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import get_args
 
 from fastapi import APIRouter, Request
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import generate_latest
 from starlette.responses import PlainTextResponse
 
-from appliance import savings
-from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.dashboard.deps import AlertCountCache, CoreProbes, Deps
+from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.snapshots import SnapshotCache
+from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.meter import MeterTotal
+from appliance.store.escalations import EscalationStore
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
+from appliance.store.storage_report import StorageReportCache
 from appliance.store.verdict_stats import verdict_groups
 from appliance.types import AGE_EDGES_MS, HEALTH_KINDS, CameraStateName, DecodeState
 
+Samples = Iterable[tuple[tuple[str, ...], float]]
+"""Label values and the value of each sample."""
+
 router = APIRouter(tags=["health"])
 
-Labels = Mapping[str, str]
-Sample = tuple[Labels, float]
-_RECEIVED = {savings.CAMERA_EXACT: "exact", savings.CAMERA_ESTIMATED: "estimated"}
-_COUNTERS = {
-    "packets": ("vedette_camera_packets_total", "Video packets received."),
-    "decoded": ("vedette_frames_decoded_total", "Frames decoded."),
-    "skipped": ("vedette_packets_skipped_total", "Video packets that were not decoded: nothing spoke for it."),
-    "examined": ("vedette_frames_examined_total", "Frames that the detector looked at."),
-    "unexamined": ("vedette_frames_unexamined_total", "Frames due for a look that did not get one."),
-    "retried": ("vedette_looks_retried_total", "Looks asked for again because the detector failed."),
-    "unrecorded": ("vedette_packets_unrecorded_total", "Video packets that could not be kept: the disk was full."),
-    "reconnects": ("vedette_camera_reconnects_total", "Times that a camera was connected to again."),
-    "outbox_dropped": ("vedette_outbox_dropped_total", "Questions given up because the outbox was full."),
-    savings.UPLINK: ("vedette_uplink_bytes_total", "Bytes sent up; without a camera: for no camera in particular."),
+# Help text and label names. A name that ends in `_total` is a counter since this core started, any other a gauge.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "vedette_camera_state": ("1 for the state that the camera is in.", "camera", "state"),
+    "vedette_camera_decoding": ("1 for what of its pictures is decoded.", "camera", "decoding"),
+    "vedette_camera_behind_seconds": ("How late its packets are read from the socket.", "camera"),
+    "vedette_camera_packets_total": ("Video packets received.", "camera"),
+    "vedette_camera_bytes_total": ("Bytes received from the camera.", "camera", "counted"),
+    "vedette_camera_reconnects_total": ("Times that a camera was connected to again.", "camera"),
+    "vedette_frames_decoded_total": ("Frames decoded.", "camera"),
+    "vedette_packets_skipped_total": ("Video packets that were not decoded: nothing spoke for it.", "camera"),
+    "vedette_packets_unrecorded_total": ("Video packets that could not be kept: the disk was full.", "camera"),
+    "vedette_frames_examined_total": ("Frames that the detector looked at.", "camera"),
+    "vedette_frames_unexamined_total": ("Frames due for a look that did not get one.", "camera"),
+    "vedette_frames_unexamined_by_reason_total": ("Frames that did not get their look, and why.", "camera", "reason"),
+    "vedette_looks_retried_total": ("Looks asked for again because the detector failed.", "camera"),
+    "vedette_second_looks_total": (
+        "Second looks of the box: confirmed, unsure, failed, retried, missed (no time), late (the cloud was faster).",
+        "camera",
+        "outcome",
+    ),
+    "vedette_health_open": ("1 while it is so; without a camera: of the box.", "camera", "kind"),
+    "vedette_health_events_total": ("Times that something was not as it should be.", "camera", "kind"),
+    "vedette_alerts": ("Alerts in the store.",),
+    "vedette_alerts_to_review": ("Alerts that nobody looked at.",),
+    "vedette_verdicts": ("Alerts in the store by the verdict that counts.", "decision"),
+    "vedette_opinions": (
+        "Verdicts by the versions of box and judge: rejected ones disagree.",
+        *("box_version", "detector", "engine", "model", "prompt", "decision"),
+    ),
+    "vedette_outbox": ("Questions to the cloud that are not settled, by state.", "state"),
+    "vedette_outbox_dropped_total": ("Questions given up because the outbox was full.", "camera"),
+    "vedette_uplink_bytes_total": ("Bytes sent up; without a camera: for no camera in particular.", "camera"),
+    "vedette_uplink_bytes_by_purpose_total": ("Bytes sent up whose purpose is known.", "camera", "what"),
+    "vedette_notices_total": ("Alerts by what became of telling a target.", "target", "outcome"),
+    "vedette_notify_failures_total": ("Tries that did not arrive.", "target"),
+    "vedette_notify_waiting": ("Messages that are held or to be sent.", "target"),
+    "vedette_notify_failing": ("1 since a target's last message did not arrive.", "target"),
+    "vedette_storage_bytes": ("Bytes stored by camera and class.", "camera", "class"),
+    "vedette_storage_disk_free_bytes": ("Bytes that are free on the disk of storage.dir.",),
+    "vedette_storage_days_left": (
+        "Days until a limit deletes recording before its time; absent: not known, or never.",
+    ),
+    "vedette_storage_deleted_files_total": ("Files deleted, by class and reason.", "class", "reason"),
+    "vedette_storage_deleted_bytes_total": ("Bytes deleted, by class and reason.", "class", "reason"),
+    "vedette_link_up": ("1 while the uplink is connected.",),
+    "vedette_breaker_state": ("1 for the state: open while the cloud does not answer.", "state"),
+    "vedette_breaker_trips_total": ("Times that the cloud stopped answering.",),
+    "vedette_ingest_up": ("1 while the ingest process runs.",),
+    "vedette_ingest_starts_total": ("Starts of the ingest process.",),
+    "vedette_ingest_rss_bytes": ("Memory of the ingest process.",),
+    "vedette_detector_ms": ("Milliseconds that one look takes.",),
+    "vedette_detector_queue": ("Frames that wait for a look.",),
+    "vedette_detector_load": ("Share of the time the detector is at work.",),
+    "vedette_frame_age_recent_seconds": (
+        "Age of frames when the tracker hears of them, over the last seconds.",
+        "quantile",
+    ),
+    "vedette_dashboard_streams": ("Event streams open.",),
+    "vedette_pictures_cut_total": ("Live pictures cut for the dashboard.",),
 }
+_UNLABELLED = {
+    MetricName.PACKETS: "vedette_camera_packets_total",
+    MetricName.DECODED: "vedette_frames_decoded_total",
+    MetricName.SKIPPED: "vedette_packets_skipped_total",
+    MetricName.EXAMINED: "vedette_frames_examined_total",
+    MetricName.UNEXAMINED: "vedette_frames_unexamined_total",
+    MetricName.RETRIED: "vedette_looks_retried_total",
+    MetricName.UNRECORDED: "vedette_packets_unrecorded_total",
+    MetricName.RECONNECTS: "vedette_camera_reconnects_total",
+    MetricName.OUTBOX_DROPPED: "vedette_outbox_dropped_total",
+    MetricName.UPLINK_BYTES: "vedette_uplink_bytes_total",
+}
+_LABELLED = {
+    MetricName.UNEXAMINED: "vedette_frames_unexamined_by_reason_total",
+    MetricName.RECHECK: "vedette_second_looks_total",
+    MetricName.HEALTH: "vedette_health_events_total",
+    MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
+}
+_NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
 
 
-class Exposition:
-    """Collects metric families and writes them as text."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplianceCollector:
+    """A prometheus_client collector over the store, the meter and the probes into the core."""
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
+    db: Database
+    meter: Meter
+    cameras: CameraStore
+    health_events: HealthEventStore
+    alert_counts: AlertCountCache
+    storage: StorageReportCache
+    probes: CoreProbes
+    snapshots: SnapshotCache
+    hub: StreamHub
 
-    def add(self, name: str, kind: Literal["gauge", "counter"], text: str, samples: Iterable[Sample]) -> None:
-        """One family. A family without samples is left out."""
-        lines = [f"{name}{_labels(labels)} {value:.10g}" for labels, value in samples]
-        if lines:
-            self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *lines]
+    def collect(self) -> Iterator[Family]:
+        """The families that have samples. Raises StoreError."""
+        totals = self.meter.totals("start")
+        sources = (self._cameras(), _metered(totals), self._alerts(), self._targets(), self._storage(), self._process())
+        for name, samples in (each for source in sources for each in source):
+            text, *labels = FAMILIES[name]
+            of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            family = of_kind(name, text, labels=labels)
+            for values, value in samples:
+                family.add_metric(values, value)
+            if family.samples:
+                yield family
+        ages = _frame_ages(totals)
+        if ages.samples:
+            yield ages
 
-    def histogram(self, name: str, text: str, found: Iterable[tuple[Labels, Mapping[str, float], float]]) -> None:
-        """One family of histograms: labels, how many lie up to each edge (rising, the last is +Inf), and the sum."""
-        lines = []
-        for labels, below, total in found:
-            lines += [f"{name}_bucket{_labels({**labels, 'le': edge})} {count:.10g}" for edge, count in below.items()]
-            lines += [
-                f"{name}_sum{_labels(labels)} {total:.10g}",
-                f"{name}_count{_labels(labels)} {below['+Inf']:.10g}",
-            ]
-        if lines:
-            self._lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram", *lines]
+    def _cameras(self) -> Iterator[tuple[str, Samples]]:
+        rows, decoding = self.cameras.all(), sorted(self.meter.decoding().items())
+        states = get_args(CameraStateName)
+        yield "vedette_camera_state", [((row.name, each), row.state == each) for row in rows for each in states]
+        kinds = get_args(DecodeState)
+        yield "vedette_camera_decoding", [((name, each), now.state == each) for name, now in decoding for each in kinds]
+        yield "vedette_camera_behind_seconds", [((name,), now.behind_s) for name, now in decoding]
+        faults = {(row.camera, row.kind) for row in self.health_events.open()}
+        places = [*(row.name for row in rows), ""]
+        yield (
+            "vedette_health_open",
+            [((name, kind), (name, kind) in faults) for name in places for kind in HEALTH_KINDS],
+        )
 
-    def text(self) -> str:
-        return "\n".join(self._lines) + "\n"
+    def _alerts(self) -> Iterator[tuple[str, Samples]]:
+        counts = self.alert_counts.read()
+        yield "vedette_alerts", [((), counts.total)]
+        yield "vedette_alerts_to_review", [((), counts.to_review)]
+        verdicts = {"confirmed": counts.confirmed, "rejected": counts.rejected, "unsure": counts.unsure}
+        yield "vedette_verdicts", [((decision,), count) for decision, count in verdicts.items()]
+        yield (
+            "vedette_opinions",
+            [
+                ((each.box_version, each.detector, each.engine, each.model, each.prompt, each.decision), each.count)
+                for each in verdict_groups(self.db)
+            ],
+        )
+        unsettled = EscalationStore(self.db).count_unsettled()
+        yield "vedette_outbox", [((state,), count) for state, count in unsettled.items()]
+
+    def _targets(self) -> Iterator[tuple[str, Samples]]:
+        found = self.probes.targets()
+        yield (
+            "vedette_notices_total",
+            [((each.name, outcome), getattr(each, outcome)) for each in found for outcome in _NOTICE_OUTCOMES],
+        )
+        yield "vedette_notify_failures_total", [((each.name,), each.failures) for each in found]
+        yield "vedette_notify_waiting", [((each.name,), each.waiting) for each in found]
+        yield "vedette_notify_failing", [((each.name,), each.failing_since is not None) for each in found]
+
+    def _storage(self) -> Iterator[tuple[str, Samples]]:
+        found = self.storage.read()
+        taken = [((each.camera, what), amount) for each in found.cameras for what, amount in each.taken.items()]
+        yield "vedette_storage_bytes", taken
+        yield "vedette_storage_disk_free_bytes", [((), found.disk_free)]
+        days_left = found.forecast.days_left
+        yield "vedette_storage_days_left", [] if days_left is None else [((), days_left)]
+        yield "vedette_storage_deleted_files_total", sorted(found.deleted_files.items())
+        yield "vedette_storage_deleted_bytes_total", sorted(found.deleted_bytes.items())
+
+    def _process(self) -> Iterator[tuple[str, Samples]]:
+        if self.probes.link is not None:
+            link = self.probes.link()
+            yield "vedette_link_up", [((), link.up)]
+            states = ("closed", "open", "half_open")
+            yield "vedette_breaker_state", [((state,), link.breaker == state) for state in states]
+            yield "vedette_breaker_trips_total", [((), link.trips)]
+        if self.probes.health is not None:
+            now = self.probes.health()
+            yield "vedette_ingest_up", [((), now.ingest_running)]
+            yield "vedette_ingest_starts_total", [((), now.ingest_starts)]
+            yield "vedette_ingest_rss_bytes", [((), now.rss_bytes)]
+            yield "vedette_detector_ms", [((), now.detector_ms)]
+            yield "vedette_detector_queue", [((), now.queue)]
+            yield "vedette_detector_load", [((), now.load)]
+            yield "vedette_frame_age_recent_seconds", [(("0.95",), now.age_p95_ms / 1000)]
+        yield "vedette_dashboard_streams", [((), self.hub.viewers)]
+        yield "vedette_pictures_cut_total", [((), self.snapshots.cuts)]
 
 
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
+def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:
+    for metric, name in _UNLABELLED.items():
+        yield name, [((each.camera,), each.amount) for each in totals if each.metric == Metric(metric)]
+    for metric, name in _LABELLED.items():
+        labelled = [each for each in totals if each.metric.name is metric and each.metric.label]
+        yield name, [((each.camera, each.metric.label), each.amount) for each in labelled]
+    received = [each for each in totals if each.metric.name is MetricName.CAMERA_BYTES]
+    yield (
+        "vedette_camera_bytes_total",
+        [((each.camera, each.metric.label or "exact"), each.amount) for each in received],
+    )
 
 
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _frame_ages(totals: Iterable[MeterTotal]) -> Family:
+    """A histogram per camera, see `types.AGE_EDGES_MS`."""
+    text = "Age of a frame when the tracker hears of it."
+    family = HistogramMetricFamily("vedette_frame_age_seconds", text, labels=["camera"])
+    found: dict[str, dict[str, int]] = {}
+    for each in totals:
+        if each.metric.name is MetricName.FRAME_AGE_MS:
+            found.setdefault(each.camera, {})[each.metric.label] = each.amount
+    edges = [*(f"{edge / 1000:g}" for edge in AGE_EDGES_MS), "+Inf"]
+    for camera, counts in found.items():
+        up_to = accumulate(float(counts.get(key, 0)) for key in (*map(str, AGE_EDGES_MS), "more"))
+        family.add_metric([camera], list(zip(edges, up_to, strict=True)), counts.get("sum", 0) / 1000)
+    return family
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(desk: Deps, request: Request) -> PlainTextResponse:
     """Counters count since this core started (`_total`), gauges tell the moment."""
-    out = Exposition()
-    _cameras(out, desk)
-    _meters(out, desk)
-    _alerts(out, desk)
-    _targets(out, desk)
-    _storage(out, desk)
-    _process(out, desk, request.app.state.hub.viewers)
-    return PlainTextResponse(out.text(), media_type="text/plain; version=0.0.4")
-
-
-def _cameras(out: Exposition, desk: DashboardDeps) -> None:
-    rows, states = desk.cameras.all(), get_args(CameraStateName)
-    samples = [({"camera": row.name, "state": state}, float(row.state == state)) for row in rows for state in states]
-    out.add("vedette_camera_state", "gauge", "1 for the state that the camera is in.", samples)
-    now, kinds = desk.meter.decoding(), get_args(DecodeState)
-    decoding = [
-        ({"camera": name, "decoding": kind}, float(now[name].state == kind)) for name in sorted(now) for kind in kinds
-    ]
-    out.add("vedette_camera_decoding", "gauge", "1 for what of its pictures is decoded.", decoding)
-    behind = [({"camera": name}, now[name].behind_s) for name in sorted(now)]
-    out.add("vedette_camera_behind_seconds", "gauge", "How late its packets are read from the socket.", behind)
-    ill = {(row.camera, row.kind) for row in desk.health_events.open()}
-    places = [*(row.name for row in rows), ""]
-    lasting = [({"camera": name, "kind": kind}, float((name, kind) in ill)) for name in places for kind in HEALTH_KINDS]
-    out.add("vedette_health_open", "gauge", "1 while it is so; without a camera: of the box.", lasting)
-
-
-def _meters(out: Exposition, desk: DashboardDeps) -> None:
-    totals = desk.meter.totals("start")
-    for kind, (name, text) in _COUNTERS.items():
-        samples = [({"camera": each.camera}, float(each.amount)) for each in totals if each.kind == kind]
-        out.add(name, "counter", text, samples)
-    ill = [
-        ({"camera": each.camera, "kind": each.kind.removeprefix("health_")}, float(each.amount))
-        for each in totals
-        if each.kind.startswith("health_")
-    ]
-    out.add("vedette_health_events_total", "counter", "Times that something was not as it should be.", ill)
-    why = [
-        ({"camera": each.camera, "reason": each.kind.removeprefix("unexamined_")}, float(each.amount))
-        for each in totals
-        if each.kind.startswith("unexamined_")
-    ]
-    out.add("vedette_frames_unexamined_by_reason_total", "counter", "Frames that did not get their look, and why.", why)
-    looks = [
-        ({"camera": each.camera, "outcome": each.kind.removeprefix("second_look_")}, float(each.amount))
-        for each in totals
-        if each.kind.startswith("second_look_")
-    ]
-    text = "Second looks of the box: confirmed, unsure, failed, retried, missed (no time), late (the cloud was faster)."
-    out.add("vedette_second_looks_total", "counter", text, looks)
-    out.histogram("vedette_frame_age_seconds", "Age of a frame when the tracker hears of it.", _ages(totals))
-    received = [
-        ({"camera": each.camera, "counted": counted}, float(each.amount))
-        for each in totals
-        if (counted := _RECEIVED.get(each.kind))
-    ]
-    out.add("vedette_camera_bytes_total", "counter", "Bytes received from the camera.", received)
-    kinds = [
-        ({"camera": each.camera, "what": each.kind.removeprefix(f"{savings.UPLINK}_")}, float(each.amount))
-        for each in totals
-        if each.kind.startswith(f"{savings.UPLINK}_")
-    ]
-    out.add("vedette_uplink_bytes_by_purpose_total", "counter", "Bytes sent up whose purpose is known.", kinds)
-
-
-def _ages(totals: Iterable[MeterTotal]) -> Iterator[tuple[Labels, Mapping[str, float], float]]:
-    """Frame ages of each camera, see `types.AGE_EDGES_MS`."""
-    found: dict[str, dict[str, int]] = {}
-    for each in totals:
-        if each.kind.startswith("age_ms_"):
-            found.setdefault(each.camera, {})[each.kind.removeprefix("age_ms_")] = each.amount
-    for camera, counts in found.items():
-        edges = [(f"{edge / 1000:g}", counts.get(str(edge), 0)) for edge in AGE_EDGES_MS]
-        names, amounts = zip(*edges, ("+Inf", counts.get("more", 0)), strict=True)
-        below = dict(zip(names, map(float, accumulate(amounts)), strict=True))
-        yield {"camera": camera}, below, counts.get("sum", 0) / 1000
-
-
-def _alerts(out: Exposition, desk: DashboardDeps) -> None:
-    counts = desk.counts.read()
-    out.add("vedette_alerts", "gauge", "Alerts in the store.", [({}, float(counts.total))])
-    out.add("vedette_alerts_to_review", "gauge", "Alerts that nobody looked at.", [({}, float(counts.to_review))])
-    verdicts = {"confirmed": counts.confirmed, "rejected": counts.rejected, "unsure": counts.unsure}
-    samples = [({"decision": name}, float(amount)) for name, amount in verdicts.items()]
-    out.add("vedette_verdicts", "gauge", "Alerts in the store by the verdict that counts.", samples)
-    out.add(
-        "vedette_opinions",
-        "gauge",
-        "Verdicts by the versions of box and judge: rejected ones disagree.",
-        (
-            ({name: value for name, value in asdict(group).items() if name != "count"}, float(group.count))
-            for group in verdict_groups(desk.db)
-        ),
-    )
-    waiting = [({"state": state}, float(amount)) for state, amount in escalations_by_state(desk.db).items()]
-    out.add("vedette_outbox", "gauge", "Questions to the cloud that are not settled, by state.", waiting)
-
-
-def _targets(out: Exposition, desk: DashboardDeps) -> None:
-    found = desk.targets()
-    outcomes = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")
-    ended: list[Sample] = [
-        ({"target": each.name, "outcome": outcome}, float(getattr(each, outcome)))
-        for each in found
-        for outcome in outcomes
-    ]
-    out.add("vedette_notices_total", "counter", "Alerts by what became of telling a target.", ended)
-    failures: list[Sample] = [({"target": each.name}, float(each.failures)) for each in found]
-    out.add("vedette_notify_failures_total", "counter", "Tries that did not arrive.", failures)
-    waiting: list[Sample] = [({"target": each.name}, float(each.waiting)) for each in found]
-    out.add("vedette_notify_waiting", "gauge", "Messages that are held or to be sent.", waiting)
-    ill: list[Sample] = [({"target": each.name}, float(each.failing_since is not None)) for each in found]
-    out.add("vedette_notify_failing", "gauge", "1 since a target's last message did not arrive.", ill)
-
-
-def _storage(out: Exposition, desk: DashboardDeps) -> None:
-    found = desk.storage.read()
-    taken = [
-        ({"camera": each.camera, "class": what}, float(amount))
-        for each in found.cameras
-        for what, amount in each.taken.items()
-    ]
-    out.add("vedette_storage_bytes", "gauge", "Bytes stored by camera and class.", taken)
-    free: list[Sample] = [({}, float(found.disk_free))]
-    out.add("vedette_storage_disk_free_bytes", "gauge", "Bytes that are free on the disk of storage.dir.", free)
-    if (left := found.forecast.days_left) is not None:
-        text = "Days until a limit deletes recording before its time; absent: not known, or never."
-        out.add("vedette_storage_days_left", "gauge", text, [({}, left)])
-    for name, text, sums in (
-        ("vedette_storage_deleted_files_total", "Files deleted, by class and reason.", found.deleted_files),
-        ("vedette_storage_deleted_bytes_total", "Bytes deleted, by class and reason.", found.deleted_bytes),
-    ):
-        out.add(
-            name, "counter", text, [({"class": key[0], "reason": key[1]}, float(n)) for key, n in sorted(sums.items())]
-        )
-
-
-def _process(out: Exposition, desk: DashboardDeps, viewers: int) -> None:
-    if desk.link is not None:
-        link = desk.link()
-        out.add("vedette_link_up", "gauge", "1 while the uplink is connected.", [({}, float(link.up))])
-        states = [({"state": name}, float(link.breaker == name)) for name in ("closed", "open", "half_open")]
-        out.add("vedette_breaker_state", "gauge", "1 for the state: open while the cloud does not answer.", states)
-        out.add("vedette_breaker_trips_total", "counter", "Times that the cloud stopped answering.", [({}, link.trips)])
-    if desk.health is not None:
-        state = desk.health()
-        out.add("vedette_ingest_up", "gauge", "1 while the ingest process runs.", [({}, float(state.ingest_running))])
-        out.add("vedette_ingest_starts_total", "counter", "Starts of the ingest process.", [({}, state.ingest_starts)])
-        out.add("vedette_detector_ms", "gauge", "Milliseconds that one look takes.", [({}, state.detector_ms)])
-        out.add("vedette_detector_queue", "gauge", "Frames that wait for a look.", [({}, state.queue)])
-        out.add("vedette_detector_load", "gauge", "Share of the time the detector is at work.", [({}, state.load)])
-        text = "Age of frames when the tracker hears of them, over the last seconds."
-        recent: list[Sample] = [({"quantile": "0.95"}, state.age_p95_ms / 1000)]
-        out.add("vedette_frame_age_recent_seconds", "gauge", text, recent)
-        out.add("vedette_ingest_rss_bytes", "gauge", "Memory of the ingest process.", [({}, state.rss_bytes)])
-    out.add("vedette_dashboard_streams", "gauge", "Event streams open.", [({}, viewers)])
-    out.add(
-        "vedette_pictures_cut_total", "counter", "Live pictures cut for the dashboard.", [({}, desk.snapshots.cuts)]
-    )
-
-
-def escalations_by_state(db: Database) -> dict[str, int]:
-    """How many questions are in each unsettled state."""
-    with db.read() as connection:
-        rows = connection.execute(
-            """SELECT state, count(*) AS n FROM escalation
-               WHERE state IN ('waiting', 'deferred', 'ready', 'sent') GROUP BY state"""
-        )
-        return dict.fromkeys(("waiting", "deferred", "ready", "sent"), 0) | {row["state"]: row["n"] for row in rows}
+    collector = ApplianceCollector(
+        db=desk.db, meter=desk.meter, cameras=desk.cameras, health_events=desk.health_events, alert_counts=desk.counts,
+        storage=desk.storage, probes=desk.probes, snapshots=desk.snapshots, hub=request.app.state.hub,
+    )  # fmt: skip
+    return PlainTextResponse(generate_latest(collector), media_type="text/plain; version=0.0.4")

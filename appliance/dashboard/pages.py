@@ -217,12 +217,12 @@ def _ill(desk: DashboardDeps) -> dict[str, list[str]]:
 
 
 def _link_words(desk: DashboardDeps) -> str:
-    if desk.link is None:
+    if desk.probes.link is None:
         return "Edge only: no uplink is set."
     waiting = desk.counts.read().undelivered
-    if desk.link().up and desk.link().breaker != "closed":
-        return f"Cloud does not answer ({desk.link().breaker_why}), {waiting} waiting; nothing is lost."
-    if desk.link().up:
+    if desk.probes.link().up and desk.probes.link().breaker != "closed":
+        return f"Cloud does not answer ({desk.probes.link().breaker_why}), {waiting} waiting; nothing is lost."
+    if desk.probes.link().up:
         return f"Cloud link up{f', {waiting} waiting for an answer' if waiting else ''}."
     return f"Cloud link down, {waiting} waiting; nothing is lost."
 

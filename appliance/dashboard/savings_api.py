@@ -11,7 +11,7 @@ from appliance import savings
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import DashboardDeps, Deps
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.store.meter import MeterTotal, Since
+from appliance.store.meter import MeterTotal, Metric, MetricName, Since
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one question outweighs what came in, and a share would mislead
 SETTLED_AFTER_S = 3600.0
@@ -94,7 +94,8 @@ def report(desk: DashboardDeps, since: Since) -> SavingsReport:
 
 
 def _watched_s(config: SiteConfig, totals: Iterable[MeterTotal]) -> float:
-    due = (each for each in totals if each.kind in {"examined", "unexamined"} and each.camera in config.cameras)
+    of_due = (Metric(MetricName.EXAMINED), Metric(MetricName.UNEXAMINED))
+    due = (each for each in totals if each.metric in of_due and each.camera in config.cameras)
     return sum(each.amount / config.cameras[each.camera].detect.fps for each in due)
 
 

@@ -1,10 +1,11 @@
-"""Counters that survive restarts: bytes and frames, summed per day, core run, camera and kind."""
+"""Counters that survive restarts: bytes, frames and faults, summed per day, core run, camera and metric."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from appliance.clock import local_day
@@ -14,18 +15,72 @@ from appliance.types import DecodeState
 Since = Literal["start", "today", "all"]
 
 
+class MetricName(str, Enum):
+    """What is counted. Where a member names a label, the same name with an empty label is another sum or none.
+
+    The values stand in the database and are never changed.
+    """
+
+    PACKETS = "packets"
+    DECODED = "decoded"
+    SKIPPED = "skipped"
+    EXAMINED = "examined"
+    UNEXAMINED = "unexamined"  # label: a DropReason; "" for all reasons together
+    RETRIED = "retried"
+    UNRECORDED = "unrecorded"
+    RECONNECTS = "reconnects"
+    CAMERA_BYTES = "camera_bytes"  # label: "" as the kernel counted them, "estimated" from packet sizes
+    UPLINK_BYTES = "uplink_bytes"  # label: the purpose where it is known; "" for every byte
+    OUTBOX_DROPPED = "outbox_dropped"
+    OUTBOX_DROPPED_BYTES = "outbox_dropped_bytes"
+    HEALTH = "health"  # label: a HealthKind
+    RECHECK = "second_look"  # label: the outcome
+    FRAME_AGE_MS = "age_ms"  # label: the upper edge in ms, "more" beyond the last, "sum" of all ages in ms
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A counter's name and, where it has one, its label."""
+
+    name: MetricName
+    label: str = ""
+
+    @property
+    def kind(self) -> str:
+        """How it stands in the database."""
+        return f"{self.name.value}_{self.label}" if self.label else self.name.value
+
+    @classmethod
+    def parse(cls, kind: str) -> Metric | None:
+        """The metric that the database calls `kind`; None: one of another version of Vedette."""
+        for name in _LONGEST_FIRST:
+            if kind == name.value:
+                return cls(name)
+            if kind.startswith(f"{name.value}_"):
+                return cls(name, kind[len(name.value) + 1 :])
+        return None
+
+
+_LONGEST_FIRST = sorted(MetricName, key=lambda name: -len(name.value))
+
+
 @dataclass(frozen=True, slots=True)
 class MeterTotal:
-    """The sum of one kind for one camera ("" for what belongs to no camera)."""
+    """The sum of one metric for one camera ("" for what belongs to no camera)."""
 
     camera: str
-    kind: str
+    metric: Metric
     amount: int
+
+    @property
+    def kind(self) -> str:
+        """The metric as it stands in the database."""
+        return self.metric.kind
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStatus:
-    """What of a camera's pictures is decoded now, and why, where there is a reason; how late its packets are read."""
+    """Which of a camera's frames are decoded now, why, where there is a reason, and how late its packets are read."""
 
     state: DecodeState
     reason: str = ""
@@ -40,33 +95,36 @@ class Meter:
     """
 
     def __init__(self, db: Database, run: str) -> None:
+        """run: the id of this start of the core."""
         self._db = db
         self._run = run
         self._lock = threading.Lock()
-        self._pending: Counter[tuple[str, str]] = Counter()
+        self._pending: Counter[tuple[str, Metric]] = Counter()
         self._decoding: dict[str, DecodeStatus] = {}
 
     def note(self, camera: str, decoding: DecodeStatus) -> None:
+        """Remember what the camera decodes now."""
         with self._lock:
             self._decoding[camera] = decoding
 
     def decoding(self) -> dict[str, DecodeStatus]:
-        """By camera, as it was last told."""
+        """The last status of each camera."""
         with self._lock:
             return dict(self._decoding)
 
-    def add(self, camera: str, kind: str, amount: int) -> None:
+    def add(self, camera: str, metric: Metric | str, amount: int) -> None:
         """Count `amount` more."""
+        metric = _metric_of(metric)
         if amount:
             with self._lock:
-                self._pending[camera, kind] += amount
+                self._pending[camera, metric] += amount
 
     def flush(self, day: str) -> None:
         """Write what was added, to the account of `day` (`local_day`). Raises StoreError; nothing is lost then."""
         with self._db.exclusive(), self._lock:  # in this order: others add() inside a transaction of theirs
             if not self._pending:
                 return
-            rows = [(day, self._run, camera, kind, amount) for (camera, kind), amount in self._pending.items()]
+            rows = [(day, self._run, camera, metric.kind, amount) for (camera, metric), amount in self._pending.items()]
             with self._db.transaction(durable=False) as connection:
                 connection.executemany(
                     """INSERT INTO meter VALUES (?, ?, ?, ?, ?)
@@ -75,17 +133,18 @@ class Meter:
                 )
             self._pending.clear()
 
-    def total_of_day(self, kind: str, day: str) -> int:
-        """What of a kind was written to the account of `day`, by all cameras and runs. Raises StoreError."""
+    def total_of_day(self, metric: Metric | str, day: str) -> int:
+        """What of a metric was written to the account of `day`, by all cameras and runs. Raises StoreError."""
+        metric = _metric_of(metric)
         with self._db.read() as connection:
             row = connection.execute(
-                "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, kind)
+                "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, metric.kind)
             ).fetchone()
         amount: int = row["amount"]
         return amount
 
     def totals(self, since: Since) -> list[MeterTotal]:
-        """Sums since this core started, since midnight, or ever, by camera and kind, unflushed amounts included."""
+        """Sums since this core started, since midnight, or ever, by camera and metric, unflushed amounts included."""
         where = {"start": "WHERE run = ?", "today": "WHERE day = ?", "all": "WHERE ? = ''"}[since]
         values = ({"start": self._run, "today": local_day(self._db.clock.now()), "all": ""}[since],)
         with self._lock:
@@ -95,5 +154,16 @@ class Meter:
                     f"SELECT camera, kind, sum(amount) AS amount FROM meter {where} GROUP BY camera, kind", values
                 )
                 for row in rows:
-                    sums[row["camera"], row["kind"]] += row["amount"]
-        return [MeterTotal(camera, kind, amount) for (camera, kind), amount in sorted(sums.items())]
+                    if (metric := Metric.parse(row["kind"])) is not None:
+                        sums[row["camera"], metric] += row["amount"]
+        found = sorted(sums.items(), key=lambda item: (item[0][0], item[0][1].kind))
+        return [MeterTotal(camera, metric, amount) for (camera, metric), amount in found]
+
+
+def _metric_of(metric: Metric | str) -> Metric:
+    if isinstance(metric, Metric):
+        return metric
+    found = Metric.parse(metric)
+    if found is None:
+        raise ValueError(f"{metric} is no metric")
+    return found

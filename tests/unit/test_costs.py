@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from dashboard_site import Site, config_of
 from fastapi.testclient import TestClient
+from prometheus_text import samples
 
 from appliance.clock import ManualClock, local_day
 from appliance.config import PricesConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.templating import money
 from appliance.savings import Bill, has_prices, price_idle, price_work
-from appliance.store.verdict_stats import judge_work_since
+from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from appliance.wire import Verdict
 
 NOON = 1_700_000_000.0
@@ -23,32 +23,30 @@ DAY_S = 86400.0
 PRICES = PricesConfig(uplink_gb=2.0, gpu_hour=3.6, tokens_in_million=1.0, tokens_out_million=10.0)
 
 
-@dataclass(frozen=True)
-class Took:
-    verdicts: int = 1
-    judge_s: float = 0.0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    bytes: int = 0
+def work(judge_s: float = 0.0, *, tokens_in: int = 0, tokens_out: int = 0, size: int = 0) -> DailyJudgeWork:
+    return DailyJudgeWork(
+        day="2023-11-14", camera="gate", verdicts=1, judge_s=judge_s, tokens_in=tokens_in, tokens_out=tokens_out,
+        bytes=size,
+    )  # fmt: skip
 
 
 def test_a_bill_by_hand() -> None:
-    found = price_work(Took(judge_s=1000, tokens_in=500_000, tokens_out=20_000, bytes=250_000_000), PRICES)
+    found = price_work(work(1000, tokens_in=500_000, tokens_out=20_000, size=250_000_000), PRICES)
     assert (found.uplink, found.gpu, found.tokens) == pytest.approx((0.5, 1.0, 0.7))
     assert found.total == pytest.approx(2.2)
 
 
 def test_a_rented_gpu_costs_what_nobody_used_of_it() -> None:
     prices = PricesConfig(gpu_hour=3.6, gpu_rented_hours_day=1)
-    assert price_idle([Took(judge_s=1000), Took(judge_s=600)], prices) == Bill(idle=pytest.approx(2.0))
-    used = sum((price_work(Took(judge_s=1600), prices), price_idle([Took(judge_s=1600)], prices)), Bill())
+    assert price_idle([work(1000), work(600)], prices) == Bill(idle=pytest.approx(2.0))
+    used = sum((price_work(work(1600), prices), price_idle([work(1600)], prices)), Bill())
     assert used.total == pytest.approx(3.6), "the rent, whatever was judged"
-    assert price_idle([Took(judge_s=9000)], prices).idle == 0, "two at once do not make money"
+    assert price_idle([work(9000)], prices).idle == 0, "two at once do not make money"
 
 
 def test_without_prices_nothing_costs() -> None:
     assert not has_prices(PricesConfig())
-    assert price_work(Took(judge_s=1e6, bytes=10**12), PricesConfig()).total == 0
+    assert price_work(work(1e6, size=10**12), PricesConfig()).total == 0
 
 
 def test_money_has_the_digits_that_matter() -> None:
@@ -143,9 +141,8 @@ def test_the_metrics_tell_by_version_how_often_the_cloud_disagrees(site: Site) -
         connection.execute("UPDATE verdict SET decision = 'rejected' WHERE alert = 'a2'")
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
     with TestClient(app, base_url="http://127.0.0.1") as client:
-        lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith("vedette_opinions{")]
-    assert len(lines) == 2
-    [one] = [line for line in lines if 'decision="rejected"' in line]
-    assert one == (
+        found = {each for each in samples(client.get("/metrics").text) if each[0] == "vedette_opinions"}
+    assert len(found) == 2
+    assert {each for each in found if ("decision", "rejected") in each[1]} == samples(
         'vedette_opinions{box_version="0.5",detector="n@1",engine="openai",model="m",prompt="",decision="rejected"} 1'
     )

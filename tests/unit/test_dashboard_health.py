@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.event_stream import changes_of
 from appliance.store.health_events import HealthEventStore
 from appliance.types import HealthEvent
@@ -43,7 +44,7 @@ def orders() -> list[tuple[str, str]]:
 def client(site: Site, orders: list[tuple[str, str]]) -> TestClient:
     app = create_app(
         db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        rebaseline=lambda camera, kind: orders.append((camera, kind)),
+        probes=CoreProbes(rebaseline=lambda camera, kind: orders.append((camera, kind))),
     )  # fmt: skip
     return TestClient(app, base_url="http://127.0.0.1")
 

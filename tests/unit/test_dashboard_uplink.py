@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_site import Link, Site
+from dashboard_site import Site
 from fastapi.testclient import TestClient
 
+from appliance.broker import LinkState
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.store.health_events import HealthEventStore
@@ -30,7 +31,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def client(site: Site) -> Iterator[TestClient]:
     app = create_app(
         db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        link=lambda: site.link, health=lambda: site.health,
+        probes=site.probes(),
     )  # fmt: skip
     with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
         yield made
@@ -63,9 +64,9 @@ def test_a_question_that_was_given_up_leaves_the_alert_unverified(site: Site, cl
 
 def test_with_both_sides_ill_the_alert_is_there_and_says_so(site: Site, client: TestClient) -> None:
     site.raise_alert("a", T0)
-    site.link = Link(up=False, error="the broker at hub:4222: nothing answers there")
+    site.link = LinkState(up=False, since=0.0, error="the broker at hub:4222: nothing answers there")
     assert "The cloud cannot be reached now." in client.get("/alerts/a").text
-    site.link = Link(breaker="open", breaker_why="no worker has answered for 5 min", trips=1)
+    site.link = LinkState(up=True, since=0.0, breaker="open", breaker_why="no worker has answered for 5 min", trips=1)
     HealthEventStore(site.db).put(
         HealthEvent(
             id="h", camera="", kind="detector", t=T0, t_start=T0, t_end=None, reason="the detector does not answer"
@@ -113,7 +114,9 @@ def test_what_the_box_itself_says_is_shown_and_changes_nothing_of_where_the_aler
 
 def test_the_breaker_is_on_the_page_in_healthz_and_in_the_metrics(site: Site, client: TestClient) -> None:
     assert 'vedette_breaker_state{state="closed"} 1' in client.get("/metrics").text
-    site.link = Link(breaker="half_open", breaker_why="no worker has answered for 5 min", trips=2)
+    site.link = LinkState(
+        up=True, since=0.0, breaker="half_open", breaker_why="no worker has answered for 5 min", trips=2
+    )
     assert "Cloud does not answer (no worker has answered for 5 min)" in client.get("/").text
     assert any("the cloud does not answer" in reason for reason in client.get("/healthz").json()["reasons"])
     told = client.get("/metrics").text

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from appliance.savings import COUNTERFACTUAL, account_for
+from appliance.store.meter import MeterTotal, Metric
 
 
-@dataclass(frozen=True)
-class Row:
-    camera: str
-    kind: str
-    amount: int
+def row(camera: str, kind: str, amount: int) -> MeterTotal:
+    metric = Metric.parse(kind)
+    assert metric is not None
+    return MeterTotal(camera, metric, amount)
 
 
 ROWS = [
-    Row("gate", "camera_bytes", 1_000_000),
-    Row("gate", "uplink_bytes", 30_000),
-    Row("gate", "uplink_bytes_facts", 2_000),
-    Row("gate", "uplink_bytes_frame", 28_000),
-    Row("yard", "camera_bytes", 500_000),
-    Row("yard", "camera_bytes_estimated", 500_000),
-    Row("yard", "packets", 7),
-    Row("", "uplink_bytes", 10_000),
+    row("gate", "camera_bytes", 1_000_000),
+    row("gate", "uplink_bytes", 30_000),
+    row("gate", "uplink_bytes_facts", 2_000),
+    row("gate", "uplink_bytes_frame", 28_000),
+    row("yard", "camera_bytes", 500_000),
+    row("yard", "camera_bytes_estimated", 500_000),
+    row("yard", "packets", 7),
+    row("", "uplink_bytes", 10_000),
 ]
 
 
@@ -58,7 +56,7 @@ def test_one_estimated_camera_makes_the_total_an_estimate() -> None:
 
 
 def test_a_loss_is_shown_as_a_loss() -> None:
-    total = account_for([Row("gate", "camera_bytes", 10), Row("gate", "uplink_bytes", 25)], seconds=1).total
+    total = account_for([row("gate", "camera_bytes", 10), row("gate", "uplink_bytes", 25)], seconds=1).total
     assert total.saved_bytes == -15
     assert total.share_sent == 2.5
 

@@ -12,9 +12,11 @@ from shelf import T0
 from appliance.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.meter import Meter, MeterTotal
+from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
 
 DAY = local_day(T0)
+CAMERA_BYTES, UPLINK_BYTES = Metric(MetricName.CAMERA_BYTES), Metric(MetricName.UPLINK_BYTES)
+PACKETS = Metric(MetricName.PACKETS)
 
 
 @pytest.fixture
@@ -26,10 +28,10 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 def test_amounts_count_before_and_after_they_are_written(db: Database) -> None:
     meter = Meter(db, "run-1")
-    meter.add("yard", "camera_bytes", 100)
-    meter.add("yard", "camera_bytes", 20)
-    meter.add("", "uplink_bytes", 7)
-    expected = [MeterTotal("", "uplink_bytes", 7), MeterTotal("yard", "camera_bytes", 120)]
+    meter.add("yard", CAMERA_BYTES, 100)
+    meter.add("yard", CAMERA_BYTES, 20)
+    meter.add("", UPLINK_BYTES, 7)
+    expected = [MeterTotal("", UPLINK_BYTES, 7), MeterTotal("yard", CAMERA_BYTES, 120)]
     assert meter.totals("start") == expected
     meter.flush(DAY)
     assert meter.totals("start") == expected
@@ -37,16 +39,41 @@ def test_amounts_count_before_and_after_they_are_written(db: Database) -> None:
     assert meter.totals("all") == expected
 
 
+@pytest.mark.parametrize(
+    ("metric", "kind"),
+    [
+        (Metric(MetricName.UNEXAMINED), "unexamined"),
+        (Metric(MetricName.UNEXAMINED, "newer"), "unexamined_newer"),
+        (Metric(MetricName.CAMERA_BYTES, "estimated"), "camera_bytes_estimated"),
+        (Metric(MetricName.UPLINK_BYTES, "facts"), "uplink_bytes_facts"),
+        (Metric(MetricName.OUTBOX_DROPPED_BYTES), "outbox_dropped_bytes"),
+        (Metric(MetricName.HEALTH, "moved"), "health_moved"),
+        (Metric(MetricName.RECHECK, "confirmed"), "second_look_confirmed"),
+        (Metric(MetricName.FRAME_AGE_MS, "more"), "age_ms_more"),
+    ],
+)
+def test_a_metric_stands_in_the_database_as_it_always_did(metric: Metric, kind: str) -> None:
+    assert metric.kind == kind
+    assert Metric.parse(kind) == metric
+
+
+def test_a_metric_of_another_version_is_left_out(db: Database) -> None:
+    with db.transaction() as connection:
+        connection.execute("INSERT INTO meter VALUES (?, 'run-1', 'yard', 'of_tomorrow', 7)", (DAY,))
+    assert Metric.parse("of_tomorrow") is None
+    assert Meter(db, "run-1").totals("all") == []
+
+
 def test_since_start_since_midnight_and_ever(db: Database) -> None:
     before = Meter(db, "run-0")
-    before.add("yard", "packets", 1)
+    before.add("yard", PACKETS, 1)
     before.flush("2000-01-01")
-    before.add("yard", "packets", 10)
+    before.add("yard", PACKETS, 10)
     before.flush(DAY)
     now = Meter(db, "run-1")
-    now.add("yard", "packets", 100)
+    now.add("yard", PACKETS, 100)
     now.flush(DAY)
-    now.add("yard", "packets", 1000)
+    now.add("yard", PACKETS, 1000)
     totals = {since: now.totals(since)[0].amount for since in ("start", "today", "all")}  # type: ignore[arg-type]
     assert totals == {"start": 1100, "today": 1110, "all": 1111}
 
@@ -57,12 +84,12 @@ def test_nothing_is_counted_twice_or_not_at_all_while_others_add_and_flush(db: D
 
     def add() -> None:
         for _ in range(300):
-            meter.add("yard", "packets", 1)
+            meter.add("yard", PACKETS, 1)
 
     def add_inside_a_transaction() -> None:
         for _ in range(30):
             with db.transaction():
-                meter.add("yard", "packets", 10)
+                meter.add("yard", PACKETS, 10)
 
     def flush() -> None:
         for _ in range(30):
@@ -77,7 +104,7 @@ def test_nothing_is_counted_twice_or_not_at_all_while_others_add_and_flush(db: D
     for thread in threads:
         thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
-    assert meter.totals("start") == [MeterTotal("yard", "packets", 900)]
+    assert meter.totals("start") == [MeterTotal("yard", PACKETS, 900)]
     assert max(seen) <= 900
 
 
