@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 # The last frame may be shown for a while, and edit lists hide some: this much less than announced is not a cut.
 _SHORT_S = 2.0
 _SHORT_SHARE = 0.1
+GAP_S_MIN = 1.0
+_FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
+_EDGE_S = 0.001  # by which a segment's last frame may lie behind its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +33,26 @@ class NewSession:
 
 
 SourceItem = DecodedFrame | Gap | NewSession
-"""What a film shows next; times are seconds since the replay's beginning, `Frame.index` counts through the film."""
+"""What a source gives next; times are seconds since the replay's beginning, `index` counts through the source."""
+
+
+@dataclass(slots=True)
+class SourceCounts:
+    """How far a source was played."""
+
+    decoded: int = 0
+    skipped: int = 0  # packets that the decode policy did not ask to decode
+    damaged: int = 0  # packets that could not be decoded
+    jumps: int = 0  # places where the time stamps made no sense
+    t: float = 0.0  # seconds of the last packet so far, decoded or not
+
+    @property
+    def frames(self) -> int:
+        return self.decoded + self.skipped
 
 
 class FrameSource(Protocol):
-    """One camera's footage, played once. One thread. After `play` the counts and `error` say how it went."""
+    """One camera's footage, played once. One thread. After `play`, `counts` and `error` say how it went."""
 
     @property
     def name(self) -> str:
@@ -47,43 +65,23 @@ class FrameSource(Protocol):
         ...
 
     @property
-    def decoded(self) -> int: ...
-
-    @property
-    def skipped(self) -> int:
-        """Packets that were not decoded, since nothing spoke for it."""
-        ...
-
-    @property
-    def t(self) -> float:
-        """Seconds of the last picture so far, decoded or not."""
-        ...
-
-    @property
-    def damaged(self) -> int:
-        """Packets that could not be decoded and were skipped."""
-        ...
-
-    @property
-    def jumps(self) -> int:
-        """Places where the time stamps made no sense."""
-        ...
-
-    @property
     def bytes(self) -> int:
         """Size of the footage on disk."""
         ...
+
+    @property
+    def counts(self) -> SourceCounts: ...
 
     @property
     def error(self) -> str | None:
         """Why it could not be played to its end."""
         ...
 
-    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
-        """thrift: picks what is decoded; None: everything. What it picks may hang on what was made of the scene before,
-        so ask for the next one only then.
+    def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
+        """decode_policy: picks what is decoded; None: everything. Its choice may depend on what was found in the frame
+        before, so ask for the next item only then.
 
-        Raises SourceError when it is not a video, or no picture of it can be decoded.
+        Raises SourceError when it is not a video, or no frame of it can be decoded.
         """
         ...
 
@@ -94,68 +92,42 @@ class ClipSource:
     def __init__(self, path: Path, camera: str) -> None:
         self._path = path
         self._clip = ClipReader(str(path), f"replay as {camera}")
-        self._length_s: float | None = None
-        self._error: str | None = None
-
-    @property
-    def name(self) -> str:
-        return self._path.name
-
-    @property
-    def length_s(self) -> float | None:
-        return self._length_s
-
-    @property
-    def decoded(self) -> int:
-        return self._clip.decoded
-
-    @property
-    def skipped(self) -> int:
-        return self._clip.skipped
-
-    @property
-    def t(self) -> float:
-        return self._clip.t
-
-    @property
-    def damaged(self) -> int:
-        return self._clip.damaged
-
-    @property
-    def jumps(self) -> int:
-        return self._clip.jumps
+        self.name = path.name
+        self.length_s: float | None = None
+        self.error: str | None = None
 
     @property
     def bytes(self) -> int:
         return self._path.stat().st_size
 
     @property
-    def error(self) -> str | None:
-        return self._error
+    def counts(self) -> SourceCounts:
+        clip = self._clip
+        return SourceCounts(clip.decoded, clip.skipped, clip.damaged, clip.jumps, clip.t)
 
-    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
+    def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
         with self._clip as clip:
-            self._length_s = _length_s(clip)
+            self.length_s = _length_s(clip)
             try:
-                yield from clip.frames(thrift)
+                yield from clip.frames(decode_policy)
             except SourceError as error:
                 if clip.decoded == 0:
                     raise
                 logger.warning("%s", error)
-                self._error = str(error)
+                self.error = str(error)
             else:
-                self._error = self._cut_short()
+                self.error = self._cut_short()
 
     def _cut_short(self) -> str | None:
-        """A file that was cut off simply ends; only its own announcement tells."""
-        t, length_s = round(self._clip.t, 3), self._length_s
+        """A file that was cut off simply ends; only the length it states shows that."""
+        t, length_s = round(self._clip.t, 3), self.length_s
         if length_s is None or length_s - t <= max(_SHORT_S, _SHORT_SHARE * length_s):
             return None
         return f"{self.name} breaks off after {t:.1f} s of the {length_s:.1f} s that it announces"
 
 
 def _length_s(clip: ClipReader) -> float | None:
-    """What the file says of the length of its video; many say nothing, or only of the whole with its sound."""
+    """The length that the file states for its video; many state none, or only that of the whole with its sound."""
     stream = clip.info.stream
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
@@ -163,11 +135,6 @@ def _length_s(clip: ClipReader) -> float | None:
     if isinstance(container, av.container.InputContainer) and container.duration and len(container.streams) == 1:
         return float(container.duration / av.time_base)
     return None
-
-
-GAP_S_MIN = 1.0
-_FRAMES_MISSING_MIN = 2  # of a camera that sends a frame a second, every second is no gap
-_EDGE_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +146,11 @@ class TimeSpan:
 
 
 class RecordingSource:
-    """Segments from disk, oldest first, each decoded from its own first key frame.
+    """Recorded segments, oldest first, each decoded from its own first key frame.
 
-    A hole between two frames is shown as a gap, with the reason that the appliance noted if it noted one. A segment
-    that cannot be read is a hole and is named in `error`. Where the camera had connected anew, a new run is shown.
+    State: counts, the last time stamp, which segments could not be read. A hole between two frames is given as a gap,
+    with the reason that the appliance noted, if it noted one. A segment that cannot be read is a hole and is named in
+    `error`. Where the camera had connected anew, NewSession is given.
     """
 
     def __init__(
@@ -193,39 +161,12 @@ class RecordingSource:
         self._span = span
         self._rows = rows
         self._gaps = gaps
-        self._decoded = self._skipped = self._damaged = self._jumps = 0
         self._next_index = 0
-        self._t = 0.0
         self._frame_s = 0.0
         self._unread: list[str] = []
-
-    @property
-    def name(self) -> str:
-        return f"recording of {self._camera}"
-
-    @property
-    def length_s(self) -> float | None:
-        return self._span.t1 - self._span.t0
-
-    @property
-    def decoded(self) -> int:
-        return self._decoded
-
-    @property
-    def skipped(self) -> int:
-        return self._skipped
-
-    @property
-    def t(self) -> float:
-        return self._t
-
-    @property
-    def damaged(self) -> int:
-        return self._damaged
-
-    @property
-    def jumps(self) -> int:
-        return self._jumps
+        self.counts = SourceCounts()
+        self.name = f"recording of {camera}"
+        self.length_s: float | None = span.t1 - span.t0
 
     @property
     def bytes(self) -> int:
@@ -242,46 +183,47 @@ class RecordingSource:
         """The segments and how much of each counts; one that is still being written counts to where it is whole."""
         return [(self._root / row.path, row.bytes) for row in self._rows]
 
-    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
-        run = ""
+    def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
+        before = ""
         for row in self._rows:
-            begun = _session_of(row)
-            goes_on = run == begun
-            if run and not goes_on:
+            session = _session_of(row)
+            if before and before != session:
                 yield NewSession()
-            run = begun
             try:
-                yield from self._segment(row, thrift, goes_on=goes_on)
+                yield from self._segment(row, decode_policy, goes_on=before == session)
             except (SourceError, StoreError) as error:
                 logger.warning("%s", error)
                 self._unread.append(str(error))
-        if self._decoded == 0:
+            before = session
+        if self.counts.decoded == 0:
             raise SourceError(f"the recording of {self._camera} holds no picture of the time asked for")
-        yield from self._hole(self._span.t1 - self._span.t0, self._t)
+        yield from self._hole(self._span.t1 - self._span.t0, self.counts.t)
 
-    def _segment(self, row: SegmentRow, thrift: DecodePolicy | None, *, goes_on: bool) -> Iterator[SourceItem]:
+    def _segment(self, row: SegmentRow, decode_policy: DecodePolicy | None, *, goes_on: bool) -> Iterator[SourceItem]:
+        """goes_on: it was recorded in the same session as the segment before."""
+        counts = self.counts
         start = row.t_start - self._span.t0
         end = min(row.t_end, self._span.t1 + _EDGE_S) - self._span.t0
         with ClipReader(str(inside(self._root, row.path, SEGMENTS)), self._camera) as clip:
             self._frame_s = clip.info.frame_s
-            behind: int | None = None
-            for frame in clip.frames(thrift, start, goes_on=goes_on):
+            index_offset: int | None = None
+            for frame in clip.frames(decode_policy, start, goes_on=goes_on):
                 t = round(start + frame.t, 6)
                 if t > end:
                     break
-                if t < 0 or (self._decoded and t <= self._t):  # before --from, or told by an earlier segment
+                if t < 0 or (counts.decoded and t <= counts.t):  # before --from, or given by an earlier segment
                     continue
-                yield from self._hole(t, max(self._t, round(start + clip.before_t, 6)))
-                behind = self._next_index - frame.index if behind is None else behind
-                self._next_index = frame.index + behind + 1
-                yield replace(frame, index=frame.index + behind, t=t)
-                self._decoded += 1
-                self._t = t
+                yield from self._hole(t, max(counts.t, round(start + clip.before_t, 6)))
+                index_offset = self._next_index - frame.index if index_offset is None else index_offset
+                self._next_index = frame.index + index_offset + 1
+                yield replace(frame, index=frame.index + index_offset, t=t)
+                counts.decoded += 1
+                counts.t = t
             else:
-                self._t = max(self._t, min(end, round(start + clip.t, 6)))  # to where nothing was decoded, either
-            self._skipped += clip.skipped
-            self._damaged += clip.damaged
-            self._jumps += clip.jumps
+                counts.t = max(counts.t, min(end, round(start + clip.t, 6)))  # to where nothing was decoded, either
+            counts.skipped += clip.skipped
+            counts.damaged += clip.damaged
+            counts.jumps += clip.jumps
 
     def _hole(self, t: float, last_t: float) -> Iterator[Gap]:
         """A gap between the last packet and `t`, if there is one."""

@@ -9,97 +9,73 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from appliance.errors import UsageError
 
 When = Literal["window", "moment"]
-"""window: from a time, until a time, or always. moment: at a time, which must be said."""
+"""window: from a time, until a time, or always. moment: at a time, which must be given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionKind:
-    """One kind of weather or fault. amount None: it has no strength. unit is written after the number.
-
-    seconds: how long a momentary one lasts unless said otherwise, None for those that have a strength instead.
-    stream: it changes which frames come and when, not what is in them.
-    """
+    """One kind of weather or fault."""
 
     name: str
-    description: str
-    unit: str = ""
-    amount: float | None = None
+    description: str  # what the amount means, for `--with help`
+    unit: str = ""  # written after the number
+    amount: float | None = None  # the usual strength; None: it has a duration instead
     amount_min: float = 0.0
     amount_max: float = 0.0
     when: When = "window"
-    duration_s: float | None = None
-    stream: bool = False
+    duration_s: float | None = None  # how long a momentary one usually lasts
+    stream: bool = False  # changes which frames come and when, not what is in them
     aliases: tuple[str, ...] = ()
     example: str = ""
 
 
-def _window_kind(
-    name: str, says: str, example: str, unit: str, usual: float, span: tuple[float, float]
+def _kind_of(
+    name: str, description: str, example: str, unit: str, usual: float, span: tuple[float, float], **more: Any
 ) -> ConditionKind:
-    least, most = span
+    amount_min, amount_max = span
     return ConditionKind(
-        name=name, description=says, example=example, unit=unit, amount=usual, amount_min=least, amount_max=most
-    )
+        name=name, description=description, example=example, unit=unit, amount=usual, amount_min=amount_min,
+        amount_max=amount_max, **more,
+    )  # fmt: skip
 
 
-def _momentary_kind(name: str, says: str, example: str, usual_s: float) -> ConditionKind:
-    return ConditionKind(
-        name=name,
-        description=says,
-        example=example,
-        unit="s",
-        duration_s=usual_s,
-        amount_min=0.05,
-        amount_max=3600.0,
-        when="moment",
-    )
+def _momentary(name: str, description: str, example: str, usual_s: float, **more: Any) -> ConditionKind:
+    made = _kind_of(name, description, example, "s", usual_s, (0.05, 3600.0), when="moment", duration_s=usual_s, **more)
+    return replace(made, amount=None)
 
 
 CONDITION_KINDS: tuple[ConditionKind, ...] = (
-    _window_kind("rain", "mm an hour: streaks near and far, and haze", "rain:40mm", "mm", 10, (1, 100)),
-    _window_kind("snow", "cm an hour, falling and drifting", "snow:5cm", "cm", 2, (0.1, 20)),
-    _window_kind("fog", "metres that one can see; upper rows count as far away", "fog:40m", "m", 80, (10, 2000)),
-    _window_kind("night", "lux of the street lamps: dark, grainy, little colour", "night:0.3lux", "lux", 1, (0.05, 50)),
-    replace(
-        _window_kind("infrared", "metres that the camera's own light reaches", "ir:15m@20s", "m", 25, (5, 200)),
-        aliases=("ir",),
+    _kind_of("rain", "mm an hour: streaks near and far, and haze", "rain:40mm", "mm", 10, (1, 100)),
+    _kind_of("snow", "cm an hour, falling and drifting", "snow:5cm", "cm", 2, (0.1, 20)),
+    _kind_of("fog", "metres that one can see; upper rows count as far away", "fog:40m", "m", 80, (10, 2000)),
+    _kind_of("night", "lux of the street lamps: dark, grainy, little colour", "night:0.3lux", "lux", 1, (0.05, 50)),
+    _kind_of(
+        "infrared", "metres that the camera's own light reaches", "ir:15m@20s", "m", 25, (5, 200), aliases=("ir",)
     ),
-    _window_kind("exposure", "stops too bright; below 0 too dark", "exposure:-2ev@10s-20s", "ev", 1.5, (-6, 6)),
-    replace(
-        _window_kind("flash", "stops; headlights or lightning, over in half a second", "flash@10s", "ev", 3, (0.5, 6)),
-        when="moment",
+    _kind_of("exposure", "stops too bright; below 0 too dark", "exposure:-2ev@10s-20s", "ev", 1.5, (-6, 6)),
+    _kind_of(
+        "flash", "stops; headlights or lightning, over in half a second", "flash@10s", "ev", 3, (0.5, 6), when="moment"
     ),
-    _window_kind("dirt", "share of the window that is dirty", "dirt:25%", "%", 10, (1, 60)),
-    replace(
-        _window_kind("insects", "how many are before the lens at a time", "insects:4", "", 2, (1, 20)),
-        aliases=("insect",),
+    _kind_of("dirt", "share of the window that is dirty", "dirt:25%", "%", 10, (1, 60)),
+    _kind_of("insects", "how many are before the lens at a time", "insects:4", "", 2, (1, 20), aliases=("insect",)),
+    _kind_of("blur", "pixels; out of focus", "blur:4px", "px", 2, (0.3, 20), aliases=("defocus",)),
+    _kind_of("shake", "pixels by which the mast trembles at most", "shake:6px", "px", 3, (0.5, 20)),
+    _kind_of("noise", "steps of 255; grain of the sensor", "noise:15", "", 8, (1, 60)),
+    _kind_of(
+        "scale", "factor; a picture of so many pixels less", "scale:0.25", "", 0.5, (0.1, 0.95), aliases=("resolution",)
     ),
-    replace(_window_kind("blur", "pixels; out of focus", "blur:4px", "px", 2, (0.3, 20)), aliases=("defocus",)),
-    _window_kind("shake", "pixels by which the mast trembles at most", "shake:6px", "px", 3, (0.5, 20)),
-    _window_kind("noise", "steps of 255; grain of the sensor", "noise:15", "", 8, (1, 60)),
-    replace(
-        _window_kind("scale", "factor; a picture of so many pixels less", "scale:0.25", "", 0.5, (0.1, 0.95)),
-        aliases=("resolution",),
-    ),
-    replace(
-        _window_kind("jpeg", "JPEG quality; compressed once more", "jpeg:10", "", 20, (1, 95)), aliases=("compression",)
-    ),
-    _momentary_kind("black", "a black picture for so long", "black:2s@10s", 2),
-    replace(_momentary_kind("freeze", "the same picture for so long", "freeze:2s@10s", 2), stream=True),
-    replace(_momentary_kind("gap", "nothing comes for so long", "gap:3s@20s", 3), stream=True, aliases=("cut",)),
-    replace(_window_kind("drop", "share of the frames that are lost", "drop:20%", "%", 5, (0.1, 95)), stream=True),
-    replace(
-        _window_kind("jitter", "by which time stamps are wrong at most", "jitter:80ms", "ms", 30, (1, 500)), stream=True
-    ),
-    replace(
-        _window_kind("late", "now and then the link stands still so long", "late:1000ms", "ms", 300, (10, 5000)),
-        stream=True,
-    ),
+    _kind_of("jpeg", "JPEG quality; compressed once more", "jpeg:10", "", 20, (1, 95), aliases=("compression",)),
+    _momentary("black", "a black picture for so long", "black:2s@10s", 2),
+    _momentary("freeze", "the same picture for so long", "freeze:2s@10s", 2, stream=True),
+    _momentary("gap", "nothing comes for so long", "gap:3s@20s", 3, stream=True, aliases=("cut",)),
+    _kind_of("drop", "share of the frames that are lost", "drop:20%", "%", 5, (0.1, 95), stream=True),
+    _kind_of("jitter", "by which time stamps are wrong at most", "jitter:80ms", "ms", 30, (1, 500), stream=True),
+    _kind_of("late", "now and then the link stands still so long", "late:1000ms", "ms", 300, (10, 5000), stream=True),
 )
 KIND_BY_NAME = {name: kind for kind in CONDITION_KINDS for name in (kind.name, *kind.aliases)}
 
@@ -114,21 +90,20 @@ _UNITS = {"s": 1.0, "ms": 0.001}
 
 @dataclass(frozen=True, slots=True)
 class FootageCondition:
-    """One thing that goes wrong. amount: in the kind's unit (seconds for momentary ones); from t0 until t1, seconds of
-    the footage."""
+    """One thing that is wrong with the footage from t0 until t1 (seconds of the footage)."""
 
     kind: ConditionKind
-    amount: float
+    amount: float  # in the kind's unit; seconds for momentary ones
     t0: float = 0.0
     t1: float = math.inf
 
     def at(self, t: float) -> bool:
-        """Whether it is so at second `t`."""
+        """Whether it holds at second `t`."""
         return self.t0 <= t < self.t1
 
     @property
     def text(self) -> str:
-        """As it would be written in full; `condition(words)` gives it back."""
+        """As it would be written in full; `parse_condition(text)` gives it back."""
         if self.kind.when == "moment":
             return f"{self.kind.name}:{self.amount:g}{self.kind.unit}@{self.t0:g}s"
         until = f"-{self.t1:g}s" if self.t1 < math.inf else ""
@@ -137,7 +112,7 @@ class FootageCondition:
 
 
 def parse_conditions(items: Iterable[str]) -> tuple[FootageCondition, ...]:
-    """All of `items`, each perhaps several with commas between; in one order, however they were written.
+    """All of `items`, each perhaps several with commas between; in the order of CONDITION_KINDS, then of time.
 
     `none` is clear weather. Raises UsageError with what would be right.
     """
@@ -158,7 +133,7 @@ def parse_condition(text: str) -> FootageCondition:
     match = _ITEM.match(text)
     if match is None:
         raise UsageError(f"`{text}` is no weather: write a name, as in rain, rain:40mm, ir@20s or drop:5%")
-    kind = _kind(match["name"])
+    kind = _known_kind(match["name"])
     default = kind.duration_s if kind.amount is None else kind.amount
     amount = default if match["amount"] is None else _amount(match["amount"], kind, text)
     assert amount is not None, "each kind has a strength or a length"
@@ -167,7 +142,7 @@ def parse_condition(text: str) -> FootageCondition:
     return FootageCondition(kind, amount, *_window(match["when"], text))
 
 
-def _kind(name: str) -> ConditionKind:
+def _known_kind(name: str) -> ConditionKind:
     if name in KIND_BY_NAME:
         return KIND_BY_NAME[name]
     near = difflib.get_close_matches(name, KIND_BY_NAME, n=1, cutoff=0.5)
@@ -227,20 +202,20 @@ def _time(text: str, item: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ConditionSet:
-    """Conditions in their one order, and the seed that all chance in them comes from."""
+    """The conditions of a replay in their fixed order, and the seed of all randomness in them."""
 
     conditions: tuple[FootageCondition, ...] = ()
     seed: int = 0
 
     @classmethod
     def parse(cls, items: Iterable[str], seed: int = 0) -> ConditionSet:
-        """As a person writes it. Raises UsageError. Clear weather has no chance in it, so it has the seed 0."""
+        """As written after `--with`. Without a condition the seed is 0. Raises UsageError."""
         found = parse_conditions(items)
         return cls(found, seed) if found else NO_CONDITIONS
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Each condition in full; `read(words, seed)` gives it back."""
+        """Each condition in full; `parse(texts, seed)` gives the set back."""
         return tuple(each.text for each in self.conditions)
 
     @property
@@ -257,16 +232,16 @@ class ConditionSet:
         return describe_conditions(self.texts, self.seed)
 
 
-def describe_conditions(words: Iterable[str], seed: int) -> str:
+def describe_conditions(texts: Iterable[str], seed: int) -> str:
     """`rain:10mm, drop:5% (seed 7)`; "" for clear weather."""
-    text = ", ".join(words)
+    text = ", ".join(texts)
     return f"{text} (seed {seed})" if text and seed else text
 
 
 NO_CONDITIONS = ConditionSet()
 
 
-CONDITIONS_HELP_HEAD = """\
+_HELP_HEAD = """\
 Weather and faults for recorded footage: `--with rain,night,drop:5%`. The truth of the footage stays valid.
 Each is NAME[:STRENGTH][@FROM[-UNTIL]]; times are seconds (20s) or m:ss. The same --seed gives the same weather, at
 any speed. `none` is clear weather.
@@ -275,9 +250,9 @@ any speed. `none` is clear weather.
 
 def conditions_help() -> str:
     """A table of all kinds, and examples."""
-    pictures = [_help_line(kind) for kind in CONDITION_KINDS if not kind.stream]
-    streams = [_help_line(kind) for kind in CONDITION_KINDS if kind.stream]
-    return "\n".join([CONDITIONS_HELP_HEAD, "In the picture:", *pictures, "", "In the stream:", *streams, ""])
+    image = [_help_line(kind) for kind in CONDITION_KINDS if not kind.stream]
+    stream = [_help_line(kind) for kind in CONDITION_KINDS if kind.stream]
+    return "\n".join([_HELP_HEAD, "In the picture:", *image, "", "In the stream:", *stream, ""])
 
 
 def _help_line(kind: ConditionKind) -> str:

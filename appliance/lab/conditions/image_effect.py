@@ -24,9 +24,9 @@ GREY = 128
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """An upright picture. y: (H, W), u, v: (H/2, W/2), uint8; black, white: y of the darkest and brightest.
+    """An upright frame. y: (H, W), u, v: (H/2, W/2), uint8; black, white: y of the darkest and brightest.
 
-    The arrays are handed on, never written into: what an effect does not change it passes on as it is.
+    Invariant: the arrays are never written into; an effect passes on what it does not change.
     """
 
     y: Plane
@@ -95,7 +95,7 @@ def frame_of(planes: Planes, like: av.VideoFrame) -> av.VideoFrame:
 
 
 class EffectStage(IntEnum):
-    """The way of the light: effects are applied in this order, however they were written."""
+    """Effects are applied in this order, the way of the light, however they were written."""
 
     LIGHT = 0
     AIR = 1
@@ -107,16 +107,16 @@ class EffectStage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EffectTime:
-    """The frame that is looked at. t: seconds of the footage; since: seconds since the condition began."""
+    """The frame that an effect is applied to."""
 
     frame: int
-    t: float
-    since: float
+    t: float  # seconds of the footage
+    since: float  # seconds since the condition began
 
 
 class Effect(Protocol):
-    """Changes a picture by what is in it, the seed, the frame's number and its time, and by nothing else: no memory
-    of other frames, so that it is all the same which of them are looked at."""
+    """Changes a frame by its content, number and time and by the seed. Invariant: nothing is remembered of other
+    frames, so the outcome does not depend on which of them are examined."""
 
     @property
     def stage(self) -> EffectStage: ...
@@ -126,22 +126,22 @@ class Effect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SeededRandom:
-    """A source of randomness of one effect."""
+    """The randomness of one effect."""
 
     seed: int
     name: str
 
     def for_footage(self) -> np.random.Generator:
-        """The same for the whole footage."""
+        """The same sequence for the whole footage."""
         return np.random.default_rng((self.seed, crc32(self.name.encode())))
 
     def for_frame(self, frame: int) -> np.random.Generator:
-        """Of one frame."""
+        """The sequence of one frame."""
         return np.random.default_rng((self.seed, crc32(self.name.encode()), frame))
 
 
 def row_distances_m(rows: int) -> Weights:
-    """(rows, 1) metres, guessed: nobody has measured the scene, and most cameras look down at 10 to 30 degrees.
+    """(rows, 1) metres, guessed: the scene is not measured, and most cameras look down at 10 to 30 degrees.
 
     5.6 m at the lower edge, 12 m in the middle, 50 m at a fifth of the height, 120 m above a seventh.
     """
@@ -165,7 +165,7 @@ class HazeLayer:
 
     @classmethod
     def of(cls, clear: Weights, size: tuple[int, int]) -> HazeLayer:
-        """clear: (rows, columns) of any size, blown up smoothly; size: (width, height) of the picture."""
+        """clear: (rows, columns) of any size, blown up smoothly; size: (width, height) of the frame."""
         whole, half = (
             np.asarray(cv2.resize(clear, each, interpolation=cv2.INTER_LINEAR), np.float32)
             for each in (size, (size[0] // 2, size[1] // 2))

@@ -23,9 +23,9 @@ class Dirt:
 
     stage = EffectStage.GLASS
 
-    def __init__(self, percent: float, chance: SeededRandom) -> None:
+    def __init__(self, percent: float, random: SeededRandom) -> None:
         self._share = percent / 100
-        self._chance = chance
+        self._random = random
         self._maps: dict[tuple[int, int], tuple[Weights, Weights]] = {}
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
@@ -41,7 +41,7 @@ class Dirt:
         """(H, W) and half of it: how much of the scene comes through."""
         if size not in self._maps:
             width, height = size[0] // 4, size[1] // 4
-            rng = self._chance.for_footage()
+            rng = self._random.for_footage()
             film = smooth_noise(rng, (width, height), 7) + 0.55 * smooth_noise(rng, (width, height), 22)
             edge = np.quantile(film, 1 - self._share)
             dirt = np.clip((film - edge) * 2.2 + 0.25, 0, 1) * 0.75
@@ -63,17 +63,17 @@ class Dirt:
 class Insects:
     """Moths close to the lens, blurred and smeared along their way; light where the scene is dark, else dark.
 
-    They turn at every beat of their wings, so where one is has nothing to do with where it was a look ago.
+    They turn at every beat of their wings, so where one is does not depend on where it was a frame ago.
     """
 
     stage = EffectStage.GLASS
 
-    def __init__(self, count: float, chance: SeededRandom) -> None:
+    def __init__(self, count: float, random: SeededRandom) -> None:
         self._mean = count
-        self._chance = chance
+        self._random = random
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
-        rng = self._chance.for_frame(now.frame)
+        rng = self._random.for_frame(now.frame)
         width, height = planes.size
         canvas = np.zeros((height // 2, width // 2), np.uint8)
         for _ in range(int(rng.poisson(self._mean))):
@@ -119,25 +119,25 @@ class Blur:
 
 
 _FRAMES_A_SWAY = 4
-_UNITS = 8  # of each picture's pixel, so that halves of the colour planes are exact
+_UNITS = 8  # of a pixel, so that halves of the colour planes are exact
 
 
 class Shake:
-    """Moves the picture by at most `px` in each direction, along a way that bends every few frames.
+    """Moves the frame by at most `px` in each direction, along a way that bends every few frames.
 
     The way is a function of the frame's number alone; `offset` is public because true boxes must go the same way.
     """
 
     stage = EffectStage.MOUNT
 
-    def __init__(self, px: float, chance: SeededRandom) -> None:
+    def __init__(self, px: float, random: SeededRandom) -> None:
         self._px = px
-        self._chance = chance
+        self._random = random
 
     def offset(self, frame: int) -> tuple[float, float]:
         """(x, y) in pixels, right and down, in eighths."""
         sway, share = divmod(frame, _FRAMES_A_SWAY)
-        begin, end = (self._chance.for_frame(each).uniform(-1, 1, 2) for each in (sway, sway + 1))
+        begin, end = (self._random.for_frame(each).uniform(-1, 1, 2) for each in (sway, sway + 1))
         ease = (1 - np.cos(np.pi * share / _FRAMES_A_SWAY)) / 2
         x, y = np.rint((begin + (end - begin) * ease) * self._px * _UNITS) / _UNITS
         return float(x), float(y)

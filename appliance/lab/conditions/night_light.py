@@ -21,7 +21,7 @@ from appliance.lab.conditions.image_effect import (
 
 GAMMA = 2.2
 DAY_LUX = 30.0  # with less light than this a camera can no longer make up for it
-_SWITCH_S = 0.8
+_SWITCH_S = 0.8  # typical for the filter of an infrared camera
 
 
 class Night:
@@ -33,11 +33,11 @@ class Night:
 
     stage = EffectStage.LIGHT
 
-    def __init__(self, lux: float, chance: SeededRandom) -> None:
+    def __init__(self, lux: float, random: SeededRandom) -> None:
         share = min(1.0, lux / DAY_LUX)
         self._gain = 1.45 * share**0.22
         self._colour = min(0.9, 0.42 * lux**0.35)
-        self._chance = chance
+        self._random = random
         self._maps: dict[tuple[int, int], Weights] = {}
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
@@ -53,7 +53,7 @@ class Night:
         if size not in self._maps:
             width, height = size[0] // 8, size[1] // 8
             far = 1.0 / (1.0 + (row_distances_m(height) / 60.0) ** 2)
-            spread = smooth_noise(self._chance.for_footage(), (width, height), 5)
+            spread = smooth_noise(self._random.for_footage(), (width, height), 5)
             lit = far * np.clip(0.85 + 0.22 * spread, 0.35, 1.5) + 0.06
             self._maps = {size: np.asarray(cv2.resize(lit.astype(np.float32), size), np.float32)}
         return self._maps[size]
@@ -63,7 +63,7 @@ class Infrared:
     """The camera's own infrared light: grey, a bright middle, dark corners, the distance lost.
 
     Plants and most cloth throw back more of it than of what we see, so colour makes things brighter here. For a
-    moment after switching over, the filter's swing and the exposure that must find itself bleach the picture.
+    moment after switching over, the filter's swing and the exposure that must settle bleach the frame.
     """
 
     stage = EffectStage.LIGHT
@@ -120,7 +120,7 @@ def _shifted(plane: Plane, by: float) -> Plane:
     return np.asarray(cv2.convertScaleAbs(plane, alpha=1.0, beta=by), np.uint8)
 
 
-_MARGIN = 160
+_MARGIN = 160  # pixels by which a sheet is larger than a frame, so that each frame gets another cut
 _NoiseSheet = NDArray[np.int16]
 
 
@@ -132,16 +132,16 @@ class SensorNoise:
 
     stage = EffectStage.SENSOR
 
-    def __init__(self, steps: float, chance: SeededRandom, *, grey: bool = False) -> None:
+    def __init__(self, steps: float, random: SeededRandom, *, grey: bool = False) -> None:
         """grey: a sensor that sees no colour has no noise in it."""
         self._steps = steps
-        self._chance = chance
+        self._random = random
         self._grey = grey
         self._sheets: dict[tuple[int, int], tuple[_NoiseSheet, _NoiseSheet]] = {}
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
         fine, coarse = self._of(planes.size)
-        rng = self._chance.for_frame(now.frame)
+        rng = self._random.for_frame(now.frame)
         half = (planes.size[0] // 2, planes.size[1] // 2)
         noisy = planes.with_y(_added(planes.y, _cut(fine, planes.size, rng)))
         if self._grey:
@@ -151,14 +151,14 @@ class SensorNoise:
 
     def _of(self, size: tuple[int, int]) -> tuple[_NoiseSheet, _NoiseSheet]:
         if size not in self._sheets:
-            rng = self._chance.for_footage()
+            rng = self._random.for_footage()
             fine = _sheet(size, rng, self._steps, 0.6)
             self._sheets = {size: (fine, _sheet((size[0] // 2, size[1] // 2), rng, 0.45 * self._steps, 1.6))}
         return self._sheets[size]
 
 
 def _sheet(size: tuple[int, int], rng: np.random.Generator, steps: float, soft_px: float) -> _NoiseSheet:
-    """Noise a little larger than the picture, blurred by `soft_px` and brought back to its strength."""
+    """Noise a little larger than the frame, blurred by `soft_px` and brought back to its strength."""
     raw = rng.standard_normal((size[1] + _MARGIN, size[0] + _MARGIN)).astype(np.float32)
     soft = cv2.GaussianBlur(raw, (0, 0), soft_px)
     return np.asarray(np.rint(soft * (steps / soft.std())), np.int16)

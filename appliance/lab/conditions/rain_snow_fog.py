@@ -28,13 +28,13 @@ class Fog:
 
     stage = EffectStage.AIR
 
-    def __init__(self, sight_m: float, chance: SeededRandom) -> None:
+    def __init__(self, sight_m: float, random: SeededRandom) -> None:
         self._sight_m = sight_m
-        self._chance = chance
+        self._random = random
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
         width, height = planes.size[0] // _CELL, planes.size[1] // _CELL
-        drift = smooth_noise(self._chance.for_footage(), (4 * width, height), 12)
+        drift = smooth_noise(self._random.for_footage(), (4 * width, height), 12)
         # Swaying to and fro needs no memory and never comes to an end.
         x = round(1.5 * width * (1 + np.sin(now.t / 25.0)))
         thick = np.clip(1 + 0.22 * drift[:, x : x + width], 0.4, 1.8)
@@ -43,17 +43,17 @@ class Fog:
 
 
 class Haze:
-    """The same evenly and always: what rain and snow leave of the distance. State: the veil, made once a size."""
+    """Even, steady haze: what rain and snow leave of the distance. State: its layer, made once a frame size."""
 
     def __init__(self, sight_m: float) -> None:
         self._sight_m = sight_m
-        self._veils: dict[tuple[int, int], HazeLayer] = {}
+        self._layers: dict[tuple[int, int], HazeLayer] = {}
 
     def over(self, planes: Planes, light: float) -> Planes:
-        if planes.size not in self._veils:
+        if planes.size not in self._layers:
             clear = np.exp(-3.0 / self._sight_m * row_distances_m(64)).repeat(2, axis=1).astype(np.float32)
-            self._veils = {planes.size: HazeLayer.of(clear, planes.size)}
-        return self._veils[planes.size].over(planes, light)
+            self._layers = {planes.size: HazeLayer.of(clear, planes.size)}
+        return self._layers[planes.size].over(planes, light)
 
 
 def airlight(planes: Planes) -> float:
@@ -64,46 +64,44 @@ def airlight(planes: Planes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _DropLayer:
-    """Drops or flakes at one distance. Lengths in pixels of a picture 720 rows high; light: of the veil's, 0..1.
-
-    fall_px_s: how fast they fall, where that is seen. Far ones are sharp, near ones are not.
-    """
+    """Drops or flakes at one distance. Lengths in pixels of a frame 720 rows high."""
 
     count: int
     length_px: tuple[float, float]
     width: int
-    light: float
-    fall_px_s: float = 0.0
+    light: float  # share of the airlight, 0..1
+    fall_px_s: float = 0.0  # 0: too fast to be seen falling
 
 
+# Counts and lengths are set by eye against rain and snow of real cameras. Far ones are sharp, near ones are not.
 RAIN_FAR = (_DropLayer(900, (7, 16), 1, 0.30), _DropLayer(260, (20, 42), 1, 0.42))
 RAIN_NEAR = _DropLayer(36, (60, 130), 3, 0.40)
 SNOW_FAR = (_DropLayer(1500, (1, 1), 1, 0.75, 70), _DropLayer(420, (2, 3), 2, 0.85, 150))
 SNOW_NEAR = _DropLayer(46, (5, 9), 4, 0.75, 420)
 RAIN_MM, SNOW_CM = 10.0, 2.0  # an hour, of the counts above
 _FAR_SOFT_PX, _RAIN_SOFT_PX, _SNOW_SOFT_PX = 0.6, 2.2, 3.2
-_SHIFT = 3  # fractional bits of OpenCV's coordinates: streaks at whole pixels look like a comb
+_SUBPIXEL = 3  # fractional bits of OpenCV's coordinates: streaks at whole pixels look like a comb
 
 
 class Rain:
     """Streaks, as long as a drop falls while the shutter is open, in three depths, and haze that grows with distance.
 
-    A drop crosses the picture in less time than passes between two looks, so each frame has its own drops; the wind
-    stays. Drops show the sky, so they are lighter than what is behind them, least before something light.
+    A drop crosses the frame in less time than passes between two frames, so each has its own drops; the wind stays.
+    Drops show the sky, so they are lighter than what is behind them, least before something light.
     """
 
     stage = EffectStage.AIR
 
-    def __init__(self, mm: float, chance: SeededRandom) -> None:
-        self._many = (mm / RAIN_MM) ** 0.7
+    def __init__(self, mm: float, random: SeededRandom) -> None:
+        self._density = (mm / RAIN_MM) ** 0.7
         self._haze = Haze(900.0 / (mm / RAIN_MM) ** 0.63)
-        self._chance = chance
-        self._lean = float(chance.for_footage().uniform(-0.28, 0.28))
+        self._random = random
+        self._lean = float(random.for_footage().uniform(-0.28, 0.28))
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
         sky, size = airlight(planes), planes.size
         hazy = self._haze.over(planes, sky)
-        rng = self._chance.for_frame(now.frame)
+        rng = self._random.for_frame(now.frame)
         gust = self._lean + float(rng.normal(0, 0.02))
         far, near = _canvas(size), _canvas((size[0] // 2, size[1] // 2))
         for layer in RAIN_FAR:
@@ -114,32 +112,32 @@ class Rain:
     def _streaks(self, canvas: Plane, layer: _DropLayer, lean: float, rng: np.random.Generator) -> None:
         height, width = canvas.shape
         scale = height / 720
-        count = _count(layer, self._many, width / height)
+        count = _count(layer, self._density, width / height)
         x, y = rng.uniform(-0.1 * width, 1.1 * width, count), rng.uniform(-0.1 * height, height, count)
         length = rng.uniform(*layer.length_px, count) * scale
         slant = lean + rng.normal(0, 0.03, count)
         light = 255 * layer.light * rng.uniform(0.35, 1.0, count)
         ends = np.stack([x, y, x + slant * length, y + length], axis=1)
         thick = max(1, round(layer.width * scale))
-        for (x1, y1, x2, y2), each in zip((ends * (1 << _SHIFT)).astype(int).tolist(), light.tolist(), strict=True):
-            cv2.line(canvas, (x1, y1), (x2, y2), each, thick, cv2.LINE_AA, _SHIFT)
+        for (x1, y1, x2, y2), each in zip((ends * (1 << _SUBPIXEL)).astype(int).tolist(), light.tolist(), strict=True):
+            cv2.line(canvas, (x1, y1), (x2, y2), each, thick, cv2.LINE_AA, _SUBPIXEL)
 
 
 class Snow:
-    """Flakes in three depths that fall, drift and sway; the near ones are out of focus. They keep their way from look
-    to look, by the footage's time."""
+    """Flakes in three depths that fall, drift and sway; the near ones are out of focus. Their way from frame
+    to frame follows the footage's time."""
 
     stage = EffectStage.AIR
 
-    def __init__(self, cm: float, chance: SeededRandom) -> None:
-        self._many = (cm / SNOW_CM) ** 0.8
+    def __init__(self, cm: float, random: SeededRandom) -> None:
+        self._density = (cm / SNOW_CM) ** 0.8
         self._haze = Haze(450.0 / (cm / SNOW_CM) ** 0.7)
-        self._chance = chance
+        self._random = random
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
         sky, size = min(planes.level(0.95), airlight(planes) + 25), planes.size
         hazy = self._haze.over(planes, sky)
-        rng = self._chance.for_footage()
+        rng = self._random.for_footage()
         far, near = _canvas(size), _canvas((size[0] // 2, size[1] // 2))
         for layer in SNOW_FAR:
             self._flakes(far, layer, now.t, rng)
@@ -149,7 +147,7 @@ class Snow:
     def _flakes(self, canvas: Plane, layer: _DropLayer, t: float, rng: np.random.Generator) -> None:
         height, width = canvas.shape
         scale = height / 720
-        count = _count(layer, self._many, width / height)
+        count = _count(layer, self._density, width / height)
         x0, y0, pace, phase = rng.uniform(size=(4, count))
         fall = layer.fall_px_s * scale
         pace = fall * (0.7 + 0.6 * pace)
@@ -158,14 +156,14 @@ class Snow:
         y = np.mod(y0 * height + pace * t, height)
         radius = np.maximum(0.6, rng.uniform(*layer.length_px, count) * scale)
         light = 255 * layer.light * rng.uniform(0.4, 1.0, count)
-        places = (np.stack([x, y, radius], axis=1) * (1 << _SHIFT)).astype(int).tolist()
-        for (px, py, size), each in zip(places, light.tolist(), strict=True):
-            cv2.circle(canvas, (px, py), size, each, -1, cv2.LINE_AA, _SHIFT)
+        circles = (np.stack([x, y, radius], axis=1) * (1 << _SUBPIXEL)).astype(int).tolist()
+        for (px, py, size), each in zip(circles, light.tolist(), strict=True):
+            cv2.circle(canvas, (px, py), size, each, -1, cv2.LINE_AA, _SUBPIXEL)
 
 
-def _count(layer: _DropLayer, many: float, ratio: float) -> int:
-    """How many of a layer are in a picture of that ratio of width to height."""
-    return round(layer.count * many * ratio * 9 / 16)
+def _count(layer: _DropLayer, density: float, ratio: float) -> int:
+    """How many of a layer are in a frame of that ratio of width to height."""
+    return round(layer.count * density * ratio * 9 / 16)
 
 
 def _canvas(size: tuple[int, int]) -> Plane:

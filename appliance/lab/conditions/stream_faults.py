@@ -15,13 +15,13 @@ import numpy as np
 from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.lab.conditions.condition_spec import ConditionSet, FootageCondition
 from appliance.lab.conditions.image_effect import EffectStage, EffectTime, Plane, Planes
-from appliance.lab.footage import FrameSource, SourceItem
+from appliance.lab.footage import FrameSource, SourceCounts, SourceItem
 from appliance.media.decoder import DecodedFrame
 from appliance.types import Gap
 
 
 class Scale:
-    """A picture of `factor` times the sides. Boxes are shares of the picture, so the truth stays as it is."""
+    """A frame of `factor` times the sides. Boxes are shares of the frame, so the truth stays as it is."""
 
     stage = EffectStage.SENSOR
 
@@ -67,128 +67,116 @@ class BlackImage:
         return Planes(np.full_like(planes.y, planes.black), grey, grey, planes.black, planes.white)
 
 
-_APART_S = 0.001  # time stamps rise, whatever is wrong with them
-_STALLS_A_S = 0.1  # a link that stands still does so every ten seconds, one with another
+_STEP_S_MIN = 0.001  # time stamps rise, whatever is wrong with them
+_STALL_RATE = 0.1  # a late link stands still every ten seconds on average
 
 
 class FaultySource:
-    """A film whose frames come as the weather lets them. The number of a frame stays what it is in the footage, so that
-    true boxes still find theirs; a frozen frame shows an older picture under its own number.
+    """A source whose frames arrive as over a bad link. Invariant: a frame keeps its number of the footage, so true
+    boxes still find it; a frozen frame shows an older image under its own number.
 
     One thread. What becomes of a frame depends on the seed, its number and its time, and for time stamps on the
     frame before.
     """
 
-    def __init__(self, film: FrameSource, camera: str, weather: ConditionSet) -> None:
-        self._film = film
+    def __init__(self, source: FrameSource, camera: str, conditions: ConditionSet) -> None:
+        self._source = source
         self._camera = camera
-        self._faults = weather.stream_conditions
-        self._seed = weather.seed
-        self._held: av.VideoFrame | None = None
-        self._gone: tuple[FootageCondition, float] | None = None
+        self._faults = conditions.stream_conditions
+        self._seed = conditions.seed
+        self._frozen: av.VideoFrame | None = None
+        self._gap_begun: tuple[FootageCondition, float] | None = None
         self._t = 0.0
-        self._back_t = 0.0
-        self._second = -1
+        self._stall_ends_t = 0.0
+        self._stall_second = -1
 
     @property
     def name(self) -> str:
-        return self._film.name
+        return self._source.name
 
     @property
     def length_s(self) -> float | None:
-        return self._film.length_s
-
-    @property
-    def decoded(self) -> int:
-        return self._film.decoded
-
-    @property
-    def skipped(self) -> int:
-        return self._film.skipped
-
-    @property
-    def t(self) -> float:
-        return self._t
-
-    @property
-    def damaged(self) -> int:
-        return self._film.damaged
-
-    @property
-    def jumps(self) -> int:
-        return self._film.jumps
+        return self._source.length_s
 
     @property
     def bytes(self) -> int:
-        return self._film.bytes
+        return self._source.bytes
+
+    @property
+    def counts(self) -> SourceCounts:
+        return replace(self._source.counts, t=self._t)
 
     @property
     def error(self) -> str | None:
-        return self._film.error
+        return self._source.error
 
-    def play(self, thrift: DecodePolicy | None = None) -> Iterator[SourceItem]:
+    def play(self, decode_policy: DecodePolicy | None = None) -> Iterator[SourceItem]:
         last_t = 0.0
-        for scene in self._film.play(thrift):
-            if not isinstance(scene, DecodedFrame):
-                yield scene
+        for item in self._source.play(decode_policy):
+            if not isinstance(item, DecodedFrame):
+                yield item
                 continue
-            last_t = scene.t
-            yield from self._frame(scene)
-        if self._gone is not None:
-            yield self._gap(*self._gone, last_t)
+            last_t = item.t
+            yield from self._frame(item)
+        if self._gap_begun is not None:
+            yield self._gap(*self._gap_begun, last_t)
 
     def _frame(self, frame: DecodedFrame) -> Iterator[SourceItem]:
         gap = self._at("gap", frame.t)
         if gap is not None:
-            self._gone = self._gone or (gap, self._t)
+            self._gap_begun = self._gap_begun or (gap, self._t)
             return
         if self._lost(frame):
             return
-        picture = self._shown(frame)
-        t = max(frame.t + self._delay_s(frame), self._t + _APART_S) if self._t or frame.t else frame.t
-        if self._gone is not None:
-            yield self._gap(*self._gone, t)
-            self._gone = None
+        image = self._shown(frame)
+        t = max(frame.t + self._delay_s(frame), self._t + _STEP_S_MIN) if self._t or frame.t else frame.t
+        if self._gap_begun is not None:
+            yield self._gap(*self._gap_begun, t)
+            self._gap_begun = None
         self._t = round(t, 6)
-        yield replace(frame, t=self._t, av_frame=picture)
+        yield replace(frame, t=self._t, av_frame=image)
 
     def _shown(self, frame: DecodedFrame) -> av.VideoFrame:
-        if self._at("freeze", frame.t) is None or self._held is None:
-            self._held = frame.av_frame
-        return self._held
+        if self._at("freeze", frame.t) is None or self._frozen is None:
+            self._frozen = frame.av_frame
+        return self._frozen
 
     def _lost(self, frame: DecodedFrame) -> bool:
         drop = self._at("drop", frame.t)
-        return drop is not None and self._chance("drop", frame.index) < drop.amount / 100
+        return drop is not None and self._random("drop", frame.index) < drop.amount / 100
 
     def _delay_s(self, frame: DecodedFrame) -> float:
         """By how much the frame's time stamp is wrong."""
         jitter, late = self._at("jitter", frame.t), self._at("late", frame.t)
         delay_s = 0.0
         if jitter is not None:
-            delay_s += (2 * self._chance("jitter", frame.index) - 1) * jitter.amount / 1000
+            delay_s += (2 * self._random("jitter", frame.index) - 1) * jitter.amount / 1000
         if late is not None:
             delay_s += self._behind_s(frame, late.amount / 1000)
         return delay_s
 
     def _behind_s(self, frame: DecodedFrame, stall_s: float) -> float:
-        """What waited while the link stood still comes at its end, one right after the other."""
+        """Frames that waited while the link stood still arrive at its end, one right after the other."""
         second = int(frame.t)
-        if second != self._second and frame.t >= self._back_t and self._chance("late", second) < _STALLS_A_S:
-            self._back_t = frame.t + stall_s
-        self._second = second
-        return max(0.0, self._back_t - frame.t)
+        if (
+            second != self._stall_second
+            and frame.t >= self._stall_ends_t
+            and self._random("late", second) < _STALL_RATE
+        ):
+            self._stall_ends_t = frame.t + stall_s
+        self._stall_second = second
+        return max(0.0, self._stall_ends_t - frame.t)
 
     def _at(self, name: str, t: float) -> FootageCondition | None:
         return next((each for each in self._faults if each.kind.name == name and each.at(t)), None)
 
-    def _chance(self, name: str, number: int) -> float:
+    def _random(self, name: str, number: int) -> float:
         return float(np.random.default_rng((self._seed, crc32(name.encode()), number)).random())
 
     def _gap(self, gap: FootageCondition, t_start: float, t_end: float) -> Gap:
         return Gap(camera=self._camera, t_start=round(t_start, 3), t_end=round(t_end, 3), reason=gap.text)
 
 
-def with_stream_faults(film: FrameSource, camera: str, weather: ConditionSet) -> FrameSource:
-    """The film under that weather; itself where only pictures change."""
-    return FaultySource(film, camera, weather) if weather.stream_conditions else film
+def with_stream_faults(source: FrameSource, camera: str, conditions: ConditionSet) -> FrameSource:
+    """The source under these conditions; itself where only images change."""
+    return FaultySource(source, camera, conditions) if conditions.stream_conditions else source

@@ -117,7 +117,7 @@ class CameraReplay:
 
     def close(self) -> None:
         """The film is over: end what is open, and say so in the log."""
-        self._tally.t = max(self._tally.t, round(self.source.t, 3))
+        self._tally.t = max(self._tally.t, round(self.source.counts.t, 3))
         self._shared.executor.call(self._close)
 
     def _close(self) -> None:
@@ -128,14 +128,14 @@ class CameraReplay:
         self._shared.log.flush()
 
     def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
-        tally, film = self._tally, self.source
+        tally, source, counts = self._tally, self.source, self.source.counts
         return ReplayResult(
-            clip=film.name,
+            clip=source.name,
             camera=self.camera,
             model=self._shared.detector.name,
             run=self.run,
             size=tally.size,
-            frames=film.decoded + film.skipped,
+            frames=counts.frames,
             examined=tally.examined,
             unlooked=tally.unlooked,
             boxes=tally.boxes,
@@ -146,15 +146,15 @@ class CameraReplay:
             footage_s=tally.t,
             wall_s=wall_s,
             cpu_s=cpu_s,
-            skipped=film.skipped,
-            decode_errors=film.damaged,
-            time_jumps=film.jumps,
-            error=film.error,
+            skipped=counts.skipped,
+            decode_errors=counts.damaged,
+            time_jumps=counts.jumps,
+            error=source.error,
             routes=tuple(tally.routes),
             gaps=tuple(tally.gaps),
             health=tuple(tally.health.values()),
             sent_bytes=sent_bytes(tally.routes, tally.verdicts),
-            footage_bytes=film.bytes,
+            footage_bytes=source.bytes,
             behind_s=behind_s,
             remembered=self._shared.detections.remembered if self._shared.detections else 0,
             answered_by=str(self._shared.verdict_source.answered_by) if self._shared.verdict_source else "",
@@ -271,20 +271,21 @@ class CameraReplay:
         self._tally.verdicts += verdicts
 
     def _end(self, reason: str) -> LogEnd:
+        counts = self.source.counts
         return LogEnd(
             camera=self.camera,
             run=self.run,
             t=self._tally.t,
             reason=reason,
-            frames=self.source.decoded + self.source.skipped,
+            frames=counts.frames,
             examined=self._tally.examined,
             unlooked=self._tally.unlooked,
-            decode_errors=self.source.damaged,
-            time_jumps=self.source.jumps,
+            decode_errors=counts.damaged,
+            time_jumps=counts.jumps,
             footage_bytes=self.source.bytes,
             suppressed=tuple(event.id for event in self._tally.suppressed),
             error=self.source.error,
-            skipped=self.source.skipped,
+            skipped=counts.skipped,
         )
 
 

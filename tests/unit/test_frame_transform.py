@@ -86,7 +86,7 @@ def test_all_at_once_it_is_still_there() -> None:
 def test_a_truth_that_is_not_shaken_along_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     weather = ConditionSet.parse(["shake:20px"], 5)
     assert max(off_by(weather, range(24))) <= EDGE_PX
-    monkeypatch.setattr("test_weather_lens.shake_offset", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr("test_frame_transform.shake_offset", lambda *_: (0.0, 0.0))
     assert max(off_by(weather, range(24))) > 3 * EDGE_PX
 
 
