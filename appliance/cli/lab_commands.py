@@ -371,7 +371,7 @@ Exit code 0: kept (with --run: and passed). 1: the footage is gone or the disk i
 )
 def scenario_keep(options: argparse.Namespace) -> int:
     from appliance.keep.scenario_exporter import KeepOptions
-    from appliance.lab.keep.keep_command import keep_command
+    from appliance.lab.scenario.keep_command import keep_command
 
     chosen = KeepOptions(name=options.name, note=options.note, truth=options.truth, complete=options.complete)
     return keep_command(options.alert, options.config, chosen, to=options.to, run=options.run, as_json=options.json)
@@ -391,7 +391,7 @@ List the scenarios that were kept on this box.
     JSON_TABLE,
 )
 def scenario_list(options: argparse.Namespace) -> int:
-    from appliance.lab.keep.keep_command import list_command
+    from appliance.lab.scenario.keep_command import list_command
 
     return list_command(options.config, to=options.to, as_json=options.json)
 
@@ -409,7 +409,7 @@ Delete a kept scenario with its clip. Nothing else does: neither the quota nor s
     SCENARIOS,
 )
 def scenario_delete(options: argparse.Namespace) -> int:
-    from appliance.lab.keep.keep_command import delete_command
+    from appliance.lab.scenario.keep_command import delete_command
 
     return delete_command(options.name, options.config, to=options.to)
 

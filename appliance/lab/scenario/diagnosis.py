@@ -12,7 +12,7 @@ import numpy as np
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.lab.replay.replay_report import format_time, missing_verdicts_text
 from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.scenario.event_metrics import Estimate, EventFigures
+from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_estimate
 from appliance.lab.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.lab.scenario.scenario_schema import AtMost, RequiredFigures
@@ -23,85 +23,89 @@ from appliance.track.track_state import SPAWN_SCORE_MIN
 from appliance.types import Box, FrameBoxes, TrackedObject
 
 DIAGNOSED_TRACKS_MAX = 200
-# Where nobody was found the pictures show the beginning, the middle and the end of the time.
-_SHARES = (0.2, 0.5, 0.8)
+# Without a detection the stills show the beginning, the middle and the end of the expected time (shares of it).
+_STILLS_AT = (0.2, 0.5, 0.8)
 
 
 @dataclass(slots=True)
-class _Stay:
+class _TimeInZone:
+    """When a track was first and last inside the zone, seconds."""
+
     first: float
     last: float
 
 
 class MissDiagnosis:
-    """One miss. Fed every look of its camera in order; state: the best look so far and who was inside the zone.
+    """Collects what was detected around one missed event.
 
-    zone and line: what the rules that could have reported it watch, "" if none.
+    State: the best detection so far and the tracks inside the zone. Fed every examined frame of the camera in order.
+    zone and line: those of the rules that could have reported the event, "" if none.
     """
 
     def __init__(self, miss: Miss, camera: CameraConfig, footage_s: float) -> None:
         self._pattern = miss.wanted.pattern
         self._at, self._box = miss.wanted.at, miss.wanted.box
-        self._at_look: FrameBoxes | None = None
+        self._frame_at_truth: FrameBoxes | None = None
         self._start = min(self._pattern.start, footage_s)
         self._end = min(self._pattern.end, footage_s)
         self._footage_s = footage_s
-        self._rules = tuple(rule for rule in camera.rules if _concerns(self._pattern, rule))
+        self._rules = tuple(rule for rule in camera.rules if _could_report(self._pattern, rule))
         labels = {label for rule in self._rules for label in rule.labels}
         self._labels = {self._pattern.label} if self._pattern.label else labels
         zones = {rule.zone for rule in self._rules if not isinstance(rule, LineRule)}
         self.zone = next(iter(sorted(zones)), "")
         self.line = next((rule.line for rule in self._rules if isinstance(rule, LineRule)), "")
         self._zones = [Polygon(points) for name, points in camera.zones.items() if name in zones]
-        self._looks = self._unlooked = 0
+        self._frames = self._unanswered = 0
         self._best: tuple[FrameBoxes, TrackedObject] | None = None
         self._best_inside: tuple[FrameBoxes, TrackedObject] | None = None
-        self._inside: dict[int, _Stay] = {}
-        self._targets = [self._start + share * (self._end - self._start) for share in _SHARES]
-        self._nearest: list[FrameBoxes | None] = [None] * len(_SHARES)
+        self._inside: dict[int, _TimeInZone] = {}
+        self._still_times = [self._start + share * (self._end - self._start) for share in _STILLS_AT]
+        self._still_frames: list[FrameBoxes | None] = [None] * len(_STILLS_AT)
 
     def add(self, frame: FrameBoxes) -> None:
+        """One examined frame of the camera."""
         if not self._start <= frame.t <= self._end:
             return
-        self._looks += 1
-        self._unlooked += not frame.looked
+        self._frames += 1
+        self._unanswered += not frame.looked
         if self._at is not None and (
-            self._at_look is None or abs(frame.t - self._at) < abs(self._at_look.t - self._at)
+            self._frame_at_truth is None or abs(frame.t - self._at) < abs(self._frame_at_truth.t - self._at)
         ):
-            self._at_look = frame
-        for index, target in enumerate(self._targets):
-            before = self._nearest[index]
+            self._frame_at_truth = frame
+        for index, target in enumerate(self._still_times):
+            before = self._still_frames[index]
             if before is None or abs(frame.t - target) < abs(before.t - target):
-                self._nearest[index] = frame
+                self._still_frames[index] = frame
         for found in frame.objects:
             if found.label in self._labels:
-                self._seen(frame, found)
+                self._add_object(frame, found)
 
-    def _seen(self, frame: FrameBoxes, found: TrackedObject) -> None:
+    def _add_object(self, frame: FrameBoxes, found: TrackedObject) -> None:
         self._best = _better(self._best, frame, found)
         if not any(zone.contains(foot(found.box)) for zone in self._zones):
             return
         self._best_inside = _better(self._best_inside, frame, found)
-        stay = self._inside.get(found.track)
-        if stay is not None:
-            stay.last = frame.t
+        interval = self._inside.get(found.track)
+        if interval is not None:
+            interval.last = frame.t
         elif len(self._inside) < DIAGNOSED_TRACKS_MAX:
-            self._inside[found.track] = _Stay(frame.t, frame.t)
+            self._inside[found.track] = _TimeInZone(frame.t, frame.t)
 
     def moments(self) -> tuple[FaultMoment, ...]:
-        """The look at the true moment, if that is known; the best look, inside the zone if there was one; else three
-        looks spread over the time."""
-        if self._at_look is not None:
-            return (_moment(self._at_look, self._focus(self._at_look), self._box),)
+        """The frame at the true moment, if that is known; else the best detection, inside the zone if there was one;
+        else three frames spread over the time."""
+        if self._frame_at_truth is not None:
+            return (_moment(self._frame_at_truth, self._focus(self._frame_at_truth), self._box),)
         best = self._best_inside or self._best
         if best is not None:
             return (_moment(best[0], best[1].track),)
-        looks = {look.frame: look for look in self._nearest if look is not None}
-        return tuple(_moment(look, None) for look in looks.values())
+        frames = {boxes.frame: boxes for boxes in self._still_frames if boxes is not None}
+        return tuple(_moment(boxes, None) for boxes in frames.values())
 
-    def _focus(self, look: FrameBoxes) -> int | None:
-        """Who of that look is meant: who overlaps the true box most; without one, the surest of the right kind."""
-        alike = [found for found in look.objects if found.label in self._labels]
+    def _focus(self, boxes: FrameBoxes) -> int | None:
+        """The track that is meant: that with most overlap with the true box, else the best one of the right label."""
+        alike = [found for found in boxes.objects if found.label in self._labels]
         if self._box is not None and alike:
             shared = iou_matrix(np.array([self._box], float), np.array([found.box for found in alike], float))[0]
             return alike[int(shared.argmax())].track if shared.max() > 0 else None
@@ -109,43 +113,43 @@ class MissDiagnosis:
         return max(inside or alike, key=lambda found: found.score).track if alike else None
 
     def sentence(self) -> str:
-        """What the looks say, in one sentence."""
-        who = _either(sorted(self._labels))
+        """The likely reason, in one sentence."""
+        label = _alternatives(sorted(self._labels))
         if self._pattern.start > self._footage_s:
             return f"the clip ends before that, at {format_time(self._footage_s)}"
-        if self._looks == self._unlooked:
+        if self._frames == self._unanswered:
             return (
-                "nobody looked in this time: the detector did not answer" if self._looks else "no frame fell due then"
+                "nobody looked in this time: the detector did not answer" if self._frames else "no frame fell due then"
             )
         if self._best is None:
             return (
-                f"no {who} was followed in any of the {self._looks} looks of this time "
+                f"no {label} was followed in any of the {self._frames} looks of this time "
                 f"(a track begins from a score of {SPAWN_SCORE_MIN:.2f} on, "
                 f"of who walks from {TENTATIVE_SCORE_MIN:.2f} on)"
             )
         if self._zones and self._best_inside is None:
-            return f"a {who} was found ({_score_text(self._best)}), but never stood in the zone"
+            return f"a {label} was found ({_score_text(self._best)}), but never stood in the zone"
         seen = self._best_inside or self._best
         floor = min((rule.score_min for rule in self._rules), default=0.0)
         if seen[1].score < floor:
-            return f"the best {who} scored {_score_text(seen)}; the rule wants {floor:.2f}"
+            return f"the best {label} scored {_score_text(seen)}; the rule wants {floor:.2f}"
         if self._zones:
-            return self._inside_words(who)
-        return f"a {who} was found ({_score_text(seen)}), but none was followed across the line"
+            return self._inside_text(label)
+        return f"a {label} was found ({_score_text(seen)}), but none was followed across the line"
 
-    def _inside_words(self, who: str) -> str:
-        longest = max(self._inside.values(), key=lambda stay: stay.last - stay.first)
-        stay_s, tracks = longest.last - longest.first, len(self._inside)
-        told = f"a {who} was in the zone from {format_time(longest.first)} for {stay_s:.1f} s"
+    def _inside_text(self, label: str) -> str:
+        longest = max(self._inside.values(), key=lambda interval: interval.last - interval.first)
+        inside_s, tracks = longest.last - longest.first, len(self._inside)
+        text = f"a {label} was in the zone from {format_time(longest.first)} for {inside_s:.1f} s"
         wanted = [rule.seconds for rule in self._rules if isinstance(rule, DwellRule)]
-        if wanted and stay_s < min(wanted):
-            told += f" of the {min(wanted):g} s that the rule wants"
+        if wanted and inside_s < min(wanted):
+            text += f" of the {min(wanted):g} s that the rule wants"
         if tracks > 1:
-            return f"{told}, and {tracks} different tracks were: does the tracker lose them?"
-        return f"{told} (track {next(iter(self._inside))}), but the rule did not fire"
+            return f"{text}, and {tracks} different tracks were: does the tracker lose them?"
+        return f"{text} (track {next(iter(self._inside))}), but the rule did not fire"
 
 
-def _concerns(pattern: EventPattern, rule: Rule) -> bool:
+def _could_report(pattern: EventPattern, rule: Rule) -> bool:
     zone, line = ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
     return (
         pattern.rule in ("", rule.name)
@@ -165,17 +169,19 @@ def _score_text(seen: tuple[FrameBoxes, TrackedObject]) -> str:
     return f"{seen[1].score:.2f} at {format_time(seen[0].t)}, track {seen[1].track}"
 
 
-def _moment(look: FrameBoxes, focus: int | None, truth: Box | None = None) -> FaultMoment:
-    return FaultMoment(camera=look.camera, t=look.t, frame=look.frame, objects=look.objects, focus=focus, truth=truth)
+def _moment(boxes: FrameBoxes, focus: int | None, truth: Box | None = None) -> FaultMoment:
+    return FaultMoment(
+        camera=boxes.camera, t=boxes.t, frame=boxes.frame, objects=boxes.objects, focus=focus, truth=truth
+    )
 
 
-def _either(labels: list[str]) -> str:
+def _alternatives(labels: list[str]) -> str:
     """`bus, car or truck`."""
     return " or ".join([*([", ".join(labels[:-1])] if labels[1:] else []), *labels[-1:]]) or "object"
 
 
 def nearest_event_text(miss: Miss) -> str:
-    """Where an event of the same kind came instead, if one did."""
+    """When an event of the same kind came instead, if one did."""
     event, pattern = miss.nearest, miss.wanted.pattern
     if event is None:
         return ""
@@ -184,24 +190,24 @@ def nearest_event_text(miss: Miss) -> str:
     return f"one came at {format_time(event.t)}, {apart}"
 
 
-def miss_fault(miss: Miss, sighting: MissDiagnosis | None, camera: str, *, fails: bool) -> Fault:
-    """sighting: what the looks of that time say, None where too many were missed to look into each."""
+def miss_fault(miss: Miss, diagnosis: MissDiagnosis | None, camera: str, *, fails: bool) -> Fault:
+    """diagnosis: what was detected at that time; None where too many were missed to diagnose each."""
     wanted = miss.wanted
-    come = f" ({wanted.min - miss.missing} of {wanted.min} came)" if wanted.min > 1 else ""
-    moments = sighting.moments() if sighting else ()
+    reported = f" ({wanted.min - miss.missing} of {wanted.min} came)" if wanted.min > 1 else ""
+    moments = diagnosis.moments() if diagnosis else ()
     begin = wanted.pattern.start if not moments else moments[len(moments) // 2].t
     t = wanted.at if wanted.at is not None else begin
-    parts = [sighting.sentence() if sighting else "", nearest_event_text(miss)]
+    parts = [diagnosis.sentence() if diagnosis else "", nearest_event_text(miss)]
     return Fault(
         kind="miss",
-        title=f"missed at {format_time(t)}: {wanted.pattern.text()}{come}",
+        title=f"missed at {format_time(t)}: {wanted.pattern.text()}{reported}",
         detail="; ".join(part for part in parts if part),
         source=wanted.source,
         note=wanted.note,
         camera=camera,
         t=t,
-        zone=wanted.pattern.zone or (sighting.zone if sighting else ""),
-        line=wanted.pattern.line or (sighting.line if sighting else ""),
+        zone=wanted.pattern.zone or (diagnosis.zone if diagnosis else ""),
+        line=wanted.pattern.line or (diagnosis.line if diagnosis else ""),
         fails=fails,
         moments=moments,
     )
@@ -225,7 +231,7 @@ def alarm_fault(alarm: FalseAlarm, moment: FaultMoment | None, *, fails: bool) -
 
 
 def footage_faults(result: ReplayResult) -> list[Fault]:
-    """A clip that broke off or looks that the detector did not answer: nobody knows what happened there."""
+    """A clip that broke off, or frames that the detector did not answer: what happened there is unknown."""
     found = []
     if result.error:
         found.append(Fault(kind="footage", title=result.error, camera=result.camera, t=result.footage_s))
@@ -236,7 +242,7 @@ def footage_faults(result: ReplayResult) -> list[Fault]:
 
 
 def answer_faults(results: Sequence[ReplayResult], *, fails: bool) -> list[Fault]:
-    """Questions that have no answer: nobody said anything is not nobody objected."""
+    """Escalations without a verdict: a missing verdict is not a confirmation."""
     return [
         Fault(kind="footage", title=missing_verdicts_text(result), camera=result.camera, source="verdicts", fails=fails)
         for result in results
@@ -291,12 +297,3 @@ def _exact(value: float | None) -> Estimate:
 def _short(name: str, figure: Estimate, wanted: str) -> Fault:
     got = "could not be measured" if figure.value is None else f"is {format_estimate(figure)}"
     return Fault(kind="figure", title=f"{name} {got}; {wanted} is required", source=f"require.{name}")
-
-
-def format_estimate(figure: Estimate) -> str:
-    """`0.83 (0.61 to 0.97)`, or `-` where nothing was observed."""
-    if figure.value is None:
-        return "-"
-    if figure.low is None or figure.high is None:
-        return f"{figure.value:.2f}"
-    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RESAMPLES = 2000
-_LEVEL = (2.5, 97.5)
+RESAMPLES = 2000  # bootstrap draws: the ends of an interval are then stable to about 0.01
+LEVEL = (2.5, 97.5)  # percentiles of a 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure from `of` observations with its 95 % interval. value None: there was nothing to observe."""
+    """A figure from `of` observations with its 95 % interval (low, high). value None: nothing was observed."""
 
     value: float | None
     low: float | None
@@ -24,9 +24,18 @@ class Estimate:
 NO_ESTIMATE = Estimate(None, None, None, 0)
 
 
+def format_estimate(figure: Estimate) -> str:
+    """`0.83 (0.61 to 0.97)`, or `-` where nothing was observed."""
+    if figure.value is None:
+        return "-"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f}"
+    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFigures:
-    """recall: of the events that had to be reported; precision: of those that were judged; delay_s: the median."""
+    """recall: of the required events; precision: of the judged ones; delay_s: the median; delay_p90_s: 90 %."""
 
     recall: Estimate
     precision: Estimate
@@ -41,12 +50,13 @@ class EventFigures:
 
 
 def event_figures(
-    places: Sequence[bool], answers: Sequence[bool], delays: Sequence[float], *, alerts: int, footage_s: float
+    required: Sequence[bool], judged: Sequence[bool], delays: Sequence[float], *, alerts: int, footage_s: float
 ) -> EventFigures:
-    """places: for each event that had to be reported, whether it was; answers: for each judged one, whether right."""
+    """required: for each required event, whether it was reported; judged: for each judged event, whether it was right;
+    delays: seconds."""
     return EventFigures(
-        recall=estimate_share(places),
-        precision=estimate_share(answers),
+        recall=estimate_share(required),
+        precision=estimate_share(judged),
         delay_s=estimate_median(delays),
         delay_p90_s=round(float(np.percentile(delays, 90)), 3) if delays else None,
         alerts=alerts,
@@ -57,8 +67,8 @@ def event_figures(
 def estimate_share(outcomes: Sequence[bool]) -> Estimate:
     """The share that is True with its percentile-bootstrap interval over the observations (incidents).
 
-    Resampling n yes/no observations is drawing from a binomial. Where all came out alike the bootstrap would claim
-    certainty, of however few; there the far end is the exact one-sided bound of 97.5 % (Clopper & Pearson 1934).
+    Resampling n yes/no observations is drawing from a binomial. Where all observations agree the bootstrap would claim
+    certainty; there the far end is the exact one-sided bound of 97.5 % (Clopper & Pearson 1934).
     """
     count, right = len(outcomes), sum(outcomes)
     if count == 0:
@@ -67,7 +77,7 @@ def estimate_share(outcomes: Sequence[bool]) -> Estimate:
         far = 0.025 ** (1 / count)
         return Estimate(float(right == count), far if right else 0.0, 1.0 if right else 1 - far, count)
     drawn = np.random.default_rng(0).binomial(count, right / count, RESAMPLES) / count
-    low, high = np.percentile(drawn, _LEVEL)
+    low, high = np.percentile(drawn, LEVEL)
     return Estimate(right / count, float(low), float(high), count)
 
 
@@ -79,5 +89,5 @@ def estimate_median(values: Sequence[float]) -> Estimate:
     if len(every) == 1:
         return Estimate(float(every[0]), None, None, 1)
     drawn = np.median(np.random.default_rng(0).choice(every, (RESAMPLES, len(every))), axis=1)
-    low, high = np.percentile(drawn, _LEVEL)
+    low, high = np.percentile(drawn, LEVEL)
     return Estimate(float(np.median(every)), float(low), float(high), len(every))

@@ -18,13 +18,14 @@ from appliance.track.association import IMPOSSIBLE, assign
 from appliance.types import Box, Event, StreamHeader
 
 EVENTS_MAX = 2000
-# Filling a place that must be filled costs less than one that may be, and that less than leaving the event alone.
-_MAY, _ALONE = 1.0, 3.0
+# Costs of the assignment (no unit). A required slot costs 0, an optional one 1, an event without a slot 3; a delay adds
+# less than 1 in total, so it only decides between equally complete pairings.
+_OPTIONAL_COST, _UNPAIRED_COST = 1.0, 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPattern:
-    """Which events are meant; "" and the whole clip (0 to inf) mean any."""
+    """Which events are meant. "" matches anything; start and end: seconds of the clip, 0 to inf is all of it."""
 
     camera: str = ""
     rule: str = ""
@@ -39,18 +40,18 @@ class EventPattern:
 
     def matches_except_time(self, event: Event) -> bool:
         """All but the time."""
-        wanted = ((self.camera, event.camera), (self.rule, event.rule), (self.zone, event.zone))
+        expectations = ((self.camera, event.camera), (self.rule, event.rule), (self.zone, event.zone))
         more = ((self.line, event.line), (self.label, event.label))
-        return all(one in ("", other) for one, other in (*wanted, *more))
+        return all(one in ("", other) for one, other in (*expectations, *more))
 
     def text(self) -> str:
-        """`rule intruder, person, 0:10.0 to 0:20.0`, in the order in which people say it."""
-        said = [f"rule {self.rule}"] if self.rule else ["any rule"]
-        said += [self.label] if self.label else []
-        said += [f"zone {self.zone}"] if self.zone else []
-        said += [f"line {self.line}"] if self.line else []
-        said += [f"camera {self.camera}"] if self.camera else []
-        return ", ".join([*said, self.window_text()])
+        """`rule intruder, person, 0:10.0 to 0:20.0`."""
+        parts = [f"rule {self.rule}"] if self.rule else ["any rule"]
+        parts += [self.label] if self.label else []
+        parts += [f"zone {self.zone}"] if self.zone else []
+        parts += [f"line {self.line}"] if self.line else []
+        parts += [f"camera {self.camera}"] if self.camera else []
+        return ", ".join([*parts, self.window_text()])
 
     def window_text(self) -> str:
         if self.end == inf:
@@ -81,7 +82,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prohibition:
-    """No event of this pattern but those that are wanted."""
+    """Events of this pattern are false alarms unless they were expected."""
 
     pattern: EventPattern
     source: str
@@ -90,7 +91,7 @@ class Prohibition:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An event that was wanted."""
+    """An event that was expected."""
 
     event: Event
     wanted: Expectation
@@ -99,7 +100,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A place of `wanted` that no event took; `missing` of `min` are open. nearest: an alike event at another time."""
+    """`missing` of the `min` events of an expectation did not come. nearest: a similar event at another time."""
 
     wanted: Expectation
     missing: int
@@ -108,7 +109,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarm:
-    """An event that must not be, and which entry says so."""
+    """An event that must not be, and the entry that says so."""
 
     event: Event
     reason: str
@@ -126,102 +127,110 @@ class EventMatches:
 
     @property
     def required_outcomes(self) -> tuple[bool, ...]:
-        """One entry per event that had to be reported: whether it was."""
+        """For each required event, whether it was reported."""
         missing = sum(miss.missing for miss in self.misses)
         return (True,) * (self.required - missing) + (False,) * missing
 
     @property
     def judged_outcomes(self) -> tuple[bool, ...]:
-        """One entry per event that was judged: whether it was right."""
+        """For each judged event, whether it was right."""
         return (True,) * len(self.hits) + (False,) * len(self.false_alarms)
 
     @property
     def required(self) -> int:
-        wanted = [each.wanted for each in self.hits] + [each.wanted for each in self.misses]
-        return sum({id(each): each.min for each in wanted}.values())
+        expectations = [each.wanted for each in self.hits] + [each.wanted for each in self.misses]
+        return sum({id(each): each.min for each in expectations}.values())
 
 
 NO_MATCHES = EventMatches((), (), (), ())
 
 
 def match_events(
-    events: Sequence[Event], wanted: Sequence[Expectation], barred: Sequence[Prohibition], *, others_forbidden: bool
+    events: Sequence[Event],
+    expectations: Sequence[Expectation],
+    prohibitions: Sequence[Prohibition],
+    *,
+    others_forbidden: bool,
 ) -> EventMatches:
-    """Pair events with what was wanted, one to one, and say what the rest is.
+    """Pair events with expectations, one to one, and classify the rest.
 
-    An event may take a place of `wanted` that it fits. Of all pairings the one is chosen that fills most places that
-    must be filled, then explains most events, then has least delay (Hungarian algorithm in each group of events and
-    places that could be confused). So of two overlapping windows none starves, and of two events in a window the
-    earlier one counts. An event that was wanted is right even where `barred` would forbid it. What is left over is a
-    false alarm when `barred` names it, when its window is full, or when `closed`: what is not wanted must not be.
+    Each expectation has slots for its events. The chosen pairing fills most required slots, then explains most events,
+    then has least delay (Hungarian algorithm in each group of events and slots that could be confused): of two
+    overlapping windows both are filled, and of two events in one window the earlier one counts. An expected event is
+    right even where a prohibition matches it. Any other event is a false alarm when a prohibition matches it, when its
+    window is full, or when `others_forbidden`.
 
     At most EVENTS_MAX events: ValueError beyond.
     """
     if len(events) > EVENTS_MAX:
         raise ValueError(f"{len(events)} events; at most {EVENTS_MAX} can be judged")
-    places = [each for each in wanted for _ in range(_places(each, events))]
-    musts = [number < each.min for each in wanted for number in range(_places(each, events))]
-    taken = dict(assign(_prices(events, places, musts), price_max=_ALONE)) if events and places else {}
-    hits = tuple(Hit(events[row], places[at], places[at].delay_s(events[row])) for row, at in sorted(taken.items()))
-    left = [event for row, event in enumerate(events) if row not in taken]
+    slots = [each for each in expectations for _ in range(_slots_of(each, events))]
+    required = [number < each.min for each in expectations for number in range(_slots_of(each, events))]
+    taken = dict(assign(_costs(events, slots, required), price_max=_UNPAIRED_COST)) if events and slots else {}
+    hits = tuple(Hit(events[row], slots[at], slots[at].delay_s(events[row])) for row, at in sorted(taken.items()))
+    unpaired = [event for row, event in enumerate(events) if row not in taken]
     alarms, unjudged = [], []
-    for event in left:
-        alarm = _alarm(event, wanted, barred, others_forbidden)
+    for event in unpaired:
+        alarm = _false_alarm(event, expectations, prohibitions, others_forbidden)
         if alarm is None:
             unjudged.append(event)
         else:
             alarms.append(alarm)
-    return EventMatches(hits, tuple(_misses(wanted, hits, left)), tuple(alarms), tuple(unjudged))
+    return EventMatches(hits, tuple(_misses(expectations, hits, unpaired)), tuple(alarms), tuple(unjudged))
 
 
-def _places(wanted: Expectation, events: Sequence[Event]) -> int:
-    """How many columns of the table a wanted entry gets: never more than could be filled, but all that must be."""
-    fitting = sum(wanted.pattern.matches(event) for event in events)
-    return max(wanted.min, fitting if wanted.max is None else min(wanted.max, fitting))
+def _slots_of(expectations: Expectation, events: Sequence[Event]) -> int:
+    """How many slots an expectation gets: all that are required, and no more optional ones than could be filled."""
+    fitting = sum(expectations.pattern.matches(event) for event in events)
+    return max(expectations.min, fitting if expectations.max is None else min(expectations.max, fitting))
 
 
-def _prices(
-    events: Sequence[Event], places: Sequence[Expectation], musts: Sequence[bool]
+def _costs(
+    events: Sequence[Event], slots: Sequence[Expectation], required: Sequence[bool]
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """(events, places): all delays together weigh less than one place."""
-    table = np.full((len(events), len(places)), IMPOSSIBLE)
+    """Cost matrix (events, slots)."""
+    table = np.full((len(events), len(slots)), IMPOSSIBLE)
     latest = max(event.t for event in events) + 1.0
     for row, event in enumerate(events):
-        for column, (place, must) in enumerate(zip(places, musts, strict=True)):
-            if place.pattern.matches(event):
-                off_s = abs(event.t - (place.at if place.at is not None else place.pattern.start))
-                table[row, column] = (0.0 if must else _MAY) + 0.5 * off_s / (latest * len(events))
+        for column, (slot, is_required) in enumerate(zip(slots, required, strict=True)):
+            if slot.pattern.matches(event):
+                distance_s = abs(event.t - (slot.at if slot.at is not None else slot.pattern.start))
+                table[row, column] = (0.0 if is_required else _OPTIONAL_COST) + 0.5 * distance_s / (
+                    latest * len(events)
+                )
     return table
 
 
-def _misses(wanted: Sequence[Expectation], hits: Sequence[Hit], left: Sequence[Event]) -> list[Miss]:
+def _misses(expectations: Sequence[Expectation], hits: Sequence[Hit], unpaired: Sequence[Event]) -> list[Miss]:
     found = []
-    for each in wanted:
+    for each in expectations:
         missing = each.min - sum(hit.wanted is each for hit in hits)
         if missing > 0:
-            alike = [event for event in left if each.pattern.matches_except_time(event)]
-            found.append(Miss(each, missing, min(alike, key=lambda event: _off_s(event, each.pattern), default=None)))
+            alike = [event for event in unpaired if each.pattern.matches_except_time(event)]
+            found.append(
+                Miss(each, missing, min(alike, key=lambda event: _distance_s(event, each.pattern), default=None))
+            )
     return found
 
 
-def _off_s(event: Event, pattern: EventPattern) -> float:
+def _distance_s(event: Event, pattern: EventPattern) -> float:
     return max(pattern.start - event.t, event.t - pattern.end)
 
 
-def _alarm(
-    event: Event, wanted: Sequence[Expectation], barred: Sequence[Prohibition], closed: bool
+def _false_alarm(
+    event: Event, expectations: Sequence[Expectation], prohibitions: Sequence[Prohibition], others_forbidden: bool
 ) -> FalseAlarm | None:
-    for rule in barred:
-        if rule.pattern.matches(event):
-            return FalseAlarm(event, f"{rule.source} forbids it", rule.note)
-    for each in wanted:
+    for prohibition in prohibitions:
+        if prohibition.pattern.matches(event):
+            return FalseAlarm(event, f"{prohibition.source} forbids it", prohibition.note)
+    for each in expectations:
         if each.pattern.matches(event):
             had = "its event" if each.max == 1 else f"its {each.max} events"
             return FalseAlarm(event, f"{each.source} already had {had}", each.note)
-    return FalseAlarm(event, "nothing of the kind was expected then (others: never)") if closed else None
+    return FalseAlarm(event, "nothing of the kind was expected then (others: never)") if others_forbidden else None
 
 
-# An entry that gives only a moment (`at`) is looked for this long before and after it.
+# The window of an entry that gives only a moment (`at`).
 MOMENT_WINDOW = DerivedEvents()
 
 
@@ -251,7 +260,7 @@ def prohibitions_of(plan: ScenarioPlan) -> list[Prohibition]:
 def derived_expectations(
     plan: ScenarioPlan, result: ReplayResult, spool: BoxesSpool, frames: TrueFrames, settings: DerivedEvents
 ) -> list[Expectation]:
-    """What a perfect detector and tracker would have made the camera's rules report at the same frames."""
+    """The events that the camera's rules would report with a perfect detector and tracker at the same frames."""
     return [
         Expectation(
             pattern=EventPattern(

@@ -23,17 +23,16 @@ from appliance.types import Box, FrameBoxes, TrackedObject
 from appliance.wire import decode_log
 
 TRUTH_BYTES_MAX = 512 * 1024 * 1024
-_DIGITS = re.compile(r"(\d+)\D*$")
-# A box without an identity of its own gets one below zero: it can be found, but not followed.
-_Identity = int
+_LAST_NUMBER = re.compile(r"(\d+)\D*$")
+_TrackId = int  # below 0: the file has none for this box, so it can be detected but not tracked
 
 
 @dataclass(frozen=True, slots=True)
 class TrueObject:
-    """One object in one frame. id: who it is, below 0 when the file does not say.
+    """One object in one frame. id: its track, below 0 when the file has none.
 
-    counts: False for what is nobody's mistake (marked so in the file, or smaller or more hidden than asked for):
-    finding it is neither right nor wrong.
+    counts: False for an object that is ignored (marked so in the file, or smaller or more hidden than configured):
+    detecting it is neither right nor wrong.
     """
 
     id: int
@@ -43,15 +42,15 @@ class TrueObject:
 
 
 TrueFrames = Mapping[int, tuple[TrueObject, ...]]
-"""Objects by 0-based frame of the clip; a frame that is absent holds nobody."""
+"""Objects by 0-based frame of the clip; a frame that is absent has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A box as a file has it: pixels, its own class name."""
+class _LabelRow:
+    """A box as a file has it: pixels (x1, y1, x2, y2), its own class name."""
 
     frame: int
-    id: _Identity
+    id: _TrackId
     name: str
     box: tuple[float, float, float, float]
     visible: float = 1.0
@@ -59,22 +58,22 @@ class _Row:
 
 
 def read_truth(path: Path, settings: TruthFile, size: tuple[int, int]) -> TrueFrames:
-    """The true objects of the labels that are asked for. size: of the clip, where the file or scenario says no other.
+    """The true objects with the configured labels. size: (width, height) of the clip, unless file or scenario has one.
 
-    Raises ConfigError when the file is not what it should be.
+    Raises ConfigError when the file cannot be read as its format.
     """
     try:
         if path.stat().st_size > TRUTH_BYTES_MAX:
             raise ConfigError(str(path), [f"over {TRUTH_BYTES_MAX} bytes"])
-        rows, own_size = _READERS[_kind(settings)](path)
+        rows, own_size = _READERS[_format_of(settings)](path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ElementTree.ParseError) as error:
-        raise ConfigError(str(path), [f"not a file of {_kind(settings)} truth: {error}"]) from None
+        raise ConfigError(str(path), [f"not a file of {_format_of(settings)} truth: {error}"]) from None
     width, height = settings.size or own_size or size
     names = _names(path, settings, {row.name for row in rows})
     frames: dict[int, list[TrueObject]] = defaultdict(list)
     for row in rows:
         label = names.get(row.name, row.name)
-        box = _share(row.box, width, height)
+        box = _relative_box(row.box, width, height)
         if label in settings.labels and box[2] > box[0] and box[3] > box[1]:
             hidden = row.visible < settings.visible_min or box[3] - box[1] < settings.height_min
             frames[row.frame].append(TrueObject(row.id, label, box, not (row.ignored or hidden)))
@@ -85,7 +84,7 @@ def read_truth(path: Path, settings: TruthFile, size: tuple[int, int]) -> TrueFr
 
 
 def _names(path: Path, settings: TruthFile, written: set[str]) -> Mapping[str, str]:
-    """Class names of the file to labels. MOT has numbers: one kind of number needs no words, several do."""
+    """Class names of the file to labels. MOT has numbers: a single class needs no names, several do."""
     if settings.classes or settings.mot is None:
         return settings.classes
     if len(written) > 1 or len(settings.labels) > 1:
@@ -96,21 +95,21 @@ def _names(path: Path, settings: TruthFile, written: set[str]) -> Mapping[str, s
     return dict.fromkeys(written, settings.labels[0])
 
 
-def _kind(settings: TruthFile) -> str:
+def _format_of(settings: TruthFile) -> str:
     return "mot" if settings.mot else "coco" if settings.coco else "cvat"
 
 
-def _share(box: tuple[float, float, float, float], width: float, height: float) -> Box:
+def _relative_box(box: tuple[float, float, float, float], width: float, height: float) -> Box:
     x1, y1, x2, y2 = (
         round(min(1.0, max(0.0, each / side)), 4) for each, side in zip(box, (width, height) * 2, strict=True)
     )
     return x1, y1, x2, y2
 
 
-_Read = tuple[list[_Row], tuple[int, int] | None]
+_Labels = tuple[list[_LabelRow], tuple[int, int] | None]
 
 
-def _mot(path: Path) -> _Read:
+def _mot(path: Path) -> _Labels:
     """`frame,id,x,y,w,h[,consider[,class[,visible]]]`, frames from 1 (motchallenge.net)."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -119,17 +118,17 @@ def _mot(path: Path) -> _Read:
             continue
         if len(cells) < 6:
             raise ValueError(f"line {number} has {len(cells)} columns; at least 6 are needed (frame,id,x,y,w,h)")
-        frame, who, x, y, w, h = (float(cell) for cell in cells[:6])
+        frame, track_id, x, y, w, h = (float(cell) for cell in cells[:6])
         consider = float(cells[6]) if len(cells) > 6 else 1.0
         name = str(int(float(cells[7]))) if len(cells) > 7 else ""
         visible = float(cells[8]) if len(cells) > 8 else 1.0
         # Results, and some truths, have -1 in the columns they do not use.
         name, visible = ("" if name == "-1" else name), (1.0 if visible < 0 else visible)
-        rows.append(_Row(int(frame) - 1, int(who), name, (x, y, x + w, y + h), visible, consider == 0))
+        rows.append(_LabelRow(int(frame) - 1, int(track_id), name, (x, y, x + w, y + h), visible, consider == 0))
     return rows, None
 
 
-def _cvat(path: Path) -> _Read:
+def _cvat(path: Path) -> _Labels:
     """`CVAT for video 1.1`: tracks of boxes, frames from 0; `outside` means: not there."""
     root = ElementTree.parse(path).getroot()
     width, height = root.findtext(".//original_size/width"), root.findtext(".//original_size/height")
@@ -140,14 +139,14 @@ def _cvat(path: Path) -> _Read:
                 continue
             x1, y1, x2, y2 = (float(box.attrib[name]) for name in ("xtl", "ytl", "xbr", "ybr"))
             rows.append(
-                _Row(int(box.attrib["frame"]), int(track.attrib["id"]), track.attrib["label"], (x1, y1, x2, y2))
+                _LabelRow(int(box.attrib["frame"]), int(track.attrib["id"]), track.attrib["label"], (x1, y1, x2, y2))
             )
     if not rows:
         raise ValueError("no <track> with a <box> in it (export as `CVAT for video 1.1`)")
     return rows, (int(width), int(height)) if width and height else None
 
 
-def _coco(path: Path) -> _Read:
+def _coco(path: Path) -> _Labels:
     """COCO detection; the frame is `frame_index` of an image, else the last number in its name (from 0, as CVAT)."""
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     names = {each["id"]: str(each["name"]) for each in data["categories"]}
@@ -155,11 +154,13 @@ def _coco(path: Path) -> _Read:
     rows = []
     for number, each in enumerate(data["annotations"]):
         x, y, w, h = (float(side) for side in each["bbox"])
-        who = each.get("track_id", each.get("attributes", {}).get("track_id"))
-        identity = -1 - number if who is None else int(who)
+        track_id = each.get("track_id", each.get("attributes", {}).get("track_id"))
+        identity = -1 - number if track_id is None else int(track_id)
         box = (x, y, x + w, y + h)
         rows.append(
-            _Row(frames[each["image_id"]], identity, names[each["category_id"]], box, 1.0, bool(each.get("iscrowd")))
+            _LabelRow(
+                frames[each["image_id"]], identity, names[each["category_id"]], box, 1.0, bool(each.get("iscrowd"))
+            )
         )
     first = data["images"][0] if data["images"] else {}
     return rows, (int(first["width"]), int(first["height"])) if "width" in first else None
@@ -168,17 +169,17 @@ def _coco(path: Path) -> _Read:
 def _frame(image: Mapping[str, Any]) -> int:
     if "frame_index" in image:
         return int(image["frame_index"])
-    match = _DIGITS.search(str(image["file_name"]))
+    match = _LAST_NUMBER.search(str(image["file_name"]))
     if match is None:
         raise ValueError(f"image {image['file_name']} has no frame_index and no number in its name")
     return int(match.group(1))
 
 
-_READERS: Mapping[str, Callable[[Path], _Read]] = {"mot": _mot, "cvat": _cvat, "coco": _coco}
+_READERS: Mapping[str, Callable[[Path], _Labels]] = {"mot": _mot, "cvat": _cvat, "coco": _coco}
 
 
 def has_identities(frames: TrueFrames) -> bool:
-    """Whether the file says who is who, so that tracking can be measured."""
+    """Whether every box has a track id, so that tracking can be measured."""
     return all(each.id >= 0 for objects in frames.values() for each in objects)
 
 
@@ -188,39 +189,39 @@ def counted_objects(frames: TrueFrames, frame: int) -> Iterator[TrueObject]:
 
 
 def shaken_truth(
-    frames: TrueFrames, looks: Iterable[FrameBoxes], weather: ConditionSet, size: tuple[int, int]
+    frames: TrueFrames, frame_boxes: Iterable[FrameBoxes], conditions: ConditionSet, size: tuple[int, int]
 ) -> TrueFrames:
-    """The true objects of the frames that were looked at, where they stood in the picture that was looked at.
+    """The true objects of the examined frames, moved as the condition `shake` moved the image.
 
-    size: (width, height) of the footage. Only shaking moves anything; without it the frames come back as they are.
+    size: (width, height) of the footage. Without shaking the frames are returned as they are.
     """
-    if not any(each.kind.name == "shake" for each in weather.conditions):
+    if not any(each.kind.name == "shake" for each in conditions.conditions):
         return frames
     found = {}
-    for look in looks:
-        x, y = shake_offset(weather, look.frame, look.t)
-        objects = (_moved(each, x / size[0], y / size[1]) for each in frames.get(look.frame, ()))
-        found[look.frame] = tuple(each for each in objects if each.box[2] > each.box[0] and each.box[3] > each.box[1])
+    for boxes in frame_boxes:
+        x, y = shake_offset(conditions, boxes.frame, boxes.t)
+        objects = (_shifted(each, x / size[0], y / size[1]) for each in frames.get(boxes.frame, ()))
+        found[boxes.frame] = tuple(each for each in objects if each.box[2] > each.box[0] and each.box[3] > each.box[1])
     return found
 
 
-def _moved(each: TrueObject, x: float, y: float) -> TrueObject:
+def _shifted(each: TrueObject, x: float, y: float) -> TrueObject:
     x1, y1, x2, y2 = each.box
-    box: Box = (_inside(x1 + x), _inside(y1 + y), _inside(x2 + x), _inside(y2 + y))
+    box: Box = (_clipped(x1 + x), _clipped(y1 + y), _clipped(x2 + x), _clipped(y2 + y))
     return replace(each, box=box)
 
 
-def _inside(share: float) -> float:
+def _clipped(share: float) -> float:
     return round(min(1.0, max(0.0, share)), 4)
 
 
-_BOXES = b'{"type":"boxes"'
+_BOXES_LINE = b'{"type":"boxes"'
 
 
 class BoxesSpool:
-    """A replay log's sink that keeps only the looks, in an unnamed file. Use as a context manager.
+    """A replay log's sink that keeps only the FrameBoxes, in an unnamed temporary file. Use as a context manager.
 
-    A film of a day is some 100 MB of boxes: too much for the memory of a small box, little for its disk.
+    A day of footage is some 100 MB of boxes: too much for the memory of a small appliance, little for its disk.
     """
 
     def __init__(self) -> None:
@@ -236,13 +237,13 @@ class BoxesSpool:
 
     def write(self, line: bytes, /) -> int:
         """One whole line of the log."""
-        return self._file.write(line) if line.startswith(_BOXES) else len(line)
+        return self._file.write(line) if line.startswith(_BOXES_LINE) else len(line)
 
     def flush(self) -> None:
         self._file.flush()
 
     def frame_boxes(self) -> Iterator[FrameBoxes]:
-        """Every look in order. One reader at a time."""
+        """Every FrameBoxes in order. One reader at a time."""
         self._file.seek(0)
         for line in self._file:
             found = decode_log(line)
@@ -251,10 +252,10 @@ class BoxesSpool:
 
 
 def true_frame_boxes(spool: BoxesSpool, frames: TrueFrames) -> Iterator[FrameBoxes]:
-    """What a perfect detector and tracker would have reported at the same frames."""
-    for look in spool.frame_boxes():
+    """The FrameBoxes of a perfect detector and tracker at the same frames."""
+    for boxes in spool.frame_boxes():
         objects = tuple(
             TrackedObject(track=each.id, label=each.label, score=0.9, box=each.box)
-            for each in counted_objects(frames, look.frame)
+            for each in counted_objects(frames, boxes.frame)
         )
-        yield FrameBoxes(camera=look.camera, seq=look.seq, frame=look.frame, t=look.t, looked=True, objects=objects)
+        yield FrameBoxes(camera=boxes.camera, seq=boxes.seq, frame=boxes.frame, t=boxes.t, looked=True, objects=objects)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from appliance.clock import iso_utc
 from appliance.errors import SourceError
 from appliance.ingest.clip_reader import frame_size
@@ -21,9 +19,9 @@ from appliance.lab.conditions.frame_transform import frame_transform_of
 from appliance.lab.conditions.stream_faults import with_stream_faults
 from appliance.lab.footage import ClipSource
 from appliance.lab.replay.replay_report import format_time
-from appliance.lab.scenario.diagnosis import format_estimate
-from appliance.lab.scenario.event_metrics import Estimate, EventFigures
+from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_estimate
 from appliance.lab.scenario.expectations import EventPattern
+from appliance.lab.scenario.plot_page import template_environment
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter
@@ -35,12 +33,15 @@ logger = logging.getLogger(__name__)
 STILL_SIDE_MAX = 960
 STILL_QUALITY = 80
 STILLS_MAX = 40  # of one scenario
+# As the dashboard draws tracks (static/draw.js): colours that stand out on camera images.
+TRACK_COLOURS = ("#3fd0b5", "#f0a259", "#8fa8ff", "#e58bcb", "#b9c95a", "#ff8f94")
+_HITS_MAX = 200  # listed of one scenario
 REPORT_STILLS_MAX = 400  # of one report, some 40 MB
 
 
 @dataclass(frozen=True, slots=True)
 class ReportStill:
-    """A JPEG of one moment; size (width, height) is that of the film, in which boxes are shares."""
+    """A JPEG of one moment. size: (width, height) of the footage, of which boxes are shares."""
 
     jpeg: bytes
     size: tuple[int, int]
@@ -50,49 +51,51 @@ StillsByFrame = Mapping[tuple[str, int], ReportStill]
 """By camera and frame."""
 
 
-def cut_stills(verdict: ScenarioResult, before: Sequence[StillsByFrame] = ()) -> StillsByFrame:
-    """The pictures of all moments of a scenario, the first STILLS_MAX; each clip is decoded once, up to the last.
+def cut_stills(result: ScenarioResult, previous: Sequence[StillsByFrame] = ()) -> StillsByFrame:
+    """The stills of all moments of a scenario, the first STILLS_MAX; each clip is decoded once, up to the last.
 
-    before: those of the same report so far; all together are at most REPORT_STILLS_MAX.
+    previous: those of the same report so far; all together are at most REPORT_STILLS_MAX.
 
-    A clip that cannot be read (any more) gives no pictures and a line in the log.
+    A clip that cannot be read (any more) gives no stills and a line in the log.
     """
     wanted: dict[str, set[int]] = {}
-    room = max(0, REPORT_STILLS_MAX - sum(map(len, before)))
-    for moment in _moments(verdict)[: min(STILLS_MAX, room)]:
+    free = max(0, REPORT_STILLS_MAX - sum(map(len, previous)))
+    for moment in _moments(result)[: min(STILLS_MAX, free)]:
         wanted.setdefault(moment.camera, set()).add(moment.frame)
     found: dict[tuple[str, int], ReportStill] = {}
-    for part in verdict.watched:
+    for part in result.watched:
         frames = wanted.get(part.camera)
         if frames:
-            shown = _Shown(part.clip, part.camera, ConditionSet.parse(verdict.weather, verdict.seed))
-            found.update({(part.camera, frame): still for frame, still in _cut(shown, frames)})
+            replayed = _ReplayedClip(part.clip, part.camera, ConditionSet.parse(result.weather, result.seed))
+            found.update({(part.camera, frame): still for frame, still in _cut(replayed, frames)})
     return found
 
 
-def _moments(verdict: ScenarioResult) -> Sequence[FaultMoment]:
-    return [moment for fault in verdict.faults for moment in fault.moments]
+def _moments(result: ScenarioResult) -> Sequence[FaultMoment]:
+    return [moment for fault in result.faults for moment in fault.moments]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """A clip as the detector saw it."""
+class _ReplayedClip:
+    """A clip and the conditions under which the detector was given it."""
 
     clip: Path
     camera: str
-    weather: ConditionSet
+    conditions: ConditionSet
 
 
-def _cut(shown: _Shown, frames: set[int]) -> Iterable[tuple[int, ReportStill]]:
-    pictures, lens, last = FrameConverter(), frame_transform_of(shown.weather), max(frames)
+def _cut(replayed: _ReplayedClip, frames: set[int]) -> Iterable[tuple[int, ReportStill]]:
+    converter, transform, last = FrameConverter(), frame_transform_of(replayed.conditions), max(frames)
     found = []
     try:
-        for frame in with_stream_faults(ClipSource(shown.clip, shown.camera), shown.camera, shown.weather).play():
+        for frame in with_stream_faults(
+            ClipSource(replayed.clip, replayed.camera), replayed.camera, replayed.conditions
+        ).play():
             if isinstance(frame, DecodedFrame) and frame.index in frames:
                 size = frame_size(frame)
-                seen = lens(frame.index, round(frame.t, 3), frame.av_frame) if lens else frame.av_frame
+                seen = transform(frame.index, round(frame.t, 3), frame.av_frame) if transform else frame.av_frame
                 still = ReportStill(
-                    encode_jpeg(pictures.bgr(seen, size), side_max=STILL_SIDE_MAX, quality=STILL_QUALITY), size
+                    encode_jpeg(converter.bgr(seen, size), side_max=STILL_SIDE_MAX, quality=STILL_QUALITY), size
                 )
                 found.append((frame.index, still))
             if isinstance(frame, DecodedFrame) and frame.index >= last:
@@ -102,15 +105,9 @@ def _cut(shown: _Shown, frames: set[int]) -> Iterable[tuple[int, ReportStill]]:
     return found
 
 
-TEMPLATES = Path(__file__).parent / "templates"
-# As the dashboard draws tracks (static/draw.js): colours that stand out on a picture, which is seldom white.
-TRACK_COLOURS = ("#3fd0b5", "#f0a259", "#8fa8ff", "#e58bcb", "#b9c95a", "#ff8f94")
-_HITS_MAX = 200
-
-
 @dataclass(frozen=True, slots=True)
 class DrawnBox:
-    """A box drawn into a picture, in the film's pixels."""
+    """A box drawn over a still, in pixels of the footage. meant: it is the object that the fault is about."""
 
     x: float
     y: float
@@ -123,7 +120,11 @@ class DrawnBox:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatedStill:
-    """A still with what is drawn over it. places: (name, points as SVG wants them, whether it is meant)."""
+    """A still with what is drawn over it.
+
+    zones: (name, points as SVG text, where the name stands, whether the fault is about it); lines: (name, x1 y1 x2 y2,
+    whether the fault is about it); truth: the true box.
+    """
 
     url: str
     size: tuple[int, int]
@@ -136,7 +137,7 @@ class AnnotatedStill:
 
 @dataclass(frozen=True, slots=True)
 class TimelineMark:
-    """Something on a rule's row; left and width in per cent of the clip."""
+    """A window or an event on a rule's row; left and width in percent of the clip."""
 
     kind: str
     left: float
@@ -153,35 +154,29 @@ class TimelineRow:
 
 
 def html_report(
-    verdicts: Sequence[ScenarioResult], stills: Sequence[StillsByFrame], total: EventFigures, now: float
+    results: Sequence[ScenarioResult], stills: Sequence[StillsByFrame], total: EventFigures, now: float
 ) -> str:
-    """The whole file. stills: of each verdict, in the same order; now: UTC seconds, for the line that says when."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """The whole file. stills: of each result, in the same order; now: UTC seconds, shown as the date of the report."""
+    environment = template_environment()
     environment.filters.update(clock=format_time, said=format_estimate, percent=percent_text)
     shown = [
         (
-            verdict,
-            tuple((fault, _pictures(verdict, fault, found)) for fault in verdict.faults),
-            tuple((part, _rows(verdict, part)) for part in verdict.watched),
+            result,
+            tuple((fault, _annotated_stills(result, fault, found)) for fault in result.faults),
+            tuple((part, _timeline(result, part)) for part in result.watched),
         )
-        for verdict, found in zip(verdicts, stills, strict=True)
+        for result, found in zip(results, stills, strict=True)
     ]
     return environment.get_template("report.html").render(
         shown=shown,
         total=total,
         counts={
-            status: sum(v.status == status for v in verdicts)
+            status: sum(v.status == status for v in results)
             for status in ("passed", "failed", "skipped", "known failing")
         },
-        models=sorted({verdict.model for verdict in verdicts if verdict.model}),
-        judges=sorted({verdict.judged_by for verdict in verdicts if verdict.judged_by}),
-        unjudged=sum(len(verdict.judgement.unjudged) for verdict in verdicts),
+        models=sorted({result.model for result in results if result.model}),
+        judges=sorted({result.judged_by for result in results if result.judged_by}),
+        unjudged=sum(len(result.judgement.unjudged) for result in results),
         written=iso_utc(now)[:16].replace("T", " ") + " UTC",
         hits_max=_HITS_MAX,
     )
@@ -192,25 +187,25 @@ def percent_text(figure: Estimate) -> str:
     return "–" if figure.value is None else f"{100 * figure.value:.0f} %"
 
 
-def _pictures(verdict: ScenarioResult, fault: Fault, stills: StillsByFrame) -> tuple[AnnotatedStill, ...]:
+def _annotated_stills(result: ScenarioResult, fault: Fault, stills: StillsByFrame) -> tuple[AnnotatedStill, ...]:
     found = []
     for moment in fault.moments:
         still = stills.get((moment.camera, moment.frame))
-        part = next((each for each in verdict.watched if each.camera == moment.camera), None)
+        part = next((each for each in result.watched if each.camera == moment.camera), None)
         if still is not None and part is not None:
-            found.append(_picture(part, fault, moment, still))
+            found.append(_annotate(part, fault, moment, still))
     return tuple(found)
 
 
-def _picture(part: WatchedCamera, fault: Fault, moment: FaultMoment, still: ReportStill) -> AnnotatedStill:
+def _annotate(part: WatchedCamera, fault: Fault, moment: FaultMoment, still: ReportStill) -> AnnotatedStill:
     width, height = still.size
-    who = f"track {moment.focus}" if moment.focus is not None else "nothing of the kind was followed here"
+    focus_text = f"track {moment.focus}" if moment.focus is not None else "nothing of the kind was followed here"
     return AnnotatedStill(
         url="data:image/jpeg;base64," + base64.b64encode(still.jpeg).decode(),
         size=still.size,
-        caption=f"{format_time(moment.t)}, frame {moment.frame}: {who}",
+        caption=f"{format_time(moment.t)}, frame {moment.frame}: {focus_text}",
         frames=tuple(
-            _frame(
+            _drawn_box(
                 each.box,
                 f"{each.label} {each.track}, {each.score:.2f}",
                 TRACK_COLOURS[each.track % len(TRACK_COLOURS)],
@@ -227,11 +222,11 @@ def _picture(part: WatchedCamera, fault: Fault, moment: FaultMoment, still: Repo
             (name, (a[0] * width, a[1] * height, b[0] * width, b[1] * height), name == fault.line)
             for name, (a, b) in part.lines
         ),
-        truth=_frame(moment.truth, "truth", "#fff", False, still) if moment.truth else None,
+        truth=_drawn_box(moment.truth, "truth", "#fff", False, still) if moment.truth else None,
     )
 
 
-def _frame(box: Box, tag: str, colour: str, meant: bool, still: ReportStill) -> DrawnBox:
+def _drawn_box(box: Box, tag: str, colour: str, meant: bool, still: ReportStill) -> DrawnBox:
     width, height = still.size
     return DrawnBox(
         x=round(box[0] * width, 1),
@@ -254,37 +249,37 @@ def _corner(points: Sequence[Point], width: int, height: int) -> Point:
     return x * width, y * height
 
 
-def _rows(verdict: ScenarioResult, part: WatchedCamera) -> tuple[TimelineRow, ...]:
-    """What was wanted and what came, rule by rule."""
+def _timeline(result: ScenarioResult, part: WatchedCamera) -> tuple[TimelineRow, ...]:
+    """The expected windows and the reported events, rule by rule."""
     marks: dict[str, list[TimelineMark]] = {}
 
     def add(rule: str, mark: TimelineMark) -> None:
         marks.setdefault(rule or "any rule", []).append(mark)
 
-    judged, length = verdict.judgement, max(part.footage_s, 0.1)
-    for hit in judged.hits:
+    matches, length = result.judgement, max(part.footage_s, 0.1)
+    for hit in matches.hits:
         if hit.event.camera == part.camera:
-            add(hit.event.rule, _window("came", hit.wanted.pattern, length, "came as it should"))
-            add(hit.event.rule, _tick("hit", hit.event, length))
-    for miss in judged.misses:
+            add(hit.event.rule, _window_mark("came", hit.wanted.pattern, length, "came as it should"))
+            add(hit.event.rule, _event_mark("hit", hit.event, length))
+    for miss in matches.misses:
         if miss.wanted.pattern.camera in ("", part.camera):
-            add(miss.wanted.pattern.rule, _window("miss", miss.wanted.pattern, length, "missed"))
-    for kind, events in (("false", [each.event for each in judged.false_alarms]), ("other", judged.unjudged)):
+            add(miss.wanted.pattern.rule, _window_mark("miss", miss.wanted.pattern, length, "missed"))
+    for kind, events in (("false", [each.event for each in matches.false_alarms]), ("other", matches.unjudged)):
         for event in events:
             if event.camera == part.camera:
-                add(event.rule, _tick(kind, event, length))
+                add(event.rule, _event_mark(kind, event, length))
     return tuple(
         TimelineRow(name, tuple(sorted(found, key=lambda mark: mark.width == 0))) for name, found in marks.items()
     )
 
 
-def _window(kind: str, pattern: EventPattern, length: float, word: str) -> TimelineMark:
+def _window_mark(kind: str, pattern: EventPattern, length: float, word: str) -> TimelineMark:
     end = length if pattern.end == inf else min(pattern.end, length)
     left = min(pattern.start, length)
     return TimelineMark(kind, 100 * left / length, max(0.6, 100 * (end - left) / length), f"{word}: {pattern.text()}")
 
 
-def _tick(kind: str, event: Event, length: float) -> TimelineMark:
+def _event_mark(kind: str, event: Event, length: float) -> TimelineMark:
     words = {"hit": "came", "false": "false alarm", "other": "not spoken of"}[kind]
     return TimelineMark(
         kind, 100 * min(event.t, length) / length, 0, f"{words} at {format_time(event.t)}: {event.label}"

@@ -23,16 +23,16 @@ _SUFFIX = ".scenario.yaml"
 
 
 @dataclass
-class _Session:
+class _SharedState:
     """What the scenarios of one pytest session share. Owner: the pytest config."""
 
     models: DetectorCache | None = None
-    verdicts: list[ScenarioResult] = field(default_factory=list)
+    results: list[ScenarioResult] = field(default_factory=list)
     stills: list[StillsByFrame] = field(default_factory=list)
-    weathers: tuple[ConditionSet, ...] = ()
+    condition_sets: tuple[ConditionSet, ...] = ()
 
 
-_session = pytest.StashKey[_Session]()
+_shared = pytest.StashKey[_SharedState]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_session] = _Session()
+    config.stash[_shared] = _SharedState()
     if config.getoption("--vedette-with"):
         from appliance.errors import UsageError
         from appliance.lab.scenario.scenario_loader import read_condition_sets
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
             found = read_condition_sets(config.getoption("--vedette-with"), config.getoption("--vedette-seed"))
         except UsageError as error:
             raise pytest.UsageError(f"--vedette-with: {error}") from None
-        config.stash[_session].weathers = found
+        config.stash[_shared].condition_sets = found
     target = config.getoption("--vedette-html")
     if target and not Path(target).absolute().parent.is_dir():
         raise pytest.UsageError(f"--vedette-html: there is no folder {Path(target).parent}")
@@ -67,94 +67,93 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     if file_path.name.endswith(_SUFFIX):
-        return ScenarioFile.from_parent(parent, path=file_path)
+        return ScenarioTestFile.from_parent(parent, path=file_path)
     return None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """The report, if one is wanted and anything was run. Under pytest-xdist each worker would write its own."""
-    target, done = session.config.getoption("--vedette-html"), session.config.stash[_session]
-    if not target or not done.verdicts:
+    target, shared = session.config.getoption("--vedette-html"), session.config.stash[_shared]
+    if not target or not shared.results:
         return
     from appliance.clock import SystemClock
-    from appliance.lab.scenario import html_report
+    from appliance.lab.scenario.html_report import html_report
     from appliance.lab.scenario.scenario_command import total_figures
 
-    text = html_report.html_report(done.verdicts, done.stills, total_figures(done.verdicts), SystemClock().now())
+    text = html_report(shared.results, shared.stills, total_figures(shared.results), SystemClock().now())
     Path(target).write_text(text, encoding="utf-8")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    done = config.stash[_session]
-    if not done.verdicts:
+    shared = config.stash[_shared]
+    if not shared.results:
         return
     from appliance.lab.scenario.scenario_command import summary_lines
 
     terminalreporter.section("Vedette scenarios")
-    for line in summary_lines(done.verdicts):
+    for line in summary_lines(shared.results):
         terminalreporter.write_line(line)
     if config.getoption("--vedette-html"):
         terminalreporter.write_line(f"report: {config.getoption('--vedette-html')}")
 
 
-class ScenarioFile(pytest.File):
-    """One file: one test, or one for each weather. A file that is wrong is one test, which fails with its faults."""
+class ScenarioTestFile(pytest.File):
+    """One file: a test for each set of conditions. A faulty file is one test, which fails with its faults."""
 
     def collect(self) -> Iterator[pytest.Item]:
         from appliance.errors import VedetteError
-        from appliance.lab.scenario import scenario_loader
-        from appliance.lab.scenario.scenario_loader import title_with_conditions
+        from appliance.lab.scenario.scenario_loader import load_scenario, title_with_conditions
 
-        name, asked = self.path.name.removesuffix(_SUFFIX), self.config.stash[_session].weathers
+        name, requested = self.path.name.removesuffix(_SUFFIX), self.config.stash[_shared].condition_sets
         try:
-            weathers = asked or scenario_loader.load_scenario(self.path).scenario.condition_sets
+            condition_sets = requested or load_scenario(self.path).scenario.condition_sets
         except VedetteError:
-            weathers = ()
-        if not weathers:
-            yield ScenarioItem.from_parent(self, name=name)
-        for weather in weathers:
-            yield ScenarioItem.from_parent(self, name=title_with_conditions(name, weather), weather=weather)
+            condition_sets = ()
+        if not condition_sets:
+            yield ScenarioTestItem.from_parent(self, name=name)
+        for conditions in condition_sets:
+            title = title_with_conditions(name, conditions)
+            yield ScenarioTestItem.from_parent(self, name=title, conditions=conditions)
 
 
 class ScenarioFailed(Exception):
-    """The scenario failed; the message holds its words."""
+    """The scenario failed; the message lists its faults."""
 
 
-class ScenarioItem(pytest.Item):
-    """Runs one scenario, in one weather. A file that is wrong fails as a test does, with each fault and its line."""
+class ScenarioTestItem(pytest.Item):
+    """Runs one scenario under one set of conditions. A faulty file fails with each fault and its line."""
 
-    def __init__(self, *, weather: ConditionSet | None = None, **rest: Any) -> None:
+    def __init__(self, *, conditions: ConditionSet | None = None, **rest: Any) -> None:
         super().__init__(**rest)
-        self._weather = weather
+        self._conditions = conditions
 
     def runtest(self) -> None:
         from appliance.errors import VedetteError
-        from appliance.lab.scenario import scenario_loader
-        from appliance.lab.scenario import scenario_runner as scenario_run
         from appliance.lab.scenario.html_report import cut_stills
-        from appliance.lab.scenario.scenario_loader import plans_by_conditions
+        from appliance.lab.scenario.scenario_loader import load_scenario, plans_by_conditions
+        from appliance.lab.scenario.scenario_runner import DetectorCache, run_scenario
 
-        done = self.config.stash[_session]
-        if done.models is None:
-            done.models = scenario_run.DetectorCache(self.config.getoption("--vedette-model"))
+        shared = self.config.stash[_shared]
+        if shared.models is None:
+            shared.models = DetectorCache(self.config.getoption("--vedette-model"))
         try:
-            planned = scenario_loader.load_scenario(self.path)
-            if self._weather is not None:
-                (planned,) = plans_by_conditions(planned, [self._weather])
-            verdict = scenario_run.run_scenario(planned, done.models)
+            plan = load_scenario(self.path)
+            if self._conditions is not None:
+                (plan,) = plans_by_conditions(plan, [self._conditions])
+            result = run_scenario(plan, shared.models)
         except VedetteError as error:
-            raise ScenarioFailed(_words(error)) from None
-        done.stills.append(cut_stills(verdict, done.stills) if self.config.getoption("--vedette-html") else {})
-        done.verdicts.append(verdict)
-        if verdict.status == "skipped":
-            pytest.skip(verdict.reason)
-        if verdict.status == "known failing":  # strict: one that passes has failed
-            pytest.xfail(verdict.reason)
-        if verdict.status == "failed":
-            raise ScenarioFailed(verdict.text)
+            raise ScenarioFailed(_error_text(error)) from None
+        shared.stills.append(cut_stills(result, shared.stills) if self.config.getoption("--vedette-html") else {})
+        shared.results.append(result)
+        if result.status == "skipped":
+            pytest.skip(result.reason)
+        if result.status == "known failing":  # strict: one that passes has failed
+            pytest.xfail(result.reason)
+        if result.status == "failed":
+            raise ScenarioFailed(result.text)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The words alone: where in our code it was noticed helps nobody."""
+        """The faults alone, without a traceback through our code."""
         if isinstance(excinfo.value, ScenarioFailed):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
@@ -163,7 +162,7 @@ class ScenarioItem(pytest.Item):
         return self.path, 0, f"scenario {self.name}"
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     from appliance.errors import ConfigError
 
     if isinstance(error, ConfigError):

@@ -23,8 +23,7 @@ from appliance.lab.conditions.condition_spec import ConditionSet
 from appliance.lab.replay.replay_report import format_time
 from appliance.lab.scenario import html_report, scenario_loader
 from appliance.lab.scenario import scenario_runner as scenario_run
-from appliance.lab.scenario.diagnosis import format_estimate
-from appliance.lab.scenario.event_metrics import EventFigures, event_figures
+from appliance.lab.scenario.event_metrics import EventFigures, event_figures, format_estimate
 from appliance.lab.scenario.html_report import StillsByFrame, cut_stills
 from appliance.lab.scenario.junit_report import junit_report
 from appliance.lab.scenario.scenario_loader import ScenarioPlan, plans_by_conditions
@@ -32,13 +31,13 @@ from appliance.lab.scenario.scenario_result import ScenarioResult, fault_lines
 from appliance.lab.scenario.scenario_runner import DetectorCache
 
 _COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "known failing": "yellow"}
-_verdict: TypeAdapter[ScenarioResult] = TypeAdapter(ScenarioResult)
+_result: TypeAdapter[ScenarioResult] = TypeAdapter(ScenarioResult)
 _figures: TypeAdapter[EventFigures] = TypeAdapter(EventFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTargets:
-    """Where the outcome is written beside the terminal."""
+    """The report files beside the terminal, and whether the terminal gets JSON."""
 
     junit: Path | None = None
     html: Path | None = None
@@ -55,7 +54,7 @@ def scenario_command(
 ) -> int:
     """Run every scenario at `paths`. Returns 0 when none failed, else 1. Raises UsageError before anything is run.
 
-    weathers: run each in these, instead of those that it names itself.
+    condition_sets: run each under these instead of its own.
     """
     clock = clock or SystemClock()
     plans = [
@@ -65,23 +64,23 @@ def scenario_command(
     ]
     for path in (reports.junit, reports.html):
         check_writable(path)
-    # The pictures of each scenario are cut as soon as it is judged: its clip is still in the disk's cache.
-    verdicts: list[ScenarioResult] = []
-    pictures: list[StillsByFrame] = []
+    # The stills of each scenario are cut as soon as it is evaluated: its clip is still in the page cache.
+    results: list[ScenarioResult] = []
+    stills: list[StillsByFrame] = []
     for number, each in enumerate(plans, start=1):
         with progress_status(f"{number}/{len(plans)} {each.name}", quiet=reports.as_json):
-            verdicts.append(scenario_run.run_scenario(each, models, clock=clock))
-            pictures.append(cut_stills(verdicts[-1], pictures) if reports.html else {})
-    _write(verdicts, pictures, reports, clock.now())
+            results.append(scenario_run.run_scenario(each, models, clock=clock))
+            stills.append(cut_stills(results[-1], stills) if reports.html else {})
+    _write(results, stills, reports, clock.now())
     if reports.as_json:
-        print(json.dumps(as_json(verdicts)))
+        print(json.dumps(as_json(results)))
     else:
-        print_text(verdicts, Console(highlight=False, soft_wrap=True))
-    return 1 if any(verdict.status == "failed" for verdict in verdicts) else 0
+        print_text(results, Console(highlight=False, soft_wrap=True))
+    return 1 if any(result.status == "failed" for result in results) else 0
 
 
 def load_scenarios(files: Sequence[Path]) -> list[ScenarioPlan]:
-    """All files are read first, so that a slip in the last one is not told after an hour."""
+    """Read all files first, so that a fault in the last one is reported at once. Raises ConfigError with all faults."""
     plans, problems, sources = [], [], []
     for file in files:
         try:
@@ -103,20 +102,18 @@ def check_writable(path: Path | None) -> None:
 
 
 def progress_status(what: str, *, quiet: bool) -> Any:
-    """A sign of life on a terminal, nothing elsewhere."""
+    """A spinner on a terminal, nothing elsewhere."""
     return nullcontext() if quiet or not sys.stderr.isatty() else Console(stderr=True).status(escape(what))
 
 
 def _write(
-    verdicts: Sequence[ScenarioResult], pictures: Sequence[StillsByFrame], reports: ReportTargets, now: float
+    results: Sequence[ScenarioResult], stills: Sequence[StillsByFrame], reports: ReportTargets, now: float
 ) -> None:
     outputs: list[tuple[Path, bytes]] = []
     if reports.junit:
-        outputs.append((reports.junit, junit_report(verdicts, now)))
+        outputs.append((reports.junit, junit_report(results, now)))
     if reports.html:
-        outputs.append(
-            (reports.html, html_report.html_report(verdicts, pictures, total_figures(verdicts), now).encode())
-        )
+        outputs.append((reports.html, html_report.html_report(results, stills, total_figures(results), now).encode()))
     for path, data in outputs:
         write_report(path, data)
 
@@ -129,84 +126,84 @@ def write_report(path: Path, data: bytes) -> None:
         raise UsageError(f"{path}: the report cannot be written: {error.strerror}") from None
 
 
-def total_figures(verdicts: Sequence[ScenarioResult]) -> EventFigures:
-    """All scenarios that ran, as if they were one."""
-    ran = [verdict for verdict in verdicts if verdict.events is not None]
+def total_figures(results: Sequence[ScenarioResult]) -> EventFigures:
+    """The figures of all scenarios that ran, as if they were one."""
+    evaluated = [result for result in results if result.events is not None]
     return event_figures(
-        [place for verdict in ran for place in verdict.judgement.required_outcomes],
-        [answer for verdict in ran for answer in verdict.judgement.judged_outcomes],
-        [hit.delay_s for verdict in ran for hit in verdict.judgement.hits if hit.delay_s is not None],
-        alerts=sum(verdict.events.alerts for verdict in ran if verdict.events),
-        footage_s=sum(verdict.events.footage_s for verdict in ran if verdict.events),
+        [outcome for result in evaluated for outcome in result.judgement.required_outcomes],
+        [outcome for result in evaluated for outcome in result.judgement.judged_outcomes],
+        [hit.delay_s for result in evaluated for hit in result.judgement.hits if hit.delay_s is not None],
+        alerts=sum(result.events.alerts for result in evaluated if result.events),
+        footage_s=sum(result.events.footage_s for result in evaluated if result.events),
     )
 
 
-def as_json(verdicts: Sequence[ScenarioResult]) -> dict[str, Any]:
-    """Every field of each verdict under its own name, and the sums."""
-    whole = total_figures(verdicts)
+def as_json(results: Sequence[ScenarioResult]) -> dict[str, Any]:
+    """Every field of each result under its own name, and the sums."""
+    total = total_figures(results)
     return {
-        "passed": not any(verdict.status == "failed" for verdict in verdicts),
-        "total": {**json.loads(_figures.dump_json(whole)), "alerts_per_hour": whole.alerts_per_hour},
+        "passed": not any(result.status == "failed" for result in results),
+        "total": {**json.loads(_figures.dump_json(total)), "alerts_per_hour": total.alerts_per_hour},
         # By way of dump_json: the end of a window that has none is null, not JavaScript's Infinity.
-        "scenarios": [json.loads(_verdict.dump_json(verdict)) for verdict in verdicts],
+        "scenarios": [json.loads(_result.dump_json(result)) for result in results],
     }
 
 
-def print_text(verdicts: Sequence[ScenarioResult], console: Console) -> None:
-    """The table, then everything that is wrong, then the sums, where the terminal stops scrolling."""
-    console.print(_table(verdicts))
-    for verdict in verdicts:
-        if verdict.faults or verdict.reason:
-            _print_faults(verdict, console)
+def print_text(results: Sequence[ScenarioResult], console: Console) -> None:
+    """The table, the faults, and the sums last."""
+    console.print(_table(results))
+    for result in results:
+        if result.faults or result.reason:
+            _print_faults(result, console)
     console.print()
-    for line in summary_lines(verdicts):
+    for line in summary_lines(results):
         console.print(escape(line))
 
 
-def _table(verdicts: Sequence[ScenarioResult]) -> Table:
+def _table(results: Sequence[ScenarioResult]) -> Table:
     table = Table()
     for name in ("scenario", "", "came", "missed", "false", "alerts", "delay", "footage"):
         table.add_column(name, justify="left" if name in ("scenario", "") else "right")
-    for verdict in verdicts:
-        events, judged = verdict.events, verdict.judgement
+    for result in results:
+        events, matches = result.events, result.judgement
         figures = ["-"] * 6
         if events is not None:
             figures = [
-                f"{sum(judged.required_outcomes)} of {len(judged.required_outcomes)}",
-                str(sum(miss.missing for miss in judged.misses)),
-                str(len(judged.false_alarms)),
+                f"{sum(matches.required_outcomes)} of {len(matches.required_outcomes)}",
+                str(sum(miss.missing for miss in matches.misses)),
+                str(len(matches.false_alarms)),
                 str(events.alerts),
                 "-" if events.delay_s.value is None else f"{events.delay_s.value:.1f} s",
                 format_time(events.footage_s),
             ]
-        table.add_row(escape(verdict.name), f"[{_COLOURS[verdict.status]}]{verdict.status}[/]", *figures)
+        table.add_row(escape(result.name), f"[{_COLOURS[result.status]}]{result.status}[/]", *figures)
     return table
 
 
-def _print_faults(verdict: ScenarioResult, console: Console) -> None:
-    console.print(f"\n[{_COLOURS[verdict.status]}]{escape(verdict.name)}[/] ({escape(str(verdict.file))})")
-    if verdict.reason:
-        console.print(f"  {escape(verdict.reason)}")
-    for fault in verdict.faults:
+def _print_faults(result: ScenarioResult, console: Console) -> None:
+    console.print(f"\n[{_COLOURS[result.status]}]{escape(result.name)}[/] ({escape(str(result.file))})")
+    if result.reason:
+        console.print(f"  {escape(result.reason)}")
+    for fault in result.faults:
         for line in fault_lines(fault):
             console.print(f"  {escape(line)}")
 
 
-def summary_lines(verdicts: Sequence[ScenarioResult]) -> list[str]:
+def summary_lines(results: Sequence[ScenarioResult]) -> list[str]:
     """How many passed, the events' figures with their intervals, the alerts, and the model; plain text."""
-    whole = total_figures(verdicts)
-    counts = [(sum(verdict.status == status for verdict in verdicts), status) for status in _COLOURS]
-    told = [", ".join(f"{count} {status}" for count, status in counts if count)]
-    if whole.footage_s:
-        unjudged = sum(len(verdict.judgement.unjudged) for verdict in verdicts)
-        told.append(
-            f"events: recall {format_estimate(whole.recall)} of {whole.recall.of}, "
-            f"precision {format_estimate(whole.precision)} of "
-            f"{whole.precision.of}, delay {format_estimate(whole.delay_s)} s (median, 95 % intervals)"
+    total = total_figures(results)
+    counts = [(sum(result.status == status for result in results), status) for status in _COLOURS]
+    lines = [", ".join(f"{count} {status}" for count, status in counts if count)]
+    if total.footage_s:
+        unjudged = sum(len(result.judgement.unjudged) for result in results)
+        lines.append(
+            f"events: recall {format_estimate(total.recall)} of {total.recall.of}, "
+            f"precision {format_estimate(total.precision)} of "
+            f"{total.precision.of}, delay {format_estimate(total.delay_s)} s (median, 95 % intervals)"
             + (f"; {unjudged} that no entry speaks of" if unjudged else "")
         )
-        per_hour = whole.alerts_per_hour or 0.0
-        told.append(f"{whole.alerts} alerts in {format_time(whole.footage_s)} of footage ({per_hour:.1f} an hour)")
-    models = sorted({verdict.model for verdict in verdicts if verdict.model})
-    judges = sorted({verdict.judged_by for verdict in verdicts if verdict.judged_by})
-    return [*told, *([f"model {', '.join(models)}"] if models else []), *(f"verdicts by {judge}" for judge in judges)]
+        per_hour = total.alerts_per_hour or 0.0
+        lines.append(f"{total.alerts} alerts in {format_time(total.footage_s)} of footage ({per_hour:.1f} an hour)")
+    models = sorted({result.model for result in results if result.model})
+    judges = sorted({result.judged_by for result in results if result.judged_by})
+    return [*lines, *([f"model {', '.join(models)}"] if models else []), *(f"verdicts by {judge}" for judge in judges)]

@@ -22,37 +22,37 @@ from appliance.lab.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, 
 
 
 def verdict_source(text: str | None, folder: Path) -> Path | OracleOptions | None:
-    """What `verdicts:` says: a cassette beside the scenario, or a stand-in. Raises UsageError."""
+    """The verdicts that `verdicts:` names: a cassette beside the scenario, or an oracle. Raises UsageError."""
     if text is None:
         return None
     try:
-        wish = parse_verdict_source(text)
+        source = parse_verdict_source(text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(str(error)) from None
-    if isinstance(wish, Path):
-        return folder / wish
-    if wish.truth is not None:
+    if isinstance(source, Path):
+        return folder / source
+    if source.truth is not None:
         raise UsageError("the truth is this scenario itself: leave `truth=` away")
-    return wish
+    return source
 
 
 def check_verdict_source(text: str | None, folder: Path) -> None:
-    """Read a named cassette from end to end. Raises UsageError."""
-    wish = verdict_source(text, folder)
-    if isinstance(wish, Path):
-        for _ in CassetteReader(wish).lines():
+    """Read a named cassette from end to end. Raises UsageError where it is damaged."""
+    source = verdict_source(text, folder)
+    if isinstance(source, Path):
+        for _ in CassetteReader(source).lines():
             pass
 
 
 _Lines = Mapping[tuple[str | int, ...], int]
 SCENARIO_FILES_MAX = 10_000
-# Only a site with an uplink asks the cloud, so bytes are counted as if it had one. A replay never connects to it.
-_SOME_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
+# Only a site with an uplink escalates, so bytes are counted as if it had one. A replay never connects to it.
+_PLACEHOLDER_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioPart:
-    """One camera of a scenario and the clip it filmed; of several, all begin at the same moment."""
+    """One camera of a scenario and its clip; several clips begin at the same moment."""
 
     camera: str
     clip: Path
@@ -60,7 +60,7 @@ class ScenarioPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioPlan:
-    """A scenario that makes sense: every camera, rule and place it names exists. absent: clips that are not there."""
+    """A checked scenario: every camera, rule, zone and line it names exists. absent: clips that are missing."""
 
     name: str
     file: Path
@@ -73,7 +73,7 @@ class ScenarioPlan:
     conditions: ConditionSet = NO_CONDITIONS
 
     def locate(self, section: str, index: int) -> str:
-        """`expect 2 (line 31)`: how a person finds an entry in the file."""
+        """Where an entry stands in the file: `expect 2 (line 31)`."""
         return f"{section} {index + 1} (line {self.lines.get((section, index), 0)})"
 
 
@@ -85,7 +85,7 @@ def find_scenarios(paths: Iterable[Path], pattern: str = "") -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for path in paths:
-        for file in _below(path):
+        for file in _files_below(path):
             found.setdefault(file.resolve(), file)
     if not found:
         raise UsageError(
@@ -93,25 +93,25 @@ def find_scenarios(paths: Iterable[Path], pattern: str = "") -> list[Path]:
         )
     if len(found) > SCENARIO_FILES_MAX:
         raise UsageError(f"over {SCENARIO_FILES_MAX} scenarios; name a smaller folder")
-    chosen = [file for file in found.values() if not pattern or _named(file, pattern)]
+    chosen = [file for file in found.values() if not pattern or _name_matches(file, pattern)]
     if not chosen:
         raise UsageError(f"none of the {len(found)} scenarios has a name like `{pattern}`")
     return chosen
 
 
-def _below(path: Path) -> list[Path]:
+def _files_below(path: Path) -> list[Path]:
     if path.is_dir():
         found = (file for file in path.rglob(f"*{SCENARIO_SUFFIX}") if file.is_file())
-        # As pytest does: a hidden folder is nobody's scenario (one that is being kept, or was being deleted).
+        # As pytest does: hidden folders are skipped (a scenario that is being kept or deleted).
         return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if path.is_file():
         return [path]
     raise UsageError(f"{path}: no such file or folder")
 
 
-def _named(file: Path, pattern: str) -> bool:
-    name, wanted = scenario_name(file).lower(), pattern.lower()
-    return wanted in name or fnmatch.fnmatchcase(name, wanted)
+def _name_matches(file: Path, pattern: str) -> bool:
+    name, pattern = scenario_name(file).lower(), pattern.lower()
+    return pattern in name or fnmatch.fnmatchcase(name, pattern)
 
 
 def scenario_name(file: Path) -> str:
@@ -122,11 +122,11 @@ def scenario_name(file: Path) -> str:
 def load_scenario(file: Path) -> ScenarioPlan:
     """Read and check one scenario. Raises ConfigError with every fault, each with its line and remedy.
 
-    It is planned in the first weather that it names; `matrix.in_each_weather` gives all.
+    It is planned under the first conditions that it names; `plans_by_conditions` gives all.
     """
     scenario = yamlfile.load(file, Scenario)
     lines = yamlfile.line_numbers(file)
-    faults = _Faults(file, lines)
+    faults = _ScenarioFaults(file, lines)
     folder = file.parent
     site = _site(scenario, folder, faults)
     parts = _parts(scenario, site, folder, faults)
@@ -158,7 +158,7 @@ def load_scenario(file: Path) -> ScenarioPlan:
     )
 
 
-class _Faults:
+class _ScenarioFaults:
     """Faults of one file, each with the line of the key that is wrong."""
 
     def __init__(self, file: Path, lines: _Lines) -> None:
@@ -166,20 +166,20 @@ class _Faults:
         self._lines = lines
         self._found: list[str] = []
 
-    def add(self, key: tuple[str | int, ...], sentence: str) -> None:
+    def add(self, key: tuple[str | int, ...], text: str) -> None:
         known = key
         while known and known not in self._lines:
             known = known[:-1]
         where = f"line {self._lines[known]}: " if known else ""
-        self._found.append(f"{where}{'.'.join(map(str, key))}: {sentence}")
+        self._found.append(f"{where}{'.'.join(map(str, key))}: {text}")
 
     def report(self) -> None:
         if self._found:
             raise ConfigError(str(self._file), self._found)
 
 
-def _site(scenario: Scenario, folder: Path, faults: _Faults) -> SiteConfig:
-    """The site that watches: the named file's, or one made of the inline sections; detector and alerts overridden."""
+def _site(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> SiteConfig:
+    """The site configuration, of the named file or the inline sections, with detector and alerts overridden."""
     if scenario.site is not None:
         try:
             site = config.load(folder / scenario.site)
@@ -193,26 +193,26 @@ def _site(scenario: Scenario, folder: Path, faults: _Faults) -> SiteConfig:
     if scenario.alerts is not None:
         changes["alerts"] = scenario.alerts
     if scenario.detector is not None:
-        changes["detector"] = _nearby(scenario.detector, folder)
+        changes["detector"] = _beside_scenario(scenario.detector, folder)
     if (scenario.at_most.bytes is not None or scenario.verdicts is not None) and site.uplink is None:
-        changes["uplink"] = _SOME_UPLINK
+        changes["uplink"] = _PLACEHOLDER_UPLINK
     return site.model_copy(update=changes)
 
 
 def with_uplink(site: SiteConfig) -> SiteConfig:
-    """The site as if it asked the cloud: for what that would cost. A replay never connects to it."""
+    """The site as if it escalated, to measure what that costs. A replay never connects to the uplink."""
     asking = site.escalation.model_copy(update={"enabled": True})
-    return site.model_copy(update={"uplink": site.uplink or _SOME_UPLINK, "escalation": asking})
+    return site.model_copy(update={"uplink": site.uplink or _PLACEHOLDER_UPLINK, "escalation": asking})
 
 
-def _nearby(detector: DetectorConfig, folder: Path) -> DetectorConfig:
-    """A model file beside the scenario is meant before one of the same path elsewhere."""
+def _beside_scenario(detector: DetectorConfig, folder: Path) -> DetectorConfig:
+    """A model file beside the scenario takes precedence over one of the same path elsewhere."""
     if (folder / detector.model).is_file():
         return detector.model_copy(update={"model": str(folder / detector.model)})
     return detector
 
 
-def _parts(scenario: Scenario, site: SiteConfig, folder: Path, faults: _Faults) -> tuple[ScenarioPart, ...]:
+def _parts(scenario: Scenario, site: SiteConfig, folder: Path, faults: _ScenarioFaults) -> tuple[ScenarioPart, ...]:
     names = tuple(site.cameras)
     if scenario.clip is None:
         for name in scenario.clips:
@@ -229,7 +229,9 @@ def _parts(scenario: Scenario, site: SiteConfig, folder: Path, faults: _Faults) 
     return ()
 
 
-def _check_entries(scenario: Scenario, site: SiteConfig, parts: Sequence[ScenarioPart], faults: _Faults) -> None:
+def _check_entries(
+    scenario: Scenario, site: SiteConfig, parts: Sequence[ScenarioPart], faults: _ScenarioFaults
+) -> None:
     names = tuple(part.camera for part in parts)
     for section, entries in (("expect", scenario.expect), ("never", scenario.never)):
         for index, entry in enumerate(entries):
@@ -239,34 +241,39 @@ def _check_entries(scenario: Scenario, site: SiteConfig, parts: Sequence[Scenari
                 )
                 continue
             cameras = [site.cameras[name] for name in names if entry.camera in (None, name)]
-            for key, sentence in _unknown(entry, cameras):
-                faults.add((section, index, key), sentence)
+            for key, text in _unknown(entry, cameras):
+                faults.add((section, index, key), text)
     truth = scenario.truth
     if truth and (truth.camera not in names if truth.camera else len(names) != 1):
         faults.add(("truth", "camera"), f"say which camera it is the truth of: {', '.join(names)}")
 
 
 def _unknown(entry: EventEntry, cameras: Sequence[CameraConfig]) -> list[tuple[str, str]]:
-    """(key, sentence) for each thing of the entry that none of the cameras has."""
+    """(key, text) for each name in the entry that none of the cameras has."""
     rules = [rule for camera in cameras for rule in camera.rules]
-    places = {
+    names = {
         "rule": (entry.rule, {rule.name for rule in rules}),
         "zone": (entry.zone, {rule.zone for rule in rules if not isinstance(rule, LineRule)}),
         "line": (entry.line, {rule.line for rule in rules if isinstance(rule, LineRule)}),
         "label": (entry.label, {label for rule in rules if entry.rule in (None, rule.name) for label in rule.labels}),
     }
     faults = []
-    for key, (wanted, known) in places.items():
-        if wanted is not None and wanted not in known and cameras:
+    for key, (name, known) in names.items():
+        if name is not None and name not in known and cameras:
             listed = ", ".join(sorted(known)) or "none"
-            whose = f"`{entry.rule}` watches" if key == "label" and entry.rule else "its rules use"
-            faults.append((key, f"no rule can report the {key} `{wanted}` ({whose}: {listed})"))
-    if cameras and not faults and isinstance(entry, ExpectEntry) and not any(_could(entry, rule) for rule in rules):
+            scope = f"`{entry.rule}` watches" if key == "label" and entry.rule else "its rules use"
+            faults.append((key, f"no rule can report the {key} `{name}` ({scope}: {listed})"))
+    if (
+        cameras
+        and not faults
+        and isinstance(entry, ExpectEntry)
+        and not any(_can_report(entry, rule) for rule in rules)
+    ):
         faults.append(("rule", "no single rule reports all of this together"))
     return faults
 
 
-def _could(entry: EventEntry, rule: config.Rule) -> bool:
+def _can_report(entry: EventEntry, rule: config.Rule) -> bool:
     zone, line = ("", rule.line) if isinstance(rule, LineRule) else (rule.zone, "")
     return (
         entry.rule in (None, rule.name)
@@ -276,12 +283,12 @@ def _could(entry: EventEntry, rule: config.Rule) -> bool:
     )
 
 
-def _truth(scenario: Scenario, folder: Path, faults: _Faults) -> Path | None:
+def _truth(scenario: Scenario, folder: Path, faults: _ScenarioFaults) -> Path | None:
     truth = scenario.truth
-    asked = [name for name in ("hota", "idf1", "mota", "ap50") if getattr(scenario.require, name) is not None]
+    required = [name for name in ("hota", "idf1", "mota", "ap50") if getattr(scenario.require, name) is not None]
     if truth is None:
-        if asked:
-            faults.add(("require", asked[0]), "needs `truth:` with the true boxes")
+        if required:
+            faults.add(("require", required[0]), "needs `truth:` with the true boxes")
         return None
     path = folder / (truth.mot or truth.coco or truth.cvat or "")
     if not path.is_file():
@@ -291,7 +298,7 @@ def _truth(scenario: Scenario, folder: Path, faults: _Faults) -> Path | None:
 
 
 def plans_by_conditions(plan: ScenarioPlan, instead: Sequence[ConditionSet] = ()) -> list[ScenarioPlan]:
-    """One plan for each weather that the scenario names under `with`, or for each of `instead`."""
+    """One plan for each set of conditions that the scenario names under `with`, or for each of `instead`."""
     return [
         replace(plan, conditions=each, name=title_with_conditions(plan.name, each))
         for each in instead or plan.scenario.condition_sets
@@ -299,10 +306,10 @@ def plans_by_conditions(plan: ScenarioPlan, instead: Sequence[ConditionSet] = ()
 
 
 def title_with_conditions(name: str, weather: ConditionSet) -> str:
-    """`yard [rain:10mm, night:1lux]`; nothing is added for clear weather."""
+    """`yard [rain:10mm, night:1lux]`; nothing is added for unchanged footage."""
     return f"{name} [{weather}]" if weather.conditions else name
 
 
-def read_condition_sets(wanted: Iterable[str], seed: int) -> tuple[ConditionSet, ...]:
-    """What was written on the command line, each a weather of its own."""
-    return tuple(ConditionSet.parse([each], seed) for each in wanted)
+def read_condition_sets(texts: Iterable[str], seed: int) -> tuple[ConditionSet, ...]:
+    """The texts of the command line, each a set of conditions."""
+    return tuple(ConditionSet.parse([each], seed) for each in texts)

@@ -17,9 +17,9 @@ FaultKind = Literal["miss", "false alarm", "limit", "figure", "footage", "mark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultMoment:
-    """A frame worth a picture: what was found in it, which track is meant (None: nobody was found).
+    """A frame that the report shows. focus: the track that is meant, None without a detection.
 
-    truth: where the object truly was, if that is known.
+    truth: the true box of the object, if that is known.
     """
 
     camera: str
@@ -32,9 +32,9 @@ class FaultMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing that was wrong. t: where to seek to; fails: False where only a required share decides.
+    """One thing that was wrong. t: seconds of the clip to seek to; fails: False where only a required share decides.
 
-    title says what, detail says why as far as the looks tell, source which entry of the file wanted it.
+    title: what; detail: why, as far as the detections tell; source: the entry of the file that expected it.
     """
 
     kind: FaultKind
@@ -52,7 +52,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackFigures:
-    """Boxes and tracks against true ones; None where the truth does not say who is who. looks: frames compared."""
+    """Boxes and tracks against true ones; None where the truth has no track ids. looks: number of frames compared."""
 
     ap50: float
     hota: float | None
@@ -65,7 +65,7 @@ class TrackFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedCamera:
-    """One camera's part: its footage and the places that its rules use."""
+    """One camera's part: its footage, its alerts, and the zones and lines that its rules use."""
 
     camera: str
     clip: Path
@@ -82,8 +82,8 @@ class WatchedCamera:
 class ScenarioResult:
     """One scenario's outcome. reason: why it was skipped, or is known to fail.
 
-    judged_by: who answered its questions to the cloud, in words. weather: what was made of the footage, as
-    `Weather.read` takes it.
+    judged_by: what answered its escalations, as text. weather: the conditions put on the footage, as
+    `ConditionSet.read` takes them. wall_s: how long the run took.
     """
 
     name: str
@@ -105,7 +105,7 @@ class ScenarioResult:
 
     @property
     def conditions_text(self) -> str:
-        """What was made of the footage, for people; "" when nothing was."""
+        """The conditions put on the footage, for people; "" without any."""
         return describe_conditions(self.weather, self.seed)
 
     @property
@@ -114,12 +114,12 @@ class ScenarioResult:
 
     @property
     def text(self) -> str:
-        """All that is wrong, as terminal, JUnit and pytest show it."""
+        """All faults, as terminal, JUnit and pytest show them."""
         return "\n".join(line for fault in self.faults for line in fault_lines(fault))
 
 
 def fault_lines(fault: Fault) -> list[str]:
-    """`miss at 0:12.0: …` and below it why, and who wanted it."""
+    """`missed at 0:12.0: …`, and below it why and which entry expected it."""
     tail = " ".join(part for part in (f"[{fault.source}]" if fault.source else "", fault.note) if part)
     counted = "" if fault.fails else " (counted, does not fail by itself)"
     return [f"{fault.title}{counted}", *(f"  {line}" for line in (fault.detail, tail) if line)]

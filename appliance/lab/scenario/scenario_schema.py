@@ -20,14 +20,14 @@ from appliance.yamlfile import ConfigModel
 
 CONDITION_SETS_MAX = 50
 SCENARIO_SUFFIX = ".scenario.yaml"
-_CLOCK = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
+_TIME = re.compile(r"^(?:(\d{1,3}):)?(\d{1,3}):([0-5]?\d(?:\.\d+)?)$")
 
 
 def _seconds(value: Any) -> Any:
     """`m:ss` and `h:mm:ss` as seconds. (YAML itself reads `1:05` as 65, but `0:05` as text.)"""
     if not isinstance(value, str):
         return value
-    match = _CLOCK.match(value.strip())
+    match = _TIME.match(value.strip())
     if match is None:
         raise ValueError(f"`{value}` is not a time: write seconds (75.5), m:ss (1:15.5) or h:mm:ss")
     hours, minutes, seconds = match.groups()
@@ -45,7 +45,7 @@ class ScenarioCamera(CameraConfig):
 
 
 class EventCount(ConfigModel):
-    """How many events one entry stands for; without `max` any number."""
+    """How many events one entry expects; without `max` any number."""
 
     min: Annotated[int, Field(ge=0, le=1000)] = 1
     max: Annotated[int | None, Field(ge=0, le=1000)] = None
@@ -58,7 +58,7 @@ class EventCount(ConfigModel):
 
 
 class EventEntry(ConfigModel):
-    """What an event may be described by; what is not said may be anything."""
+    """What describes an event; a key that is left out matches anything."""
 
     camera: str | None = None
     rule: str | None = None
@@ -76,13 +76,13 @@ class EventEntry(ConfigModel):
 
 
 class ExpectEntry(EventEntry):
-    """Something that must be reported. `at`: when it truly happened; the delay counts from there, or from `between`."""
+    """An event that must be reported. `at`: its true moment; the delay counts from there, or from `between`."""
 
     at: ClipTime | None = None
     count: EventCount = EventCount(min=1, max=1)
 
     @model_validator(mode="after")
-    def _says_something(self) -> ExpectEntry:
+    def _not_empty(self) -> ExpectEntry:
         if not (self.rule or self.zone or self.line or self.label):
             raise ValueError("say what must be reported: rule, zone, line or label")
         if self.at is not None and self.between is not None and not self.between[0] <= self.at <= self.between[1]:
@@ -93,7 +93,7 @@ class ExpectEntry(EventEntry):
 
 
 class NeverEntry(EventEntry):
-    """Something that must not be reported; without `between` in the whole clip."""
+    """An event that must not be reported; without `between` in the whole clip."""
 
 
 class AtMost(ConfigModel):
@@ -104,7 +104,7 @@ class AtMost(ConfigModel):
 
 
 class RequiredFigures(ConfigModel):
-    """Figures that must be reached. With `recall` or `precision` a single miss or false alarm does not yet fail."""
+    """Figures that must be reached. With `recall` or `precision` a single miss or false alarm does not fail."""
 
     recall: Share | None = None
     precision: Share | None = None
@@ -123,7 +123,7 @@ class DerivedEvents(ConfigModel):
 
 
 class TruthFile(ConfigModel):
-    """Where everybody truly is. Exactly one of mot, coco, cvat."""
+    """The file of true boxes. Exactly one of mot, coco, cvat."""
 
     camera: str | None = None
     mot: Path | None = None
@@ -138,7 +138,7 @@ class TruthFile(ConfigModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _names(cls, data: Any) -> Any:
+    def _class_names(cls, data: Any) -> Any:
         """Class numbers may be written as numbers."""
         if isinstance(data, dict) and isinstance(data.get("classes"), dict):
             return {**data, "classes": {str(key): value for key, value in data["classes"].items()}}
@@ -154,8 +154,8 @@ class TruthFile(ConfigModel):
 ConditionSets = tuple[tuple[str, ...], ...]
 
 
-def _sets(value: Any) -> Any:
-    """`rain,night` or `[rain, night]` is one weather; `[[], [rain, night]]` are two, the first of them clear."""
+def _condition_sets(value: Any) -> Any:
+    """`rain,night` or `[rain, night]` is one set of conditions; `[[], [rain, night]]` are two, the first empty."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list | tuple):
@@ -176,7 +176,7 @@ def _nested(value: list[Any] | tuple[Any, ...]) -> bool:
 
 
 class Scenario(ConfigModel):
-    """The whole file."""
+    """A scenario file."""
 
     name: Annotated[str, Field(max_length=200)] = ""
     note: Annotated[str, Field(max_length=2000)] = ""
@@ -198,16 +198,18 @@ class Scenario(ConfigModel):
     after_verdicts: bool = False
     truth: TruthFile | None = None
     require: RequiredFigures = RequiredFigures()
-    made_of: Annotated[ConditionSets, BeforeValidator(_sets), Field(alias="with", max_length=CONDITION_SETS_MAX)] = ()
+    made_of: Annotated[
+        ConditionSets, BeforeValidator(_condition_sets), Field(alias="with", max_length=CONDITION_SETS_MAX)
+    ] = ()
     seed: Annotated[int, Field(ge=0, le=SEED_MAX)] = 0
 
     @property
     def condition_sets(self) -> tuple[ConditionSet, ...]:
-        """What is made of the footage, one run for each; clear weather where nothing is said."""
+        """The conditions put on the footage, one run for each set; one run as it is without `with`."""
         return tuple(ConditionSet.parse(each, self.seed) for each in self.made_of) or (NO_CONDITIONS,)
 
     @model_validator(mode="after")
-    def _whole(self) -> Scenario:
+    def _consistent(self) -> Scenario:
         if (self.clip is None) == (not self.clips):
             raise ValueError("name the footage: `clip:` for one camera, or `clips:` with one clip per camera")
         if (self.site is None) == (not self.cameras):

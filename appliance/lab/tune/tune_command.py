@@ -17,23 +17,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from appliance.clock import Clock, SystemClock
 from appliance.errors import UsageError
-from appliance.lab.curve.curve_command import aligned_lines
-from appliance.lab.scenario import scenario_loader
 from appliance.lab.scenario.event_metrics import EventFigures
+from appliance.lab.scenario.plot_page import aligned_lines
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, write_report
-from appliance.lab.scenario.scenario_loader import ScenarioPlan
-from appliance.lab.tune import tune_output
+from appliance.lab.scenario.scenario_loader import ScenarioPlan, find_scenarios
 from appliance.lab.tune.operating_points import OperatingPoint, TuningChoice, choose_point, read_aim
 from appliance.lab.tune.sweep import Sweep, read_sweep, sweep_grid
 from appliance.lab.tune.sweep_runner import MemoizedDetectors, SweepProgress, run_sweep
-from appliance.lab.tune.tune_output import tune_page
+from appliance.lab.tune.tune_output import choice_sentences, points_table, tune_page
 
 _figures: TypeAdapter[EventFigures] = TypeAdapter(EventFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneOptions:
-    """sweeps and aim as they were typed; where it is written beside the terminal."""
+    """sweeps and aim as typed on the command line; where the result is written beside the terminal."""
 
     sweeps: Sequence[str]
     aim: str = "recall>=0.95"
@@ -53,34 +51,31 @@ def tune_command(
     clock = clock or SystemClock()
     sweeps, aim = [read_sweep(text) for text in options.sweeps], read_aim(options.aim)
     settings = sweep_grid(sweeps)
-    plans = load_scenarios(scenario_loader.find_scenarios(paths, pattern))
+    plans = load_scenarios(find_scenarios(paths, pattern))
     check_writable(options.html)
-    there = [each for each in plans if not each.absent]
-    if not there:
+    usable = [each for each in plans if not each.absent]
+    if not usable:
         raise UsageError("the footage of none of these scenarios is there")
-    with _progress(quiet=options.as_json) as told:
+    with _progress(quiet=options.as_json) as progress:
         points = run_sweep(
-            there, sweeps, settings, detectors or MemoizedDetectors(), model=options.model, clock=clock, progress=told
+            usable,
+            sweeps,
+            settings,
+            detectors or MemoizedDetectors(),
+            model=options.model,
+            clock=clock,
+            progress=progress,
         )
     if not points[0].figures.recall.of:
         raise UsageError("nothing had to be reported in these scenarios, so there is no recall to tune for")
     choice = choose_point(points, aim)
-    lead = _lead(there, points, len(plans) - len(there))
+    summary = _summary(usable, points, len(plans) - len(usable))
     if options.html:
-        write_report(options.html, tune_page(points, choice, sweeps, lead, clock.now()).encode())
+        write_report(options.html, tune_page(points, choice, sweeps, summary, clock.now()).encode())
     if options.as_json:
         print(json.dumps(as_json(points, choice, sweeps), allow_nan=False))
     else:
-        print(
-            "\n".join(
-                [
-                    *aligned_lines(tune_output.points_table(points, choice)),
-                    "",
-                    lead,
-                    *tune_output.choice_sentences(choice, points),
-                ]
-            )
-        )
+        print("\n".join([*aligned_lines(points_table(points, choice)), "", summary, *choice_sentences(choice, points)]))
     return 0 if choice.reached else 1
 
 
@@ -97,7 +92,7 @@ def as_json(points: Sequence[OperatingPoint], choice: TuningChoice, sweeps: Sequ
         else {"recall": choice.gained.value, "low": choice.gained.low, "high": choice.gained.high},
         "left_out": None if choice.left_out is None else json.loads(_figures.dump_json(choice.left_out)),
         "points": [_point(point) for point in points],
-        "words": tune_output.choice_sentences(choice, points),
+        "words": choice_sentences(choice, points),
     }
 
 
@@ -113,10 +108,10 @@ def _point(point: OperatingPoint) -> dict[str, Any]:
     }
 
 
-def _lead(plans: Sequence[ScenarioPlan], points: Sequence[OperatingPoint], absent: int) -> str:
+def _summary(plans: Sequence[ScenarioPlan], points: Sequence[OperatingPoint], absent: int) -> str:
     events, minutes = points[0].figures.recall.of, points[0].figures.footage_s / 60
-    told = f"{_count(len(plans), 'scenario')}, {minutes:.1f} min of footage, {_count(events, 'event')} to be reported"
-    return told + (f"; left out, as the footage is not there: {_count(absent, 'scenario')}" if absent else "")
+    text = f"{_count(len(plans), 'scenario')}, {minutes:.1f} min of footage, {_count(events, 'event')} to be reported"
+    return text + (f"; left out, as the footage is not there: {_count(absent, 'scenario')}" if absent else "")
 
 
 def _count(number: int, what: str) -> str:
@@ -131,7 +126,7 @@ def _progress(*, quiet: bool) -> Iterator[SweepProgress]:
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=off) as bar:
         task = bar.add_task("reading", total=None)
 
-        def told(done: int, of: int, what: str) -> None:
+        def report_progress(done: int, of: int, what: str) -> None:
             bar.update(task, completed=done, total=of, description=escape(what))
 
-        yield told
+        yield report_progress

@@ -20,7 +20,7 @@ from appliance.lab.replay.replay_report import format_time
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
 from appliance.lab.scenario.scenario_runner import DetectorCache
 
-_WORDS = {"right": "right", "false": "false alarm"}
+_TRUTH_TEXT = {"right": "right", "false": "false alarm"}
 
 
 def keep_command(
@@ -34,7 +34,7 @@ def keep_command(
     clock: Clock | None = None,
 ) -> int:
     """Keep one alert. Returns 0, or what running it at once gives."""
-    kept = _keeper(site_file, to, clock).keep(alert, options)
+    kept = _exporter(site_file, to, clock).keep(alert, options)
     if as_json:
         print(json.dumps(_as_json(kept)))
     else:
@@ -44,34 +44,34 @@ def keep_command(
 
 def list_command(site_file: Path, *, to: Path | None, as_json: bool) -> int:
     """List what is kept. Returns 0."""
-    shelf = _keeper(site_file, to).store
-    shelf.sweep()
-    found = shelf.all()
+    store = _exporter(site_file, to).store
+    store.sweep()
+    found = store.all()
     if as_json:
-        print(json.dumps({"folder": str(shelf.folder), "scenarios": [_as_json(each) for each in found]}))
+        print(json.dumps({"folder": str(store.folder), "scenarios": [_as_json(each) for each in found]}))
         return 0
     console = Console(highlight=False, soft_wrap=True)
     if not found:
-        console.print(f"No scenario is kept in {escape(str(shelf.folder))}.")
+        console.print(f"No scenario is kept in {escape(str(store.folder))}.")
         return 0
     table = Table("scenario", "camera", "when (UTC)", "truth", "length", "MB", "note")
     for each in found:
         table.add_row(*(escape(cell) for cell in _row(each)))
     console.print(table)
-    console.print(f"{sum(each.bytes for each in found) / 1e6:.1f} MB in {escape(str(shelf.folder))}")
+    console.print(f"{sum(each.bytes for each in found) / 1e6:.1f} MB in {escape(str(store.folder))}")
     return 0
 
 
 def delete_command(name: str, site_file: Path, *, to: Path | None) -> int:
     """Delete one. Raises UsageError when there is none of that name."""
-    shelf = _keeper(site_file, to).store
-    if not shelf.delete(name):
-        raise UsageError(f"there is no scenario `{name}` in {shelf.folder}")
-    Console(highlight=False, soft_wrap=True).print(f"deleted {escape(str(shelf.folder / name))}")
+    store = _exporter(site_file, to).store
+    if not store.delete(name):
+        raise UsageError(f"there is no scenario `{name}` in {store.folder}")
+    Console(highlight=False, soft_wrap=True).print(f"deleted {escape(str(store.folder / name))}")
     return 0
 
 
-def _keeper(site_file: Path, to: Path | None, clock: Clock | None = None) -> ScenarioExporter:
+def _exporter(site_file: Path, to: Path | None, clock: Clock | None = None) -> ScenarioExporter:
     site = config.load(site_file)
     return ScenarioExporter(site.storage.dir, site, clock or SystemClock(), to)
 
@@ -86,26 +86,26 @@ def _row(each: StoredScenario) -> tuple[str, ...]:
         each.name,
         kept.camera,
         when,
-        _WORDS[kept.truth],
+        _TRUTH_TEXT[kept.truth],
         format_time(kept.t_end - kept.t_start),
         megabytes,
         kept.note,
     )
 
 
-def _print_kept(shelved: StoredScenario, console: Console) -> None:
-    kept = shelved.card
+def _print_kept(stored: StoredScenario, console: Console) -> None:
+    kept = stored.card
     assert kept is not None, "it was just written"
-    console.print(f"kept alert {escape(kept.alert)} as {escape(str(shelved.folder))} ({shelved.bytes / 1e6:.1f} MB)")
-    told = f"{kept.expect} to be reported, {kept.never} never"
-    rest = ", and nothing else" if kept.complete else "; what else comes is not judged (--complete)"
-    console.print(f"  {_WORDS[kept.truth]}: {told}{rest}")
+    console.print(f"kept alert {escape(kept.alert)} as {escape(str(stored.folder))} ({stored.bytes / 1e6:.1f} MB)")
+    expected = f"{kept.expect} to be reported, {kept.never} never"
+    others = ", and nothing else" if kept.complete else "; what else comes is not judged (--complete)"
+    console.print(f"  {_TRUTH_TEXT[kept.truth]}: {expected}{others}")
     if kept.lacks:
         console.print(f"  the clip lacks something: {escape(kept.lacks)}")
     console.print("  It shows people: personal data, kept until you delete it.")
-    console.print(f"  vedette scenario run {escape(str(shelved.folder))}")
+    console.print(f"  vedette scenario run {escape(str(stored.folder))}")
 
 
-def _as_json(shelved: StoredScenario) -> dict[str, object]:
-    kept = None if shelved.card is None else shelved.card.model_dump(mode="json")
-    return {"name": shelved.name, "folder": str(shelved.folder), "bytes": shelved.bytes, "kept": kept}
+def _as_json(stored: StoredScenario) -> dict[str, object]:
+    kept = None if stored.card is None else stored.card.model_dump(mode="json")
+    return {"name": stored.name, "folder": str(stored.folder), "bytes": stored.bytes, "kept": kept}
