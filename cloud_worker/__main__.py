@@ -18,8 +18,8 @@ from cloud_worker.commands import Findings
 from cloud_worker.dead_letters import DeadLetter
 
 _RUN = """\
-Pull questions from the broker, have them judged, publish the verdicts. Run as many of these as you like, on any
-machines: each question goes to one of them, and to another when that one dies.
+Pull escalations from the broker, have them judged, publish the verdicts. Run as many of these as you like, on any
+machines: each escalation goes to one of them, and to another when that one dies.
 
   vedette-worker run --config /etc/vedette/worker.yaml
 
@@ -46,7 +46,7 @@ asks them again and takes them out (after the fault was mended).
   vedette-worker dead-letters show 17 --config worker.yaml
   vedette-worker dead-letters requeue 17 18 --config worker.yaml
 
-A site that was told `unsure` when its question was put here keeps that answer.
+A site that was told `unsure` when its escalation was put here keeps that answer.
 """
 
 
@@ -90,7 +90,7 @@ def _do(options: argparse.Namespace, settings: config.WorkerConfig) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="vedette-worker",
-        description="Answers the questions that Vedette's sites send to the cloud.",
+        description="Answers the escalations that Vedette's sites send to the cloud.",
         epilog="Begin with: vedette-worker check --config worker.yaml",
     )
     common = argparse.ArgumentParser(add_help=False)
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--json", action="store_true", help="print a JSON object")
     letters = commands.add_parser(
-        "dead-letters", help="questions that could not be judged", description=_LETTERS, formatter_class=form
+        "dead-letters", help="escalations that could not be judged", description=_LETTERS, formatter_class=form
     ).add_subparsers(metavar="WHAT", dest="letters", required=True)
     listing = letters.add_parser("list", parents=[common], help="the newest first", description="The newest first.")
     listing.add_argument("--count", type=int, default=50, help="at most so many (default 50)")

@@ -1,5 +1,8 @@
-"""Archives evidence and verdicts in a bucket of any S3-compatible store: verified, beside the verdict and never
-delaying it.
+"""Archives evidence and verdicts in a bucket of any S3-compatible store: verified, and never delaying a verdict.
+
+Keys: PREFIX/SITE/media/SHA256.EXT (the same image is stored once) and PREFIX/SITE/YYYY/MM/DD/ESCALATION.STEP.json.
+Every object carries our SHA-256 as checksum, which the store verifies when it receives it; the worker reads back what
+the store reports, and the bytes themselves where the store reports nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from appliance.backoff import Backoff
 from appliance.clock import Clock, iso_utc
 from appliance.telemetry import LogThrottle
 from appliance.wire import ArchiveLink, MediaRef, Verdict
-from cloud_worker.config import ArchiveConfig as ArchiveSettings
+from cloud_worker.config import ArchiveConfig
 from cloud_worker.judge import JudgeCase
 
 logger = logging.getLogger(__name__)
@@ -31,16 +34,16 @@ _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again d
 
 
 class NotStored(Exception):
-    """The store refused, did not answer, or holds something else. `again`: whether trying again may help."""
+    """The store refused, did not answer, or holds something else. retryable: whether trying again may help."""
 
-    def __init__(self, why: str, *, again: bool) -> None:
+    def __init__(self, why: str, *, retryable: bool) -> None:
         super().__init__(why)
-        self.again = again
+        self.retryable = retryable
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveObject:
-    """One object to store."""
+    """One object to store. tags: as S3 takes them, `name=value&name=value`."""
 
     key: str
     mime: str
@@ -54,34 +57,34 @@ class NotSigned(Exception):
 
 
 class S3Bucket:
-    """Owner of the S3 client; any thread may call. Nothing is tried twice: who calls counts."""
+    """Owner of the S3 client; any thread may call. Nothing is tried twice: the caller retries and counts."""
 
-    def __init__(self, settings: ArchiveSettings) -> None:
+    def __init__(self, settings: ArchiveConfig) -> None:
         self._name = settings.bucket
         self._client = _client(settings)
 
-    def store(self, piece: ArchiveObject) -> None:
+    def store(self, item: ArchiveObject) -> None:
         """Put it and verify what the store holds. Raises NotStored."""
-        place = {"Bucket": self._name, "Key": piece.key}
-        ours = base64.b64encode(bytes.fromhex(piece.sha256)).decode()
+        target = {"Bucket": self._name, "Key": item.key}
+        ours = base64.b64encode(bytes.fromhex(item.sha256)).decode()
         try:
             self._client.put_object(
-                **place, Body=piece.data, ContentType=piece.mime, ChecksumSHA256=ours, Tagging=piece.tags
+                **target, Body=item.data, ContentType=item.mime, ChecksumSHA256=ours, Tagging=item.tags
             )
-            head = self._client.head_object(**place, ChecksumMode="ENABLED")
+            head = self._client.head_object(**target, ChecksumMode="ENABLED")
             theirs = head.get("ChecksumSHA256")
             if theirs is None:
-                body = self._client.get_object(**place)["Body"]
-                theirs = base64.b64encode(hashlib.sha256(body.read(len(piece.data) + 1)).digest()).decode()
+                body = self._client.get_object(**target)["Body"]
+                theirs = base64.b64encode(hashlib.sha256(body.read(len(item.data) + 1)).digest()).decode()
         except ClientError as error:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            said = error.response.get("Error", {})
-            why = f"{said.get('Code', status)}: {str(said.get('Message', ''))[:120]}"
-            raise NotStored(why, again=status not in _NEVER) from None
+            answer = error.response.get("Error", {})
+            why = f"{answer.get('Code', status)}: {str(answer.get('Message', ''))[:120]}"
+            raise NotStored(why, retryable=status not in _NEVER) from None
         except BotoCoreError as error:
-            raise NotStored(f"{type(error).__name__}", again=True) from None
+            raise NotStored(f"{type(error).__name__}", retryable=True) from None
         if theirs != ours:
-            raise NotStored("the store holds other bytes than were sent", again=True)
+            raise NotStored("the store holds other bytes than were sent", retryable=True)
 
     def sign(self, key: str, seconds: int) -> str:
         """A link that opens an object for so long, made without asking the store. Raises NotSigned."""
@@ -96,7 +99,7 @@ class S3Bucket:
         self._client.close()
 
 
-def _client(settings: ArchiveSettings) -> Any:
+def _client(settings: ArchiveConfig) -> Any:
     """A client that gives up soon: the retries are ours, so that they are counted."""
     return boto3.session.Session().client(
         "s3",
@@ -128,7 +131,7 @@ class S3Archive:
     from several threads.
     """
 
-    def __init__(self, settings: ArchiveSettings, clock: Clock, counted: Callable[[ArchiveResult], None]) -> None:
+    def __init__(self, settings: ArchiveConfig, clock: Clock, counted: Callable[[ArchiveResult], None]) -> None:
         self._settings = settings
         self._clock = clock
         self._counted = counted
@@ -136,9 +139,9 @@ class S3Archive:
         self._queue: queue.Queue[tuple[JudgeCase, Verdict]] = queue.Queue(settings.waiting_max)
         self._known: dict[str, None] = {}
         self._lock = threading.Lock()
-        self._repeats = LogThrottle(logger, clock)
+        self._throttle = LogThrottle(logger, clock)
         self._stop = threading.Event()
-        self._hurry = threading.Event()
+        self._abort = threading.Event()
         self._under_way = 0
         self._threads = [
             threading.Thread(target=self._run, name=f"archive-{n}", daemon=True) for n in range(settings.threads)
@@ -152,7 +155,7 @@ class S3Archive:
         if seconds <= 0:
             return ()
         expires_t = float(int(self._clock.now())) + seconds
-        refs = [picture.ref for picture in case.files]
+        refs = [file.ref for file in case.files]
         wanted: list[tuple[str, str, str]] = [(ref.kind, ref.id, self._media_key(verdict.site, ref)) for ref in refs]
         wanted.append(("verdict", "", self._verdict_key(verdict)))
         try:
@@ -197,7 +200,7 @@ class S3Archive:
         deadline = self._clock.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - self._clock.monotonic()))
-        self._hurry.set()
+        self._abort.set()
         with contextlib.suppress(queue.Empty):
             while True:
                 case, _ = self._queue.get_nowait()
@@ -206,7 +209,7 @@ class S3Archive:
         self._bucket.close()
 
     def _run(self) -> None:
-        while not (self._stop.is_set() and self._queue.empty()) and not self._hurry.is_set():
+        while not (self._stop.is_set() and self._queue.empty()) and not self._abort.is_set():
             try:
                 case, verdict = self._queue.get(timeout=0.1)
             except queue.Empty:
@@ -214,15 +217,15 @@ class S3Archive:
             with self._lock:
                 self._under_way += 1
             try:
-                for piece in self._pieces(case, verdict):
-                    self._keep(piece)
+                for item in self._objects(case, verdict):
+                    self._store(item)
             finally:
                 with self._lock:
                     self._under_way -= 1
 
-    def _pieces(self, case: JudgeCase, verdict: Verdict) -> list[ArchiveObject]:
+    def _objects(self, case: JudgeCase, verdict: Verdict) -> list[ArchiveObject]:
         kept = f"vedette-keep-days={self._settings.keep_days}&vedette-site={verdict.site}"
-        pieces = [
+        items = [
             ArchiveObject(
                 self._media_key(verdict.site, each.ref),
                 each.ref.mime,
@@ -234,30 +237,30 @@ class S3Archive:
         ]
         data = verdict.model_copy(update={"archive": ()}).to_json()  # links are keys to a door: they are not kept
         digest = hashlib.sha256(data).hexdigest()
-        pieces.append(
+        items.append(
             ArchiveObject(self._verdict_key(verdict), "application/json", data, digest, f"{kept}&vedette-kind=verdict")
         )
-        return pieces
+        return items
 
-    def _keep(self, piece: ArchiveObject) -> None:
+    def _store(self, item: ArchiveObject) -> None:
         """Store it, in at most `tries` attempts."""
         with self._lock:
-            known = piece.key in self._known
+            known = item.key in self._known
         if known:
             self._counted("known")
             return
         backoff = Backoff(0.5, 30.0)
         for attempt in range(1, self._settings.tries + 1):
             try:
-                self._bucket.store(piece)
+                self._bucket.store(item)
             except NotStored as error:
-                if attempt < self._settings.tries and error.again and not self._hurry.is_set():
-                    self._clock.sleep(backoff.next_s(), self._hurry)
+                if attempt < self._settings.tries and error.retryable and not self._abort.is_set():
+                    self._clock.sleep(backoff.next_s(), self._abort)
                     continue
                 self._report(f"an object could not be archived in {attempt} attempts: {error}")
                 self._counted("failed")
                 return
-            self._remember(piece.key)
+            self._remember(item.key)
             self._counted("stored")
             return
 
@@ -270,7 +273,7 @@ class S3Archive:
 
     def _report(self, matter: str) -> None:
         with self._lock:
-            self._repeats.report(matter)
+            self._throttle.report(matter)
 
     def _media_key(self, site: str, ref: MediaRef) -> str:
         return f"{self._prefix}{site}/media/{ref.sha256}.{_EXTENSION[ref.mime]}"

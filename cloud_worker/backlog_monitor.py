@@ -4,57 +4,99 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+import nats.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from appliance.clock import Clock
+from appliance.errors import UplinkError
 from appliance.telemetry import LogThrottle
-from cloud_worker import dead_letters, stream_setup
+from appliance.wire import STREAM_ESCALATION
+from cloud_worker import dead_letters
 from cloud_worker.fair_queue import FairQueue
 from cloud_worker.metrics import WorkerMetrics
+from cloud_worker.stream_setup import site_and_priority
+
+SWEEP_S = 1.0  # how late an escalation is noticed that nobody announced: given back, or of another server
+STRAYS_PER_SWEEP_MAX = 20  # each costs three requests to the broker
 
 logger = logging.getLogger(__name__)
 
-SWEEP_S = 1.0
-STRAYS_PER_SWEEP_MAX = 20
+
+@dataclass(frozen=True, slots=True)
+class StoredEscalations:
+    """Escalations that the broker stores, in a worker's hands or not.
+
+    counts: how many by site and priority. strays: subjects on which no site may publish, which no consumer reads.
+    """
+
+    counts: Mapping[tuple[str, str], int]
+    strays: tuple[str, ...]
+
+    @property
+    def sites(self) -> int:
+        """How many sites have any."""
+        return len({site for site, _ in self.counts})
 
 
 class BacklogMonitor:
-    """Wakes lanes. State: `waiting`, what was stored at the last look. news: called after a lane was woken."""
+    """Puts the sites with escalations into the queue. State: `stored`, what the last sweep found. Owner: one task."""
 
     def __init__(
-        self, lanes: FairQueue, worker: str, numbers: WorkerMetrics, clock: Clock, news: Callable[[], None]
+        self, queue: FairQueue, worker: str, metrics: WorkerMetrics, clock: Clock, changed: Callable[[], None]
     ) -> None:
-        self._lanes = lanes
+        """worker: the name that stands in dead letters. changed: called after the queue has changed."""
+        self._queue = queue
         self._worker = worker
-        self._numbers = numbers
+        self._metrics = metrics
         self._clock = clock
-        self._news = news
-        self._repeats = LogThrottle(logger, clock)
-        self.stored = stream_setup.StoredEscalations({}, ())
+        self._changed = changed
+        self._throttle = LogThrottle(logger, clock)
+        self.stored = StoredEscalations({}, ())
+
+    def count(self, priority: str) -> int:
+        """Escalations of this priority that the broker stores."""
+        return sum(count for (_, own), count in self.stored.counts.items() if own == priority)
 
     async def on_message(self, message: Msg) -> None:
-        """A question passed by: JetStream's subjects are ordinary ones, too. Its copy is not looked at."""
-        lane = stream_setup.site_and_priority(message.subject)
-        if lane is not None:
-            self._lanes.announce(*lane, self._clock.monotonic())
-            self._news()
+        """An escalation passed by: JetStream's subjects are ordinary ones, too. Its copy is dropped."""
+        found = site_and_priority(message.subject)
+        if found is not None:
+            self._queue.announce(*found, self._clock.monotonic())
+            self._changed()
 
     async def run(self, jetstream: JetStreamContext) -> None:
-        """See what is stored: what was there before, was given back, or came over another server without a bell.
+        """Sweep what is stored, for as long as one connection lasts. Raises UplinkError.
 
-        For as long as one connection lasts. Raises UplinkError.
+        A sweep finds what was there before, was given back, or came over a server that announces nothing.
         """
         while True:
-            self.stored = await stream_setup.stored_escalations(jetstream)
+            self.stored = await _stored_escalations(jetstream)
             if self.stored.counts:
-                self._lanes.mark_stored(self.stored.counts, self._clock.monotonic())
-                self._news()
+                self._queue.mark_stored(self.stored.counts, self._clock.monotonic())
+                self._changed()
             for subject in self.stored.strays[:STRAYS_PER_SWEEP_MAX]:
                 letter = await dead_letters.move_stray(jetstream, subject, self._worker)
                 if letter is not None:
-                    self._numbers.dead.add(letter.kind)
-                    self._repeats.report(f"moved a question on {subject} to the dead letters: {letter.reason}")
+                    self._metrics.dead.labels(letter.kind).inc()
+                    self._throttle.report(f"moved an escalation on {subject} to the dead letters: {letter.reason}")
             await asyncio.sleep(SWEEP_S)
+
+
+async def _stored_escalations(js: JetStreamContext) -> StoredEscalations:
+    try:
+        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
+    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the escalations could not be counted: {type(error).__name__}") from None
+    counts: dict[tuple[str, str], int] = {}
+    strays: list[str] = []
+    for subject, count in (info.state.subjects or {}).items():
+        found = site_and_priority(subject)
+        if found is None:
+            strays.append(subject)
+        else:
+            counts[found] = count
+    return StoredEscalations(counts, tuple(strays))

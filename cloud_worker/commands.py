@@ -1,6 +1,4 @@
-"""What each command of `vedette-worker` does, and the objects it builds for that; texts and exit codes are in
-`__main__`.
-"""
+"""What each command of `vedette-worker` does, and the objects it builds; texts and exit codes are in `__main__`."""
 
 from __future__ import annotations
 
@@ -33,23 +31,23 @@ from cloud_worker.worker import Worker
 if TYPE_CHECKING:
     from cloud_worker.archive import S3Archive
 
+CHECK_S_MAX = 15.0  # to connect, for the commands that a person waits for
+
 
 def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
-    """Raises ModelError when a detector cannot be loaded, MissingPart when a package is absent."""
+    """The judge that the worker file asks for.
+
+    Raises ModelError when a detector cannot be loaded, MissingDependency when a package is absent.
+    """
     if isinstance(settings, RedetectEngine):
-        # Objects a little below the threshold are wanted too: they make a picture abstain instead of saying no.
+        # Objects a little below the threshold are wanted too: they make an image abstain instead of saying no.
         lower = settings.model_copy(update={"score_min": settings.score_min * UNSURE_SHARE})
         return Redetect(UpscalingDetector(detector.load(lower)), settings.score_min, clock)
     try:
-        from cloud_worker.engines.openai_vlm import (
-            OpenAiVlm,  # httpx comes with the extra `cloud`: only who asks needs it
-        )
+        from cloud_worker.engines import openai_vlm  # httpx comes with the extra `cloud`: only who asks needs it
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the engine openai needs {error.name}: pip install 'vedette[cloud]'") from None
-    return OpenAiVlm(settings, clock)
-
-
-CHECK_S_MAX = 15.0
+    return openai_vlm.OpenAiVlm(settings, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +63,10 @@ async def run(settings: WorkerConfig, clock: Clock) -> None:
     """Work until SIGTERM or SIGINT."""
     engine = build_engine(settings.engine, clock)
     name = settings.worker.name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-    numbers = WorkerMetrics()
-    shelf = build_archive(settings, clock, numbers)
+    metrics = WorkerMetrics()
+    archive = build_archive(settings, clock, metrics)
     link = NatsLink(settings.nats, f"vedette-worker {name}", clock)
-    worker = Worker(settings, Judge(engine, name, clock), link, clock, shelf, numbers)
+    worker = Worker(settings, Judge(engine, name, clock), link, clock, archive=archive, metrics=metrics)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
@@ -78,27 +76,20 @@ async def run(settings: WorkerConfig, clock: Clock) -> None:
         await engine.close()
 
 
-def build_archive(settings: WorkerConfig, clock: Clock, numbers: WorkerMetrics) -> ArchivePort:
-    """The archive that the file asks for. Call it in the loop that reads the numbers. Raises MissingPart."""
+def build_archive(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) -> ArchivePort:
+    """The archive that the file asks for. Raises MissingDependency."""
     if settings.archive.bucket is None:
         return NullArchive()
-    loop = asyncio.get_running_loop()
-
-    def counted(result: str) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who reads
-            loop.call_soon_threadsafe(numbers.archived.add, result)
-
-    return _archive(settings, clock, counted)[0]
+    return _archive(settings, clock, lambda result: metrics.archived.labels(result).inc())[0]
 
 
 def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
-    """The archive, and how it says no. Raises MissingPart."""
+    """The archive, and the error of an object that it did not store. Raises MissingDependency."""
     try:
         from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
-        from cloud_worker import archive as bucket
     except ModuleNotFoundError as error:
         raise MissingDependency(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
-    return archive.S3Archive(settings.archive, clock, counted), bucket.NotStored
+    return archive.S3Archive(settings.archive, clock, counted), archive.NotStored
 
 
 async def check(settings: WorkerConfig, clock: Clock) -> Findings:

@@ -1,4 +1,4 @@
-"""The worker file: where the questions come from, who answers. All keys: `deploy/vedette-worker.example.yaml`."""
+"""The worker file: where the escalations come from, who answers. All keys: `deploy/vedette-worker.example.yaml`."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from cloud_worker.stream_setup import STREAM_DEAD, site_and_priority
 
 Kind = Literal["unreadable", "stray", "redelivered", "engine", "media", "fault"]
 KINDS: tuple[Kind, ...] = ("unreadable", "stray", "redelivered", "engine", "media", "fault")
-"""unreadable: not a question. stray: on a subject that nobody reads. redelivered: workers died over it. engine: the
-judge failed at it each time. media: what was announced never came. fault: a fault in the worker, each time."""
+"""unreadable: not an escalation. stray: on a subject that no worker reads. redelivered: workers died over it. engine:
+the judge failed at it each time. media: what was announced never came. fault: a fault in the worker, each time."""
 
 REQUEUED = "Vedette-Requeued"
 _REASON, _KIND, _SUBJECT = "Vedette-Dead-Reason", "Vedette-Dead-Kind", "Vedette-Dead-Subject"
@@ -30,9 +30,9 @@ LIST_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A question, and why it is here. seq: its number in the stream of dead letters, 0 before it is there.
+    """An escalation, and why it is here. seq: its number in the stream of dead letters, 0 before it is there.
 
-    stored: when the broker had got the question, ISO 8601. data: the message as the site sent it.
+    stored: when the broker had got the escalation, ISO 8601. data: the message as the site sent it.
     """
 
     kind: Kind
@@ -47,8 +47,8 @@ class DeadLetter:
 
 
 async def put(js: JetStreamContext, letter: DeadLetter) -> None:
-    """Keep it. Kept once, however often it is said. Raises UplinkError."""
-    lane = site_and_priority(letter.subject)
+    """Keep it. Stored once, however often it is published. Raises UplinkError."""
+    site = site_and_priority(letter.subject)
     headers = {
         _REASON: _plain(letter.reason)[:_REASON_CHARS_MAX],
         _KIND: letter.kind,
@@ -59,7 +59,7 @@ async def put(js: JetStreamContext, letter: DeadLetter) -> None:
         _MESSAGE_ID: _plain(letter.message_id),
         "Nats-Msg-Id": _plain(f"dead.{letter.subject}.{letter.message_id}.{letter.stored}"),
     }
-    subject = f"vedette.{lane[0] if lane else 'unknown'}.dead"
+    subject = f"vedette.{site[0] if site else 'unknown'}.dead"
     try:
         await js.publish(subject, letter.data, stream=STREAM_DEAD, headers=headers)
     except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
@@ -96,7 +96,7 @@ async def read_one(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
-    """Ask the question again, as if the site had, and take it out of the dead letters. Raises UsageError, UplinkError.
+    """Publish the escalation again, as if the site had, and delete its dead letter. Raises UsageError, UplinkError.
 
     Its id is a new one: under the old one the broker may take it for a double.
     """
@@ -113,7 +113,7 @@ async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLetter | None:
-    """Move the last message of a subject that nobody reads out of the queue. Raises UplinkError."""
+    """Move the last message of a subject that no worker reads out of the queue. Raises UplinkError."""
     try:
         found = await js.get_last_msg(STREAM_ESCALATION, subject)
         headers = found.headers or {}
@@ -133,7 +133,7 @@ async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLet
     except nats.js.errors.NotFoundError:  # another worker was faster
         return None
     except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"a stray question could not be moved: {type(error).__name__}") from None
+        raise UplinkError(f"a stray escalation could not be moved: {type(error).__name__}") from None
     return letter
 
 

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 from appliance.backoff import Backoff
 from appliance.broker import NatsLink
-from appliance.circuit_breaker import CircuitBreaker
+from appliance.circuit_breaker import CallBreaker
 from appliance.clock import Clock
 from appliance.errors import EngineError, EngineUnavailable, UplinkError
 from appliance.telemetry import LogThrottle
@@ -31,7 +31,7 @@ from appliance.wire import (
     verdict_subject,
 )
 from cloud_worker import dead_letters
-from cloud_worker.config import HandlingConfig as WorkerSettings
+from cloud_worker.config import HandlingConfig
 from cloud_worker.dead_letters import DeadLetter, Kind
 from cloud_worker.judge import Judge, JudgeCase, Timings
 from cloud_worker.metrics import WorkerMetrics
@@ -61,7 +61,7 @@ class ArchivePort(Protocol):
 
 
 class NullArchive:
-    """Nothing is kept."""
+    """Archives nothing."""
 
     def links(self, case: JudgeCase, verdict: Verdict) -> tuple[ArchiveLink, ...]:
         return ()
@@ -86,9 +86,9 @@ def parse_escalation(delivery: Delivery) -> Escalation:
 
 
 def parse_ids(delivery: Delivery) -> Escalation | None:
-    """Of a question that is not valid, as much as a verdict needs, if that much can be believed.
+    """The ids of an escalation that is not valid, as much as a verdict needs, if they can be believed.
 
-    Its id must be the one under which the site published it; without that nobody waits for the verdict.
+    Its id must be the one under which the site published it; without that no site waits for the verdict.
     """
     site = delivery.subject.split(".")[1]
     try:
@@ -116,10 +116,10 @@ def parse_ids(delivery: Delivery) -> Escalation | None:
     )
 
 
-ANSWERED_MAX = 4096
-RETRY_S_MAX = 600.0
-FETCH_TRIES = 3
-PUBLISH_S_MAX = 5.0
+ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
+RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
+FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
+PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
 
 EscalationKey = tuple[str, str, int]
 """Site, escalation and step: what is judged once."""
@@ -127,7 +127,7 @@ EscalationKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class HandlerOutcome:
-    """What is to be said to the site, and what a person should know of it, if anything. case: what was judged."""
+    """What the site is answered. dead: kind and reason of its dead letter, if it becomes one. case: what was judged."""
 
     verdict: Verdict
     dead: tuple[Kind, str] | None = None
@@ -135,34 +135,34 @@ class HandlerOutcome:
 
 
 class EscalationHandler:
-    """Owner of what was answered lately, and of what is being judged here.
+    """State: what was answered lately, and what is being judged here. Owner: one event loop.
 
-    Invariant: a question is acknowledged only after the broker has stored its verdict. What is lost between the two
+    Invariant: an escalation is acknowledged only after the broker has stored its verdict. What is lost between the two
     is delivered again and answered from `_answered`, or judged again by another worker: under the same message id, so
     that one verdict is stored, and the site applies one.
     """
 
     def __init__(
         self,
-        settings: WorkerSettings,
+        settings: HandlingConfig,
         judge: Judge,
         link: NatsLink,
         clock: Clock,
-        numbers: WorkerMetrics,
-        shelf: ArchivePort,
+        metrics: WorkerMetrics,
+        archive: ArchivePort,
     ) -> None:
         self._settings = settings
         self._judge = judge
         self._link = link
         self._clock = clock
-        self._numbers = numbers
-        self._shelf = shelf
-        self.breaker = CircuitBreaker(clock)
-        self._at_work: set[EscalationKey] = set()
+        self._metrics = metrics
+        self._archive = archive
+        self.breaker = CallBreaker(clock)
+        self._in_hand: set[EscalationKey] = set()
         self._answered: OrderedDict[EscalationKey, Verdict] = OrderedDict()
-        self._engine_repeats = LogThrottle(logger, clock)
-        self._refusals = LogThrottle(logger, clock)
-        self._uplink_repeats = LogThrottle(logger, clock)
+        self._engine_log = LogThrottle(logger, clock)
+        self._refusal_log = LogThrottle(logger, clock)
+        self._uplink_log = LogThrottle(logger, clock)
 
     async def handle(self, delivery: Delivery) -> None:
         """Bring it to an end, or have it delivered again."""
@@ -172,69 +172,71 @@ class EscalationHandler:
             await self._refuse(delivery, error)
             return
         key = (escalation.site, escalation.id, escalation.step)
-        if key in self._at_work:  # delivered twice: the first is still being judged here
+        if key in self._in_hand:  # delivered twice: the first is still being judged here
             await delivery.nak(self._settings.ack_wait_s)
             return
-        self._at_work.add(key)
+        self._in_hand.add(key)
         try:
             await self._answer(delivery, escalation, key)
         except EngineError as error:
             await self._retry(delivery, escalation, "engine", str(error))
         except UplinkError as error:
-            await self._later(delivery, error)
+            await self._nak(delivery, error)
         except Exception:
             logger.exception("a fault in the worker while judging %s", escalation.id)
             await self._retry(delivery, escalation, "fault", "a fault in the worker")
         finally:
-            self._at_work.discard(key)
+            self._in_hand.discard(key)
 
     async def _answer(self, delivery: Delivery, escalation: Escalation, key: EscalationKey) -> None:
         known = self._answered.get(key) if dead_letters.REQUEUED not in delivery.headers else None
         if known is not None:
-            self._numbers.repeated.add()
-            await self._say(known)
+            self._metrics.repeated.inc()
+            await self._publish(known)
             await delivery.ack()
             return
         if delivery.count > self._settings.deliveries_max:
-            self._numbers.given_up.add()
+            self._metrics.given_up.inc()
             why = f"It could not be judged in {self._settings.deliveries_max} attempts; workers may have died over it."
             outcome = HandlerOutcome(self._judge.unsure(escalation, why), ("redelivered", why))
         else:
-            outcome = await self._ask(delivery, escalation)
-            self._numbers.judged.add()
+            outcome = await self._fetch_and_judge(delivery, escalation)
+            self._metrics.judged.inc()
         self._remember(key, outcome.verdict)
-        await self._end(delivery, escalation, outcome)
+        await self._finish(delivery, escalation, outcome)
 
-    async def _ask(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
-        """Fetch and judge; hold the question while the engine is away. Raises EngineError, UplinkError."""
+    async def _fetch_and_judge(self, delivery: Delivery, escalation: Escalation) -> HandlerOutcome:
+        """Fetch and judge; hold the escalation while the engine is away. Raises EngineError, UplinkError."""
         stored_t = delivery.stored.timestamp()
-        way = Timings(link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t))
+        timings = Timings(
+            link_s=max(0.0, stored_t - escalation.created_t), queue_s=max(0.0, self._clock.now() - stored_t)
+        )
         case, fetch_s = await self._fetch(escalation)
-        way, since = replace(way, fetch_s=fetch_s), self._clock.monotonic()
+        timings, since = replace(timings, fetch_s=fetch_s), self._clock.monotonic()
         while True:
             try:
-                verdict = await self.breaker.call(lambda: self._judge.verdict(case, way))
+                verdict = await self.breaker.call(lambda: self._judge.verdict(case, timings))
             except EngineUnavailable as error:
-                self._engine_repeats.report(f"questions wait: {error}")
+                self._engine_log.report(f"escalations wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
                     continue
-                self._numbers.given_up.add()
+                self._metrics.given_up.inc()
                 why = f"The judge could not be asked: {error}"
                 return HandlerOutcome(self._judge.unsure(escalation, why), ("engine", why), case)
-            never = case.absent and not case.files and verdict.need is None
-            return HandlerOutcome(verdict, ("media", "; ".join(case.lost)) if never else None, case)
+            unseen = case.absent and not case.files and verdict.need is None
+            return HandlerOutcome(verdict, ("media", "; ".join(case.lost)) if unseen else None, case)
 
     async def _fetch(self, escalation: Escalation) -> tuple[JudgeCase, float]:
         """The case and the seconds that took. When none of the evidence is there, it may still be on its way."""
         backoff, started = Backoff(0.25, 2.0), self._clock.monotonic()
         while True:
-            case, _ = await self._fetch_once(escalation)
+            case = await self._fetch_once(escalation)
             took_s = self._clock.monotonic() - started
             if case.files or not case.absent or took_s >= self._settings.media_wait_s:
                 return case, took_s
             await asyncio.sleep(min(backoff.next_s(), self._settings.media_wait_s - took_s))
 
-    async def _fetch_once(self, escalation: Escalation) -> tuple[JudgeCase, float]:
+    async def _fetch_once(self, escalation: Escalation) -> JudgeCase:
         backoff = Backoff(0.5, 5.0)
         for attempt in range(1, FETCH_TRIES + 1):
             client = await self._link.client()
@@ -246,26 +248,26 @@ class EscalationHandler:
                 await asyncio.sleep(backoff.next_s())
         raise AssertionError("unreachable")
 
-    async def _end(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
+    async def _finish(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
         """Verdict, dead letter, archive, acknowledgement: in this order. Raises UplinkError."""
         judged_at = self._clock.monotonic()
         verdict = outcome.verdict
         if outcome.case is not None:
-            links = self._shelf.links(outcome.case, verdict)
+            links = self._archive.links(outcome.case, verdict)
             verdict = verdict.model_copy(update={"archive": links})
-        await self._say(verdict, judged_at)
+        await self._publish(verdict, judged_at)
         if outcome.dead is not None:
-            await self._bury(delivery, *outcome.dead)
+            await self._dead_letter(delivery, *outcome.dead)
         took_s = self._clock.monotonic() - judged_at
-        told = verdict.model_copy(update={"timings": {**verdict.timings, "publish": took_s}})
-        self._numbers.record_verdict(escalation, told, delivery.priority)
+        stored = verdict.model_copy(update={"timings": {**verdict.timings, "publish": took_s}})
+        self._metrics.record_verdict(escalation, stored, delivery.priority)
         since_s = max(0.0, self._clock.now() - delivery.stored.timestamp())
-        self._numbers.verdict_seconds.observe(since_s, delivery.priority)
+        self._metrics.verdict_seconds.labels(delivery.priority).observe(since_s)
         if outcome.case is not None:
-            self._shelf.put(outcome.case, told)
+            self._archive.put(outcome.case, stored)
         await delivery.ack()
 
-    async def _say(self, verdict: Verdict, judged_at: float | None = None) -> None:
+    async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
         """Store the verdict with the broker, waiting for a connection if there is none. Raises UplinkError."""
         client: Client = await self._link.client()
         if judged_at is not None:
@@ -283,46 +285,46 @@ class EscalationHandler:
 
     async def _retry(self, delivery: Delivery, escalation: Escalation, kind: Kind, why: str) -> None:
         """Again later, or `unsure` after the last attempt."""
-        self._engine_repeats.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
+        self._engine_log.report(f"{escalation.id}: attempt {delivery.count} failed: {why}")
         if delivery.count < self._settings.deliveries_max:
-            self._numbers.retries.add()
+            self._metrics.retries.inc()
             await delivery.nak(min(self._settings.retry_s * 2 ** (delivery.count - 1), RETRY_S_MAX))
             return
-        self._numbers.given_up.add()
+        self._metrics.given_up.inc()
         reason = f"Given up after {delivery.count} attempts: {why}"
-        await self._end_with(
+        await self._finish_or_nak(
             delivery, escalation, HandlerOutcome(self._judge.unsure(escalation, reason), (kind, reason))
         )
 
     async def _refuse(self, delivery: Delivery, error: WireError) -> None:
-        """A question that cannot be understood: say so to the site if it can be told which one it was, and end it."""
-        self._numbers.refused.add()
-        self._refusals.report(f"refused a message on {delivery.subject}: {error}")
+        """An escalation that cannot be understood: answer the site if its message says which one it was, and end it."""
+        self._metrics.refused.inc()
+        self._refusal_log.report(f"refused a message on {delivery.subject}: {error}")
         stub = parse_ids(delivery)
         if stub is None:
             try:
-                await self._bury(delivery, "unreadable", str(error))
+                await self._dead_letter(delivery, "unreadable", str(error))
                 await delivery.ack()
             except UplinkError as trouble:
-                await self._later(delivery, trouble)
+                await self._nak(delivery, trouble)
             return
         reason = f"The worker does not understand the question: {error}"
-        await self._end_with(
+        await self._finish_or_nak(
             delivery, stub, HandlerOutcome(self._judge.unsure(stub, reason), ("unreadable", str(error)))
         )
 
-    async def _end_with(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
+    async def _finish_or_nak(self, delivery: Delivery, escalation: Escalation, outcome: HandlerOutcome) -> None:
         try:
-            await self._end(delivery, escalation, outcome)
+            await self._finish(delivery, escalation, outcome)
         except UplinkError as error:
-            await self._later(delivery, error)
+            await self._nak(delivery, error)
 
-    async def _later(self, delivery: Delivery, error: UplinkError) -> None:
-        self._uplink_repeats.report(error)
+    async def _nak(self, delivery: Delivery, error: UplinkError) -> None:
+        self._uplink_log.report(error)
         await delivery.nak(self._settings.retry_s)
 
-    async def _bury(self, delivery: Delivery, kind: Kind, reason: str) -> None:
-        """Keep the question among the dead letters. Raises UplinkError."""
+    async def _dead_letter(self, delivery: Delivery, kind: Kind, reason: str) -> None:
+        """Keep the escalation among the dead letters. Raises UplinkError."""
         client = await self._link.client()
         letter = DeadLetter(
             kind=kind,
@@ -335,7 +337,7 @@ class EscalationHandler:
             data=delivery.data,
         )
         await self._link.while_up(dead_letters.put(client.jetstream(timeout=PUBLISH_S_MAX), letter))
-        self._numbers.dead.add(kind)
+        self._metrics.dead.labels(kind).inc()
 
     def _remember(self, key: EscalationKey, verdict: Verdict) -> None:
         self._answered[key] = verdict

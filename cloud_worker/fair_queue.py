@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from appliance.wire import PRIORITIES
 
-WEIGHTS = {"high": 8, "normal": 3, "low": 1}
-ANNOUNCED_S = 2.0  # a question is announced before a replicated stream has stored it: look for it this long
-POLL_FIRST_S, POLL_LAST_S = 0.005, 0.25
-SITE_QUEUES_MAX = 30_000
+WEIGHTS = {"high": 8, "normal": 3, "low": 1}  # turns of 12; chosen so that `low` still moves and `high` rarely waits
+ANNOUNCED_S = 2.0  # an escalation is announced before a replicated stream has stored it: look for it this long
+POLL_FIRST_S, POLL_LAST_S = 0.005, 0.25  # between two pulls of an announced escalation that is not stored yet
+SITE_QUEUES_MAX = 30_000  # some 10 MB; sites beyond that are seen by a later sweep
 OTHERS_SHARE = 1 - WEIGHTS["high"] / sum(WEIGHTS.values())
 AHEAD_MAX = 4.0  # turns that count against those that are not urgent at most, however long they were alone
 _ROUNDING = 1e-6
@@ -49,85 +49,87 @@ class PriorityShares:
 
 @dataclass(slots=True, eq=False)
 class SiteQueue:
-    """The questions of one site and priority, as far as this worker knows: a consumer of its own at the broker.
+    """The escalations of one site and priority, as far as this worker knows: a consumer of its own at the broker.
 
-    due: when it may be asked for a question (monotonic seconds). until: how long an empty answer is doubted.
-    asked: a question is just being fetched from it.
+    due: when it may be pulled from (monotonic seconds). until: how long an empty answer is doubted. poll_s: pause
+    before the next pull while it is. pulling: a task is pulling from it.
     """
 
     site: str
     priority: str
     due: float
     until: float
-    look_s: float = POLL_FIRST_S
-    asked: bool = False
+    poll_s: float = POLL_FIRST_S
+    pulling: bool = False
 
 
 class FairQueue:
-    """Owner of the lanes that are believed to hold something, those served longest ago first.
+    """Owner of the sites' queues that are believed to hold something, those served longest ago first.
 
-    Invariant: with questions waiting at n sites in one priority, each site gets every n-th of its turns, however many
-    the others have waiting. Not for more than one task at a time.
+    Invariant: with escalations waiting at n sites in one priority, each site gets every n-th of its turns, however many
+    the others have waiting. For one event loop.
     """
 
     def __init__(self) -> None:
         self._shares = PriorityShares()
-        self._lanes: dict[str, OrderedDict[str, SiteQueue]] = {priority: OrderedDict() for priority in PRIORITIES}
+        self._queues: dict[str, OrderedDict[str, SiteQueue]] = {priority: OrderedDict() for priority in PRIORITIES}
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
+        return sum(map(len, self._queues.values()))
 
     def announce(self, site: str, priority: str, now: float) -> None:
-        """A question has been announced there."""
-        lane = self._lane(site, priority, now)
-        if lane is not None:
-            lane.until, lane.look_s = now + ANNOUNCED_S, POLL_FIRST_S
-            lane.due = min(lane.due, now)
+        """An escalation has been announced there."""
+        queue = self._queue(site, priority, now)
+        if queue is not None:
+            queue.until, queue.poll_s = now + ANNOUNCED_S, POLL_FIRST_S
+            queue.due = min(queue.due, now)
 
     def mark_stored(self, found: Iterable[tuple[str, str]], now: float) -> None:
-        """Questions are stored for these sites and priorities: waiting, or in somebody's hands."""
+        """Escalations are stored for these sites and priorities: waiting, or in a worker's hands."""
         for site, priority in found:
-            self._lane(site, priority, now)
+            self._queue(site, priority, now)
 
     def next(self, priorities: Collection[str], now: float) -> SiteQueue | None:
-        """The lane to fetch from, of these priorities; None when none is due. It is not handed out again before
+        """The site's queue to pull from, of these priorities; None when none is due. It is not handed out again before
         `served` or `empty`."""
-        due = {p: lane for p in priorities if (lane := self._first_due(p, now)) is not None}
+        due = {p: queue for p in priorities if (queue := self._first_due(p, now)) is not None}
         if not due:
             return None
-        lane = due[self._shares.pick(due)]
-        lane.asked = True
-        return lane
+        queue = due[self._shares.pick(due)]
+        queue.pulling = True
+        return queue
 
     def next_due(self, priorities: Collection[str]) -> float | None:
-        """When the next lane of these priorities is due (monotonic seconds); None when none is awake."""
-        times = [lane.due for p in priorities for lane in self._lanes[p].values() if not lane.asked]
+        """When the next queue of these priorities is due (monotonic seconds); None when there is none."""
+        times = [queue.due for p in priorities for queue in self._queues[p].values() if not queue.pulling]
         return min(times, default=None)
 
-    def served(self, lane: SiteQueue, now: float) -> None:
-        """It held a question, and may hold more: after the others' turn."""
-        lane.asked, lane.due, lane.look_s = False, now, POLL_FIRST_S
-        lanes = self._lanes[lane.priority]
-        if lanes.get(lane.site) is lane:
-            lanes.move_to_end(lane.site)
+    def served(self, queue: SiteQueue, now: float) -> None:
+        """It held an escalation, and may hold more: after the others' turn."""
+        queue.pulling, queue.due, queue.poll_s = False, now, POLL_FIRST_S
+        queues = self._queues[queue.priority]
+        if queues.get(queue.site) is queue:
+            queues.move_to_end(queue.site)
 
-    def empty(self, lane: SiteQueue, now: float) -> None:
-        """It held nothing: look again soon if a question was just announced there, else forget it."""
-        lane.asked = False
-        if now < lane.until:
-            lane.due = now + lane.look_s
-            lane.look_s = min(lane.look_s * 2, POLL_LAST_S)
+    def empty(self, queue: SiteQueue, now: float) -> None:
+        """It held nothing: pull again soon if an escalation was just announced there, else forget it."""
+        queue.pulling = False
+        if now < queue.until:
+            queue.due = now + queue.poll_s
+            queue.poll_s = min(queue.poll_s * 2, POLL_LAST_S)
             return
-        lanes = self._lanes[lane.priority]
-        if lanes.get(lane.site) is lane:
-            del lanes[lane.site]
+        queues = self._queues[queue.priority]
+        if queues.get(queue.site) is queue:
+            del queues[queue.site]
 
-    def _lane(self, site: str, priority: str, now: float) -> SiteQueue | None:
-        lanes = self._lanes[priority]
-        lane = lanes.get(site)
-        if lane is None and len(self) < SITE_QUEUES_MAX:
-            lane = lanes[site] = SiteQueue(site, priority, due=now, until=now)
-        return lane
+    def _queue(self, site: str, priority: str, now: float) -> SiteQueue | None:
+        queues = self._queues[priority]
+        queue = queues.get(site)
+        if queue is None and len(self) < SITE_QUEUES_MAX:
+            queue = queues[site] = SiteQueue(site, priority, due=now, until=now)
+        return queue
 
     def _first_due(self, priority: str, now: float) -> SiteQueue | None:
-        return next((lane for lane in self._lanes[priority].values() if not lane.asked and lane.due <= now), None)
+        return next(
+            (queue for queue in self._queues[priority].values() if not queue.pulling and queue.due <= now), None
+        )

@@ -12,22 +12,22 @@ from numpy.typing import NDArray
 
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
-PIXELS_MAX = 40_000_000
-JPEG_QUALITY = 85
+PIXELS_MAX = 40_000_000  # 120 MB decoded; no camera has more
+JPEG_QUALITY = 85  # of what the model is shown; above that only bytes grow
 _SOF = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 
 Pixels = NDArray[np.uint8]
 
 
-def decode_image(picture: EvidenceFile) -> Pixels:
-    """uint8 (height, width, 3), BGR. Raises MediaRefused; a file that declares too many pixels is not unpacked."""
-    who = f"{picture.ref.kind} {picture.ref.id[:8]}"
-    size = declared_size(picture.data)
+def decode_image(file: EvidenceFile) -> Pixels:
+    """uint8 (height, width, 3), BGR. Raises MediaRefused; a file that declares too many pixels is not decoded."""
+    who = f"{file.ref.kind} {file.ref.id[:8]}"
+    size = declared_size(file.data)
     if size is None:
         raise MediaRefused(f"{who}: not a JPEG or WebP picture")
     if size[0] * size[1] > PIXELS_MAX or min(size) < 1:
         raise MediaRefused(f"{who}: a picture of {size[0]}x{size[1]} is refused")
-    pixels = cv2.imdecode(np.frombuffer(picture.data, np.uint8), cv2.IMREAD_COLOR)
+    pixels = cv2.imdecode(np.frombuffer(file.data, np.uint8), cv2.IMREAD_COLOR)
     if pixels is None:
         raise MediaRefused(f"{who}: the picture is damaged")
     return np.asarray(pixels, np.uint8)
@@ -46,7 +46,7 @@ def declared_size(data: bytes) -> tuple[int, int] | None:
 
 
 def shrink(pixels: Pixels, side_max: int) -> Pixels:
-    """The picture with its longer side at most `side_max`; never larger than it was."""
+    """The image with its longer side at most `side_max`; never larger than it was."""
     height, width = pixels.shape[:2]
     scale = side_max / max(height, width)
     if scale >= 1:
@@ -97,9 +97,9 @@ FRAMES_MAX = 900  # a minute at 15 fps; a clip that travels lasts some seconds
 
 
 def frames_of(clip: EvidenceFile, count: int) -> list[tuple[float, Pixels]]:
-    """`count` pictures spread evenly over the clip, first and last included, each with the camera's time.
+    """`count` frames spread evenly over the clip, first and last included, each with the camera's time.
 
-    Raises MediaRefused when it is no video or declares too large a picture. Bounded: the first FRAMES_MAX frames.
+    Raises MediaRefused when it is no video or declares too large a frame. Bounded: the first FRAMES_MAX frames.
     """
     who = f"clip {clip.ref.id[:8]}"
     with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
@@ -121,7 +121,7 @@ def frames_of(clip: EvidenceFile, count: int) -> list[tuple[float, Pixels]]:
 def _read(
     path: str, who: str, *, pixels: bool = True, wanted: set[int] | None = None
 ) -> Iterator[tuple[float, Pixels]]:
-    """(seconds from the start, picture) of each frame; only those of `wanted` are unpacked."""
+    """(seconds from the start, pixels) of each frame; only those of `wanted` are decoded, without `pixels` none."""
     nothing = np.zeros((0, 0, 3), np.uint8)
     video = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
     try:
@@ -132,10 +132,10 @@ def _read(
             if not video.grab():
                 return
             at_s = max(0.0, video.get(cv2.CAP_PROP_POS_MSEC) / 1000)
-            unpack = pixels and (wanted is None or n in wanted)
-            done, picture = video.retrieve() if unpack else (True, nothing)
-            if not done or picture is None:
+            decode = pixels and (wanted is None or n in wanted)
+            done, frame = video.retrieve() if decode else (True, nothing)
+            if not done or frame is None:
                 return
-            yield at_s, np.asarray(picture, np.uint8)
+            yield at_s, np.asarray(frame, np.uint8)
     finally:
         video.release()

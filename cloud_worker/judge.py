@@ -23,9 +23,9 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeCase:
-    """What an engine is given: the question and its evidence, in order of time.
+    """What an engine is given: the escalation and its evidence, in order of time.
 
-    lost: what is missing, one sentence each. absent: how much of that the broker does not have.
+    lost: what is missing, one sentence each. absent: how many of those the broker does not have.
     """
 
     escalation: Escalation
@@ -36,7 +36,7 @@ class JudgeCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds that a question took to get here: from the site to the broker, there, and to fetch its evidence."""
+    """Seconds that an escalation took to get here: from the site to the broker, there, and to fetch its evidence."""
 
     link_s: float = 0.0
     queue_s: float = 0.0
@@ -47,8 +47,8 @@ class Timings:
 class Opinion:
     """What an engine answered. tokens_* 0 when it uses none; preprocess_s is part of the time it took.
 
-    more: it is `unsure` because of what it was shown, so that more evidence may settle it. looks: how often it looked.
-    prompt: the version of the words that were used, when it differs from case to case.
+    more: it is `unsure` because of what it was shown, so that more evidence may settle it. looks: how often the
+    model was asked. prompt: the version of the prompt, when it differs from case to case.
     """
 
     decision: Decision
@@ -64,7 +64,7 @@ class Opinion:
 
 
 class Engine(Protocol):
-    """Who judges. `name`, `model`, `prompt_version` and `answer_schema` stand in every verdict.
+    """A judge. `name`, `model`, `prompt_version` and `answer_schema` stand in every verdict.
 
     `uses`: the evidence it can look at.
     """
@@ -96,7 +96,7 @@ class Engine(Protocol):
 
 
 class Judge:
-    """Owner of nothing but its engine; makes one verdict per call.
+    """Makes one verdict per call. State: none but its engine's.
 
     An `unsure` that more evidence may settle becomes a request for it, if the site offers something that the engine
     can look at: the cheapest of that, which it has not seen.
@@ -111,25 +111,23 @@ class Judge:
         """One sentence on what judges, after trying it. Raises EngineError or ModelError."""
         return await self._engine.check()
 
-    async def fetch_case(self, js: JetStreamContext, escalation: Escalation) -> tuple[JudgeCase, float]:
-        """Fetch the pictures; also the seconds that took. Raises UplinkError when the broker did not answer."""
-        started = self._clock.monotonic()
-        pictures: list[EvidenceFile] = []
+    async def fetch_case(self, js: JetStreamContext, escalation: Escalation) -> JudgeCase:
+        """Fetch the evidence. Raises UplinkError when the broker did not answer."""
+        files: list[EvidenceFile] = []
         lost: list[MediaRefused] = []
         left = EVIDENCE_BYTES_MAX
         for ref in sorted(escalation.media, key=lambda ref: ref.t):
             if ref.kind == "clip" and ref.kind not in self._engine.uses:
                 continue  # it would be fetched for nothing
             try:
-                pictures.append(await fetch(js, escalation.site, ref, left))
+                files.append(await fetch(js, escalation.site, ref, left))
                 left -= ref.bytes
             except MediaRefused as error:
                 lost.append(error)
         absent = sum(isinstance(each, MediaAbsent) for each in lost)
-        case = JudgeCase(escalation=escalation, files=tuple(pictures), lost=tuple(map(str, lost)), absent=absent)
-        return case, self._clock.monotonic() - started
+        return JudgeCase(escalation=escalation, files=tuple(files), lost=tuple(map(str, lost)), absent=absent)
 
-    async def verdict(self, case: JudgeCase, way: Timings = Timings()) -> Verdict:
+    async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:
         """Ask the engine and check its answer. Raises EngineError."""
         started = self._clock.monotonic()
         if not case.files:
@@ -137,14 +135,14 @@ class Judge:
         else:
             opinion = await self._ask(case)
         seconds = self._clock.monotonic() - started
-        timings = {
-            "link": way.link_s,
-            "queue": way.queue_s,
-            "fetch": way.fetch_s,
+        stages = {
+            "link": timings.link_s,
+            "queue": timings.queue_s,
+            "fetch": timings.fetch_s,
             "preprocess": opinion.preprocess_s,
             "model": max(0.0, seconds - opinion.preprocess_s),
         }
-        return self._verdict(case.escalation, opinion, seconds, timings)
+        return self._verdict(case.escalation, opinion, seconds, stages)
 
     def unsure(self, escalation: Escalation, reason: str) -> Verdict:
         """A verdict that says why there is no answer."""
@@ -161,7 +159,7 @@ class Judge:
             return None
         return next((kind for kind in escalation.can if kind in self._engine.uses), None)
 
-    def _verdict(self, escalation: Escalation, opinion: Opinion, seconds: float, timings: dict[str, float]) -> Verdict:
+    def _verdict(self, escalation: Escalation, opinion: Opinion, seconds: float, stages: dict[str, float]) -> Verdict:
         facts = {
             "escalation": escalation.id,
             "site": escalation.site,
@@ -173,7 +171,7 @@ class Judge:
             "worker_version": version(),
             "looks": opinion.looks,
             "seconds": round(seconds, 4),
-            "timings": {name: round(value, 4) for name, value in timings.items()},
+            "timings": {name: round(value, 4) for name, value in stages.items()},
             "tokens_in": opinion.tokens_in,
             "tokens_out": opinion.tokens_out,
             "worker": self.worker,

@@ -18,7 +18,7 @@ FETCHES_MAX = 8
 
 
 class MediaRefused(WireError):
-    """A picture is missing, too large or not what its reference says; the others may still do."""
+    """An image is missing, too large or not what its reference says; the others may still do."""
 
 
 class MediaAbsent(MediaRefused):
@@ -39,7 +39,7 @@ def chunks_of(size: int) -> int:
 
 
 async def fetch(js: JetStreamContext, site: str, ref: MediaRef, bytes_max: int) -> EvidenceFile:
-    """All chunks of `ref`, put together. Raises MediaRefused (this picture is no use) or UplinkError (try again)."""
+    """All chunks of `ref`, put together. Raises MediaRefused (this image is no use) or UplinkError (try again)."""
     _check(ref, bytes_max)
     gate = asyncio.Semaphore(FETCHES_MAX)
     parts = await asyncio.gather(*(_chunk(js, site, ref, n, gate) for n in range(ref.chunks)))

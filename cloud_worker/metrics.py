@@ -2,183 +2,98 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from appliance.wire import Escalation, Verdict
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
-LabelValues = tuple[str, ...]
-SERIES_MAX = 500
-OTHER = "other"
-
-
-class _Family:
-    """A name, its help, and one value per combination of labels: at most SERIES_MAX, the rest is called `other`."""
-
-    kind = "untyped"
-
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
-        self.name, self.text, self.labels = name, text, tuple(labels)
-
-    def lines(self) -> list[str]:
-        return [f"# HELP {self.name} {self.text}", f"# TYPE {self.name} {self.kind}", *self._samples()]
-
-    def _samples(self) -> Iterable[str]:
-        raise NotImplementedError
-
-    def _key(self, known: Iterable[LabelValues], labels: LabelValues) -> LabelValues:
-        assert len(labels) == len(self.labels), f"{self.name} has the labels {self.labels}"
-        known = set(known)
-        return labels if labels in known or len(known) < SERIES_MAX else (OTHER,) * len(labels)
-
-
-class Counter(_Family):
-    """Grows."""
-
-    kind = "counter"
-
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
-        super().__init__(name, text, labels)
-        self._values: dict[LabelValues, float] = {} if labels else {(): 0.0}
-
-    def add(self, *labels: str, by: float = 1.0) -> None:
-        key = self._key(self._values, labels)
-        self._values[key] = self._values.get(key, 0.0) + by
-
-    def value(self, *labels: str) -> float:
-        return self._values.get(labels, 0.0)
-
-    def total(self) -> float:
-        return sum(self._values.values())
-
-    def _samples(self) -> Iterable[str]:
-        return [f"{self.name}{_braces(self.labels, key)} {_number(v)}" for key, v in self._values.items()]
-
-
-class Gauge(_Family):
-    """Is what it is when it is read: `read()` returns the value of each combination of labels."""
-
-    kind = "gauge"
-
-    def __init__(
-        self, name: str, text: str, labels: Sequence[str], read: Callable[[], dict[LabelValues, float]]
-    ) -> None:
-        super().__init__(name, text, labels)
-        self._read = read
-
-    def _samples(self) -> Iterable[str]:
-        return [f"{self.name}{_braces(self.labels, key)} {_number(v)}" for key, v in self._read().items()]
-
-
-class Histogram(_Family):
-    """How often a value fell below each of `bounds` (ascending), their number and their sum."""
-
-    kind = "histogram"
-
-    def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
-        super().__init__(name, text, labels)
-        self._bounds = tuple(bounds)
-        self._counts: dict[LabelValues, list[int]] = {}
-        self._sums: dict[LabelValues, float] = {}
-
-    def observe(self, value: float, *labels: str) -> None:
-        key = self._key(self._counts, labels)
-        counts = self._counts.setdefault(key, [0] * (len(self._bounds) + 1))
-        counts[bisect_left(self._bounds, value)] += 1
-        self._sums[key] = self._sums.get(key, 0.0) + value
-
-    def count(self, *labels: str) -> int:
-        return sum(self._counts.get(labels, ()))
-
-    def _samples(self) -> Iterable[str]:
-        for key, counts in self._counts.items():
-            total = 0
-            for bound, count in zip((*map(_number, self._bounds), "+Inf"), counts, strict=True):
-                total += count
-                yield f"{self.name}_bucket{_braces((*self.labels, 'le'), (*key, bound))} {total}"
-            yield f"{self.name}_sum{_braces(self.labels, key)} {_number(self._sums[key])}"
-            yield f"{self.name}_count{_braces(self.labels, key)} {total}"
-
-
-def exposition(families: Iterable[_Family]) -> str:
-    """All of them as text."""
-    return "\n".join(line for family in families for line in family.lines()) + "\n"
-
-
-def _braces(names: Sequence[str], values: Sequence[str]) -> str:
-    pairs = ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _number(value: float) -> str:
-    return f"{value:.10g}"
-
+from appliance.wire import PRIORITIES, Escalation, Verdict
 
 STAGES = ("link", "queue", "fetch", "preprocess", "model", "publish")
+# Upper bounds of the histograms, seconds: from a message over a local network to a backlog of half an hour.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+SERIES_MAX = 500  # of verdicts by version: a site names its own model, so that the labels have no bound of their own
+OTHER = "other"
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # its `…_created` series are none of ours
+_WHOLE_BOUND = re.compile(rb'(le="\d+)\.0"')
 
 
 class WorkerMetrics:
-    """Owner of the worker's metrics. For one task loop; reading is a snapshot."""
+    """Owner of the worker's metrics, in a registry of their own. Any thread may count and read."""
 
     def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._versions: set[tuple[str, ...]] = set()
         self.stages = Histogram(
             "vedette_worker_stage_seconds",
-            "Seconds of a question in each stage; link spans two clocks.",
+            "Seconds of an escalation in each stage; link spans two clocks.",
             ("stage", "priority"),
-            SECONDS,
+            buckets=SECONDS,
+            registry=self._registry,
         )
         self.verdict_seconds = Histogram(
             "vedette_worker_verdict_seconds",
-            "Seconds from the question being stored at the broker until its verdict was.",
+            "Seconds from the escalation being stored at the broker until its verdict was.",
             ("priority",),
-            SECONDS,
+            buckets=SECONDS,
+            registry=self._registry,
         )
-        self.judged = Counter("vedette_worker_judged_total", "Questions that the engine judged.")
-        self.verdicts = Counter(
-            "vedette_worker_verdicts_total",
+        self.judged = self._counter("judged", "Escalations that the engine judged.")
+        self.verdicts = self._counter(
+            "verdicts",
             "Verdicts by decision and version. The camera's detector said yes to all: `rejected` is a disagreement.",
-            ("decision", "engine", "model", "prompt", "edge_model"),
-        )
-        self.more_evidence = Counter("vedette_worker_more_evidence_total", "Verdicts that asked for more.", ("need",))
-        self.second_looks = Counter("vedette_worker_second_looks_total", "Questions that the model was asked twice.")
-        self.tokens = Counter("vedette_worker_tokens_total", "Tokens that the model read and wrote.", ("kind",))
-        self.retries = Counter("vedette_worker_retries_total", "Questions given back to be tried again.")
-        self.repeated = Counter("vedette_worker_repeated_total", "Questions that had been answered before.")
-        self.refused = Counter("vedette_worker_refused_total", "Messages that are no questions.")
-        self.given_up = Counter("vedette_worker_given_up_total", "Questions that were ended without a judgement.")
-        self.dead = Counter("vedette_worker_dead_letters_total", "Questions put among the dead letters.", ("kind",))
-        self.archived = Counter("vedette_worker_archived_total", "Objects for the archive, by result.", ("result",))
-        self._gauges: list[Gauge] = []
+            "decision", "engine", "model", "prompt", "edge_model",
+        )  # fmt: skip
+        self.more_evidence = self._counter("more_evidence", "Verdicts that asked for more.", "need")
+        self.second_looks = self._counter("second_looks", "Escalations that the model was asked twice.")
+        self.tokens = self._counter("tokens", "Tokens that the model read and wrote.", "kind")
+        self.retries = self._counter("retries", "Escalations given back to be tried again.")
+        self.repeated = self._counter("repeated", "Escalations that had been answered before.")
+        self.refused = self._counter("refused", "Messages that are no escalations.")
+        self.given_up = self._counter("given_up", "Escalations that were ended without a judgement.")
+        self.dead = self._counter("dead_letters", "Escalations put among the dead letters.", "kind")
+        self.archived = self._counter("archived", "Objects for the archive, by result.", "result")
 
-    def add_gauge(
-        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], dict[LabelValues, float]]
-    ) -> None:
-        """A number that is asked for when somebody reads."""
-        self._gauges.append(Gauge(name, text, labels, read))
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A number that is asked for when the metrics are read."""
+        Gauge(f"vedette_worker_{name}", text, registry=self._registry).set_function(read)
+
+    def add_gauges(self, name: str, text: str, read: Callable[[str], float]) -> None:
+        """The same for each priority."""
+        gauge = Gauge(f"vedette_worker_{name}", text, ("priority",), registry=self._registry)
+        for priority in PRIORITIES:
+            gauge.labels(priority).set_function(partial(read, priority))
 
     def record_verdict(self, escalation: Escalation, verdict: Verdict, priority: str) -> None:
         """A verdict was made and stored."""
-        names = (verdict.engine, verdict.model, verdict.prompt_version, escalation.model)
-        self.verdicts.add(verdict.decision, *names)
+        self.verdicts.labels(*self._bounded(verdict, escalation.model)).inc()
         if verdict.need is not None:
-            self.more_evidence.add(verdict.need)
+            self.more_evidence.labels(verdict.need).inc()
         if verdict.looks > 1:
-            self.second_looks.add()
-        self.tokens.add("in", by=verdict.tokens_in)
-        self.tokens.add("out", by=verdict.tokens_out)
+            self.second_looks.inc()
+        self.tokens.labels("in").inc(verdict.tokens_in)
+        self.tokens.labels("out").inc(verdict.tokens_out)
         for stage, seconds in verdict.timings.items():
             if stage in STAGES:
-                self.stages.observe(seconds, stage, priority)
+                self.stages.labels(stage, priority).observe(seconds)
 
-    def text(self) -> str:
-        families = [each for each in vars(self).values() if isinstance(each, (Counter, Histogram))]
-        return exposition([*families, *self._gauges])
+    def text(self) -> bytes:
+        """The Prometheus text format, version 0.0.4; whole bounds of buckets stand without a fraction: `le="5"`."""
+        return _WHOLE_BOUND.sub(rb'\1"', generate_latest(self._registry))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"vedette_worker_{name}_total", text, labels, registry=self._registry)
+
+    def _bounded(self, verdict: Verdict, edge_model: str) -> tuple[str, ...]:
+        """The labels of a verdict; all `other` beyond SERIES_MAX."""
+        labels = (verdict.decision, verdict.engine, verdict.model, verdict.prompt_version, edge_model)
+        if labels not in self._versions and len(self._versions) >= SERIES_MAX:
+            return (OTHER,) * len(labels)
+        self._versions.add(labels)
+        return labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +109,18 @@ class WorkerCounts:
     dead: int
 
     @classmethod
-    def of(cls, n: WorkerMetrics) -> WorkerCounts:
-        counters = (n.judged, n.more_evidence, n.repeated, n.refused, n.retries, n.given_up, n.dead)
-        return cls(*(int(each.total()) for each in counters))
+    def of(cls, metrics: WorkerMetrics) -> WorkerCounts:
+        return cls(
+            judged=total(metrics.judged),
+            more=total(metrics.more_evidence),
+            repeated=total(metrics.repeated),
+            refused=total(metrics.refused),
+            retried=total(metrics.retries),
+            given_up=total(metrics.given_up),
+            dead=total(metrics.dead),
+        )
+
+
+def total(counter: Counter) -> int:
+    """The sum over all labels."""
+    return int(sum(sample.value for metric in counter.collect() for sample in metric.samples))

@@ -16,17 +16,17 @@ from appliance.errors import UplinkError
 from appliance.wire import STREAM_ESCALATION
 from cloud_worker.stream_setup import consumer_name
 
-ACK_S_MAX = 5.0
-PULL_S_MAX = 2.0
+ACK_S_MAX = 5.0  # after that it is delivered again, and answered from memory
+PULL_S_MAX = 2.0  # a server that has the consumer answers in a round trip
 _PULL = json.dumps({"batch": 1, "no_wait": True}).encode()
 
 
 class NoConsumer(Exception):
-    """The broker has no consumer of this name any more: it must be made again."""
+    """The broker has no consumer of this name any more: it must be created again."""
 
 
 class Delivery:
-    """One delivered question. Its acknowledgements go over whichever connection is up then, as JetStream allows."""
+    """One delivered escalation. Its acknowledgements go over whichever connection is up then, as JetStream allows."""
 
     def __init__(self, message: Msg, link: NatsLink, priority: str) -> None:
         self._link = link
@@ -49,13 +49,13 @@ class Delivery:
 
     async def nak(self, delay_s: float = 0.0) -> None:
         """Have it delivered once more, after `delay_s`."""
-        await self._say(b'-NAK {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
+        await self._publish(b'-NAK {"delay": %d}' % int(delay_s * 1e9) if delay_s > 0 else b"-NAK")
 
     async def in_progress(self) -> None:
-        await self._say(b"+WPI")
+        await self._publish(b"+WPI")
 
-    async def _say(self, what: bytes) -> None:
-        """Without a connection nothing is said: the broker then delivers again after ack_wait, which is right."""
+    async def _publish(self, what: bytes) -> None:
+        """Without a connection nothing is sent: the broker then delivers again after ack_wait, which is right."""
         client = self._link.connected
         if client is not None:
             with contextlib.suppress(nats.errors.Error, OSError):
@@ -63,10 +63,10 @@ class Delivery:
 
 
 async def pull_next(client: Client, link: NatsLink, site: str, priority: str) -> Delivery | None:
-    """A question of this site and priority that nobody has, or None. Raises NoLane, UplinkError.
+    """An escalation of this site and priority that no worker has in hand, or None. Raises NoConsumer, UplinkError.
 
-    A plain request instead of nats-py's subscription: nothing is left waiting. `old_style`: the answer keeps the
-    question's own subject, by which the newer style would not know it.
+    A plain request instead of nats-py's subscription: no request is left waiting at the broker.
+    `old_style`: the answer keeps the escalation's own subject, by which the newer style would not know it.
     """
     subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM_ESCALATION}.{consumer_name(site, priority)}"
     try:
@@ -74,7 +74,7 @@ async def pull_next(client: Client, link: NatsLink, site: str, priority: str) ->
     except (nats.errors.NoRespondersError, nats.errors.TimeoutError, asyncio.TimeoutError):
         raise NoConsumer from None  # nats-server 2.9 does not answer for a consumer that is not there
     except (nats.errors.Error, OSError) as error:
-        raise UplinkError(f"the questions of {site} cannot be pulled: {type(error).__name__}") from None
+        raise UplinkError(f"the escalations of {site} cannot be pulled: {type(error).__name__}") from None
     status = (message.headers or {}).get("Status")
     if status is None:
         return Delivery(message, link, priority)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from appliance.errors import MissingDependency
-from cloud_worker.config import StatusConfig as StatusSettings
+from cloud_worker.config import StatusConfig
 
 REQUEST_BYTES_MAX = 8192
-REQUEST_S_MAX = 5.0
+REQUEST_S_MAX = 5.0  # Prometheus gives up after 10 s by itself
 CLIENTS_MAX = 64
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,16 +19,16 @@ _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
     status: str
-    text: str
+    body: bytes
 
 
 class StatusServer:
-    """Owner of a listening socket. One request a connection; readers that dawdle are cut off.
+    """Owner of a listening socket. One request a connection; slow readers are cut off.
 
-    metrics, unready: asked at each request; `unready` returns why questions are not taken, empty when they are.
+    metrics, unready: asked at each request; `unready` returns why escalations are not taken, empty when they are.
     """
 
-    def __init__(self, settings: StatusSettings, metrics: Callable[[], str], unready: Callable[[], str]) -> None:
+    def __init__(self, settings: StatusConfig, metrics: Callable[[], bytes], unready: Callable[[], str]) -> None:
         self._settings = settings
         self._metrics = metrics
         self._unready = unready
@@ -37,7 +37,7 @@ class StatusServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen, if the file says where. Raises MissingPart when the port is taken."""
+        """Listen, if the file says where. Raises MissingDependency when the port is taken."""
         host, port = self._settings.host, self._settings.port
         if port is None:
             return
@@ -48,7 +48,7 @@ class StatusServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Listen no more; who is being answered is, within REQUEST_S_MAX."""
+        """Listen no more; requests under way are answered, within REQUEST_S_MAX."""
         if self._server is not None:
             self._server.close()
 
@@ -68,22 +68,23 @@ class StatusServer:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method, path, *_ = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         answer = self._answer(method, path.split("?")[0])
-        body = answer.text.encode()
         head = (
-            f"HTTP/1.1 {answer.status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {answer.status}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(answer.body)}\r\n"
             "Connection: close\r\nCache-Control: no-store\r\n\r\n"
         )
-        writer.write(head.encode() + (b"" if method == "HEAD" else body))
+        writer.write(head.encode() + (b"" if method == "HEAD" else answer.body))
         await writer.drain()
 
     def _answer(self, method: str, path: str) -> StatusAnswer:
         if method not in {"GET", "HEAD"}:
-            return StatusAnswer("405 Method Not Allowed", "only GET\n")
+            return StatusAnswer("405 Method Not Allowed", b"only GET\n")
         if path == "/metrics":
             return StatusAnswer("200 OK", self._metrics())
         if path == "/healthz":
-            return StatusAnswer("200 OK", "ok\n")
+            return StatusAnswer("200 OK", b"ok\n")
         if path == "/readyz":
             why = self._unready()
-            return StatusAnswer("503 Service Unavailable", f"{why}\n") if why else StatusAnswer("200 OK", "ready\n")
-        return StatusAnswer("404 Not Found", "/metrics, /healthz, /readyz\n")
+            if why:
+                return StatusAnswer("503 Service Unavailable", f"{why}\n".encode())
+            return StatusAnswer("200 OK", b"ready\n")
+        return StatusAnswer("404 Not Found", b"/metrics, /healthz, /readyz\n")

@@ -1,5 +1,17 @@
-"""The four JetStream streams and the worker's consumers: their settings, creation, and comparison with what is
-there.
+"""The four JetStream streams and the worker's consumers: their settings, creation, and comparison with what is there.
+
+VEDETTE_ESCALATION is a work queue: an escalation leaves it when it is answered, so that its size is the backlog, which
+an autoscaler reads, and a full stream means escalations that no worker answered. VEDETTE_MEDIA and VEDETTE_VERDICT keep
+by limits: evidence may be needed by a second delivery, a verdict must still be there for a site that was away.
+Escalations and media refuse what is new when full, and the sites' outboxes wait; verdicts drop the oldest, as a worker
+that cannot publish would judge the same escalation again and again. VEDETTE_DEAD holds what could not be judged.
+
+Each site and priority has a consumer of its own, created by the first worker that sees an escalation there: a queue is
+fair among its sites only if it can be asked for the next escalation of *one* site. A consumer that no worker has used
+for CONSUMER_IDLE_S is removed by the server; what is stored for it stays, and it is created anew.
+
+nats-server 2.9 silently ignores what it does not know (several filter subjects, for one): only one filter subject per
+consumer is used, and what the server made is compared with what was asked for.
 """
 
 from __future__ import annotations
@@ -8,7 +20,6 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import nats.errors
@@ -40,9 +51,9 @@ logger = logging.getLogger(__name__)
 
 STREAM_DEAD = "VEDETTE_DEAD"
 HEADER_BYTES_MAX = 4096
-CONSUMER_IDLE_S = 86400.0
+CONSUMER_IDLE_S = 86400.0  # a site that escalates once a day keeps its consumers
 ESCALATION_SUBJECTS = "vedette.*.escalation.*"
-ACK_PENDING_MAX = 4096
+ACK_PENDING_MAX = 4096  # in hand at a time, over all workers: more than 16 workers of 256 slots
 _GB = 1024**3
 _DAY_S = 86400.0
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
@@ -72,7 +83,7 @@ def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
     work, limits = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
     new, old = DiscardPolicy.NEW, DiscardPolicy.OLD
     days, gb = settings.escalation_days, settings.escalation_gb
-    dead_bytes_max = MESSAGE_BYTES_MAX + HEADER_BYTES_MAX  # a question, its headers included, and why it is there
+    dead_bytes_max = MESSAGE_BYTES_MAX + HEADER_BYTES_MAX  # an escalation, its headers included, and why it is there
     return (
         stream(STREAM_ESCALATION, "vedette.*.escalation.>", days, gb, new, work, MESSAGE_BYTES_MAX),
         stream(STREAM_MEDIA, "vedette.*.media.>", settings.media_days, settings.media_gb, new, limits, CHUNK_BYTES),
@@ -86,7 +97,7 @@ def consumer_name(site: str, priority: str) -> str:
 
 
 def site_and_priority(subject: str) -> tuple[str, str] | None:
-    """(site, priority) of a question's subject; None when no site asks there."""
+    """(site, priority) of an escalation's subject; None when no site asks there."""
     parts = subject.split(".")
     if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
         return None
@@ -124,29 +135,18 @@ _STREAM_FIELDS = (
     "allow_direct",
 )
 _CONSUMER_FIELDS = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_deliver", "max_ack_pending")
-_OVERLAPS = frozenset({10099, 10100})
+_OVERLAPS = frozenset({10099, 10100})  # nats-server: another consumer of a work queue has this filter
+_STREAM_EXISTS = 10058
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFill:
-    """One stream's fill: messages and bytes, and the bytes it may hold."""
+    """How full a stream is. bytes_max: -1 when it has no limit."""
 
     stream: str
     messages: int
     bytes: int
     bytes_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEscalations:
-    """Questions that are stored, in nobody's hands or in somebody's. lanes: how many by site and priority. strays:
-    subjects on which no site asks, as nobody would ever read them."""
-
-    counts: Mapping[tuple[str, str], int]
-    strays: tuple[str, ...]
-
-    def of(self, priority: str) -> int:
-        return sum(count for (_, p), count in self.counts.items() if p == priority)
 
 
 async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[str]:
@@ -169,7 +169,7 @@ async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[
 async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> list[str]:
     """Make the consumer of a site and priority if it is absent, and return what differs. Raises UplinkError.
 
-    A worker of before lanes has one consumer for all sites, and a work queue has room for one reader of a subject
+    An older worker has one consumer for all sites, and a work queue has room for one reader of a subject
     only: the older one goes. What that worker has in hand is delivered again.
     """
     wanted = consumer_spec(site, priority, ack_wait_s)
@@ -187,17 +187,6 @@ async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wa
         raise UplinkError(f"the broker refused the consumer {wanted.durable_name}: {error.description}") from None
     except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
         raise UplinkError(f"the consumer {wanted.durable_name} could not be made: {type(error).__name__}") from None
-
-
-async def stored_escalations(js: JetStreamContext) -> StoredEscalations:
-    """What is stored of questions, by site and priority. Raises UplinkError."""
-    try:
-        info = await js.stream_info(STREAM_ESCALATION, subjects_filter=">")
-    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
-        raise UplinkError(f"the questions could not be counted: {type(error).__name__}") from None
-    found = info.state.subjects or {}
-    lanes = {lane: count for subject, count in found.items() if (lane := site_and_priority(subject)) is not None}
-    return StoredEscalations(lanes, tuple(subject for subject in found if site_and_priority(subject) is None))
 
 
 async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
@@ -221,7 +210,7 @@ async def _ensure_stream(js: JetStreamContext, wanted: StreamConfig) -> list[str
             info = await js.add_stream(wanted)
             logger.info("made the stream %s", wanted.name)
         except nats.js.errors.BadRequestError as error:
-            if error.err_code != 10058:  # another worker was faster, with other settings
+            if error.err_code != _STREAM_EXISTS:  # another worker was faster, with other settings
                 raise
             info = await js.stream_info(wanted.name)
     return _differences(wanted.name, wanted, info.config, _STREAM_FIELDS)
@@ -238,12 +227,12 @@ async def _ensure_consumer(js: JetStreamContext, wanted: ConsumerConfig) -> list
 
 def _differences(name: str, wanted: object, found: object, fields: tuple[str, ...]) -> list[str]:
     """What the server has that was not asked for, field by field."""
-    said = []
+    sentences = []
     for field in fields:
-        asked, got = _plain(getattr(wanted, field)), _plain(getattr(found, field))
-        if asked != got:
-            said.append(f"{name}: {field} is {got}, this worker would have {asked} (it is left as it is)")
-    return said
+        ours, theirs = _plain(getattr(wanted, field)), _plain(getattr(found, field))
+        if ours != theirs:
+            sentences.append(f"{name}: {field} is {theirs}, this worker would have {ours} (it is left as it is)")
+    return sentences
 
 
 def _plain(value: object) -> object:

@@ -11,9 +11,9 @@ from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
 @dataclass(frozen=True, slots=True)
 class ShownImage:
-    """A picture as the model gets it. t: its own time, which in a clip is not that of the clip.
+    """An image as the model gets it. t: its own time, which in a clip is not that of the clip.
 
-    shrunk: the picture itself has more pixels.
+    shrunk: the image itself has more pixels.
     """
 
     source: EvidenceFile
@@ -31,56 +31,54 @@ class ImageSelection:
     more: bool
 
 
-def select_images(
-    pictures: Sequence[EvidenceFile], count: int, side_max: int, *, second: bool = False
-) -> ImageSelection:
-    """Decode, sample and shrink, so that what a question costs does not depend on the camera.
+def select_images(files: Sequence[EvidenceFile], count: int, side_max: int, *, second: bool = False) -> ImageSelection:
+    """Decode, sample and shrink, so that what an escalation costs does not depend on the camera.
 
-    count: pictures at most. second: the model was unsure of the first choice, so of a clip other moments are taken.
+    count: images at most. second: the model was unsure of the first choice, so of a clip other moments are taken.
     """
     shown: list[ShownImage] = []
     lost: list[str] = []
-    stills, clips = choose_files(pictures, count)
-    for picture in [*stills, *clips]:
+    stills, clips = choose_files(files, count)
+    for file in [*stills, *clips]:
         try:
-            for t, pixels in _unpacked(picture, count - len(stills), second=second):
+            for t, pixels in _unpacked(file, count - len(stills), second=second):
                 small = shrink(pixels, side_max)
-                shown.append(ShownImage(picture, encode_jpeg(small), t, small.shape != pixels.shape))
+                shown.append(ShownImage(file, encode_jpeg(small), t, small.shape != pixels.shape))
         except MediaRefused as error:
             lost.append(str(error))
-    stills_left_out = sum(each.ref.kind != "clip" for each in pictures) > len(stills)
+    stills_left_out = sum(each.ref.kind != "clip" for each in files) > len(stills)
     more = any(each.shrunk for each in shown) or bool(clips) or stills_left_out
     return ImageSelection(tuple(sorted(shown, key=lambda each: each.t)), tuple(lost), more)
 
 
-def choose_files(pictures: Sequence[EvidenceFile], count: int) -> tuple[list[EvidenceFile], list[EvidenceFile]]:
-    """Which stills to show, and which clip (at most one) fills the rest of the `count` pictures.
+def choose_files(files: Sequence[EvidenceFile], count: int) -> tuple[list[EvidenceFile], list[EvidenceFile]]:
+    """Which stills to show, and which clip (at most one) fills the rest of the `count` images.
 
-    What was asked for last tells most: of a clip comes all but one picture, and whole pictures go before cut-outs.
+    What was asked for last tells most: of a clip comes all but one image, and whole images go before cut-outs.
     """
-    clips = [each for each in pictures if each.ref.kind == "clip"][-1:]
-    whole = [each for each in pictures if each.ref.kind == "frame"]
-    parts = [each for each in pictures if each.ref.kind == "crop"]
+    clips = [each for each in files if each.ref.kind == "clip"][-1:]
+    whole = [each for each in files if each.ref.kind == "frame"]
+    parts = [each for each in files if each.ref.kind == "crop"]
     room = count if not clips else min(1, count - 1)
     stills = sample(whole, room) if room else []
     stills += sample(parts, room - len(stills)) if room > len(stills) else []
     return stills, clips
 
 
-def sample(pictures: Sequence[EvidenceFile], count: int) -> list[EvidenceFile]:
+def sample(files: Sequence[EvidenceFile], count: int) -> list[EvidenceFile]:
     """At most `count` of them: spread evenly over the time, first and last included; one: the middle."""
-    if len(pictures) <= count:
-        return list(pictures)
+    if len(files) <= count:
+        return list(files)
     if count == 1:
-        return [pictures[len(pictures) // 2]]
-    step = (len(pictures) - 1) / (count - 1)
-    return [pictures[round(n * step)] for n in range(count)]
+        return [files[len(files) // 2]]
+    step = (len(files) - 1) / (count - 1)
+    return [files[round(n * step)] for n in range(count)]
 
 
-def _unpacked(picture: EvidenceFile, count: int, *, second: bool) -> list[tuple[float, Pixels]]:
-    if picture.ref.kind != "clip":
-        return [(picture.ref.t, decode_image(picture))]
+def _unpacked(file: EvidenceFile, count: int, *, second: bool) -> list[tuple[float, Pixels]]:
+    if file.ref.kind != "clip":
+        return [(file.ref.t, decode_image(file))]
     if not second:
-        return frames_of(picture, count)
-    between = frames_of(picture, 2 * count + 1)[1::2]  # the moments between those that were shown
-    return between or frames_of(picture, count)
+        return frames_of(file, count)
+    between = frames_of(file, 2 * count + 1)[1::2]  # the moments between those that were shown
+    return between or frames_of(file, count)

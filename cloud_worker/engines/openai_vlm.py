@@ -120,15 +120,15 @@ def _contradiction(answer: VlmAnswer, pictures: int) -> str:
     return ""
 
 
-ANSWER_BYTES_MAX = 256 * 1024
+ANSWER_BYTES_MAX = 256 * 1024  # ours is under 2 kB; what is longer is a fault
 CONNECT_S_MAX = 5.0
-RETRY_AFTER_S_MAX = 300.0
+RETRY_AFTER_S_MAX = 300.0  # a server that names more is asked again all the same
 _AWAY = frozenset({401, 403, 404, 408, 429, 502, 503, 504})
 
 
 class OpenAiVlm:
-    """Owner of an HTTP client; never retries by itself, as redelivery is the retry. A question takes at most two calls,
-    each of at most `timeout_s`."""
+    """Owner of an HTTP client; never retries by itself, as redelivery is the retry. An escalation takes at most two
+    calls, each of at most `timeout_s`."""
 
     name = "openai"
     prompt_version = PROMPT_VERSION
@@ -157,12 +157,12 @@ class OpenAiVlm:
         Raises EngineUnavailable (away, overloaded, refuses us) or EngineError (failed at this one).
         """
         settings = self._settings
-        first, views_left = await self._look(case, settings.image_side_max, second=False)
+        first, views_left = await self._ask(case, settings.image_side_max, second=False)
         if not (first.more and views_left and settings.second_look):
             return first
         try:
-            second, _ = await self._look(case, settings.second_side_max, second=True)
-        except EngineError as error:  # what it said first stands: a better answer is not worth losing that
+            second, _ = await self._ask(case, settings.second_side_max, second=True)
+        except EngineError as error:  # the first answer stands: a better one is not worth losing it
             logger.info("%s: no second look: %s", case.escalation.id, error)
             return replace(first, looks=2)
         return replace(
@@ -174,8 +174,8 @@ class OpenAiVlm:
             looks=2,
         )
 
-    async def _look(self, case: JudgeCase, side_max: int, *, second: bool) -> tuple[Opinion, bool]:
-        """The answer to these pictures, and whether the evidence holds more than was shown."""
+    async def _ask(self, case: JudgeCase, side_max: int, *, second: bool) -> tuple[Opinion, bool]:
+        """The answer to these images, and whether the evidence holds more than was shown."""
         started = self._clock.monotonic()
         found = await asyncio.to_thread(select_images, case.files, self._settings.images_max, side_max, second=second)
         preprocess_s = self._clock.monotonic() - started
@@ -187,7 +187,7 @@ class OpenAiVlm:
         return replace(opinion, prompt=prompt_version(case.escalation)), found.more
 
     async def check(self) -> str:
-        """Ask a trial question with as many pictures as are allowed, as a limit of the server would show only then."""
+        """Ask a trial escalation with as many images as are allowed, as a limit of the server would show only then."""
         blank = encode_jpeg(np.full((64, 64, 3), 128, np.uint8))
         content = [_image(blank) for _ in range(self._settings.images_max)]
         request = self._body([*content, {"type": "text", "text": "A trial: answer unsure."}])
@@ -204,7 +204,7 @@ class OpenAiVlm:
         return redact(self._settings.url)
 
     def _request(self, case: JudgeCase, shown: Sequence[ShownImage]) -> bytes:
-        """What is the same for all questions comes first, then what is for all of a rule, and the case itself last."""
+        """The same bytes for all escalations come first, then those for all of a rule, and the case itself last."""
         content = [_image(each.jpeg) for each in shown]
         times = [(each.t, each.source.ref) for each in shown]
         asked = {"type": "text", "text": rule_question(case.escalation)}
@@ -222,7 +222,7 @@ class OpenAiVlm:
         return json.dumps(request).encode()
 
     async def _post(self, request: bytes) -> tuple[int, bytes]:
-        """(status, body) of an answer that says something about the question."""
+        """(status, body) of an answer that says something about the escalation."""
         try:
             response, body = await asyncio.wait_for(self._exchange(request), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -270,15 +270,15 @@ class OpenAiVlm:
         answer = read_answer(completion, len(shown))
         if isinstance(answer, str):
             return unsure(answer)
-        said = {each.picture: each.supports for each in answer.pictures}
+        supports = {each.picture: each.supports for each in answer.pictures}
         return Opinion(
             decision=answer.decision,
             reason=answer.reason,
             confidence=answer.confidence,
             support=tuple(
-                FrameSupport(media=each.source.ref.id, t=each.t, supports=said[n])
+                FrameSupport(media=each.source.ref.id, t=each.t, supports=supports[n])
                 for n, each in enumerate(shown, 1)
-                if n in said
+                if n in supports
             ),
             tokens_in=tokens_in,
             tokens_out=tokens_out,
@@ -292,20 +292,20 @@ def _image(data: bytes) -> dict[str, Any]:
 
 
 def _complaint(status: int, body: bytes) -> str:
-    """What the server said, in one sentence with the remedy for the statuses that need a person."""
+    """What the server answered, in one sentence with the remedy for the statuses that need a person."""
     try:
         found = json.loads(body)
         message = found["error"]["message"] if "error" in found else found.get("message", found.get("detail", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         message = ""
-    said = f": {' '.join(str(message).split())[:160]}" if message else ""
+    detail = f": {' '.join(str(message).split())[:160]}" if message else ""
     remedy = {
         401: "the model server refuses the key (engine.api_key)",
         403: "the model server refuses the key (engine.api_key)",
         404: "the model server does not know the model or the path (engine.model, engine.url)",
         429: "the model server is overloaded",
     }.get(status, f"the model server answered {status}")
-    return remedy + said
+    return remedy + detail
 
 
 def _retry_after(response: httpx.Response) -> float | None:

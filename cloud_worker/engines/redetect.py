@@ -1,4 +1,4 @@
-"""Judges by a second look: an object detector examines the evidence pictures again, at full size, and they vote.
+"""Judges by a second look: an object detector examines the evidence images again, at full size, and they vote.
 
 It answers "is there such an object at this place?", not "is this an intruder?", and says so in the verdict.
 """
@@ -23,7 +23,7 @@ from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
 CROP_SCALE = 2.5  # of the flagged box: an object small in the frame is large in its crop
-UNSURE_SHARE = 0.5  # between this share of score_min and score_min a picture does not vote
+UNSURE_SHARE = 0.5  # between this share of score_min and score_min an image does not vote
 
 VoteAnswer = Literal["yes", "no", "unsure"]
 Result = TypeVar("Result")
@@ -38,12 +38,12 @@ class Detector(Protocol):
     @property
     def labels(self) -> tuple[str, ...]: ...
 
-    def detect(self, pictures: Sequence[Pixels]) -> list[Detections]: ...
+    def detect(self, images: Sequence[Pixels]) -> list[Detections]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One picture's answer and the best score seen at the place."""
+    """One image's answer and the best score seen at the place."""
 
     ref: MediaRef
     answer: VoteAnswer
@@ -72,7 +72,7 @@ class Redetect:
         return self._detector.name
 
     async def judge(self, case: JudgeCase) -> Opinion:
-        """Vote over the pictures. Raises EngineError when the detector failed."""
+        """Vote over the images. Raises EngineError when the detector failed."""
         label = case.escalation.label
         if label not in self._detector.labels:
             return Opinion(
@@ -94,39 +94,39 @@ class Redetect:
     def _votes(self, case: JudgeCase, label: str) -> tuple[list[Vote], float]:
         class_id = self._detector.labels.index(label)
         votes, preprocess_s = [], 0.0
-        for picture in case.files:
+        for file in case.files:
             started = self._clock.monotonic()
             try:
-                pixels = decode_image(picture)
+                pixels = decode_image(file)
             except MediaRefused:
-                votes.append(Vote(picture.ref, "unsure", 0.0))
+                votes.append(Vote(file.ref, "unsure", 0.0))
                 continue
             finally:
                 preprocess_s += self._clock.monotonic() - started
-            votes.append(self._vote(picture, pixels, class_id))
+            votes.append(self._vote(file, pixels, class_id))
         return votes, preprocess_s
 
-    def _vote(self, picture: EvidenceFile, pixels: Pixels, class_id: int) -> Vote:
-        box = _flagged(picture.ref)
+    def _vote(self, file: EvidenceFile, pixels: Pixels, class_id: int) -> Vote:
+        box = _flagged(file.ref)
         if box is None:  # the camera's detector missed it here too: whatever is seen may be something else
             best = max(_scores(self._look([pixels])[0], class_id, None), default=0.0)
-            return Vote(picture.ref, "unsure", best)
-        if picture.ref.kind == "crop":  # the site has cut it out as closely as `enlarged` would
+            return Vote(file.ref, "unsure", best)
+        if file.ref.kind == "crop":  # the site has cut it out as closely as `enlarged` would
             best = max(_scores(self._look([pixels])[0], class_id, box), default=0.0)
-            return Vote(picture.ref, self._answer(best), best)
+            return Vote(file.ref, self._answer(best), best)
         crop, crop_box = enlarged(pixels, box)
         frame, close = self._look([pixels, crop])
         best = max([*_scores(frame, class_id, box), *_scores(close, class_id, crop_box)], default=0.0)
-        return Vote(picture.ref, self._answer(best), best)
+        return Vote(file.ref, self._answer(best), best)
 
     def _answer(self, score: float) -> VoteAnswer:
         if score >= self._score_min:
             return "yes"
         return "unsure" if score >= self._score_min * UNSURE_SHARE else "no"
 
-    def _look(self, pictures: list[Pixels]) -> list[Detections]:
+    def _look(self, images: list[Pixels]) -> list[Detections]:
         try:
-            return self._detector.detect(pictures)
+            return self._detector.detect(images)
         except DetectorError as error:
             raise EngineError(f"the second detector failed: {error}") from None
 
@@ -157,7 +157,7 @@ def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
 
 
 def enlarged(pixels: Pixels, box: Box) -> tuple[Pixels, Box]:
-    """The surroundings of `box` (shares of the picture) cut out, and where the box is in them."""
+    """The surroundings of `box` (shares of the image) cut out, and where the box is in them."""
     height, width = pixels.shape[:2]
     x1, y1, x2, y2 = box
     half = max((x2 - x1) * width, (y2 - y1) * height, 32.0) * CROP_SCALE / 2

@@ -8,6 +8,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pydantic import SecretStr
@@ -88,11 +89,13 @@ def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server)
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted)
     question, verdict = case(picture(1))
+    before = time.time()
     first, last = kept.links(question, verdict)
     kept.put(question, verdict)
     until(lambda: counted["stored"] == 2)
     assert (first.kind, first.media, last.kind) == ("frame", question.files[0].ref.id, "verdict")
-    assert 0 < first.expires_t - time.time() <= 168 * 3600
+    assert before - 1 <= first.expires_t - 168 * 3600 <= time.time(), "`link_hours`, a week"
+    assert parse_qs(urlsplit(first.url).query)["X-Amz-Expires"] == [str(168 * 3600)], "the store goes by what is signed"
     with urllib.request.urlopen(first.url, timeout=30) as answer:
         assert answer.read() == picture(1)
     assert SECRET not in first.url

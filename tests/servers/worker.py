@@ -58,13 +58,13 @@ class WorkerThread:
 
     def __init__(
         self, url: str, engine: Engine, *, token: str = "", status: Mapping[str, object] | None = None,
-        shelf: ArchivePort | None = None, **settings: object,
+        archive: ArchivePort | None = None, **settings: object,
     ) -> None:  # fmt: skip
         quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 30.0, "name": "w1"}
         self._config = WorkerConfig(
             worker=WorkerSettings(**{**quick, **settings}), status=StatusConfig(**(status or {}))
         )
-        self._shelf = shelf
+        self._archive = archive
         self._address = BrokerConfig(url=url, token=SecretStr(token) if token else None)
         self._engine = engine
         self._ready = threading.Event()
@@ -95,7 +95,7 @@ class WorkerThread:
         clock = SystemClock()
         self._loop = asyncio.get_running_loop()
         link = NatsLink(self._address, "worker", clock)
-        self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, self._shelf)
+        self.worker = Worker(self._config, Judge(self._engine, "w1", clock), link, clock, archive=self._archive)
         self._task = asyncio.create_task(self.worker.run())
         while self._config.status.port is not None and not self.worker.status.port:
             await asyncio.sleep(0)
