@@ -22,9 +22,8 @@ from appliance.errors import MissingDependency, redact
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import return_large_blocks
 from appliance.media.segment_recovery import recover_segment
-from appliance.notify.delivery import NotifierDeps, TargetStatus
+from appliance.notify.delivery import NotifierDeps, SystemStatus, TargetStatus
 from appliance.notify.message import MessageBuilder
-from appliance.notify.notifier import SystemStatus
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
@@ -182,9 +181,9 @@ class Appliance:
         means = NotifierDeps(
             notices=NoticeStore(self._db),
             alerts=shelves.alerts,
-            composer=MessageBuilder(self._config.site.name, public_url, lambda event: rules.level(event) == "never"),
-            around=SystemStatus(link, HealthEventStore(self._db), lambda: self._core.warning, self._clock),
-            counts=shelves.meter,
+            messages=MessageBuilder(self._config.site.name, public_url, lambda event: rules.level(event) == "never"),
+            status=SystemStatus(link, HealthEventStore(self._db), lambda: self._core.warning, self._clock),
+            meter=shelves.meter,
             clock=self._clock,
         )
         made = Notifier(self._config.notify, means, self._db)
@@ -196,7 +195,7 @@ class Appliance:
             self._notifier.wake()
 
     def _targets(self) -> tuple[TargetStatus, ...]:
-        return self._notifier.states if self._notifier else ()
+        return self._notifier.statuses if self._notifier else ()
 
     def _make_second_looks(self) -> RecheckService:
         views = StatusSources(self._box, self._cloud, lambda: self._core.calibration)

@@ -23,6 +23,8 @@ from appliance.config.escalation_config import RecheckConfig as RecheckConfig
 from appliance.config.escalation_config import RouterConfig as RouterConfig
 from appliance.config.escalation_config import TtlHoursConfig as TtlHoursConfig
 from appliance.config.escalation_config import UplinkConfig as UplinkConfig
+from appliance.config.notify_targets import AppriseTarget as AppriseTarget
+from appliance.config.notify_targets import HttpTarget as HttpTarget
 from appliance.config.notify_targets import NtfyTarget as NtfyTarget
 from appliance.config.notify_targets import Target as Target
 from appliance.config.notify_targets import TargetName as TargetName

@@ -1,10 +1,11 @@
-"""The `notify` section: webhook and ntfy targets, what each is sent, and how it is reached."""
+"""The `notify` section: webhook, ntfy and apprise targets, what each is sent, and how it is reached."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import ipaddress
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -20,10 +21,18 @@ SIGNING_PREFIX = "whsec_"
 
 
 class TargetBase(ConfigModel):
-    """local: it is on the site, so that what it is told does not leave. hold_s: to wait for the cloud's verdict."""
+    """What all kinds of targets have in common.
+
+    Attributes:
+        severities, cameras, rules: it is notified of alerts with one of these; no camera or rule named: of all.
+        schedule: only of what happens at these times.
+        repeat_s: the same rules of a camera are not repeated for so long.
+        hold_s: how long to wait for the cloud's verdict.
+        local: the target is on the site, so that a message to it does not leave.
+        expire_hours: after which a message that could not be sent is given up.
+    """
 
     enabled: bool = True
-    url: Annotated[str, Field(min_length=8, max_length=2000, repr=False)]
     severities: Annotated[tuple[Severity, ...], Field(min_length=1)] = ("warning", "alert")
     cameras: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
@@ -33,6 +42,12 @@ class TargetBase(ConfigModel):
     local: bool = False
     timeout_s: Annotated[float, Field(ge=0.5, le=60)] = 10.0
     expire_hours: Annotated[float, Field(gt=0, le=24 * 7)] = 12.0
+
+
+class HttpTarget(TargetBase):
+    """A target that is reached by our own HTTP requests. tls_ca: a CA bundle (PEM) of the owner's."""
+
+    url: Annotated[str, Field(min_length=8, max_length=2000, repr=False)]
     tls_ca: Path | None = None
 
     @field_validator("url")
@@ -48,7 +63,7 @@ class TargetBase(ConfigModel):
         return url
 
     @model_validator(mode="after")
-    def _really_local(self) -> TargetBase:
+    def _really_local(self) -> HttpTarget:
         if self.local and _is_public(self.host):
             raise ValueError(f"local: {self.host} is not an address of a site's own network")
         return self
@@ -59,8 +74,8 @@ class TargetBase(ConfigModel):
         return urlsplit(self.url).hostname or ""
 
 
-class WebhookTarget(TargetBase):
-    """A JSON document is posted there. secret: it is signed with this (Standard Webhooks)."""
+class WebhookTarget(HttpTarget):
+    """A JSON document is posted there. secret: signs it (Standard Webhooks)."""
 
     kind: Literal["webhook"]
     secret: SecretStr | None = None
@@ -79,7 +94,7 @@ class WebhookTarget(TargetBase):
         return _header_value(value)
 
 
-class NtfyTarget(TargetBase):
+class NtfyTarget(HttpTarget):
     """A push service that speaks ntfy's HTTP API; url: of the server, without the topic."""
 
     kind: Literal["ntfy"]
@@ -92,7 +107,37 @@ class NtfyTarget(TargetBase):
         return _header_value(value)
 
 
-Target = Annotated[WebhookTarget | NtfyTarget, Field(discriminator="kind")]
+class AppriseTarget(TargetBase):
+    """Any service that apprise can reach; url: apprise's address of it, all of which is a secret."""
+
+    kind: Literal["apprise"]
+    url: SecretStr
+
+    @field_validator("url")
+    @classmethod
+    def _has_scheme(cls, url: SecretStr) -> SecretStr:
+        if not re.match(r"[a-z][a-z0-9]*://.", url.get_secret_value(), re.IGNORECASE):
+            raise ValueError("must begin with the name of an apprise service, such as discord:// or mailtos://")
+        return url
+
+    @field_validator("local")
+    @classmethod
+    def _never_local(cls, local: bool) -> bool:
+        if local:
+            raise ValueError("an apprise address may lead anywhere: use kind webhook or ntfy for a target on the site")
+        return local
+
+    @property
+    def scheme(self) -> str:
+        return self.url.get_secret_value().partition("://")[0].lower()
+
+    @property
+    def host(self) -> str:
+        """For people: the service alone, as the host of such an address may be a token."""
+        return f"apprise {self.scheme}"
+
+
+Target = Annotated[WebhookTarget | NtfyTarget | AppriseTarget, Field(discriminator="kind")]
 
 
 def signing_key(secret: SecretStr) -> bytes:

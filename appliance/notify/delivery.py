@@ -1,66 +1,93 @@
-"""Delivers notices to one target: one message after the other, held, sent, retried with backoff, audited and
-counted.
-"""
+"""Delivers notices to one target: one message after the other, sent, retried with backoff, audited, counted."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Protocol
+from typing import Literal, Protocol
 
 from appliance import savings
 from appliance.backoff import Backoff
+from appliance.broker.link_state import LinkState
 from appliance.clock import Clock
 from appliance.config import Target
 from appliance.errors import StoreUnavailable
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
-from appliance.notify.ntfy_webhook import HttpRequest, request_for
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.telemetry import LogThrottle
 from appliance.types import SEVERITIES, Alert
 
-if TYPE_CHECKING:
-    from appliance.notify.http_sender import SendResult
+POLL_S = 1.0
+BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
+UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
+UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
+LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment
+LOCAL_BYTES = "notice_local_bytes"
+_DEGRADED_MAX = 4
+
+Outcome = Literal["told", "updated", "withdrawn", "quiet", "forbidden", "given_up"]
+"""How a notice ended: the first message arrived, a later one did, or why none was sent."""
 
 logger = logging.getLogger(__name__)
 
 
-class MessageSender(Protocol):
-    """The way to a target; see post.py."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """What came of one attempt to send.
 
-    async def send(self, request: HttpRequest) -> SendResult: ...
+    Attributes:
+        ok: the target took the message.
+        status: the HTTP status, where there was one.
+        refused: the target will never take this very message.
+        maybe: it may have arrived although nobody confirmed it.
+        error: one sentence without secrets; empty when ok.
+        after_s: seconds after which the target asked to be tried again.
+        payload: what was sent, for the audit; without secrets of the address or headers.
+        sent: bytes put on the wire, as an Ethernet interface counts them, never too few.
+        seconds: from the beginning of the attempt to its end.
+    """
+
+    ok: bool
+    status: int | None = None
+    refused: bool = False
+    maybe: bool = False
+    error: str = ""
+    after_s: float | None = None
+    payload: bytes = b""
+    sent: int = 0
+    seconds: float = 0.0
+
+
+class MessageSender(Protocol):
+    """The way to one target: HTTP (http_sender) or apprise (apprise_sender). Owner: one task."""
+
+    async def send(self, message: NotificationMessage) -> SendResult:
+        """Send one message. Never raises for what the target does."""
+        ...
 
     async def close(self) -> None: ...
 
 
-class SystemStatusPort(Protocol):
-    """See around.py."""
-
-    @property
-    def answers(self) -> bool: ...
-
-    def degraded(self, camera: str, *, unverified: bool) -> tuple[str, ...]: ...
-
-
-class NoticeByteMeter(Protocol):
-    """Where bytes are counted; see appliance.store.meter."""
-
-    def add(self, camera: str, kind: str, amount: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStatus:
-    """How a target does. failing_since: UTC seconds of the first failure since a message arrived; None: it is well.
+    """How a target does. Counts are since the start.
 
-    Counts are since the start: messages that arrived (told: the first about an alert), alerts that were dropped before
-    anybody was told, and tries that failed.
+    Attributes:
+        host: for people; never a secret part of the address.
+        failing_since: UTC seconds of the first failure since a message arrived; None: the last one arrived.
+        waiting: messages that are held or to be sent.
+        told: first messages about an alert that arrived; updated: later ones.
+        withdrawn, quiet, forbidden, given_up: alerts about which no message was sent, by the reason.
+        failures: attempts that did not arrive.
     """
 
     name: str
@@ -78,9 +105,52 @@ class TargetStatus:
     failures: int = 0
 
 
+class SystemStatus:
+    """What of the appliance a message must mention: whether the cloud may still answer, and which parts are degraded.
+
+    Owner: the notifier's thread.
+    """
+
+    def __init__(
+        self,
+        link: Callable[[], LinkState] | None,
+        health: HealthEventStore,
+        warning: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        """link: None: the site has no uplink. warning: what is wrong with the appliance itself, or ''."""
+        self._link = link
+        self._health = health
+        self._warning = warning
+        self._clock = clock
+
+    @property
+    def cloud_answers(self) -> bool:
+        """An escalation that was sent may be answered soon."""
+        if self._link is None:
+            return False
+        link = self._link()
+        if link.breaker != "closed":
+            return False
+        return link.up or 0 <= self._clock.now() - link.since < LINK_GRACE_S
+
+    def degraded(self, camera: str, *, unverified: bool) -> tuple[str, ...]:
+        """What a person should know beside the alert, one sentence each, at most 4. Raises StoreError."""
+        found = [self._warning()]
+        if unverified and self._link is not None and not self.cloud_answers:
+            down = "the cloud cannot be reached" if not self._link().up else "the cloud does not answer"
+            found.append(f"{down} now, so nobody has checked it")
+        found += [
+            f"{'the camera' if event.camera else 'the box'} is not well: {event.reason}"
+            for event in self._health.open()
+            if event.camera in {camera, ""}
+        ]
+        return tuple(text.rstrip(".") for text in found if text)[:_DEGRADED_MAX]
+
+
 @dataclass(frozen=True, slots=True)
 class UnstoredAlert:
-    """An alert that waits in memory because the disk takes nothing."""
+    """An alert that waits in memory because the disk is full."""
 
     notice: NewNotice
     alert: Alert
@@ -89,94 +159,116 @@ class UnstoredAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierDeps:
-    """What all lanes share."""
+    """What the senders of all targets share."""
 
     notices: NoticeStore
     alerts: AlertStore
-    composer: MessageBuilder
-    around: SystemStatusPort
-    counts: NoticeByteMeter
+    messages: MessageBuilder
+    status: SystemStatus
+    meter: Meter
     clock: Clock
 
 
-POLL_S = 1.0
-BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
-UNSTORED_MAX = 50
-UNRECORDED_MAX = 1000
-LOCAL_BYTES = "notice_local_bytes"
-
-
 class TargetSender:
-    """Owner: the notifier's loop. State: since when what is held is held, when to try again after a failure, and
-    messages that arrived and could not be noted because the disk is full (at most UNNOTED_MAX): none is sent twice.
+    """Delivers the notices of one target.
 
-    Invariant: one message at a time. What arrived is noted after that, so a kill in between means that it is sent
-    again, with the same id.
+    Owner: the notifier's loop. State: since when each held notice is held, when to try again after a failure, and
+    messages that arrived and could not be recorded because the disk is full (at most UNRECORDED_MAX): none is sent
+    twice. Invariant: one message at a time. A delivery is recorded after it, so a kill in between means that the
+    message is sent again, with the same id.
     """
 
-    def __init__(self, name: str, target: Target, means: NotifierDeps, post: MessageSender) -> None:
+    def __init__(self, name: str, target: Target, deps: NotifierDeps, sender: MessageSender) -> None:
         self.name = name
         self.target = target
-        self._means = means
-        self._post = post
-        self._clock = means.clock
+        self._deps = deps
+        self._sender = sender
+        self._clock = deps.clock
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_LAST_S)
         self._try_at = float("-inf")
         self._held_since: dict[str, float] = {}
-        self._unnoted: dict[str, SentMessage] = {}
-        self._unwritten: deque[UnstoredAlert] = deque(maxlen=UNSTORED_MAX)
-        self._repeats = LogThrottle(logger, means.clock)
-        self.state = TargetStatus(name=name, kind=target.kind, host=target.host)
+        self._unrecorded: dict[str, SentMessage] = {}
+        self._unstored: deque[UnstoredAlert] = deque(maxlen=UNSTORED_MAX)
+        self._throttle = LogThrottle(logger, deps.clock)
+        self._outcomes: Counter[Outcome] = Counter()
+        self._failing_since: float | None = None
+        self._error = ""
+        self._waiting = 0
+        self._failures = 0
 
-    def send_unstored(self, each: UnstoredAlert) -> None:
-        """Tell it although it is not stored yet. From any thread."""
-        self._unwritten.append(each)
+    @property
+    def status(self) -> TargetStatus:
+        """Any thread may read it."""
+        outcomes = self._outcomes
+        return TargetStatus(
+            name=self.name,
+            kind=self.target.kind,
+            host=self.target.host,
+            failing_since=self._failing_since,
+            error=self._error,
+            waiting=self._waiting,
+            told=outcomes["told"],
+            updated=outcomes["updated"],
+            withdrawn=outcomes["withdrawn"],
+            quiet=outcomes["quiet"],
+            forbidden=outcomes["forbidden"],
+            given_up=outcomes["given_up"],
+            failures=self._failures,
+        )
+
+    def send_unstored(self, alert: UnstoredAlert) -> None:
+        """Send a message about it although it is not stored yet. Any thread."""
+        self._unstored.append(alert)
+
+    def count(self, outcome: Outcome) -> None:
+        """One more notice ended like this."""
+        self._outcomes[outcome] += 1
 
     async def close(self) -> None:
-        await self._post.close()
+        await self._sender.close()
 
     async def run_once(self, stopping: Callable[[], bool] = lambda: False) -> float:
-        """Do all that is due, or less when the target fails; returns after how many seconds at most to come again.
+        """Send what is due, or less when the target fails. Returns after how many seconds at most to call again.
 
         Raises StoreError.
         """
         if self._clock.monotonic() < self._try_at:
             return POLL_S
-        while self._unwritten and not stopping():
-            each = self._unwritten.popleft()
-            if not await self._tell_unwritten(each):
-                self._unwritten.appendleft(each)
+        while self._unstored and not stopping():
+            alert = self._unstored.popleft()
+            if not await self._deliver_unstored(alert):
+                self._unstored.appendleft(alert)
                 return POLL_S
-        items = self._means.notices.open(self.name)
-        self.state = replace(self.state, waiting=len(items))
+        items = self._deps.notices.open(self.name)
+        self._waiting = len(items)
         open_ids = {item.row.id for item in items}
         self._held_since = {name: at for name, at in self._held_since.items() if name in open_ids}
         for item in items:
             if stopping():
                 return POLL_S
-            if await self._take(item):
-                return 0.0  # a while has passed: what is to be said of the others may have changed
+            if await self._handle(item):
+                return 0.0  # sending took a while: the other alerts may have changed
         now = self._clock.now()
         return min((item.row.due_t - now for item in items if item.row.due_t > now), default=POLL_S)
 
-    async def _take(self, item: OpenNotice) -> bool:
-        """True: something was sent."""
+    async def _handle(self, item: OpenNotice) -> bool:
+        """True: an attempt to send was made."""
         row = item.row
-        if row.id in self._unnoted:
-            self._note(row.id, item)
+        if row.id in self._unrecorded:
+            self._record(row.id, item)
             return False
         if row.expire_t <= self._clock.now():
-            return False  # the clerk gives it up
-        move = decide_notice(self._case(item))
-        if move.kind == "tell":
-            return await self._tell(item)
-        if move.kind == "drop":
-            self._end(item, move.state, move.reason)
-        elif move.kind == "rest":
+            return False  # the notifier gives it up
+        decision = decide_notice(self._notice_input(item))
+        if decision.kind == "send":
+            return await self._deliver(item)
+        if decision.kind == "drop":
+            self._end(item, decision.state, decision.reason)
+        elif decision.kind == "keep":
             self._end(item, "told", "")
         return False
 
-    def _case(self, item: OpenNotice) -> NoticeInput:
+    def _notice_input(self, item: OpenNotice) -> NoticeInput:
         row, now = item.row, self._clock.now()
         held_since = self._held_since.setdefault(row.id, self._clock.monotonic())
         return NoticeInput(
@@ -187,140 +279,134 @@ class TargetSender:
             standing=item.standing,
             severity=item.severity,
             delivery=item.delivery,
-            answers=self._means.around.answers,
-            told=row.standing or None,
-            told_severity=row.severity or None,
-            doubtful=row.doubtful,
-            repeated=self._repeated(item, now) if self.target.repeat_s and not row.messages else "",
+            cloud_answers=self._deps.status.cloud_answers,
+            sent_standing=row.standing or None,
+            sent_severity=row.severity or None,
+            maybe_delivered=row.doubtful,
+            repeat_reason=self._repeat_reason(item, now) if self.target.repeat_s and not row.messages else "",
         )
 
-    def _repeated(self, item: OpenNotice, now: float) -> str:
-        """Why it would be a repetition, or ''."""
+    def _repeat_reason(self, item: OpenNotice, now: float) -> str:
+        """Why a message would be a repetition, or ''."""
         rank = SEVERITIES.index(item.severity)
-        lately = self._means.notices.delivered_since(self.name, item.row.camera, now - self.target.repeat_s)
+        recent = self._deps.notices.delivered_since(self.name, item.row.camera, now - self.target.repeat_s)
         known = {
-            rule for each in lately if each.severity and SEVERITIES.index(each.severity) >= rank for rule in each.rules
+            rule for each in recent if each.severity and SEVERITIES.index(each.severity) >= rank for rule in each.rules
         }
         if not set(item.rules) <= known:
             return ""
         return f"not told again: {', '.join(item.rules)} was told less than {self.target.repeat_s:g} s before"
 
-    async def _tell(self, item: OpenNotice) -> bool:
-        row, notices = item.row, self._means.notices
+    async def _deliver(self, item: OpenNotice) -> bool:
+        row, notices = item.row, self._deps.notices
         message = self._message(item)
         if message is None:
             self._end(item, "forbidden", PRIVACY_FORBIDS)
             return False
-        with contextlib.suppress(StoreUnavailable):  # a person is told all the same, and it is noted later
+        with contextlib.suppress(StoreUnavailable):  # the message is sent all the same, and recorded later
             notices.begin_attempt(row)
-        reply, told = await self._send(message)
-        if reply.ok:
+        result = await self._send(message)
+        if result.ok:
             self.count("updated" if row.messages else "told")
-            self._unnoted[row.id] = told
-            self._note(row.id, item)
-        elif reply.refused:
-            self._end(item, "given_up", reply.error)
+            self._unrecorded[row.id] = self._sent_message(message, result)
+            self._record(row.id, item)
+        elif result.refused:
+            self._end(item, "given_up", result.error)
         else:
             with contextlib.suppress(StoreUnavailable):
-                notices.record_failure(row, reply.error, doubtful=reply.maybe)
+                notices.record_failure(row, result.error, doubtful=result.maybe)
         return True
 
     def _message(self, item: OpenNotice) -> NotificationMessage | None:
-        """None: nothing may be told of it."""
+        """None: privacy forbids any message."""
         row, standing = item.row, item.standing
-        detail = self._means.alerts.get(row.alert)
-        message = detail and self._means.composer.build(row, detail, standing, local=self.target.local)
-        if not isinstance(message, NotificationMessage):
+        detail = self._deps.alerts.get(row.alert)
+        if detail is None:
             return None
-        return replace(message, degraded=self._means.around.degraded(row.camera, unverified=standing == "unverified"))
+        message = self._deps.messages.build(row, detail, standing, local=self.target.local)
+        if message is None:
+            return None
+        return replace(message, degraded=self._deps.status.degraded(row.camera, unverified=standing == "unverified"))
 
-    async def _tell_unwritten(self, each: UnstoredAlert) -> bool:
+    async def _deliver_unstored(self, alert: UnstoredAlert) -> bool:
         """False: the target does not take it now."""
-        if each.notice.id in self._unnoted or each.notice.forbidden:
+        if alert.notice.id in self._unrecorded or alert.notice.forbidden:
             return True
-        message = self._means.composer.unstored(each.notice.id, each.alert, each.why)
-        reply, told = await self._send(message)
-        if reply.ok:
+        message = self._deps.messages.unstored(alert.notice.id, alert.alert, alert.why)
+        result = await self._send(message)
+        if result.ok:
             self.count("told")
-            if len(self._unnoted) < UNRECORDED_MAX:
-                self._unnoted[each.notice.id] = told
-        return reply.ok or reply.refused
+            if len(self._unrecorded) < UNRECORDED_MAX:
+                self._unrecorded[alert.notice.id] = self._sent_message(message, result)
+        return result.ok or result.refused
 
-    async def _send(self, message: NotificationMessage) -> tuple[SendResult, SentMessage]:
+    async def _send(self, message: NotificationMessage) -> SendResult:
+        result = await self._sender.send(message)
+        self._count_bytes(message.camera, result.sent)
+        if result.ok:
+            self._succeeded()
+        elif not result.refused:
+            self._failed(result)
+        return result
+
+    def _sent_message(self, message: NotificationMessage, result: SendResult) -> SentMessage:
         now = self._clock.now()
-        request = request_for(self.target, message, now)
-        reply = await self._post.send(request)
-        self._count(message.camera, reply.sent)
-        if reply.ok:
-            self._is_well()
-        elif not reply.refused:
-            self._failed(reply)
-        return reply, SentMessage(
-            standing=message.standing,
-            severity=message.severity,
-            rules=message.rules,
-            t=self._clock.now(),
-            audit=None if self.target.local else self._audit(message, request),
-        )
-
-    def _audit(self, message: NotificationMessage, request: HttpRequest) -> AuditRow:
         what = f"alert {message.alert}: {', '.join(message.rules)}, {message.standing}"
-        return AuditRow(
-            t=self._clock.now(),
+        audit = AuditRow(
+            t=now,
             camera=message.camera,
             escalation="",
             kind="notice",
-            bytes=len(request.body),
-            sha256=sha256(request.body).hexdigest(),
+            bytes=len(result.payload),
+            sha256=sha256(result.payload).hexdigest(),
             why=f"told {self.name}; {what}",
         )
+        return SentMessage(
+            standing=message.standing,
+            severity=message.severity,
+            rules=message.rules,
+            t=now,
+            audit=None if self.target.local else audit,
+        )
 
-    def _note(self, notice: str, item: OpenNotice) -> None:
-        """What arrived, as soon as the disk takes it."""
-        told = self._unnoted[notice]
+    def _record(self, notice: str, item: OpenNotice) -> None:
+        """Write down what arrived, as soon as the disk takes it."""
         try:
-            self._means.notices.record_delivery(item.row, told)
+            self._deps.notices.record_delivery(item.row, self._unrecorded[notice])
         except StoreUnavailable as error:
-            self._repeats.report(f"{self.name} was told, which cannot be noted yet: {error}")
+            self._throttle.report(f"a delivery to {self.name} cannot be recorded yet: {error}")
             return
-        del self._unnoted[notice]
+        del self._unrecorded[notice]
 
     def _end(self, item: OpenNotice, state: NoticeState, reason: str) -> None:
-        """While the disk is full it is tried again, and holds up nothing that is to be told."""
+        """While the disk is full this is tried again later, and delays no other message."""
         try:
-            self._means.notices.end(item.row, state, reason)
+            self._deps.notices.end(item.row, state, reason)
         except StoreUnavailable as error:
-            self._repeats.report(f"it cannot be noted yet that {self.name} is not told of an alert: {error}")
+            self._throttle.report(f"it cannot be recorded yet that {self.name} gets no message of an alert: {error}")
             return
-        if state != "told":  # else what was told is so again, and need not be told anew
-            logger.info("%s is not told of alert %s: %s", self.name, item.row.alert, reason)
+        if state in {"withdrawn", "quiet", "forbidden", "given_up"}:
+            logger.info("%s gets no message of alert %s: %s", self.name, item.row.alert, reason)
             self.count(state)
 
-    def count(self, state: str) -> None:
-        """One more that ended like this: told, updated, withdrawn, quiet, forbidden or given_up."""
-        self.state = replace(self.state, **{state: getattr(self.state, state) + 1})
-
-    def _count(self, camera: str, sent: int) -> None:
-        add = self._means.counts.add
+    def _count_bytes(self, camera: str, sent: int) -> None:
+        add = self._deps.meter.add
         if self.target.local:
             add(camera, LOCAL_BYTES, sent)
             return
         add(camera, savings.UPLINK, sent)
         add(camera, f"{savings.UPLINK}_notice", sent)
 
-    def _is_well(self) -> None:
-        if self.state.failing_since is not None:
+    def _succeeded(self) -> None:
+        if self._failing_since is not None:
             logger.info("%s takes messages again", self.name)
         self._backoff.reset()
-        self.state = replace(self.state, failing_since=None, error="")
+        self._failing_since, self._error = None, ""
 
-    def _failed(self, reply: SendResult) -> None:
-        wait_s = max(self._backoff.next_s(), reply.after_s or 0.0)
+    def _failed(self, result: SendResult) -> None:
+        wait_s = max(self._backoff.next_s(), result.after_s or 0.0)
         self._try_at = self._clock.monotonic() + wait_s
-        self._repeats.report(f"{self.name} could not be told: {reply.error}")
-        self.state = replace(
-            self.state,
-            failing_since=self._clock.now() if self.state.failing_since is None else self.state.failing_since,
-            error=reply.error,
-            failures=self.state.failures + 1,
-        )
+        self._throttle.report(f"a message to {self.name} failed: {result.error}")
+        self._failing_since = self._clock.now() if self._failing_since is None else self._failing_since
+        self._error = result.error
+        self._failures += 1

@@ -1,4 +1,4 @@
-"""Posts one request over HTTP, and reports what came back and how many bytes it put on the wire."""
+"""Sends a message over HTTP (ntfy or webhook), and reports what came back and how many bytes it put on the wire."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from appliance.clock import Clock
-from appliance.config import Target
+from appliance.config import HttpTarget, NtfyTarget, WebhookTarget
 from appliance.errors import UsageError, redact
-from appliance.notify.ntfy_webhook import HttpRequest
+from appliance.notify.delivery import SendResult
+from appliance.notify.message import NotificationMessage
+from appliance.notify.ntfy_webhook import HttpRequest, request_for
 from appliance.tcpinfo import (
     bytes_on_wire,
     dns_lookup_bytes,
@@ -27,42 +29,27 @@ from appliance.tcpinfo import (
     tcp_bytes,
 )
 
-ANSWER_BYTES_MAX = 4096
+ANSWER_BYTES_MAX = 4096  # of a response, read for the error text
 RETRY_AFTER_S_MAX = 900.0
-_SAID_CHARS_MAX = 120
-_REFUSED = frozenset({400, 405, 406, 411, 413, 414, 415, 422, 431})
-_ESTIMATE_BYTES = 8192  # of a connection whose counts the system does not tell: hand-shake, headers, ends
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendResult:
-    """How a request went. ok: it was taken. refused: this very message never will be. maybe: it may have arrived
-    although nobody said so. error: one sentence without secrets. after_s: when the other side asked us back. sent:
-    bytes put on the wire, as an Ethernet interface counts them. seconds: from the first to the last of it."""
-
-    ok: bool
-    status: int | None = None
-    refused: bool = False
-    maybe: bool = False
-    error: str = ""
-    after_s: float | None = None
-    sent: int = 0
-    seconds: float = 0.0
+ESTIMATE_BYTES = 8192  # of a connection whose counters the system does not give: handshake, TLS, headers, close
+_EXCERPT_CHARS_MAX = 120
+_REFUSED = frozenset({400, 405, 406, 411, 413, 414, 415, 422, 431})  # this very message will never be accepted
 
 
 class HttpSender:
-    """One target's way out. Owner: one task. A connection a message: they are rare, and one that idles goes stale.
+    """The way to one HTTP target. Owner: one task.
 
-    Redirects are not followed, proxies of the environment not used, and of an answer at most ANSWER_BYTES_MAX is read.
+    Each message has its own connection: messages are rare, and an idle connection goes stale. Redirects are not
+    followed, proxies of the environment not used, and at most ANSWER_BYTES_MAX of a response are read.
     """
 
-    def __init__(self, target: Target, clock: Clock) -> None:
+    def __init__(self, target: NtfyTarget | WebhookTarget, clock: Clock) -> None:
         """Raises UsageError when `tls_ca` cannot be read."""
-        self._host = target.host
+        self._target = target
         self._timeout_s = target.timeout_s
         self._clock = clock
         self._http = httpx.AsyncClient(
-            verify=_trust(target),
+            verify=_verification(target),
             timeout=target.timeout_s,
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
             follow_redirects=False,
@@ -70,55 +57,49 @@ class HttpSender:
             headers={"user-agent": "vedette"},
         )
 
-    async def send(self, request: HttpRequest) -> SendResult:
-        """Never raises for what the other side does; it takes at most `timeout_s`."""
-        began, wires = self._clock.monotonic(), _TracedConnections()
+    async def send(self, message: NotificationMessage) -> SendResult:
+        """Never raises for what the target does; takes at most `timeout_s`."""
+        request = request_for(self._target, message, self._clock.now())
+        host, began, connections = self._target.host, self._clock.monotonic(), _TracedConnections()
         try:
-            reply = await asyncio.wait_for(self._exchange(request, wires), self._timeout_s)
+            result = await asyncio.wait_for(self._exchange(request, connections), self._timeout_s)
         except (httpx.TimeoutException, asyncio.TimeoutError):
-            what = "did not answer" if wires.made else "could not be reached"
-            reply = SendResult(ok=False, maybe=wires.asked, error=f"{self._host} {what} within {self._timeout_s:g} s")
+            what = "did not answer" if connections.made else "could not be reached"
+            error_text = f"{host} {what} within {self._timeout_s:g} s"
+            result = SendResult(ok=False, maybe=connections.request_began, error=error_text)
         except (httpx.ConnectError, httpx.UnsupportedProtocol) as error:
-            reply = SendResult(ok=False, error=f"{self._host} could not be reached: {_cause(error)}")
+            result = SendResult(ok=False, error=f"{host} could not be reached: {_cause(error)}")
         except httpx.HTTPError as error:
-            reply = SendResult(ok=False, maybe=wires.asked, error=f"{self._host} broke the connection: {_cause(error)}")
+            error_text = f"{host} broke the connection: {_cause(error)}"
+            result = SendResult(ok=False, maybe=connections.request_began, error=error_text)
         finally:
-            sent = wires.close(len(request.body), self._host, self._clock.monotonic() - began)
-        return SendResult(
-            ok=reply.ok,
-            status=reply.status,
-            refused=reply.refused,
-            maybe=reply.maybe,
-            error=reply.error,
-            after_s=reply.after_s,
-            sent=sent,
-            seconds=self._clock.monotonic() - began,
-        )
+            sent = connections.close(len(request.body), host, self._clock.monotonic() - began)
+        return replace(result, payload=request.body, sent=sent, seconds=self._clock.monotonic() - began)
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _exchange(self, request: HttpRequest, wires: _TracedConnections) -> SendResult:
+    async def _exchange(self, request: HttpRequest, connections: _TracedConnections) -> SendResult:
         async with self._http.stream(
-            "POST", request.url, content=request.body, headers=request.headers, extensions={"trace": wires.trace}
+            "POST", request.url, content=request.body, headers=request.headers, extensions={"trace": connections.trace}
         ) as response:
-            said = b""
+            body = b""
             async for piece in response.aiter_raw(1024):
-                said += piece
-                if len(said) >= ANSWER_BYTES_MAX:
+                body += piece
+                if len(body) >= ANSWER_BYTES_MAX:
                     break
-        return _judge(self._host, response.status_code, response.headers, said)
+        return _result(self._target.host, response.status_code, response.headers, body)
 
 
 class _TracedConnections:
-    """The connections of one exchange, as the client made them, to ask the kernel what they carried.
+    """The connections of one exchange, to ask the kernel how many bytes they carried.
 
-    made: TCP stood. asked: the request began to leave.
+    State: duplicates of the client's sockets. made: TCP was connected; request_began: its headers began to be sent.
     """
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
-        self.made = self.asked = False
+        self.made = self.request_began = False
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
         if event == "connection.connect_tcp.complete":
@@ -128,7 +109,7 @@ class _TracedConnections:
                 # A duplicate, which can still be asked once the client has closed its own.
                 self._sockets.append(socket.socket(fileno=os.dup(plain.fileno())))
         elif event.endswith("send_request_headers.started"):
-            self.asked = True
+            self.request_began = True
 
     def close(self, body: int, host: str, seconds: float) -> int:
         """Bytes on the wire, never too few."""
@@ -140,16 +121,16 @@ class _TracedConnections:
             wire = counted and bytes_on_wire(
                 counted, version=ip_version(each), segment_max=segment_bytes_max(each), ended=True
             )
-            total += wire.bytes if wire else body + _ESTIMATE_BYTES
+            total += wire.bytes if wire else body + ESTIMATE_BYTES
             each.close()
-        return total if self._sockets else total + body + _ESTIMATE_BYTES
+        return total if self._sockets else total + body + ESTIMATE_BYTES
 
 
-def _judge(host: str, status: int, headers: httpx.Headers, said: bytes) -> SendResult:
+def _result(host: str, status: int, headers: httpx.Headers, body: bytes) -> SendResult:
     if 200 <= status < 300:
         return SendResult(ok=True, status=status)
-    words = _plain(said)
-    text = f"{host} answered {status}" + (f" ({words})" if words else "")
+    excerpt = _excerpt(body)
+    text = f"{host} answered {status}" + (f" ({excerpt})" if excerpt else "")
     if 300 <= status < 400:
         text = f"{host} answered {status}, a redirect, which is not followed: set the address it leads to"
     elif status in {401, 403}:
@@ -164,7 +145,7 @@ def _judge(host: str, status: int, headers: httpx.Headers, said: bytes) -> SendR
     )
 
 
-def _trust(target: Target) -> ssl.SSLContext | bool:
+def _verification(target: HttpTarget) -> ssl.SSLContext | bool:
     if not target.url.startswith("https:"):
         return False  # nothing to verify, and the authorities' certificates need not be loaded
     if target.tls_ca is None:
@@ -195,9 +176,9 @@ def _cause(error: BaseException) -> str:
     return found
 
 
-def _plain(said: bytes) -> str:
-    text = " ".join(said[:1024].decode("utf-8", "replace").split())
-    return redact("".join(char for char in text if char.isprintable()))[:_SAID_CHARS_MAX]
+def _excerpt(body: bytes) -> str:
+    text = " ".join(body[:1024].decode("utf-8", "replace").split())
+    return redact("".join(char for char in text if char.isprintable()))[:_EXCERPT_CHARS_MAX]
 
 
 def _retry_after(headers: httpx.Headers) -> float | None:

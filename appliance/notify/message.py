@@ -12,7 +12,7 @@ from appliance.store.rows import AlertDetail
 from appliance.types import SEVERITIES, Alert, Event, Severity
 
 _REASON_CHARS_MAX = 400
-_STANDING_WORDS: dict[Standing, str] = {
+_STANDING_TEXT: dict[Standing, str] = {
     "edge": "Seen by this box; the cloud was not asked.",
     "unverified": "Unverified: the cloud has not spoken about it.",
     "confirmed": "Confirmed by the cloud.",
@@ -23,9 +23,16 @@ _STANDING_WORDS: dict[Standing, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationMessage:
-    """One message about one alert. id: of the notice, the same in all messages about it; message_id: of what it says,
-    the same when it is sent again. update: it replaces one that was told before. t: when it began, UTC seconds.
-    degraded: what is not well with the box, the camera or the cloud. link: the alert's page, or ''.
+    """One message about one alert.
+
+    Attributes:
+        id: of the notice, the same in all messages about an alert to a target.
+        score: of the surest event, 0..1.
+        t: when the alert began, UTC seconds.
+        reason: why the cloud or the re-check decided so, or ''.
+        degraded: what is wrong with the appliance, the camera or the cloud, one sentence each.
+        link: the alert's page, or ''.
+        update: it replaces an earlier message.
     """
 
     id: str
@@ -46,6 +53,7 @@ class NotificationMessage:
 
     @property
     def message_id(self) -> str:
+        """Of the content: the same when the same message is sent again."""
         return f"{self.id}-{self.standing}-{self.severity}"
 
     @property
@@ -64,16 +72,16 @@ class NotificationMessage:
             return "Vedette can reach you. This is what an alert of this site will look like."
         when = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S")
         lines = [f"{', '.join(self.rules)}, {self.score:.0%} sure, {when}, {self.site}"]
-        lines.append(f"{_STANDING_WORDS[self.standing]}{' ' + self.reason if self.reason else ''}")
+        lines.append(f"{_STANDING_TEXT[self.standing]}{' ' + self.reason if self.reason else ''}")
         lines += [f"Note: {each}." for each in self.degraded]
         return "\n".join(lines)
 
 
 class MessageBuilder:
-    """Makes messages of what the store knows. forbids: nothing about this event leaves the site, so that no word of it
-    stands in a message that does."""
+    """Builds messages from what the store knows. Holds no state."""
 
     def __init__(self, site: str, public_url: str, forbids: Callable[[Event], bool]) -> None:
+        """forbids: whether nothing about an event may leave the site; a message that leaves never mentions it."""
         self._site = site
         self._base = public_url.rstrip("/")
         self._forbids = forbids
@@ -81,32 +89,32 @@ class MessageBuilder:
     def build(
         self, row: NoticeRow, detail: AlertDetail, standing: Standing, *, local: bool
     ) -> NotificationMessage | None:
-        """None: nothing may be told. degraded is left to the caller."""
+        """None: privacy forbids any message. `degraded` is left to the caller. local: the target is on the site."""
         alert = detail.alert
         events = detail.events if local else [event for event in detail.events if not self._forbids(event)]
         if not events:
             return None
-        whole = len(events) == len(detail.events)
-        answer = detail.verdict
-        said = answer.body.reason[:_REASON_CHARS_MAX] if answer is not None and standing != "unverified" else ""
+        complete = len(events) == len(detail.events)
+        verdict = detail.verdict if standing != "unverified" else None
+        reason = "" if verdict is None else verdict.body.reason[:_REASON_CHARS_MAX]
         return NotificationMessage(
             id=row.id,
             alert=alert.id,
             site=self._site,
             camera=alert.camera,
-            severity=alert.severity if whole else _gravest(events),
+            severity=alert.severity if complete else _most_severe(events),
             standing=standing,
-            rules=_once(event.rule for event in events),
-            labels=_once(event.label for event in events),
+            rules=_unique(event.rule for event in events),
+            labels=_unique(event.label for event in events),
             score=max(event.score for event in events),
             t=min(event.t for event in events),
-            reason=said or (_recheck_reason(detail) if whole else ""),
+            reason=reason or (_recheck_reason(detail) if complete else ""),
             link=self.link(alert.id),
             update=row.messages > 0 or standing == "withdrawn",
         )
 
     def unstored(self, notice: str, alert: Alert, why: str) -> NotificationMessage:
-        """Of an alert that the disk does not take."""
+        """About an alert that cannot be stored. why: the reason, for a person."""
         return NotificationMessage(
             id=notice,
             alert=alert.id,
@@ -122,6 +130,7 @@ class MessageBuilder:
         )
 
     def test(self, target: str, now: float) -> NotificationMessage:
+        """For `vedette notify test`."""
         return NotificationMessage(
             id=f"test-{target}",
             alert="",
@@ -142,16 +151,16 @@ class MessageBuilder:
 
 
 def _recheck_reason(detail: AlertDetail) -> str:
-    """What the box itself says after it looked again."""
-    look = detail.recheck
-    if detail.alert.verdict is not None or look is None or look.verdict is None:
+    """The reason of the appliance's own re-check, as long as the cloud gave no verdict."""
+    recheck = detail.recheck
+    if detail.alert.verdict is not None or recheck is None or recheck.verdict is None:
         return ""
-    return look.verdict.reason[:_REASON_CHARS_MAX]
+    return recheck.verdict.reason[:_REASON_CHARS_MAX]
 
 
-def _once(names: Iterable[str]) -> tuple[str, ...]:
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _gravest(events: Sequence[Event]) -> Severity:
+def _most_severe(events: Sequence[Event]) -> Severity:
     return max((event.severity for event in events), key=SEVERITIES.index)

@@ -13,36 +13,38 @@ from appliance.store.rows import Delivery
 from appliance.types import SEVERITIES, AlertChange, Event, Severity
 
 PRIVACY_FORBIDS = "the privacy rules of this camera forbid it"
+WITHDRAWN_REASON = "withdrawn before anybody was told: the cloud rejected it"
+_IN_FLIGHT: frozenset[Delivery] = frozenset({"waiting", "ready", "sent"})
 
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """A target by its name. armed: whether it wants to be told of what happens at a time (`schedule`)."""
+    """A target by its name. armed: whether its `schedule` covers a time (UTC seconds)."""
 
     name: str
     target: Target
     armed: Callable[[float], bool]
 
     def wants(self, change: AlertChange) -> bool:
-        alert, wish = change.alert, self.target
+        alert, target = change.alert, self.target
         return (
-            wish.enabled
-            and alert.severity in wish.severities
-            and (not wish.cameras or alert.camera in wish.cameras)
-            and (not wish.rules or any(rule in wish.rules for rule in alert.rules))
+            target.enabled
+            and alert.severity in target.severities
+            and (not target.cameras or alert.camera in target.cameras)
+            and (not target.rules or any(rule in target.rules for rule in alert.rules))
             and self.armed(change.event.t if change.event else alert.t_start)
         )
 
 
 class NoticePlanner:
-    """Pure: a change of an alert and the time decide.
+    """Plans which targets get a notice when an alert is written. Pure: a change of an alert and the time decide.
 
-    An alert that has become graver, or is about a further rule, may concern a target that the beginning did not. The
-    same alert and target have the same id, whenever and however often it is planned.
+    An alert that becomes more severe, or concerns a further rule, may reach a target that its first event did not.
+    The same alert and target give the same notice id, however often they are planned.
     """
 
     def __init__(self, site: str, targets: Mapping[str, Recipient], forbids: Callable[[Event], bool]) -> None:
-        """forbids: nothing about this event leaves the site."""
+        """forbids: whether nothing about an event may leave the site."""
         self._site = site
         self._targets = targets
         self._forbids = forbids
@@ -55,16 +57,16 @@ class NoticePlanner:
         )
 
     def _new(self, to: Recipient, change: AlertChange, event: Event, now: float) -> NewNotice:
-        wish = to.target
+        target = to.target
         return NewNotice(
             id=notice_id(self._site, change.alert.id, to.name),
             alert=change.alert.id,
             target=to.name,
             camera=change.alert.camera,
             created_t=now,
-            due_t=now + wish.hold_s,
-            expire_t=now + wish.expire_hours * 3600,
-            forbidden=PRIVACY_FORBIDS if not wish.local and self._forbids(event) else "",
+            due_t=now + target.hold_s,
+            expire_t=now + target.expire_hours * 3600,
+            forbidden=PRIVACY_FORBIDS if not target.local and self._forbids(event) else "",
         )
 
 
@@ -73,18 +75,19 @@ def notice_id(site: str, alert: str, target: str) -> str:
     return hashlib.sha256(f"notice|{site}|{alert}|{target}".encode()).hexdigest()[:24]
 
 
-WITHDRAWN_REASON = "withdrawn before anybody was told: the cloud rejected it"
-_ON_ITS_WAY = frozenset({"waiting", "ready", "sent"})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeInput:
-    """What is known of one alert and one target.
+    """What is known of one alert and one target. Times are UTC seconds, durations seconds.
 
-    held_s: for how long it has been held; hold_s: how long it may be; due_t: until when (UTC seconds): the earlier
-    counts, so that neither a restart nor a clock that is set makes anybody wait longer. answers: somebody is there to
-    answer questions. told, told_severity: what the last message that arrived said; None: none did. doubtful: one may
-    have arrived although nobody said so. repeated: the target was told of the same rules of this camera a moment ago.
+    Attributes:
+        due_t: until when the notice may be held.
+        held_s: for how long it has been held, on a clock that never jumps. The earlier of `due_t` and
+            `held_s >= hold_s` counts, so that neither a restart nor a clock that is set prolongs the hold.
+        standing, severity, delivery: how the alert and its escalation stand now.
+        cloud_answers: an escalation that was sent may be answered soon.
+        sent_standing, sent_severity: what the last message that arrived stated; None: no message arrived.
+        maybe_delivered: a message may have arrived although nobody confirmed it.
+        repeat_reason: why a message would repeat a recent one of the same rules and camera, or ''.
     """
 
     now: float
@@ -94,54 +97,60 @@ class NoticeInput:
     standing: Standing
     severity: Severity
     delivery: Delivery | None
-    answers: bool
-    told: Standing | None = None
-    told_severity: Severity | None = None
-    doubtful: bool = False
-    repeated: str = ""
+    cloud_answers: bool
+    sent_standing: Standing | None = None
+    sent_severity: Severity | None = None
+    maybe_delivered: bool = False
+    repeat_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeDecision:
-    """hold: look again later. tell: send a message. drop: never send one, ending in `state` with the reason. rest: what
-    was told is still so."""
+    """hold: decide again later. send: send a message now. drop: never send one; the notice ends in `state` with the
+    reason. keep: what was sent is still true."""
 
-    kind: Literal["hold", "tell", "drop", "rest"]
+    kind: Literal["hold", "send", "drop", "keep"]
     reason: str = ""
     state: Literal["withdrawn", "quiet"] = "withdrawn"
 
 
-def decide_notice(case: NoticeInput) -> NoticeDecision:
-    """What becomes of it now.
+def decide_notice(notice: NoticeInput) -> NoticeDecision:
+    """What becomes of a notice now.
 
-    Before anything was told: a rejected alert is dropped, unless a message may have arrived already, which is then
-    taken back. While the cloud is at work and may still answer it is held, never beyond its time. Afterwards: only
-    what changes a person's mind is told again.
+    Before the first message: a rejected alert is dropped, unless a message may have arrived already, which is then
+    withdrawn by another. While the cloud works on it and may still answer, the notice is held, never beyond its time.
+    Afterwards only what changes a person's mind is sent again.
     """
-    if case.told is not None:
-        return NoticeDecision("tell") if _is_news(case) else NoticeDecision("rest")
-    if case.standing == "withdrawn":
-        return NoticeDecision("tell") if case.doubtful else NoticeDecision("drop", WITHDRAWN_REASON)
-    if _is_held(case):
+    if notice.sent_standing is not None:
+        changed = is_news(notice.standing, notice.severity, notice.sent_standing, notice.sent_severity)
+        return NoticeDecision("send" if changed else "keep")
+    if notice.standing == "withdrawn":
+        return NoticeDecision("send") if notice.maybe_delivered else NoticeDecision("drop", WITHDRAWN_REASON)
+    if _is_held(notice):
         return NoticeDecision("hold", "held for the cloud's verdict")
-    if case.repeated and not case.doubtful:
-        return NoticeDecision("drop", case.repeated, "quiet")
-    return NoticeDecision("tell")
+    if notice.repeat_reason and not notice.maybe_delivered:
+        return NoticeDecision("drop", notice.repeat_reason, "quiet")
+    return NoticeDecision("send")
 
 
-def _is_held(case: NoticeInput) -> bool:
-    if case.standing != "unverified" or case.delivery not in _ON_ITS_WAY or not case.answers or case.doubtful:
-        return False
-    return case.held_s < case.hold_s and 0 < case.due_t - case.now <= case.hold_s
+def is_news(
+    standing: Standing, severity: Severity, sent_standing: Standing | None, sent_severity: Severity | None
+) -> bool:
+    """Whether a verdict confirms or withdraws what was sent, or the alert became more severe.
 
-
-def _is_news(case: NoticeInput) -> bool:
-    """A verdict that upgrades or withdraws what was told, or a graver alert."""
-    if case.standing in {"confirmed", "withdrawn"} and case.standing != case.told:
+    sent_standing None: no message arrived yet, so anything but a withdrawal is news.
+    """
+    if sent_standing is None:
+        return standing != "withdrawn"
+    if standing in {"confirmed", "withdrawn"} and standing != sent_standing:
         return True
-    graver = case.told_severity is not None and _rank(case.severity) > _rank(case.told_severity)
-    return graver and case.standing != "withdrawn"
+    escalated = sent_severity is not None and SEVERITIES.index(severity) > SEVERITIES.index(sent_severity)
+    return escalated and standing != "withdrawn"
 
 
-def _rank(severity: Severity) -> int:
-    return SEVERITIES.index(severity)
+def _is_held(notice: NoticeInput) -> bool:
+    if notice.standing != "unverified" or notice.delivery not in _IN_FLIGHT:
+        return False
+    if not notice.cloud_answers or notice.maybe_delivered:
+        return False
+    return notice.held_s < notice.hold_s and 0 < notice.due_t - notice.now <= notice.hold_s

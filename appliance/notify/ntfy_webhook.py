@@ -9,28 +9,28 @@ import json
 from dataclasses import dataclass, field
 
 from appliance.clock import iso_utc
-from appliance.config import NtfyTarget, Target, WebhookTarget, signing_key
+from appliance.config import NtfyTarget, WebhookTarget, signing_key
 from appliance.notify.message import NotificationMessage
 from appliance.types import Severity
 
 WEBHOOK_VERSION = 1
 _PRIORITY: dict[Severity, int] = {"info": 2, "warning": 3, "alert": 5}
-_QUIET = 2
+_LOW_PRIORITY = 2
 _TAGS = {"edge": "eye", "unverified": "grey_question", "confirmed": "rotating_light", "withdrawn": "white_check_mark",
          "unsure": "question"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """headers and url may hold secrets, so they are not shown."""
+    """A POST. `headers` and `url` may hold secrets, so they are not in the repr."""
 
     url: str = field(repr=False)
     body: bytes
     headers: dict[str, str] = field(repr=False)
 
 
-def request_for(target: Target, message: NotificationMessage, now: float) -> HttpRequest:
-    """now: UTC seconds, for the signature. The body of a message that is sent again is the same."""
+def request_for(target: NtfyTarget | WebhookTarget, message: NotificationMessage, now: float) -> HttpRequest:
+    """now: UTC seconds, for the signature. The same message gives the same body."""
     if isinstance(target, NtfyTarget):
         return _ntfy(target, message)
     return _webhook(target, message, now)
@@ -77,21 +77,21 @@ def webhook_document(message: NotificationMessage) -> dict[str, object]:
 
 def _ntfy(target: NtfyTarget, message: NotificationMessage) -> HttpRequest:
     """https://docs.ntfy.sh/publish/#publish-as-json; sequence_id: from server 2.16 on, an older one ignores it."""
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "topic": target.topic,
         "title": message.title,
         "message": message.text,
-        "priority": _QUIET if message.standing == "withdrawn" or message.test else _PRIORITY[message.severity],
+        "priority": _LOW_PRIORITY if message.standing == "withdrawn" or message.test else _PRIORITY[message.severity],
         "tags": [_TAGS[message.standing], *message.labels],
         "sequence_id": message.id,
     }
     if message.link:
-        said["click"] = message.link
+        fields["click"] = message.link
     headers = {"content-type": "application/json"}
     if target.token is not None:
         headers["authorization"] = f"Bearer {target.token.get_secret_value()}"
-    return HttpRequest(target.url.rstrip("/") + "/", _json(said), headers)
+    return HttpRequest(target.url.rstrip("/") + "/", _json(fields), headers)
 
 
-def _json(said: dict[str, object]) -> bytes:
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+def _json(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

@@ -1,6 +1,4 @@
-"""Checks the notification targets: without sending (`vedette check`), and with a test message (`vedette notify
-test`).
-"""
+"""Checks the notification targets: without sending (`vedette check`) or with a test message (`vedette notify test`)."""
 
 from __future__ import annotations
 
@@ -11,54 +9,72 @@ import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from appliance import config
 from appliance.clock import SystemClock
-from appliance.config import NtfyTarget, SiteConfig, Target, WebhookTarget
+from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, SiteConfig, Target, WebhookTarget
 from appliance.errors import UsageError
-from appliance.notify.http_sender import HttpSender, SendResult, load_tls_ca
+from appliance.notify.apprise_sender import load_service
+from appliance.notify.delivery import SendResult
+from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder
-from appliance.notify.ntfy_webhook import request_for
+from appliance.notify.notifier import new_sender
 
 CONNECT_S_MAX = 3.0
-TargetFinding = tuple[str, Literal["ok", "warning", "unreachable", "wrong"], str]
-"""About which key, how it is, and what to do."""
+
+
+class TargetFinding(NamedTuple):
+    """About which key, how it is, and what to do."""
+
+    about: str
+    level: Literal["ok", "warning", "unreachable", "wrong"]
+    text: str
 
 
 def check_targets(site: SiteConfig, *, contact: bool) -> Iterator[TargetFinding]:
-    """contact: whether each may be connected to."""
-    wanted = {name: target for name, target in site.notify.items() if target.enabled}
-    if wanted and not site.dashboard.public_url:
-        yield "dashboard.public_url", "warning", "not set: messages carry no link to the alert's page"
-    for name, target in wanted.items():
-        yield from _static_findings(name, target, asked=site.uplink is not None)
-    if contact and wanted:
-        with ThreadPoolExecutor(len(wanted), thread_name_prefix="notify") as pool:
-            yield from pool.map(_connect, wanted, wanted.values())
+    """Findings about the enabled targets; nothing is sent. contact: whether each may be connected to."""
+    enabled = {name: target for name, target in site.notify.items() if target.enabled}
+    if enabled and not site.dashboard.public_url:
+        yield TargetFinding("dashboard.public_url", "warning", "not set: messages carry no link to the alert's page")
+    for name, target in enabled.items():
+        if target.hold_s and site.uplink is None:
+            text = "has no effect without `uplink`: there is no verdict to wait for"
+            yield TargetFinding(f"notify.{name}.hold_s", "warning", text)
+        if isinstance(target, AppriseTarget):
+            yield _check_apprise(name, target)
+        else:
+            yield from _check_http(name, target)
+    http = {name: target for name, target in enabled.items() if isinstance(target, HttpTarget)}
+    if contact and http:
+        with ThreadPoolExecutor(len(http), thread_name_prefix="notify") as pool:
+            yield from pool.map(_connect, http, http.values())
 
 
-def _static_findings(name: str, target: Target, *, asked: bool) -> Iterator[TargetFinding]:
+def _check_apprise(name: str, target: AppriseTarget) -> TargetFinding:
+    """Whether apprise is installed and knows the address; only a message shows whether the service takes one."""
+    try:
+        load_service(target)
+    except UsageError as error:
+        return TargetFinding(f"notify.{name}", "wrong", str(error))
+    return TargetFinding(f"notify.{name}", "ok", f"{target.host}: try it with: vedette notify test --target {name}")
+
+
+def _check_http(name: str, target: WebhookTarget | NtfyTarget) -> Iterator[TargetFinding]:
     about = f"notify.{name}"
     if target.tls_ca is not None:
         try:
             load_tls_ca(target.tls_ca)
         except UsageError as error:
-            yield f"{about}.tls_ca", "wrong", str(error)
-    if target.hold_s and not asked:
-        yield f"{about}.hold_s", "warning", "has no effect without `uplink`: there is no verdict to wait for"
-    if _bears_secret(target) and not target.local and target.url.startswith("http:"):
-        yield f"{about}.url", "warning", "what it is told, and the password with it, can be read on the way: use https"
+            yield TargetFinding(f"{about}.tls_ca", "wrong", str(error))
+    secret = target.token if isinstance(target, NtfyTarget) else target.authorization
+    if secret is not None and not target.local and target.url.startswith("http:"):
+        text = "what it is told, and the password with it, can be read on the way: use https"
+        yield TargetFinding(f"{about}.url", "warning", text)
 
 
-def _bears_secret(target: Target) -> bool:
-    if isinstance(target, NtfyTarget):
-        return target.token is not None
-    return isinstance(target, WebhookTarget) and target.authorization is not None
-
-
-def _connect(name: str, target: Target) -> TargetFinding:
+def _connect(name: str, target: HttpTarget) -> TargetFinding:
     about, parts = f"notify.{name}", urlsplit(target.url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -66,10 +82,14 @@ def _connect(name: str, target: Target) -> TargetFinding:
             peer = connection.getpeername()[0]
     except OSError as error:
         reason = error.strerror or "no answer"
-        return about, "unreachable", f"{target.host}:{port}: {reason}; messages would wait and be given up"
+        text = f"{target.host}:{port}: {reason}; messages would wait and be given up"
+        return TargetFinding(about, "unreachable", text)
     if target.local and ipaddress.ip_address(peer.split("%")[0]).is_global:
-        return f"{about}.local", "wrong", f"{target.host} is {peer}, which is not on this site's own network"
-    return about, "ok", f"{target.host}:{port} answers; try it with: vedette notify test --target {name}"
+        return TargetFinding(
+            f"{about}.local", "wrong", f"{target.host} is {peer}, which is not on this site's own network"
+        )
+    text = f"{target.host}:{port} answers; try it with: vedette notify test --target {name}"
+    return TargetFinding(about, "ok", text)
 
 
 def test_command(site_file: Path, name: str | None, *, as_json: bool) -> int:
@@ -77,9 +97,9 @@ def test_command(site_file: Path, name: str | None, *, as_json: bool) -> int:
     site = config.load(site_file)
     failed = 0
     for each, target in _chosen(site, name).items():
-        reply = asyncio.run(_send(site, each, target))
-        failed += not reply.ok
-        print(json.dumps(_as_json(each, reply)) if as_json else _result_text(each, target, reply), flush=True)
+        result = asyncio.run(_send_test(site, each, target))
+        failed += not result.ok
+        print(json.dumps(_as_json(each, result)) if as_json else _result_text(each, target, result), flush=True)
     return 1 if failed else 0
 
 
@@ -93,28 +113,31 @@ def _chosen(site: SiteConfig, name: str | None) -> Mapping[str, Target]:
     return {name: site.notify[name]}
 
 
-async def _send(site: SiteConfig, name: str, target: Target) -> SendResult:
+async def _send_test(site: SiteConfig, name: str, target: Target) -> SendResult:
     clock = SystemClock()
-    post = HttpSender(target, clock)
     try:
-        message = MessageBuilder(site.site.name, site.dashboard.public_url, lambda event: False).test(name, clock.now())
-        return await post.send(request_for(target, message, clock.now()))
+        sender = new_sender(target, clock)
+    except UsageError as error:
+        raise UsageError(f"notify.{name}: {error}") from None
+    try:
+        builder = MessageBuilder(site.site.name, site.dashboard.public_url, lambda event: False)
+        return await sender.send(builder.test(name, clock.now()))
     finally:
-        await post.close()
+        await sender.close()
 
 
-def _result_text(name: str, target: Target, reply: SendResult) -> str:
-    if not reply.ok:
-        return f"{name}: {reply.error}"
+def _result_text(name: str, target: Target, result: SendResult) -> str:
+    if not result.ok:
+        return f"{name}: {result.error}"
     off = "" if target.enabled else "; it is switched off (`enabled: false`)"
-    return f"{name}: {target.host} took it ({reply.status}) in {reply.seconds * 1000:.0f} ms{off}"
+    return f"{name}: {target.host} took it ({result.status}) in {result.seconds * 1000:.0f} ms{off}"
 
 
-def _as_json(name: str, reply: SendResult) -> dict[str, object]:
+def _as_json(name: str, result: SendResult) -> dict[str, object]:
     return {
         "target": name,
-        "ok": reply.ok,
-        "status": reply.status,
-        "error": reply.error,
-        "seconds": round(reply.seconds, 3),
+        "ok": result.ok,
+        "status": result.status,
+        "error": result.error,
+        "seconds": round(result.seconds, 3),
     }

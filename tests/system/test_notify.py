@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from notifying import Link, NotifyingSite, hook, notifying
 from servers.receiver import Receiver
 from shelf import T0, opened
-from telling import Link, Telling, hook, telling
 from waiting import until
 
 from appliance.clock import ManualClock
@@ -23,154 +23,154 @@ from appliance.types import HealthEvent
 
 
 def start_process(folder: Path, url: str, how: str = "") -> subprocess.Popen[bytes]:
-    """A box of its own that raises alert a1. how: `asked` of the cloud; `written`: kill -9 by itself when that is."""
+    """A site of its own that raises alert a1. how: `asked` of the cloud; `written`: kill -9 by itself when that is."""
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.servers.telling_process", str(folder), url, how]
+    command = [sys.executable, "-m", "tests.servers.notifying_process", str(folder), url, how]
     return subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE)
 
 
 def test_told_once_with_a_link_an_audit_row_and_its_bytes_counted(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.alert()
-        row = box.becomes("told")
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.alert()
+        row = site.becomes("told")
         (taken,) = phone.taken
         assert (row.messages, row.standing, row.rules) == (1, "edge", ("intruder",))
         assert (taken.path, taken.body["standing"], taken.body["update"]) == ("/sesame", "edge", False)
         assert taken.body["link"] == "https://box.lan/alerts/a1"
-        (left,) = AuditStore(box.db).page()
+        (left,) = AuditStore(site.db).page()
         assert (left.kind, left.bytes, left.camera) == ("notice", len(taken.raw), "yard")
         assert left.sha256 == hashlib.sha256(taken.raw).hexdigest()
-        counted = {total.kind: total.amount for total in box.meter.totals("all") if total.camera == "yard"}
+        counted = {total.kind: total.amount for total in site.meter.totals("all") if total.camera == "yard"}
         assert counted["uplink_bytes"] == counted["uplink_bytes_notice"] > len(taken.raw)
-        box.stop()
-        box.start()
-        box.alert("a2")
-        box.becomes("told", "a2")
+        site.stop()
+        site.start()
+        site.alert("a2")
+        site.becomes("told", "a2")
         assert [each.body["alert"] for each in phone.taken] == ["a1", "a2"]
 
 
 def test_what_stays_on_the_site_is_neither_audited_nor_counted_as_sent_up(tmp_path: Path) -> None:
-    with Receiver() as siren, telling(tmp_path, siren=hook(siren.url, local=True)) as box:
-        box.forbidden.add("yard")
-        box.alert()
-        box.becomes("told", target="siren")
-        assert AuditStore(box.db).page() == []
-        assert {total.kind for total in box.meter.totals("all")} == {"notice_local_bytes"}
+    with Receiver() as siren, notifying(tmp_path, siren=hook(siren.url, local=True)) as site:
+        site.forbidden.add("yard")
+        site.alert()
+        site.becomes("told", target="siren")
+        assert AuditStore(site.db).page() == []
+        assert {total.kind for total in site.meter.totals("all")} == {"notice_local_bytes"}
 
 
 def test_tries_again_with_the_same_id_and_says_that_it_fails(tmp_path: Path) -> None:
-    with Receiver(500, "reset") as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.alert()
-        until(lambda: box.how().failures == 1)
-        assert "answered 500" in box.how().error
-        until(lambda: "answered 500" in box.notice().reason)
-        box.pass_time(10)
-        until(lambda: box.how().failures == 2)
-        assert "broke the connection" in box.how().error
-        assert box.notice().state == "waiting"
-        box.pass_time(20)
-        box.becomes("told")
+    with Receiver(500, "reset") as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.alert()
+        until(lambda: site.status().failures == 1)
+        assert "answered 500" in site.status().error
+        until(lambda: "answered 500" in site.notice().reason)
+        site.pass_time(10)
+        until(lambda: site.status().failures == 2)
+        assert "broke the connection" in site.status().error
+        assert site.notice().state == "waiting"
+        site.pass_time(20)
+        site.becomes("told")
         assert len({each.headers["webhook-id"] for each in phone.taken}) == 1
         assert len({each.raw for each in phone.taken}) == 1
-        assert (box.how().failing_since, box.how().error) == (None, "")
+        assert (site.status().failing_since, site.status().error) == (None, "")
 
 
 def test_a_target_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
     with (
         Receiver("hang") as siren,
         Receiver() as phone,
-        telling(tmp_path, siren=hook(siren.url, timeout_s=1), phone=hook(phone.url)) as box,
+        notifying(tmp_path, siren=hook(siren.url, timeout_s=1), phone=hook(phone.url)) as site,
     ):
-        box.alert()
-        box.becomes("told", target="phone")
-        until(lambda: box.how("siren").failures == 1)
-        assert "did not answer within 1 s" in box.how("siren").error
-        box.pass_time(10)
-        box.becomes("told", target="siren")
+        site.alert()
+        site.becomes("told", target="phone")
+        until(lambda: site.status("siren").failures == 1)
+        assert "did not answer within 1 s" in site.status("siren").error
+        site.pass_time(10)
+        site.becomes("told", target="siren")
 
 
 def test_an_answer_without_end_is_cut_off(tmp_path: Path) -> None:
-    with Receiver("drip") as phone, telling(tmp_path, phone=hook(phone.url, timeout_s=1)) as box:
-        box.alert()
-        until(lambda: box.how().failures == 1)
+    with Receiver("drip") as phone, notifying(tmp_path, phone=hook(phone.url, timeout_s=1)) as site:
+        site.alert()
+        until(lambda: site.status().failures == 1)
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
-    with Receiver("redirect") as phone, telling(tmp_path, phone=hook(phone.url, authorization="Bearer x")) as box:
-        box.alert()
-        until(lambda: box.how().failures == 1)
-        assert "redirect" in box.how().error
+    with Receiver("redirect") as phone, notifying(tmp_path, phone=hook(phone.url, authorization="Bearer x")) as site:
+        site.alert()
+        until(lambda: site.status().failures == 1)
+        assert "redirect" in site.status().error
         assert [each.path for each in phone.taken] == ["/sesame"]
 
 
 def test_what_is_refused_for_good_is_given_up_and_the_next_is_told(tmp_path: Path) -> None:
-    with Receiver(400) as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.alert()
-        row = box.becomes("given_up")
+    with Receiver(400) as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.alert()
+        row = site.becomes("given_up")
         assert "answered 400" in row.reason
-        box.alert("a2")
-        box.becomes("told", "a2")
+        site.alert("a2")
+        site.becomes("told", "a2")
 
 
 def test_given_up_when_it_is_too_old_and_visibly(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, expire_hours=1)) as box:
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, expire_hours=1)) as site:
         phone.always = 503
-        box.alert()
-        until(lambda: box.how().failures == 1)
-        box.pass_time(3601)
-        row = box.becomes("given_up")
+        site.alert()
+        until(lambda: site.status().failures == 1)
+        site.pass_time(3601)
+        row = site.becomes("given_up")
         assert row.reason.startswith("given up after 1 h: ")
-        assert box.how().given_up == 1
+        assert site.status().given_up == 1
 
 
 def test_nobody_is_told_of_what_the_cloud_rejects_in_time(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
-        box.alert(asked=True)
-        box.pass_time(20)
-        box.verdict("rejected")
-        row = box.becomes("withdrawn")
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
+        site.alert(asked=True)
+        site.pass_time(20)
+        site.verdict("rejected")
+        row = site.becomes("withdrawn")
         assert "before anybody was told" in row.reason
-        assert box.how().withdrawn == 1
+        assert site.status().withdrawn == 1
         assert phone.taken == []
 
 
 def test_a_confirmation_ends_the_wait_and_brings_its_reason(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
-        box.alert(asked=True)
-        box.verdict("confirmed")
-        box.becomes("told")
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
+        site.alert(asked=True)
+        site.verdict("confirmed")
+        site.becomes("told")
         assert phone.taken[0].body["standing"] == "confirmed"
         assert phone.taken[0].body["reason"] == "A person stands there."
 
 
 def test_unverified_after_the_wait_then_withdrawn_under_the_same_id(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
-        box.alert(asked=True)
-        box.pass_time(29)
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
+        site.alert(asked=True)
+        site.pass_time(29)
         assert phone.taken == []
-        box.pass_time(1)
-        box.becomes("told")
-        box.verdict("rejected")
+        site.pass_time(1)
+        site.becomes("told")
+        site.verdict("rejected")
         until(lambda: len(phone.taken) == 2)
-        until(lambda: box.notice().standing == "withdrawn")
+        until(lambda: site.notice().standing == "withdrawn")
         first, second = (each.body for each in phone.taken)
         assert (first["standing"], first["update"]) == ("unverified", False)
         assert (second["standing"], second["update"]) == ("withdrawn", True)
         assert first["id"] == second["id"]
         assert first["message_id"] != second["message_id"]
-        assert (box.how().told, box.how().updated) == (1, 1)
+        assert (site.status().told, site.status().updated) == (1, 1)
 
 
 def test_the_wait_goes_on_where_it_was_when_the_box_was_stopped(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
-        box.alert(asked=True)
-        box.pass_time(20)
-        box.stop()
-        box.start()
-        box.pass_time(5)
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
+        site.alert(asked=True)
+        site.pass_time(20)
+        site.stop()
+        site.start()
+        site.pass_time(5)
         assert phone.taken == []
-        box.pass_time(5.5)
-        box.becomes("told")
+        site.pass_time(5.5)
+        site.becomes("told")
 
 
 @pytest.mark.slow
@@ -180,8 +180,8 @@ def test_a_box_that_is_killed_between_sending_and_noting_sends_the_same_again(tm
         until(lambda: len(phone.taken) == 1)
         killed.kill()
         killed.communicate()
-        with telling(tmp_path, phone=hook(phone.url)) as box:
-            row = box.becomes("told")
+        with notifying(tmp_path, phone=hook(phone.url)) as site:
+            row = site.becomes("told")
             assert row.messages == 1
         first, second = phone.taken
         assert (first.raw, first.headers["webhook-id"]) == (second.raw, second.headers["webhook-id"])
@@ -193,10 +193,10 @@ def test_what_a_killed_box_may_have_sent_is_taken_back_when_it_was_nothing(tmp_p
         until(lambda: len(phone.taken) == 1)
         killed.kill()
         killed.communicate()
-        with contextlib.closing(Telling(tmp_path, ManualClock(T0), phone=hook(phone.url))) as box:
-            box.verdict("rejected")
-            box.start()
-            box.becomes("told")
+        with contextlib.closing(NotifyingSite(tmp_path, ManualClock(T0), phone=hook(phone.url))) as site:
+            site.verdict("rejected")
+            site.start()
+            site.becomes("told")
         assert [each.body["standing"] for each in phone.taken] == ["unverified", "withdrawn"]
 
 
@@ -205,38 +205,38 @@ def test_a_box_that_is_killed_once_the_alert_is_written_tells_it_when_it_is_back
         killed = start_process(tmp_path, phone.url, "written")
         killed.communicate()
         assert (killed.returncode, phone.taken) == (-signal.SIGKILL, [])
-        with telling(tmp_path, phone=hook(phone.url)) as box:
-            box.becomes("told")
+        with notifying(tmp_path, phone=hook(phone.url)) as site:
+            site.becomes("told")
         assert [each.body["alert"] for each in phone.taken] == ["a1"]
 
 
 @pytest.mark.parametrize("link", [Link(up=False), Link(breaker="open"), Link(breaker="half_open")])
 def test_nobody_waits_for_a_cloud_that_will_not_answer_and_the_message_says_so(tmp_path: Path, link: Link) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, hold_s=30)) as box:
-        box.alert(asked=True)
-        box.pass_time(1)
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
+        site.alert(asked=True)
+        site.pass_time(1)
         assert phone.taken == []
-        box.link = replace(link, since=box.clock.now() - 60)
-        box.notifier.wake()
-        box.becomes("told")
+        site.link = replace(link, since=site.clock.now() - 60)
+        site.notifier.wake()
+        site.becomes("told")
         assert phone.taken[0].body["standing"] == "unverified"
         assert "nobody has checked it" in phone.taken[0].body["degraded"][0]
 
 
 def test_an_alert_of_an_ill_camera_is_told_with_that(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         ill = HealthEvent(id="h", camera="yard", kind="covered", t_start=1.0, t=2.0, reason="the lens is covered")
-        box.health.put(ill)
-        box.alert()
-        box.becomes("told")
+        site.health.put(ill)
+        site.alert()
+        site.becomes("told")
         assert phone.taken[0].body["degraded"] == ["the camera is not well: the lens is covered"]
 
 
 def test_a_graver_turn_is_told_anew(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.alert()
-        box.becomes("told")
-        box.graver()
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.alert()
+        site.becomes("told")
+        site.escalate()
         until(lambda: len(phone.taken) == 2)
         assert [each.body["severity"] for each in phone.taken] == ["warning", "alert"]
         assert phone.taken[1].body["update"]
@@ -244,12 +244,12 @@ def test_a_graver_turn_is_told_anew(tmp_path: Path) -> None:
 
 def test_a_message_that_may_have_arrived_is_taken_back(tmp_path: Path) -> None:
     """It was read and not answered: whoever read it must hear that it was nothing."""
-    with Receiver("reset") as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.alert(asked=True)
-        until(lambda: box.how().failures == 1)
-        box.verdict("rejected")
-        box.pass_time(10)
-        box.becomes("told")
+    with Receiver("reset") as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.alert(asked=True)
+        until(lambda: site.status().failures == 1)
+        site.verdict("rejected")
+        site.pass_time(10)
+        site.becomes("told")
         assert [(each.body["standing"], each.body["update"]) for each in phone.taken] == [
             ("unverified", False),
             ("withdrawn", True),
@@ -257,84 +257,84 @@ def test_a_message_that_may_have_arrived_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_the_same_again_is_quiet_for_a_while(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url, repeat_s=60)) as box:
-        box.alert()
-        box.becomes("told")
-        box.pass_time(30)
-        box.alert("a2")
-        assert "told less than 60 s before" in box.becomes("quiet", "a2").reason
-        box.alert("a3", camera="gate")
-        box.becomes("told", "a3")
-        box.pass_time(31)
-        box.alert("a4")
-        box.becomes("told", "a4")
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, repeat_s=60)) as site:
+        site.alert()
+        site.becomes("told")
+        site.pass_time(30)
+        site.alert("a2")
+        assert "told less than 60 s before" in site.becomes("quiet", "a2").reason
+        site.alert("a3", camera="gate")
+        site.becomes("told", "a3")
+        site.pass_time(31)
+        site.alert("a4")
+        site.becomes("told", "a4")
         assert [each.body["alert"] for each in phone.taken] == ["a1", "a3", "a4"]
 
 
 def test_what_privacy_forbids_never_leaves_also_when_it_is_forbidden_later(tmp_path: Path) -> None:
-    with Receiver(503) as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.forbidden.add("gate")
-        box.alert("a1", camera="gate")
-        assert box.notice().state == "forbidden"
-        box.alert("a2")
-        until(lambda: box.how().failures == 1)
-        box.forbidden.add("yard")
-        box.pass_time(10)
-        box.becomes("forbidden", "a2")
+    with Receiver(503) as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.forbidden.add("gate")
+        site.alert("a1", camera="gate")
+        assert site.notice().state == "forbidden"
+        site.alert("a2")
+        until(lambda: site.status().failures == 1)
+        site.forbidden.add("yard")
+        site.pass_time(10)
+        site.becomes("forbidden", "a2")
         assert [each.answered for each in phone.taken] == [503]
 
 
 def test_while_the_disk_is_full_people_are_told_once_all_the_same(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.notices.full = True
-        box.alert("a1")
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.notices.full = True
+        site.alert("a1")
         until(lambda: len(phone.taken) == 1)
-        change = opened("a2", t=box.clock.now())
-        planned = box.planner.plan(change, box.clock.now())
-        box.notifier.notify_unstored(change.alert, planned, "the disk is full")  # the alert itself waits in memory
+        change = opened("a2", t=site.clock.now())
+        planned = site.planner.plan(change, site.clock.now())
+        site.notifier.notify_unstored(change.alert, planned, "the disk is full")  # the alert itself waits in memory
         until(lambda: len(phone.taken) == 2)
         assert phone.taken[1].body["degraded"] == ["the disk is full"]
-        box.notices.full = False
-        box.write(change)
-        box.becomes("told", "a1")
-        box.becomes("told", "a2")
-        box.alert("a3")
-        box.becomes("told", "a3")
+        site.notices.full = False
+        site.write(change)
+        site.becomes("told", "a1")
+        site.becomes("told", "a2")
+        site.alert("a3")
+        site.becomes("told", "a3")
         assert [each.body["alert"] for each in phone.taken] == ["a1", "a2", "a3"]
-        assert len(AuditStore(box.db).page()) == 3
+        assert len(AuditStore(site.db).page()) == 3
 
 
 def test_no_more_wait_than_there_is_room_for_and_the_gravest_stay(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.stop()
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.stop()
         for n in range(4):
-            box.alert(f"a{n}")
-            box.pass_time(1)
-        box.graver("a0")
-        assert [row.alert for row in box.notices.overflow(2)] == ["a2", "a1"]
+            site.alert(f"a{n}")
+            site.pass_time(1)
+        site.escalate("a0")
+        assert [row.alert for row in site.notices.overflow(2)] == ["a2", "a1"]
 
 
 def test_a_target_that_was_taken_out_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
-    with Receiver() as phone, telling(tmp_path, phone=hook(phone.url)) as box:
-        box.stop()
-        box.alert()
-        box.targets = {}
-        box.start()
-        assert "no such target" in box.becomes("given_up").reason
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.stop()
+        site.alert()
+        site.targets = {}
+        site.start()
+        assert "no such target" in site.becomes("given_up").reason
 
 
 def test_no_secret_and_no_path_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "appliance")
     with (
         Receiver(500, "redirect", 403) as phone,
-        telling(tmp_path, phone=hook(phone.url, authorization="Bearer open", secret="eight888")) as box,
+        notifying(tmp_path, phone=hook(phone.url, authorization="Bearer open", secret="eight888")) as site,
     ):
-        box.alert()
+        site.alert()
         for n in (1, 2, 3):
-            until(lambda n=n: box.how().failures == n)
-            box.pass_time(30)
-        box.becomes("told")
+            until(lambda n=n: site.status().failures == n)
+            site.pass_time(30)
+        site.becomes("told")
         shown = " ".join(each.getMessage() for each in caplog.records if each.name.startswith("appliance"))
         assert "500" in shown
         for secret in ("sesame", "Bearer open", "eight888"):
-            assert secret not in shown + repr(box.notifier.states) + box.notice().reason
+            assert secret not in shown + repr(site.notifier.statuses) + site.notice().reason

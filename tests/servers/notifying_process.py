@@ -1,6 +1,6 @@
-"""A box that tells people, in a process of its own: raises alert a1 and goes on until it is killed.
+"""A site that tells people, in a process of its own: raises alert a1 and goes on until it is killed.
 
-python -m tests.servers.telling_process FOLDER URL HOW
+python -m tests.servers.notifying_process FOLDER URL HOW
 
 HOW: `asked` of the cloud; `written`: kill -9 by itself once the alert is; or nothing.
 """
@@ -14,18 +14,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from notifying import NotifyingSite, hook
 from shelf import T0
-from telling import Telling, hook
 
 from appliance.clock import ManualClock
 
 
 def main() -> None:
     folder, url, how = sys.argv[1:]
-    box = Telling(Path(folder), ManualClock(T0), phone=hook(url))
+    site = NotifyingSite(Path(folder), ManualClock(T0), phone=hook(url))
     if how != "written":
-        box.start()
-    box.alert(asked=how == "asked")
+        site.start()
+    site.alert(asked=how == "asked")
     if how == "written":
         os.kill(os.getpid(), signal.SIGKILL)
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""A box that tells people: a real store, the real notifier in its thread, and a clock that the test moves."""
+"""A site that notifies people: a real store, the real notifier in its thread, and a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from waiting import until
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.errors import StoreUnavailable
-from appliance.notify.delivery import NotifierDeps, TargetStatus
+from appliance.notify.delivery import NotifierDeps, SystemStatus, TargetStatus
 from appliance.notify.message import MessageBuilder
 from appliance.notify.notice_policy import NoticePlanner, Recipient
-from appliance.notify.notifier import Notifier, SystemStatus
+from appliance.notify.notifier import Notifier
 from appliance.rules.schedule import armed_at
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
@@ -35,35 +35,35 @@ class Link:
     breaker: str = "closed"
 
 
-class Shelf(NoticeStore):
+class FullableNoticeStore(NoticeStore):
     """The notice table on a disk that can be full."""
 
     full = False
 
-    def trying(self, row: NoticeRow) -> None:
-        self._room()
+    def begin_attempt(self, row: NoticeRow) -> None:
+        self._check_space()
         super().begin_attempt(row)
 
-    def told(self, row: NoticeRow, said: SentMessage) -> None:
-        self._room()
-        super().record_delivery(row, said)
+    def record_delivery(self, row: NoticeRow, sent: SentMessage) -> None:
+        self._check_space()
+        super().record_delivery(row, sent)
 
     def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
-        self._room()
+        self._check_space()
         super().end(row, state, reason)
 
-    def _room(self) -> None:
+    def _check_space(self) -> None:
         if self.full:
             raise StoreUnavailable("the disk is full")
 
 
-class Telling:
+class NotifyingSite:
     """`start()` and `stop()` are the appliance's; what is stored outlives them."""
 
     def __init__(self, folder: Path, clock: ManualClock, **targets: dict[str, Any]) -> None:
         self.clock = clock
         self.db = Database(folder / "vedette.db", clock)
-        self.alerts, self.notices = AlertStore(self.db), Shelf(self.db)
+        self.alerts, self.notices = AlertStore(self.db), FullableNoticeStore(self.db)
         self.meter, self.health = Meter(self.db, "run"), HealthEventStore(self.db)
         self.link: Link = Link()
         self.forbidden: set[str] = set()
@@ -73,16 +73,16 @@ class Telling:
         }  # fmt: skip
         site = {"cameras": {"yard": camera, "gate": camera}, "notify": targets}
         self.targets = SiteConfig.model_validate(site).notify
-        addressees = {
+        recipients = {
             name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
             for name, target in self.targets.items()
         }
-        self.planner = NoticePlanner("depot", addressees, self._forbids)
+        self.planner = NoticePlanner("depot", recipients, self._forbids)
         self.notifier = self._notifier()
         self.failures: list[BaseException] = []
         self._thread: threading.Thread | None = None
 
-    def start(self) -> Telling:
+    def start(self) -> NotifyingSite:
         self.notifier = self._notifier()
         self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
         self._thread.start()
@@ -108,7 +108,7 @@ class Telling:
         self.notifier.wake()
         return notices
 
-    def graver(self, name: str = "a1") -> None:
+    def escalate(self, name: str = "a1") -> None:
         """The alert grows."""
         before = opened(name, t=self.clock.now()).alert
         told = Event(camera="yard", rule="intruder", kind="enter", track=9, label="person", t=self.clock.now(),
@@ -130,8 +130,8 @@ class Telling:
         until(lambda: self.notice(name, target).state == state, what=f"{target}, {name}: {state}")
         return self.notice(name, target)
 
-    def how(self, target: str = "phone") -> TargetStatus:
-        return next(state for state in self.notifier.states if state.name == target)
+    def status(self, target: str = "phone") -> TargetStatus:
+        return next(status for status in self.notifier.statuses if status.name == target)
 
     def close(self) -> None:
         self.stop()
@@ -141,15 +141,18 @@ class Telling:
     def _forbids(self, event: Event) -> bool:
         return event.camera in self.forbidden
 
-    def means(self) -> NotifierDeps:
-        composer = MessageBuilder("depot", "https://box.lan", self._forbids)
-        around = SystemStatus(lambda: self.link, self.health, lambda: "", self.clock)
+    def deps(self) -> NotifierDeps:
         return NotifierDeps(
-            notices=self.notices, alerts=self.alerts, composer=composer, around=around, counts=self.meter,
-                     clock=self.clock)  # fmt: skip
+            notices=self.notices,
+            alerts=self.alerts,
+            messages=MessageBuilder("depot", "https://box.lan", self._forbids),
+            status=SystemStatus(lambda: self.link, self.health, lambda: "", self.clock),
+            meter=self.meter,
+            clock=self.clock,
+        )
 
     def _notifier(self) -> Notifier:
-        return Notifier(self.targets, self.means(), self.db)
+        return Notifier(self.targets, self.deps(), self.db)
 
     def _run(self) -> None:
         try:
@@ -159,9 +162,9 @@ class Telling:
 
 
 @contextlib.contextmanager
-def telling(folder: Path, **targets: dict[str, Any]) -> Iterator[Telling]:
-    """A box that runs."""
-    made = Telling(folder, ManualClock(T0), **targets)
+def notifying(folder: Path, **targets: dict[str, Any]) -> Iterator[NotifyingSite]:
+    """A site whose notifier runs."""
+    made = NotifyingSite(folder, ManualClock(T0), **targets)
     try:
         yield made.start()
     finally:

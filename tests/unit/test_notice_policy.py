@@ -16,7 +16,7 @@ from appliance.types import SEVERITIES
 
 HELD = NoticeInput(
     now=100.0, due_t=115.0, held_s=5.0, hold_s=20.0, standing="unverified", severity="warning", delivery="sent",
-    answers=True,
+    cloud_answers=True,
 )  # fmt: skip
 
 
@@ -32,30 +32,30 @@ def test_waits_while_the_cloud_is_at_work() -> None:
         {"standing": "edge", "delivery": None},
         {"delivery": "deferred"},
         {"delivery": "expired"},
-        {"answers": False},
+        {"cloud_answers": False},
         {"now": 115.0},
         {"held_s": 20.0},
         {"hold_s": 0.0, "due_t": 100.0},
-        {"doubtful": True},
+        {"maybe_delivered": True},
         {"now": 90.0},  # the clock was set back: it would be held for longer than it may
     ],
     ids=["confirmed", "unsure", "not asked", "put off", "given up", "nobody answers", "due", "held for long enough",
          "no hold", "may have arrived", "clock set back"],
 )  # fmt: skip
 def test_tells_at_once(change: dict[str, object]) -> None:
-    assert decide_notice(replace(HELD, **change)) == NoticeDecision("tell")  # type: ignore[arg-type]
+    assert decide_notice(replace(HELD, **change)) == NoticeDecision("send")  # type: ignore[arg-type]
 
 
 def test_nobody_is_told_of_what_the_cloud_rejects_in_time() -> None:
     rejected = replace(HELD, standing="withdrawn", delivery="settled")
     assert decide_notice(rejected) == NoticeDecision("drop", WITHDRAWN_REASON, "withdrawn")
     # Whatever may have arrived is taken back, as whoever read it would still believe it.
-    assert decide_notice(replace(rejected, doubtful=True)) == NoticeDecision("tell")
+    assert decide_notice(replace(rejected, maybe_delivered=True)) == NoticeDecision("send")
 
 
 def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
-    assert decide_notice(replace(HELD, repeated="told before")).kind == "hold"
-    assert decide_notice(replace(HELD, standing="confirmed", repeated="told before")) == NoticeDecision(
+    assert decide_notice(replace(HELD, repeat_reason="told before")).kind == "hold"
+    assert decide_notice(replace(HELD, standing="confirmed", repeat_reason="told before")) == NoticeDecision(
         "drop", "told before", "quiet"
     )
 
@@ -63,26 +63,26 @@ def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
 @pytest.mark.parametrize(
     ("told", "standing", "kind"),
     [
-        ("unverified", "unverified", "rest"),
-        ("unverified", "confirmed", "tell"),
-        ("unverified", "withdrawn", "tell"),
-        ("unverified", "unsure", "rest"),
-        ("edge", "unverified", "rest"),
-        ("edge", "confirmed", "tell"),
-        ("confirmed", "confirmed", "rest"),
-        ("confirmed", "withdrawn", "tell"),
-        ("withdrawn", "withdrawn", "rest"),
-        ("withdrawn", "confirmed", "tell"),
+        ("unverified", "unverified", "keep"),
+        ("unverified", "confirmed", "send"),
+        ("unverified", "withdrawn", "send"),
+        ("unverified", "unsure", "keep"),
+        ("edge", "unverified", "keep"),
+        ("edge", "confirmed", "send"),
+        ("confirmed", "confirmed", "keep"),
+        ("confirmed", "withdrawn", "send"),
+        ("withdrawn", "withdrawn", "keep"),
+        ("withdrawn", "confirmed", "send"),
     ],
 )
 def test_only_what_changes_a_mind_is_told_again(told: Standing, standing: Standing, kind: str) -> None:
-    assert decide_notice(replace(HELD, told=told, told_severity="warning", standing=standing)).kind == kind
+    assert decide_notice(replace(HELD, sent_standing=told, sent_severity="warning", standing=standing)).kind == kind
 
 
 def test_a_graver_alert_is_told_again_unless_it_was_nothing() -> None:
-    graver = replace(HELD, told="unverified", told_severity="warning", severity="alert")
-    assert decide_notice(graver).kind == "tell"
-    assert decide_notice(replace(graver, told="withdrawn", standing="withdrawn")).kind == "rest"
+    graver = replace(HELD, sent_standing="unverified", sent_severity="warning", severity="alert")
+    assert decide_notice(graver).kind == "send"
+    assert decide_notice(replace(graver, sent_standing="withdrawn", standing="withdrawn")).kind == "keep"
 
 
 @given(
@@ -97,11 +97,11 @@ def test_a_graver_alert_is_told_again_unless_it_was_nothing() -> None:
 def test_no_hold_lasts_longer_than_it_may_whatever_the_clock_does(
     now: float, held_s: float, hold_s: float, standing: Standing, delivery: Delivery, answers: bool, severity: object
 ) -> None:
-    case = replace(
+    notice = replace(
         HELD, now=now, due_t=50.0, held_s=held_s, hold_s=hold_s, standing=standing, delivery=delivery,
-        answers=answers, severity=severity,
+        cloud_answers=answers, severity=severity,
     )  # type: ignore[arg-type]  # fmt: skip
-    move = decide_notice(case)
-    assert move.kind in {"hold", "tell", "drop"}
+    decision = decide_notice(notice)
+    assert decision.kind in {"hold", "send", "drop"}
     if held_s >= hold_s or now >= 50.0 or now < 50.0 - hold_s or not answers or standing != "unverified":
-        assert move.kind != "hold"
+        assert decision.kind != "hold"

@@ -1,0 +1,138 @@
+"""Delivery to one target, step by step: how long it waits after a failure, and what goes first then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from notifying import NotifyingSite, hook
+from shelf import T0
+
+from appliance.clock import ManualClock
+from appliance.notify.delivery import BACKOFF_LAST_S, SendResult, TargetSender
+from appliance.notify.message import NotificationMessage
+
+OK = SendResult(ok=True, status=200)
+FAILS = SendResult(ok=False, error="it failed")
+
+
+class ScriptedSender:
+    """Answers as its script says, and then takes everything. Alerts in `poison` are never taken."""
+
+    def __init__(self, *script: SendResult) -> None:
+        self.script = list(script)
+        self.poison: set[str] = set()
+        self.sent: list[str] = []
+
+    async def send(self, message: NotificationMessage) -> SendResult:
+        self.sent.append(message.alert)
+        if message.alert in self.poison:
+            return FAILS
+        return self.script.pop(0) if self.script else OK
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[NotifyingSite]:
+    with contextlib.closing(NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan"))) as made:
+        yield made
+
+
+def target_sender(site: NotifyingSite, sender: ScriptedSender) -> TargetSender:
+    return TargetSender("phone", site.targets["phone"], site.deps(), sender)
+
+
+def go(made: TargetSender) -> None:
+    """As often as it wants to go on at once."""
+
+    async def on() -> None:
+        while await made.run_once() == 0.0:
+            pass
+
+    asyncio.run(on())
+
+
+def test_waits_as_long_as_it_is_asked_to(site: NotifyingSite) -> None:
+    sender = ScriptedSender(SendResult(ok=False, status=429, error="busy", after_s=60.0))
+    made = target_sender(site, sender)
+    site.alert()
+    go(made)
+    site.clock.advance(59)
+    go(made)
+    assert sender.sent == ["a1"]
+    site.clock.advance(1)
+    go(made)
+    assert site.notice().state == "told"
+
+
+def test_backs_off_and_forgives(site: NotifyingSite) -> None:
+    sender = ScriptedSender(*[FAILS] * 12)
+    made = target_sender(site, sender)
+    site.alert()
+    while made.status.failures < 12:
+        go(made)
+        site.clock.advance(BACKOFF_LAST_S)
+    assert made.status.failing_since == T0
+    go(made)
+    assert (made.status.failing_since, site.notice().state) == (None, "told")
+    sender.script = [FAILS]
+    site.alert("a2")
+    go(made)
+    site.clock.advance(3)  # as after a first failure
+    go(made)
+    assert site.notice("a2").state == "told"
+
+
+def test_a_message_that_a_target_never_takes_is_not_in_the_way_of_others(site: NotifyingSite) -> None:
+    sender = ScriptedSender()
+    sender.poison = {"a1"}
+    made = target_sender(site, sender)
+    for name in ("a1", "a2", "a3"):
+        site.alert(name)
+        site.clock.advance(1)
+    go(made)
+    site.clock.advance(10)
+    go(made)
+    assert [site.notice(name).state for name in ("a1", "a2", "a3")] == ["waiting", "told", "told"]
+
+
+def test_the_gravest_goes_first(site: NotifyingSite) -> None:
+    sender = ScriptedSender()
+    site.alert("a1")
+    site.alert("a2")
+    site.escalate("a2")
+    go(target_sender(site, sender))
+    assert sender.sent == ["a2", "a1"]
+
+
+def test_a_verdict_that_comes_while_another_message_is_on_its_way_is_heeded(site: NotifyingSite) -> None:
+    class Slow(ScriptedSender):
+        async def send(self, message: NotificationMessage) -> SendResult:
+            if not self.sent:
+                site.verdict("rejected", "a2")
+            return await super().send(message)
+
+    sender = Slow()
+    site.alert("a1")
+    site.clock.advance(1)
+    site.alert("a2", asked=True)
+    go(target_sender(site, sender))
+    assert sender.sent == ["a1"]
+    assert site.notice("a2").state == "withdrawn"
+
+
+def test_what_cannot_be_noted_as_dropped_holds_up_nothing(site: NotifyingSite) -> None:
+    sender = ScriptedSender()
+    site.alert("a1", camera="gate")
+    site.forbidden.add("gate")
+    site.clock.advance(1)
+    site.alert("a2")
+    site.notices.full = True
+    go(target_sender(site, sender))
+    assert sender.sent == ["a2"]
+    assert site.notice("a1").state == "waiting"
