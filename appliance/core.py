@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from appliance import wire
 from appliance.clock import Clock, local_period, local_weekday_minute
-from appliance.config import SiteConfig
+from appliance.config import SiteConfig, Target
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.pipeline import Pipeline
 from appliance.privacy import PrivacyRules
-from appliance.router.calibration import Calibration
 from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import EscalationPlanner, RouterContext
 from appliance.router.recent_escalations import RecentEscalations, restore_recent
@@ -24,7 +23,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.decisions import DecisionStore
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import DecodeStatus, Meter
+from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.notices import NewNotice
 from appliance.store.segments import SegmentStore
 from appliance.store.write_backlog import WriteBacklog
@@ -53,14 +52,19 @@ BOXES_BUFFERED_MAX = 256
 
 @dataclass(slots=True)
 class _CameraContext:
-    """What the core remembers of one camera."""
+    """What the core keeps of one camera.
 
+    name: its key in the site file. session: its present session. last_t: the time of its last frame, by its own clock;
+    last_at: when that came, by ours (monotonic). buffered: examined frames that are not yet written.
+    """
+
+    name: str
     pipeline: Pipeline
     planner: EscalationPlanner
-    run: str = ""
+    session: str = ""
     last_t: float | None = None
     last_at: float = 0.0
-    held: list[FrameBoxes] = field(default_factory=list)
+    buffered: list[FrameBoxes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,91 +80,90 @@ class CoreStores:
     health: HealthEventStore | None = None
 
 
+class CoreListener:
+    """Who works on what the core has decided. Called in the core's thread: none may wait. This one does nothing."""
+
+    def alert_stored(self) -> None:
+        """An alert, or a change of one, was handed to the store: its evidence and its notices are due."""
+
+    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
+        """The disk did not take the alert, and so not its notices either."""
+
+    def recheck_answered(self, result: RecheckResult) -> None:
+        """The ingest process has answered a re-check."""
+
+
 class Core:
     """Feeds each camera's pipeline and commits what it decides.
 
-    Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline and
-    planner a camera, and at most `BOXES_HELD_MAX` examined frames that are not yet written (flushed each second and
-    with every event).
+    Owner: the supervisor's thread; `take` and `lost` are called by it alone. State: one pipeline and planner a camera,
+    the health events that last, and at most `BOXES_BUFFERED_MAX` examined frames a camera that are not yet written
+    (flushed each second and with every event).
     Invariant: an alert and its escalation are committed together, before the next message is taken; while the disk
     refuses they wait in the backlog, in order, and so does all else but boxes, which are dropped and counted.
     """
 
     def __init__(
         self,
-        config: SiteConfig,
-        shelves: CoreStores,
+        stores: CoreStores,
+        cameras: Mapping[str, _CameraContext],
+        notices: NoticePlanner,
+        maintenance: RouterMaintenance | None,
+        backlog: WriteBacklog,
         clock: Clock,
-        around: Callable[[], SystemLoad] = SystemLoad,
+        listener: CoreListener,
     ) -> None:
-        """around: how link and box are doing, for the router."""
-        self._shelves = shelves
+        """cameras: those that are enabled. maintenance: of the router; None: there is no uplink."""
+        self._stores = stores
+        self._cameras = cameras
+        self._notices = notices
+        self._maintenance = maintenance
+        self._backlog = backlog
         self._clock = clock
-        self._backlog = WriteBacklog(clock)
-        self._ill: dict[str, HealthEvent] = {}
-        self.alerted: Callable[[], None] = lambda: None  # told of each alert that is written; its evidence waits
-        self.unwritten: Callable[[Alert, Sequence[NewNotice], str], None] = lambda *_: None  # the disk did not take it
-        self.seen_again: Callable[[RecheckResult], None] = lambda sight: None  # told what a second look saw
-        off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
-        outlook = RouterContext.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).level)
-        self._outlook = outlook
-        self._notices = _notice_planner(config)
-        self._rounds = RouterMaintenance(shelves.decisions, outlook, clock, around) if config.uplink else None
-        self._desks = {
-            name: _CameraContext(
-                Pipeline(name, camera, config.alerts, wall=local_weekday_minute),
-                EscalationPlanner(config, name, outlook, self._asked(config, name)),
-            )
-            for name, camera in config.cameras.items()
-            if camera.enabled
-        }
+        self._listener = listener
+        self._faults: dict[str, HealthEvent] = {}
 
     @property
     def warning(self) -> str:
         """What a person should know now, or ''."""
         return self._backlog.warning
 
-    @property
-    def calibration(self) -> Calibration:
-        """What the router believes of scores, as learnt so far. Any thread."""
-        return self._outlook.calibration
-
     def take(self, message: IngestMessage) -> None:
         """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
         if isinstance(message, IngestHealth):
-            self._second_passed()
+            self._each_second()
             return
         if isinstance(message, HealthEvent):
             self._health(message)
             return
         if isinstance(message, RecheckResult):
-            self.seen_again(message)
+            self._listener.recheck_answered(message)
             return
-        desk = self._desks.get(message.camera)
-        if desk is None:
+        camera = self._cameras.get(message.camera)
+        if camera is None:
             logger.warning("a message for the unknown camera %s was dropped", message.camera)
             return
         match message:
             case FrameBoxes():
-                self._boxes(message.camera, desk, message)
+                self._boxes(camera, message)
             case StreamHeader():
-                self._header(message.camera, desk, message)
+                self._header(camera, message)
             case SegmentRow():
-                self._backlog.write(partial(self._shelves.segments.put, message), key=message.path)
+                self._backlog.write(partial(self._stores.segments.put, message), key=message.path)
             case CameraState():
-                self._backlog.write(partial(self._shelves.cameras.state, message))
+                self._backlog.write(partial(self._stores.cameras.state, message))
             case Gap():
-                self._backlog.write(partial(self._shelves.cameras.gap, message))
+                self._backlog.write(partial(self._stores.cameras.gap, message))
             case CameraMeter():
                 self._meter(message)
 
     def lost(self, reason: str) -> None:
         """The ingest process died: end what was going on, and show every camera as lost."""
         self._end_all(reason)
-        self._backlog.write(partial(self._shelves.cameras.mark_all_lost, self._clock.now(), reason))
-        if self._shelves.health is not None:
-            self._backlog.write(partial(self._shelves.health.end_open, self._clock.now(), reason))
-        self._ill.clear()
+        self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
+        if self._stores.health is not None:
+            self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
+        self._faults.clear()
 
     def close(self) -> None:
         """The appliance stops: write what is held and end open alerts."""
@@ -169,57 +172,50 @@ class Core:
         if self._backlog.waiting:
             logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
 
-    def _asked(self, config: SiteConfig, camera: str) -> RecentEscalations | None:
-        """What the cloud was asked about before this start."""
-        if config.uplink is None:
-            return None
-        shelves, repeat_s = self._shelves, config.escalation.router.repeat_s
-        return restore_recent(shelves.decisions, shelves.boxes, camera, repeat_s, self._clock.now())
-
     def _end_all(self, reason: str) -> None:
-        for name, desk in self._desks.items():
-            self._flush(name, desk)
-            self._commit(name, desk, desk.pipeline.close(self._camera_now(desk), reason))
+        for camera in self._cameras.values():
+            self._flush(camera)
+            self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
 
-    def _header(self, name: str, desk: _CameraContext, header: StreamHeader) -> None:
-        self._flush(name, desk)
-        self._commit(name, desk, desk.pipeline.feed(header))
-        desk.planner.begin(header)
-        desk.run = header.run
-        self._backlog.write(partial(self._shelves.cameras.header, header))
+    def _header(self, camera: _CameraContext, header: StreamHeader) -> None:
+        self._flush(camera)
+        self._commit(camera, camera.pipeline.feed(header))
+        camera.planner.begin(header)
+        camera.session = header.run
+        self._backlog.write(partial(self._stores.cameras.header, header))
 
-    def _boxes(self, name: str, desk: _CameraContext, boxes: FrameBoxes) -> None:
-        desk.last_t, desk.last_at = boxes.t, self._clock.monotonic()
-        desk.held.append(boxes)
-        desk.planner.observe(boxes)
-        step = desk.pipeline.feed(boxes)
-        if step.changes or len(desk.held) >= BOXES_BUFFERED_MAX:
-            self._flush(name, desk)
-        self._commit(name, desk, step)
+    def _boxes(self, camera: _CameraContext, boxes: FrameBoxes) -> None:
+        camera.last_t, camera.last_at = boxes.t, self._clock.monotonic()
+        camera.buffered.append(boxes)
+        camera.planner.observe(boxes)
+        step = camera.pipeline.feed(boxes)
+        if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
+            self._flush(camera)
+        self._commit(camera, step)
 
-    def _second_passed(self) -> None:
+    def _each_second(self) -> None:
         self._backlog.retry()
-        for name, desk in self._desks.items():
-            self._flush(name, desk)
-            self._commit(name, desk, desk.pipeline.tick(self._camera_now(desk)))
-        if self._rounds is not None and not self._backlog.waiting:
-            self._rounds.run_once(self._backlog.write)
+        for camera in self._cameras.values():
+            self._flush(camera)
+            self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
+        if self._maintenance is not None and not self._backlog.waiting:
+            self._maintenance.run_once(self._backlog.write)
 
-    def _commit(self, name: str, desk: _CameraContext, step: PipelineStep) -> None:
+    def _commit(self, camera: _CameraContext, step: PipelineStep) -> None:
         if step.suppressed:
-            self._backlog.write(partial(self._shelves.alerts.add_suppressed, step.suppressed, desk.run))
+            self._backlog.write(partial(self._stores.alerts.add_suppressed, step.suppressed, camera.session))
         for change in step.changes:
-            self._apply(desk, change)
+            self._apply(camera, change)
             if change.kind == "opened":
                 rules, labels = ", ".join(change.alert.rules), ", ".join(change.alert.labels)
-                logger.info("alert on %s: %s (%s)", name, rules, labels)
+                logger.info("alert on %s: %s (%s)", camera.name, rules, labels)
 
-    def _apply(self, desk: _CameraContext, change: AlertChange) -> None:
-        plan = desk.planner.plan(change, self._clock.now())
+    def _apply(self, camera: _CameraContext, change: AlertChange) -> None:
+        plan = camera.planner.plan(change, self._clock.now())
         notices = self._notices.plan(change, self._clock.now())
         self._backlog.write(
             partial(
-                self._shelves.alerts.apply,
+                self._stores.alerts.apply,
                 change,
                 escalation=_with_version(plan.escalation) if plan and plan.escalation else None,
                 priority=plan.route.priority if plan else "",
@@ -228,61 +224,116 @@ class Core:
             )
         )
         if notices and self._backlog.waiting:
-            self.unwritten(change.alert, notices, self._backlog.warning)
-        self.alerted()
+            self._listener.alert_unstored(change.alert, notices, self._backlog.warning)
+        self._listener.alert_stored()
 
-    def _flush(self, name: str, desk: _CameraContext) -> None:
-        if desk.held:
-            held, desk.held = desk.held, []
-            self._backlog.write_or_drop(partial(self._shelves.boxes.append, name, desk.run, held), len(held))
+    def _flush(self, camera: _CameraContext) -> None:
+        if camera.buffered:
+            frames, camera.buffered = camera.buffered, []
+            self._backlog.write_or_drop(
+                partial(self._stores.boxes.append, camera.name, camera.session, frames), len(frames)
+            )
 
     def _meter(self, message: CameraMeter) -> None:
-        add = self._shelves.meter.add
-        add(message.camera, "camera_bytes" if message.exact else "camera_bytes_estimated", message.received)
-        for kind in ("packets", "decoded", "skipped", "examined", "unexamined", "reconnects", "unrecorded", "retried"):
-            add(message.camera, kind, getattr(message, kind))
-        for reason, count in message.why.items():
-            add(message.camera, f"unexamined_{reason}", count)
-        for edge, count in zip((*AGE_EDGES_MS, "more", "sum"), message.ages, strict=False):
-            add(message.camera, f"age_ms_{edge}", count)
+        counted = {
+            Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
+            Metric(MetricName.PACKETS): message.packets,
+            Metric(MetricName.DECODED): message.decoded,
+            Metric(MetricName.SKIPPED): message.skipped,
+            Metric(MetricName.EXAMINED): message.examined,
+            Metric(MetricName.UNEXAMINED): message.unexamined,
+            Metric(MetricName.RECONNECTS): message.reconnects,
+            Metric(MetricName.UNRECORDED): message.unrecorded,
+            Metric(MetricName.RETRIED): message.retried,
+        }
+        counted |= {Metric(MetricName.UNEXAMINED, reason): count for reason, count in message.why.items()}
+        edges = (*map(str, AGE_EDGES_MS), "more", "sum")
+        counted |= {
+            Metric(MetricName.FRAME_AGE_MS, edge): count for edge, count in zip(edges, message.ages, strict=False)
+        }
+        for metric, amount in counted.items():
+            self._stores.meter.add(message.camera, metric, amount)
         if message.decoding is not None:
             now = DecodeStatus(message.decoding, message.decoding_reason, message.behind_s)
-            self._shelves.meter.note(message.camera, now)
+            self._stores.meter.note(message.camera, now)
 
     def _health(self, event: HealthEvent) -> None:
         """Written, counted when it is new, and logged at each turn."""
-        if self._shelves.health is not None:
-            self._backlog.write(partial(self._shelves.health.put, event), key=f"health {event.id}")
+        if self._stores.health is not None:
+            self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
         who = f"camera {event.camera}" if event.camera else "the box"
-        known, key = self._ill.get(event.id), event.id
+        known, key = self._faults.get(event.id), event.id
         if event.t_end is not None:
-            self._ill.pop(key, None)
+            self._faults.pop(key, None)
             logger.info("%s is well again: %s ended after %.0f s", who, event.kind, event.t_end - event.t_start)
             return
-        self._ill[key] = event
+        self._faults[key] = event
         if known is None:
-            self._shelves.meter.add(event.camera, f"health_{event.kind}", 1)
+            self._stores.meter.add(event.camera, Metric(MetricName.HEALTH, event.kind), 1)
             logger.warning("%s is ill (%s): %s", who, event.kind, event.reason)
         if event.attempts > (known.attempts if known else 0):
             logger.info("%s: %s; tried: %s (%d)", who, event.kind, event.recovery, event.attempts)
 
-    def _camera_now(self, desk: _CameraContext) -> float:
+    def _camera_now(self, camera: _CameraContext) -> float:
         """The camera's own time now: a camera with a wrong clock must not end its alerts early or never."""
-        if desk.last_t is None:
+        if camera.last_t is None:
             return self._clock.now()
-        return desk.last_t + (self._clock.monotonic() - desk.last_at)
+        return camera.last_t + (self._clock.monotonic() - camera.last_at)
 
 
-def _notice_planner(config: SiteConfig) -> NoticePlanner:
-    """Who is to be told of what, and what the privacy rules keep from whoever is not on the site."""
-    rules = PrivacyRules(config, local_weekday_minute)
-    targets = {
-        name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
-        for name, target in config.notify.items()
+def make_core(
+    config: SiteConfig,
+    stores: CoreStores,
+    clock: Clock,
+    *,
+    system_load: Callable[[], SystemLoad] = SystemLoad,
+    context: RouterContext | None = None,
+    backlog: WriteBacklog | None = None,
+    listener: CoreListener | None = None,
+) -> Core:
+    """A core for the site, its parts with the sections that each reads. Reads what was escalated before this start.
+
+    system_load: how link and appliance are doing, for the router. context, backlog: None makes new ones.
+    """
+    context = router_context(config) if context is None else context
+    cameras = {
+        name: _CameraContext(
+            name,
+            Pipeline(name, camera, config.alerts, wall=local_weekday_minute),
+            EscalationPlanner(config, name, context, _recent_escalations(config, name, stores, clock)),
+        )
+        for name, camera in config.cameras.items()
+        if camera.enabled
     }
-    return NoticePlanner(config.site.name, targets, lambda event: rules.level(event) == "never")
+    maintenance = RouterMaintenance(stores.decisions, context, clock, system_load) if config.uplink else None
+    notices = _notice_planner(config.site.name, config.notify, PrivacyRules(config, local_weekday_minute))
+    return Core(
+        stores, cameras, notices, maintenance, backlog or WriteBacklog(clock), clock, listener or CoreListener()
+    )
 
 
-def _with_version(question: wire.Escalation) -> wire.Escalation:
-    """By the box that asks; a replay's questions are nobody's, and the same whatever version replays."""
-    return question.model_copy(update={"box_version": version()})
+def router_context(config: SiteConfig) -> RouterContext:
+    """What the router knows beyond one camera, as at the start: nothing learnt, nothing spent."""
+    off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
+    return RouterContext.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).level)
+
+
+def _recent_escalations(config: SiteConfig, camera: str, stores: CoreStores, clock: Clock) -> RecentEscalations | None:
+    """What the cloud was asked before this start; None: it is not asked at all."""
+    if config.uplink is None:
+        return None
+    return restore_recent(stores.decisions, stores.boxes, camera, config.escalation.router.repeat_s, clock.now())
+
+
+def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRules) -> NoticePlanner:
+    """Which targets are notified of what; the privacy rules keep some of it from those off the site."""
+    recipients = {
+        name: Recipient(name, target, armed_at(target.schedule, local_weekday_minute))
+        for name, target in targets.items()
+    }
+    return NoticePlanner(site, recipients, lambda event: privacy.level(event) == "never")
+
+
+def _with_version(escalation: wire.Escalation) -> wire.Escalation:
+    """With the version of this appliance; a replay leaves it out, so that its log is the same in every version."""
+    return escalation.model_copy(update={"box_version": version()})

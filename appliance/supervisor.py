@@ -9,8 +9,9 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock
@@ -48,27 +49,33 @@ class IngestStatus:
     health: IngestHealth | None = None
 
 
+class IngestListener(Protocol):
+    """Who works on what the ingest process reports: the core."""
+
+    def take(self, message: IngestMessage) -> None: ...
+
+    def lost(self, reason: str) -> None:
+        """The ingest process died, for `reason`."""
+        ...
+
+
 class IngestSupervisor:
     """Owner of the ingest child process.
 
     One thread calls `run()`: it starts the child, gives it the configuration on standard input (so that no password
     stands in a process list), reads JSON lines from a pipe, and starts it again when it dies or says nothing for
-    `SILENCE_S_MAX`. `deliver` is called in that thread for each message, in order, to the child's last one also when
-    it is told to stop; `lost` once per death, with why.
+    `SILENCE_S_MAX`. The listener's `take` is called in that thread for each message, in order, up to the child's last
+    one also after `stop()`; its `lost` once per death, with the reason.
     Invariant: at most one child; it never outlives this process (its standard input ends with us).
     """
 
     def __init__(
         self,
         config: SiteConfig,
-        deliver: Callable[[IngestMessage], None],
-        lost: Callable[[str], None],
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
     ) -> None:
         self._plan = config.model_dump_json(exclude={"notify"}).encode() + b"\n"
-        self._deliver = deliver
-        self._lost = lost
         self._clock = clock
         self._command = command
         self._stop = threading.Event()
@@ -80,22 +87,22 @@ class IngestSupervisor:
         self._refused = LogThrottle(logger, clock)
         self.status = IngestStatus()
 
-    def run(self) -> None:
+    def run(self, listener: IngestListener) -> None:
         """Keep the child running until `stop()`."""
         while not self._stop.is_set():
             started = self._clock.monotonic()
             try:
-                self.run_once()
+                self.run_once(listener)
             except IngestDied as error:
                 if self._stop.is_set():
                     return
                 self._repeats.report(error)
-                self._lost(str(error))
+                listener.lost(str(error))
                 if self._clock.monotonic() - started > HEALTHY_AFTER_S:
                     self._backoff.reset()
                 self._clock.sleep(self._backoff.next_s(), self._stop)
 
-    def run_once(self) -> None:
+    def run_once(self, listener: IngestListener) -> None:
         """One life of the child. Raises IngestDied when it ends, unless asked to stop.
 
         Raises IngestRefused when no child has ever said anything and this one ends with 2: wrong use does not pass by
@@ -103,7 +110,7 @@ class IngestSupervisor:
         """
         with self._child() as (child, channel):
             for line in self._lines(child, channel):
-                self._take(line)
+                self._take(line, listener)
         if child.returncode == EXIT_WRONG_USE and not self._heard:
             raise IngestRefused("the ingest process refuses its configuration; the line above says why")
         if not self._stop.is_set():
@@ -183,7 +190,7 @@ class IngestSupervisor:
         logger.warning("the ingest process did not end within %.0f s and is killed", STOP_S_MAX)
         child.kill()
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes, listener: IngestListener) -> None:
         try:
             message = decode_ingest(line)
         except WireError as error:
@@ -195,7 +202,7 @@ class IngestSupervisor:
         if isinstance(message, IngestHealth):
             status = self.status
             self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)
-        self._deliver(message)
+        listener.take(message)
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:

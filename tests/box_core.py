@@ -8,7 +8,7 @@ from typing import Any
 from appliance import wire
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import Core, CoreStores
+from appliance.core import CoreListener, CoreStores, make_core
 from appliance.router.decide import SystemLoad
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -47,9 +47,11 @@ def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
 
 
 class BoxCore:
-    """The core with its shelves; `around` is what it is told of link and box."""
+    """The core with its stores; `around` is what it reads of link and appliance."""
 
-    def __init__(self, folder: Path, config: SiteConfig, clock: ManualClock) -> None:
+    def __init__(
+        self, folder: Path, config: SiteConfig, clock: ManualClock, listener: CoreListener | None = None
+    ) -> None:
         self.clock = clock
         self.path = folder / "vedette.db"
         self.db = Database(self.path, clock)
@@ -67,7 +69,7 @@ class BoxCore:
         )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
         self.around = SystemLoad()
-        self.core = Core(config, shelves, clock, lambda: self.around)
+        self.core = make_core(config, shelves, clock, system_load=lambda: self.around, listener=listener)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self._seq = self._track = 0
         self.second()

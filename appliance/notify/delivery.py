@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, Protocol
 
@@ -157,9 +158,36 @@ class UnstoredAlert:
     why: str
 
 
+class LoopSignal:
+    """Wakes an event loop from any thread. What is fired while no loop listens is dropped.
+
+    State: the loop that listens, and what it calls.
+    """
+
+    def __init__(self) -> None:
+        self._listener: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
+
+    def fire(self) -> None:
+        """Any thread; never waits."""
+        listener = self._listener
+        if listener is not None:
+            loop, call = listener
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
+                loop.call_soon_threadsafe(call)
+
+    @contextlib.contextmanager
+    def listening(self, call: Callable[[], None]) -> Iterator[None]:
+        """Inside, `call` is called in the running loop for each `fire`."""
+        self._listener = asyncio.get_running_loop(), call
+        try:
+            yield
+        finally:
+            self._listener = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierDeps:
-    """What the senders of all targets share."""
+    """What the senders of all targets share. due: fired when an alert or a verdict was written."""
 
     notices: NoticeStore
     alerts: AlertStore
@@ -167,6 +195,7 @@ class NotifierDeps:
     status: SystemStatus
     meter: Meter
     clock: Clock
+    due: LoopSignal = field(default_factory=LoopSignal)
 
 
 class TargetSender:

@@ -51,6 +51,7 @@ class Notifier:
     ) -> None:
         """Raises UsageError when a target cannot be used."""
         self._notices = deps.notices
+        self._due = deps.due
         self._db = db
         self._clock = deps.clock
         self._targets = {name: target for name, target in targets.items() if target.enabled}
@@ -62,7 +63,6 @@ class Notifier:
         self._throttle = LogThrottle(logger, self._clock)
         self._rev = -1
         self._expire_at = float("-inf")
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = threading.Event()
         self._wakes: tuple[asyncio.Event, ...] = ()
 
@@ -80,10 +80,7 @@ class Notifier:
 
     def wake(self) -> None:
         """An alert or a verdict was written."""
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has just been closed
-                loop.call_soon_threadsafe(self._wake_all)
+        self._due.fire()
 
     def notify_unstored(self, alert: Alert, notices: Sequence[NewNotice], why: str) -> None:
         """The disk does not take this alert: its targets get their message all the same, without waiting."""
@@ -93,7 +90,6 @@ class Notifier:
         self.wake()
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
         jobs: dict[str, Callable[[], Awaitable[float]]] = {"notify changes": self._follow_changes}
         for sender in self._senders.values():
             jobs[f"notify {sender.name}"] = partial(sender.run_once, self._stopped.is_set)
@@ -103,14 +99,14 @@ class Notifier:
             for wake, (name, job) in zip(self._wakes, jobs.items(), strict=True)
         ]
         try:
-            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if self._stopped.is_set() and pending:  # let messages that are being sent arrive
-                more, pending = await asyncio.wait(pending, timeout=STOP_S_MAX)
-                done |= more
+            with self._due.listening(self._wake_all):
+                done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if self._stopped.is_set() and pending:  # let messages that are being sent arrive
+                    more, pending = await asyncio.wait(pending, timeout=STOP_S_MAX)
+                    done |= more
             for task in done:
                 task.result()
         finally:
-            self._loop = None
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

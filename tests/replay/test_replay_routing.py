@@ -16,7 +16,7 @@ from appliance import wire
 from appliance.broker_config import BrokerConfig
 from appliance.clock import ManualClock
 from appliance.config import BudgetConfig, OffPeakConfig, SiteConfig
-from appliance.core import Core, CoreStores
+from appliance.core import CoreStores, make_core
 from appliance.evidence.maker import EvidenceMaker
 from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
@@ -74,7 +74,7 @@ def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path,
         Meter(box.db, "r"),
         DecisionStore(box.db),
     )
-    core = Core(config, shelves, ManualClock(T0))
+    core = make_core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
     for line in log.lines:
         if isinstance(line, FrameBoxes):
@@ -128,7 +128,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         Meter(box.db, "r"),
         DecisionStore(box.db),
     )
-    core = Core(config, shelves, ManualClock(T0))
+    core = make_core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
     for line in log.lines:
         if isinstance(line, FrameBoxes):

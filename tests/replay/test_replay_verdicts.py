@@ -19,7 +19,7 @@ from appliance import wire
 from appliance.cli import main
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
-from appliance.core import Core, CoreStores
+from appliance.core import CoreStores, make_core
 from appliance.detect import detector
 from appliance.errors import UplinkError, UsageError
 from appliance.evidence.maker import EvidenceMaker
@@ -377,7 +377,7 @@ def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> AlertStore:
     """The boxes through the core, as the ingest process would have told them."""
     db = box.db
     alerts = AlertStore(db)
-    core = Core(
+    core = make_core(
         config,
         CoreStores(alerts, BoxStore(db), CameraStore(db), SegmentStore(db), Meter(db, "r"), DecisionStore(db)),
         ManualClock(T0),

@@ -11,7 +11,7 @@ from shelf import T0
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
-from appliance.core import Core, CoreStores
+from appliance.core import CoreStores, make_core
 from appliance.errors import StoreError, StoreUnavailable
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -129,7 +129,7 @@ class Watched:
             DecisionStore(self.db),
         )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
-        self.core = Core(CONFIG, shelves, clock)
+        self.core = make_core(CONFIG, shelves, clock)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(320, 240), run=secrets.token_hex(4)))
         self._seq = 0
 

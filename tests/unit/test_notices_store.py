@@ -12,6 +12,7 @@ from shelf import T0, opened, question
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
+from appliance.core import CoreListener
 from appliance.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
 from appliance.store.alerts import AlertStore
@@ -57,12 +58,13 @@ def test_a_question_that_cannot_be_written_takes_the_notices_with_it(tmp_path: P
 
 
 def test_what_the_disk_refuses_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    box = BoxCore(tmp_path, telling(), ManualClock(T0))
     heard: list[tuple[str, str, str]] = []
 
-    def hear(alert: Alert, notices: object, why: str) -> None:
-        heard.append((alert.camera, type(notices).__name__, why))
+    class Listener(CoreListener):
+        def alert_unstored(self, alert: Alert, notices: object, reason: str) -> None:
+            heard.append((alert.camera, type(notices).__name__, reason))
 
+    box = BoxCore(tmp_path, telling(), ManualClock(T0), Listener())
     write, full = box.alerts.apply, [True]
 
     def apply(*said: Any, **more: Any) -> AlertRow:
@@ -70,7 +72,6 @@ def test_what_the_disk_refuses_is_told_at_once(tmp_path: Path, monkeypatch: pyte
             raise StoreUnavailable("the disk is full")
         return write(*said, **more)
 
-    box.core.unwritten = hear
     monkeypatch.setattr(box.alerts, "apply", apply)
     with pytest.raises(IndexError):
         box.walk()
