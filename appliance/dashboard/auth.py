@@ -8,6 +8,8 @@ import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from itsdangerous import BadSignature, Signer
+
 from appliance.clock import Clock
 
 COOKIE = "vedette_session"
@@ -19,14 +21,16 @@ _ADDRESSES_MAX = 1024
 
 
 class SessionCookies:
-    """Issues and checks session cookies `expiry.nonce.mac`; keeps no list, so a restart signs nobody out.
+    """Issues and checks signed session cookies `expiry.nonce.signature`; keeps no list, so a restart ends no session.
 
     The key is derived from the token: changing the token ends every session, and the cookie does not hold it.
     """
 
     def __init__(self, token: str, clock: Clock) -> None:
         self._token = hashlib.sha256(token.encode()).digest()
-        self._key = hmac.digest(token.encode(), b"vedette dashboard session", "sha256")
+        self._signer = Signer(
+            token, salt="vedette dashboard session", key_derivation="hmac", digest_method=hashlib.sha256
+        )
         self._clock = clock
 
     def is_token(self, given: str) -> bool:
@@ -35,18 +39,15 @@ class SessionCookies:
 
     def issue(self) -> str:
         """A new cookie value, good for `SESSION_S`."""
-        body = f"{int(self._clock.now()) + SESSION_S}.{secrets.token_urlsafe(12)}"
-        return f"{body}.{self._sign(body)}"
+        return self._signer.sign(f"{int(self._clock.now()) + SESSION_S}.{secrets.token_urlsafe(12)}").decode()
 
     def accepts(self, cookie: str) -> bool:
-        """Is this a cookie of ours that has not run out?"""
-        body, _, mac = cookie.rpartition(".")
-        if not hmac.compare_digest(self._sign(body).encode(), mac.encode()):
+        """Whether this is a cookie of ours that has not expired."""
+        try:
+            expiry = self._signer.unsign(cookie).partition(b".")[0]
+        except BadSignature:
             return False
-        return int(body.partition(".")[0]) > self._clock.now()
-
-    def _sign(self, body: str) -> str:
-        return hmac.new(self._key, body.encode(), "sha256").hexdigest()
+        return int(expiry) > self._clock.now()
 
 
 @dataclass(slots=True)

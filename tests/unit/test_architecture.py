@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,108 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
+PACKAGES = ("appliance", "cloud_worker")
+
+# Which packages and modules of ours may import what is not ours, imports inside functions included. sqlite3 counts as
+# foreign, the rest of the standard library does not. Whatever is not on this list is refused.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "apprise": ("appliance.notify.apprise_sender",),
+    "av": (
+        "appliance.analysis", "appliance.decode_policy", "appliance.demo", "appliance.ingest", "appliance.lab",
+        "appliance.media",
+    ),
+    "boto3": ("cloud_worker.archive",),
+    "botocore": ("cloud_worker.archive",),
+    "cv2": (
+        "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
+        "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.images",
+    ),
+    "fastapi": ("appliance.dashboard",),
+    "httpx": ("appliance.detect.model_download", "appliance.notify.http_sender", "cloud_worker.engines"),
+    "itsdangerous": ("appliance.dashboard.auth",),
+    "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
+    "markupsafe": ("appliance.dashboard.templating",),
+    "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
+    "nkeys": ("appliance.broker.nats_connection",),
+    "numpy": (
+        "appliance.analysis", "appliance.detect", "appliance.evidence", "appliance.health", "appliance.inference",
+        "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck", "appliance.router",
+        "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.images",
+    ),
+    "onnxruntime": ("appliance.detect.onnx_detector",),
+    "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),
+    "pydantic": (
+        "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
+        "appliance.detector_config", "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
+        "appliance.track", "appliance.wire", "appliance.yamlfile", "cloud_worker",
+    ),
+    "pytest": ("appliance.lab.scenario.pytest_plugin",),
+    "rich": (
+        "appliance.egress_audit", "appliance.lab", "appliance.models_command", "appliance.router.calibrate_command",
+        "appliance.site_check",
+    ),
+    "sqlite3": ("appliance.store", "appliance.uplink.outbox", "appliance.uplink.send_queue"),
+    "starlette": ("appliance.dashboard",),
+    "tomli": ("appliance.detect.model_files",),
+    "uvicorn": ("appliance.dashboard.server",),
+    "yaml": (
+        "appliance.demo.demo_config", "appliance.keep.scenario_file", "appliance.lab", "appliance.yamlfile",
+    ),
+}  # fmt: skip
+# What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
+WORKER_MAY_USE = {
+    "backoff", "broker", "broker_config", "circuit_breaker", "clock", "detect", "detector_config", "errors", "geometry",
+    "tcpinfo", "telemetry", "types", "version", "wire", "yamlfile",
+}  # fmt: skip
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it: `a.b` for `from a import b` as well as for `import a.b`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def our_imports() -> dict[str, set[str]]:
+    """Each module of ours with what it imports."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): imports_of(path)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+
+
+def test_only_modules_on_the_list_import_a_foreign_package() -> None:
+    needed: dict[str, set[str]] = {package: set() for package in MAY_IMPORT}
+    for module, imports in our_imports().items():
+        for package in {name.partition(".")[0] for name in imports}:
+            if package in PACKAGES or (package in sys.stdlib_module_names and package != "sqlite3"):
+                continue
+            allowed = MAY_IMPORT.get(package, ())
+            rule = next((each for each in allowed if f"{module}.".startswith(f"{each}.")), None)
+            assert rule is not None, f"{module} imports {package}: allowed: {allowed or 'nowhere'}"
+            needed[package].add(rule)
+    for package, allowed in MAY_IMPORT.items():
+        assert needed[package] == set(allowed), f"{package}: take {set(allowed) - needed[package]} off the list"
+
+
+def test_the_cloud_worker_sees_the_wire_and_the_detector_and_nothing_else_of_the_appliance() -> None:
+    ours = our_imports()
+    to_see = {name for module, imports in ours.items() if module.startswith("cloud_worker") for name in imports}
+    seen: set[str] = set()
+    while to_see:
+        name = to_see.pop()
+        module = name if name in ours else name.rpartition(".")[0]
+        if module in seen or not module.startswith("appliance."):
+            continue
+        seen.add(module)
+        parents = [module.rsplit(".", n)[0] for n in range(1, module.count("."))]
+        to_see |= {*ours[module], *parents}
+    assert {module.split(".")[1] for module in seen} <= WORKER_MAY_USE
 
 
 @pytest.mark.timeout(300)
