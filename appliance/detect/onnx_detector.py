@@ -65,8 +65,7 @@ class OnnxDetector:
     Where the file leaves height and width open, each picture runs in the smallest input that holds it at its scale (see
     Letterbox), in one session: shapes are few (multiples of 32), and ONNX Runtime plans memory once for each.
 
-    shape_step: any multiple of it is a side, and a look costs by its area; 0: the input is fixed. sheet: the (width,
-    height) of a fixed input that pictures are laid into without a change of proportions, or None.
+    shape_step: any multiple of it is a side, and an inference costs by its area; 0: the input is fixed.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class OnnxDetector:
         size = (self._inputs.width, self._inputs.height)
         self._head = self._choose(head, size)
         self.shape_step = self._step(self._head, head)
-        self.sheet = size if self.shape_step == 0 and self._head.placing != "stretch" else None
         self._heads: dict[tuple[int, int], heads.OutputHead] = {size: self._head}
         self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
         self._buffers = threading.local()

@@ -14,8 +14,7 @@ from appliance.detect.detector import ObjectDetector
 from appliance.errors import DetectorError
 from appliance.inference.frame_age import p95
 from appliance.inference.idle_detector import IdleDetector
-from appliance.inference.scheduler import InferenceScheduler, Selection
-from appliance.inference.sheet_packing import company_of
+from appliance.inference.scheduler import InferenceScheduler, Selection, measure_batching
 from appliance.ingest.detect_stream import DetectStream, QueuedInference
 from appliance.telemetry import LogThrottle
 from appliance.types import Detections
@@ -71,7 +70,7 @@ class InferenceWorker:
         """Find out how the detector is best called. Takes a few calls of a detector that says it may gain from it."""
         self._busy_since = self._clock.monotonic()
         try:
-            self._scheduler.batching = company_of(self._detector, self._clock)
+            self._scheduler.batching = measure_batching(self._detector, self._clock)
         except DetectorError as error:
             self._fail(error)
         except Exception:  # the top of the detector's loop: the first look will say what is wrong with it
@@ -158,7 +157,7 @@ class InferenceWorker:
         answers: Sequence[Detections] | None = None
         try:
             pictures = [pick.frame.item.analyzer.detector_input(pick.frame.item.request) for pick in picks]
-            answers = self._scheduler.batching.ask(self._detector, pictures)
+            answers = self._detector.detect(pictures)
         except DetectorError as error:
             self._fail(error)
         except Exception as error:  # the top of the detector's loop: recording goes on whatever a model does

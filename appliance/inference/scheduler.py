@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.clock import Clock
+from appliance.detect.detector import ObjectDetector
 from appliance.inference.camera_queue import CameraQueue, PendingInference, QueuedFrame
-from appliance.types import Detections
 
 USAGE_TIME_CONSTANT_S = 4.0
 
@@ -77,106 +77,68 @@ def _class(area: float) -> int:
     return max(1, round(area * AREA_CLASSES))
 
 
-GAIN_MIN = 0.1
-TRIES = 3
-GREY = 114
-Images = Sequence[NDArray[np.uint8]]
+GAIN_MIN = 0.1  # of a frame's time that each doubling of the batch has to save
+TRIES = 3  # calls of each size; the fastest counts
+_GREY = 114  # what networks are trained to take for nothing
 Size = tuple[int, int]
-
-
-class FrameDetector(Protocol):
-    """The part of a detector that is needed to have pictures looked at."""
-
-    def preferred_size(self, width: int, height: int) -> Size: ...
-    def detect(self, pictures: Images) -> list[Detections]: ...
 
 
 @runtime_checkable
 class Batching(Protocol):
-    """A detector that says how many pictures of one size it takes in one call of its accelerator. It may gain from it,
+    """A detector that says how many frames of one size it takes in one call of its accelerator. It may gain from it,
     and it may not: that is measured."""
 
     batch_max: int
 
 
-class BatchStrategy(Protocol):
-    """A way of calling the detector. `most`: pictures a call, at most."""
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """How many frames of the same size go into one call of the detector.
+
+    ratios[n - 1]: what a call with n frames takes, in calls with one. The default is one frame a call.
+    """
+
+    ratios: tuple[float, ...] = (1.0,)
 
     @property
-    def most(self) -> int: ...
+    def size_max(self) -> int:
+        """Frames a call, at most."""
+        return len(self.ratios)
 
     def fits(self, sizes: Sequence[Size]) -> bool:
-        """Pictures of these (width, height) go into one call."""
-        ...
+        """Frames of these (width, height) go into one call; (0, 0) is an unknown size."""
+        return len(sizes) <= 1 or (len(sizes) <= self.size_max and len(set(sizes)) == 1 and sizes[0] != (0, 0))
 
-    def seconds(self, alone_s: Sequence[float]) -> float:
-        """What the call will take, of pictures that would take so long each by themselves."""
-        ...
-
-    def ask(self, looker: FrameDetector, pictures: Images) -> list[Detections]:
-        """One answer for each picture. May raise DetectorError."""
-        ...
+    def seconds(self, single_s: Sequence[float]) -> float:
+        """What a call takes, of frames that would take so long each by themselves."""
+        return max(single_s) * self.ratios[len(single_s) - 1]
 
 
-class SingleFrame:
-    """One picture a call."""
-
-    most = 1
-
-    def fits(self, sizes: Sequence[Size]) -> bool:
-        return len(sizes) <= 1
-
-    def seconds(self, alone_s: Sequence[float]) -> float:
-        return sum(alone_s)
-
-    def ask(self, looker: FrameDetector, pictures: Images) -> list[Detections]:
-        return looker.detect(pictures)
-
-
-class MeasuredBatch:
-    """Pictures of the same size in one call. ratios[n - 1]: what a call with n takes, in calls with one."""
-
-    def __init__(self, ratios: Sequence[float]) -> None:
-        self._ratios = tuple(ratios)
-
-    @property
-    def most(self) -> int:
-        return len(self._ratios)
-
-    def fits(self, sizes: Sequence[Size]) -> bool:
-        return len(sizes) <= 1 or (len(sizes) <= self.most and len(set(sizes)) == 1 and sizes[0] != (0, 0))
-
-    def seconds(self, alone_s: Sequence[float]) -> float:
-        return max(alone_s) * self._ratios[len(alone_s) - 1]
-
-    def ask(self, looker: FrameDetector, pictures: Images) -> list[Detections]:
-        return looker.detect(pictures)
-
-
-def measure_batching(looker: FrameDetector, clock: Clock, batch_max: int) -> MeasuredBatch | SingleFrame:
-    """As many a call as pay: each doubling up to `batch_max` has to save GAIN_MIN of a picture's time. The best of
-    TRIES counts. Raises DetectorError."""
-    width, height = looker.preferred_size(640, 360)
-    picture = np.full((height, width, 3), GREY, np.uint8)
-    alone_s = _seconds(looker, clock, picture, 1)
+def measure_batching(detector: ObjectDetector, clock: Clock) -> BatchPlan:
+    """As many frames a call as pay: each doubling up to `batch_max` has to save GAIN_MIN of a frame's time. Takes a few
+    calls of a detector that says it may gain. Raises DetectorError."""
+    batch_max = detector.batch_max if isinstance(detector, Batching) else 1
+    if batch_max <= 1:
+        return BatchPlan()
+    width, height = detector.preferred_size(640, 360)
+    image = np.full((height, width, 3), _GREY, np.uint8)
+    single_s = _call_s(detector, clock, image, 1)
     counts, ratios = [1], [1.0]
-    while alone_s > 0 and counts[-1] < batch_max:
+    while single_s > 0 and counts[-1] < batch_max:
         count = min(2 * counts[-1], batch_max)
-        ratio = _seconds(looker, clock, picture, count) / alone_s
+        ratio = _call_s(detector, clock, image, count) / single_s
         if ratio / count > (1 - GAIN_MIN) * ratios[-1] / counts[-1]:
             break
         counts.append(count)
         ratios.append(ratio)
-    if counts == [1]:
-        return SingleFrame()
-    return MeasuredBatch(tuple(float(np.interp(n, counts, ratios)) for n in range(1, counts[-1] + 1)))
+    return BatchPlan(tuple(float(np.interp(n, counts, ratios)) for n in range(1, counts[-1] + 1)))
 
 
-def _seconds(looker: FrameDetector, clock: Clock, picture: NDArray[np.uint8], count: int) -> float:
+def _call_s(detector: ObjectDetector, clock: Clock, image: NDArray[np.uint8], count: int) -> float:
     took = []
     for _ in range(TRIES):
         began = clock.monotonic()
-        looker.detect([picture] * count)
+        detector.detect([image] * count)
         took.append(clock.monotonic() - began)
     return min(took)
 
@@ -216,8 +178,8 @@ class InferenceScheduler(Generic[Item]):
     Owner: the detector's thread. It reads no clock: `now` is monotonic seconds.
     """
 
-    def __init__(self, lanes: Sequence[CameraQueue[Item]], company: BatchStrategy | None = None) -> None:
-        self.batching: BatchStrategy = company or SingleFrame()
+    def __init__(self, lanes: Sequence[CameraQueue[Item]], batching: BatchPlan | None = None) -> None:
+        self.batching = batching or BatchPlan()
         self.costs = InferenceCosts()
         self._lanes = tuple(lanes)
         self._accounts = [UsageEwma() for _ in self._lanes]
@@ -231,16 +193,21 @@ class InferenceScheduler(Generic[Item]):
         """How long it pays to wait for company before the next call: only if calls can be shared, the detector is busy
         (else waiting is only delay), and nobody's deadline suffers."""
         claims = self._claims(now)
-        if self.batching.most == 1 or not claims or len(claims) >= self.batching.most or self.load(now) < BUSY_LOAD:
+        if (
+            self.batching.size_max == 1
+            or not claims
+            or len(claims) >= self.batching.size_max
+            or self.load(now) < BUSY_LOAD
+        ):
             return 0.0
-        call_s = self.batching.seconds([self.costs.of(claim.area) for _, claim in claims][: self.batching.most])
+        call_s = self.batching.seconds([self.costs.of(claim.area) for _, claim in claims][: self.batching.size_max])
         window_s = min(claim.since for _, claim in claims) + min(WINDOW_S_MAX, call_s / 2) - now
         return max(0.0, min(window_s, min(claim.due for _, claim in claims) - call_s - now))
 
     def next(self, now: float, *, alone: bool = False) -> list[Selection[Item]]:
         """The looks of the next call; none if none wait. alone: at most one."""
         bids = self._bids(now)
-        chosen = self._choose(bids, now, 1 if alone else self.batching.most)
+        chosen = self._choose(bids, now, 1 if alone else self.batching.size_max)
         picked = set()
         picks = []
         for bid in chosen:

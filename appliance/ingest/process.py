@@ -20,7 +20,6 @@ from appliance.detect.detector import ObjectDetector
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog
 from appliance.inference.inference_worker import InferenceWorker
-from appliance.inference.sheet_packing import packed_detector
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
@@ -63,7 +62,6 @@ class IngestProcess:
         self._channel = channel
         self._stop = threading.Event()
         finder = SocketFinder()
-        seen_as = packed_detector(detector, sum(plan.enabled for plan in site.cameras.values()))
         self._cameras: list[CameraRunner] = []
         self._parkings: list[ParkedVehiclesStore] = []
         watches: list[DetectStream] = []
@@ -77,7 +75,7 @@ class IngestProcess:
             parking = ParkedVehiclesStore(Path(site.storage.dir), name, clock)
             self._parkings.append(parking)
             tracker = _remembering(new_tracker, parking.places)
-            watch = DetectStream(name, seen_as, tracker, plan.detect, clock, self._emit, sentry)
+            watch = DetectStream(name, detector, tracker, plan.detect, clock, self._emit, sentry)
             place = _place(site, name, plan) if plan.record else None
             watches.append(watch)
             self._cameras.append(CameraRunner(name, plan, place, watch, finder, clock, self._emit, vigil=vigil))

@@ -6,14 +6,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from appliance import config
+from appliance.clock import ManualClock
+from appliance.detect import detector
 from appliance.inference.camera_queue import LATE_S_MAX, CameraQueue, priority_of
-from appliance.inference.scheduler import BatchStrategy, InferenceScheduler, MeasuredBatch, SingleFrame
-from appliance.types import DROP_REASONS
+from appliance.inference.scheduler import BatchPlan, InferenceScheduler, measure_batching
+from appliance.types import DROP_REASONS, Detections
 
 LATE_MAX = 11
 
@@ -46,13 +51,13 @@ class Eye:
 class Town:
     """Runs cameras and a detector that needs `cost_s` for a whole picture, event by event."""
 
-    def __init__(self, *eyes: Eye, cost_s: float, company: BatchStrategy | None = None, jitter: float = 0.0) -> None:
+    def __init__(self, *eyes: Eye, cost_s: float, batching: BatchPlan | None = None, jitter: float = 0.0) -> None:
         self.eyes = eyes
         self.now = 1000.0
         self.calls: list[list[str]] = []
         self.idle_s = 0.0
-        self._company = company or SingleFrame()
-        self.scheduler = InferenceScheduler([eye.lane for eye in eyes], self._company)
+        self._batching = batching or BatchPlan()
+        self.scheduler = InferenceScheduler([eye.lane for eye in eyes], self._batching)
         self._cost_s = cost_s
         self._random = random.Random(7)
         self._jitter = jitter
@@ -72,7 +77,7 @@ class Town:
                 self.now += waited
                 continue
             alone = [self._cost_s * max(0.1, pick.frame.area) for pick in picks]
-            took = self._company.seconds(alone) * (1 + self._jitter * self._random.uniform(-1, 1))
+            took = self._batching.seconds(alone) * (1 + self._jitter * self._random.uniform(-1, 1))
             self.now += took
             self._catch_up()
             self.scheduler.done(picks, took, self.now)
@@ -223,8 +228,8 @@ def test_whatever_the_cameras_do_promises_are_kept_and_everything_is_counted(see
 
 
 def test_a_batch_is_taken_where_it_pays_and_nobody_waits_for_it() -> None:
-    pays = MeasuredBatch([1.0, 1.1, 1.2, 1.3])
-    town = Town(*quiet(4), *busy(12), cost_s=0.05, company=pays).run(40)
+    pays = BatchPlan((1.0, 1.1, 1.2, 1.3))
+    town = Town(*quiet(4), *busy(12), cost_s=0.05, batching=pays).run(40)
     assert_all_accounted_for(town)
     assert_promise_kept(town, slack_s=0.1)
     assert max(len(call) for call in town.calls) == 4
@@ -291,9 +296,9 @@ def test_what_is_thrown_away_is_counted_with_its_reason() -> None:
     assert one.drop_reason == "newer"
 
 
-def test_company_is_waited_for_only_when_the_detector_is_busy_and_no_deadline_suffers() -> None:
+def test_a_fuller_batch_is_waited_for_only_when_the_detector_is_busy_and_no_deadline_suffers() -> None:
     lanes = [lane() for _ in range(4)]
-    scheduler = InferenceScheduler(lanes, MeasuredBatch([1.0, 1.1, 1.2, 1.3]))
+    scheduler = InferenceScheduler(lanes, BatchPlan((1.0, 1.1, 1.2, 1.3)))
     lanes[0].offer("a", 100.0, size=(320, 320))
     assert scheduler.wait_s(100.0) == 0.0
     picks = scheduler.next(100.0)
@@ -306,3 +311,47 @@ def test_company_is_waited_for_only_when_the_detector_is_busy_and_no_deadline_su
         one.offer("c", 104.01, size=(320, 320))
     assert scheduler.wait_s(104.01) == 0.0, "it is full"
     assert len(scheduler.next(104.1)) == 4
+
+
+class Accelerator:
+    """A detector that takes up to `batch_max` frames in one call, which takes `call_s[n - 1]` for n of them."""
+
+    name, warning, labels = "engine@00000000", "", ("person",)
+    batch_max = 8
+
+    def __init__(self, clock: ManualClock, call_s: Sequence[float]) -> None:
+        self.calls: list[int] = []
+        self._clock = clock
+        self._call_s = call_s
+
+    def preferred_size(self, width: int, height: int) -> tuple[int, int]:
+        return 416, height * 416 // width
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        self.calls.append(len(pictures))
+        self._clock.advance(self._call_s[len(pictures) - 1])
+        return [Detections.empty() for _ in pictures]
+
+
+def test_a_batch_is_as_large_as_measuring_says_that_it_pays() -> None:
+    """An accelerator says what it can take; what it gains is seen by trying (here: nothing from four to eight)."""
+    clock = ManualClock()
+    plan = measure_batching(Accelerator(clock, [0.010, 0.012, 0.014, 0.016, 0.022, 0.026, 0.030, 0.034]), clock)
+    assert plan.size_max == 4
+    assert plan.seconds([0.010] * 4) == pytest.approx(0.016)
+    assert plan.fits([(416, 234)] * 4)
+    assert not plan.fits([(416, 234), (192, 128)]), "frames of one size"
+    assert not plan.fits([(416, 234)] * 5)
+
+
+def test_a_batch_that_is_measured_to_bring_nothing_is_not_taken() -> None:
+    clock = ManualClock()
+    serial = Accelerator(clock, [0.010 * n for n in range(1, 9)])
+    assert measure_batching(serial, clock) == BatchPlan()
+    assert max(serial.calls) == 2, "found out cheaply"
+
+
+@pytest.mark.parametrize("model", ["vedette-nano", "builtin:hog"])
+def test_a_network_on_the_cpu_is_asked_for_one_frame_at_a_time(model: str) -> None:
+    loaded = detector.load(config.DetectorConfig(model=model))
+    assert measure_batching(loaded, ManualClock()) == BatchPlan()
