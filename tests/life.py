@@ -9,15 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from appliance.analysis.frame_analyzer import FrameAnalyzer
+from streams import FrameByFrame
+
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.evidence.maker import EvidenceMaker
-from appliance.ingest.clip_reader import frame_size
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder
+from appliance.media.frames import upright_size
 from appliance.pipeline import Pipeline
 from appliance.store.alerts import AlertRow, AlertStore
 from appliance.store.boxes import BoxStore
@@ -109,13 +110,13 @@ class _Watch:
     def __init__(self, life: Life, camera: str, run: str, eye: ObjectDetector) -> None:
         plan = life.config.cameras[camera]
         self._life, self._camera, self._run, self._eye = life, camera, run, eye
-        self._examiner = FrameAnalyzer(camera, eye, Tracker(eye.labels), plan.detect)
+        self._examiner = FrameByFrame(camera, eye, Tracker(eye.labels), plan.detect)
         self._pipeline = Pipeline(camera, plan, life.config.alerts, wall=local_weekday_minute)
         self._t: float | None = None
 
     def take(self, frame: DecodedFrame) -> None:
         if self._t is None:
-            size = frame_size(frame)
+            size = upright_size(frame.av_frame)
             header = StreamHeader(camera=self._camera, clip="", model=self._eye.name, size=size, run=self._run)
             self._life.cameras.header(header)
             self._life.cameras.state(CameraState(camera=self._camera, state="live", t=frame.t))

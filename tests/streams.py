@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 from media import film, number
 from numpy.typing import NDArray
 
+from appliance import config
+from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker
+from appliance.detect.detector import ObjectDetector
 from appliance.errors import DetectorError, SourceError
 from appliance.ingest.file_source import FileSource
+from appliance.media.decoder import DecodedFrame
 from appliance.media.source import ReceivedBytes, StreamInfo, VideoPacket
-from appliance.types import Box, Detections, IngestMessage, TrackedObject
+from appliance.types import Box, Detections, FrameBoxes, IngestMessage, TrackedObject
 
 
 def clip(
@@ -142,3 +148,35 @@ class CountingTracker:
             self._next += 1
         self.active_boxes = tuple(each.box for each in found)
         return tuple(found)
+
+
+class FrameByFrame:
+    """A `CameraAnalysis` that is given frames one by one, without packets and threads."""
+
+    def __init__(
+        self, camera: str, detector: ObjectDetector, tracker: ObjectTracker, settings: config.DetectConfig, **more: Any
+    ) -> None:
+        self.analysis = CameraAnalysis(camera, detector, lambda labels: tracker, settings, **more)
+        self._detector = detector
+
+    def select(self, index: int, t: float, av_frame: av.VideoFrame, *, next_s: float = 0.0) -> InferenceRequest | None:
+        frame = DecodedFrame(index, t, av_frame, next_s=next_s)
+        if self.analysis.begins_session(frame):
+            self.analysis.start_session(frame)
+        return self.analysis.select(frame)
+
+    def infer(self, request: InferenceRequest) -> FrameBoxes:
+        """Raises DetectorError."""
+        return self.result(request, self._detector.detect([self.analysis.detector_input(request)])[0])
+
+    def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:
+        return self.analysis.result(request, detections)
+
+    def examine(self, index: int, t: float, av_frame: av.VideoFrame) -> FrameBoxes | None:
+        """The whole way of one frame; None: it is not due. A detector that fails gives `looked=False`."""
+        request = self.select(index, t, av_frame)
+        try:
+            return None if request is None else self.infer(request)
+        except DetectorError:
+            assert request is not None
+            return self.result(request, None)

@@ -1,120 +1,107 @@
-"""Selects how much of a frame the detector is shown: all of it, or the regions where something moves or is tracked."""
+"""Selects how much of a frame the detector is shown: all of it, or the parts where something moves or is tracked."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import av
 
+from appliance.analysis.session_tracks import SessionTracks, TrackSummary
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.media.frames import quarter_turns, upright_box, upright_size
-from appliance.motion.region_mosaic import (
-    CUT_SCORE_MIN,
-    DetectorGrid,
-    Mosaic,
-    all_tracks_certain,
-    choose_parts,
-    contained_share,
-    lay_mosaic,
-)
+from appliance.motion.region_mosaic import DetectorGrid, Mosaic, all_tracks_certain, choose_parts, lay_mosaic
 from appliance.track.tracker import VEHICLES
-from appliance.types import Box, Detections, TrackedObject
+from appliance.types import Box
 
-WHOLE_EVERY_S = 2.0  # the whole picture, while only a part of it is looked at in between
-UNSURE_EVERY_S = 0.4  # as long as it is not known for sure what moves
-SKIPPED_S = 0.5  # a look at the whole picture that has no answer by then was skipped: another one is due
-RECENT_S = 0.5  # for so long something that moved is looked at: a look may have been skipped
-PEOPLE_FOR_PARTS_MAX = (
-    3  # people: where more are followed they cross, and who is who may hang on a score that a part changes by 0.01
-)
-_EARLY_S = 0.002
+
+@dataclass(frozen=True, slots=True)
+class RegionTuning:
+    """When the whole frame is examined; seconds of camera time. docs/gate.md has the measurements."""
+
+    whole_every_s: float = 2.0
+    """While only parts are examined in between."""
+    uncertain_every_s: float = 0.4
+    """The same as long as it is not certain what moves."""
+    skipped_s: float = 0.5
+    """A request for the whole frame without a result by then was dropped: another one is due."""
+    recent_s: float = 0.5
+    """Motion is examined for so long: a request may have been dropped."""
+    people_max: int = 3
+    """With more people tracked the whole frame is examined: they cross, and who is who may depend on a score that a
+    part changes by 0.01 (found on PETS)."""
+    early_s: float = 0.002
+
+
+TUNING = RegionTuning()
 
 
 class RegionSelector:
-    """Chooses for each look of one camera run. Docs/gate.md has the rules.
+    """Selects the parts for each request of one camera session. docs/gate.md has the rules.
 
-    State: what moved lately, what was told of the last look, when the whole was chosen and when it was seen.
-    `settle` as in `Examiner`. The camera's thread chooses, the detector's tells what came of it.
+    State: what moved lately, when the whole frame was requested, and up to which result that was wanted. Owner: the
+    camera's thread; of the detector's side it reads `SessionTracks.summary`.
     """
 
-    def __init__(self, detector: ObjectDetector, settle: Callable[[], None] | None) -> None:
+    def __init__(self, detector: ObjectDetector, tracks: SessionTracks) -> None:
         self._detector = detector
-        self._settle = settle
+        self._tracks = tracks
         self._step = detector.shape_step if isinstance(detector, VariableInput) else 0
         self._whole_t = float("-inf")
-        self._whole_seen_t = float("-inf")
-        self._whole_next = False
-        self._answered_t = float("-inf")
+        self._whole_granted = 0  # of `TrackSummary.whole_wanted`
         self._recent: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=16)
-        self._objects: tuple[TrackedObject, ...] = ()
-        self._unsettled: tuple[Box, ...] = ()
 
     def add_motion(self, t: float, boxes: Sequence[Box]) -> None:
-        """The gate saw movement there: shares of the picture as it is coded."""
+        """The motion gate saw motion there: shares of the frame as it is coded."""
         self._recent.append((t, tuple(boxes)))
 
-    def select(self, t: float, picture: av.VideoFrame, *, whole: bool) -> Mosaic | None:
-        """The parts of the picture to be shown to the detector; None: all of it. whole: it must be."""
-        mosaic = None if whole else self._parts(t, picture)
+    def select(self, t: float, av_frame: av.VideoFrame, *, whole: bool) -> Mosaic | None:
+        """The parts of the frame that the detector is to be shown; None: all of it. whole: it must be."""
+        mosaic = None if whole else self._parts(t, av_frame)
         if mosaic is None:
-            self._whole_t, self._whole_next = t, False
+            self._whole_t, self._whole_granted = t, self._tracks.summary.whole_wanted
         return mosaic
 
     def nothing_to_see(self, t: float) -> bool:
-        """Nothing moved lately, nothing is followed, and the whole picture was seen a moment ago. Call it when all
-        results are in."""
-        if self._unsettled or self._whole_due(t) or self._skipped(t):
+        """Nothing moved lately, nothing is tracked, and the whole frame was examined a moment ago. Call it when the
+        tracks are settled."""
+        summary = self._tracks.summary
+        if summary.active_boxes or self._whole_due(t, summary) or self._was_dropped(t, summary):
             return False
-        return all(at <= self._since(t) for at, _ in self._recent)
+        return all(at <= self._examined_until(t, summary) for at, _ in self._recent)
 
     def force_whole(self) -> None:
-        """Whatever look comes next shows the whole picture, as one at a run's begin does."""
+        """Whatever request comes next is for the whole frame, as the first of a session is."""
         self._whole_t = float("-inf")
 
-    def force_whole_next(self) -> None:
-        """A look had no answer: the next one shows the whole picture."""
-        self._whole_next = True
-
-    def update_tracks(self, t: float, objects: tuple[TrackedObject, ...], unsettled: tuple[Box, ...]) -> None:
-        """What the look at `t` told of, and where `Tracker.unsettled` wants the next one."""
-        self._answered_t, self._objects, self._unsettled = t, objects, unsettled
-
-    def whole_frame_done(self, t: float) -> None:
-        """A look at the whole picture was answered."""
-        self._whole_seen_t = t
-
-    def add_cut_detections(self, found: Detections) -> None:
-        """What ends where a part was cut: if it is none of what is followed, the next look shows the whole picture."""
-        self._whole_next |= any(map(self._is_new, found.select(found.scores >= CUT_SCORE_MIN).boxes.tolist()))
-
-    def _since(self, t: float) -> float:
-        """What moved later than that was not looked at yet."""
-        return max(t - RECENT_S, min(self._answered_t, t - _EARLY_S))
-
-    def _whole_due(self, t: float) -> bool:
-        return self._whole_next or t - self._whole_t >= WHOLE_EVERY_S - _EARLY_S
-
-    def _skipped(self, t: float) -> bool:
-        """The look that was to see the whole picture was not taken."""
-        return self._whole_seen_t < self._whole_t <= t - SKIPPED_S
-
-    def _is_new(self, box: Sequence[float]) -> bool:
-        return all(contained_share(box, each.box) < 0.5 for each in self._objects)
-
-    def _parts(self, t: float, picture: av.VideoFrame) -> Mosaic | None:
-        if not self._step or self._whole_due(t):
+    def _parts(self, t: float, av_frame: av.VideoFrame) -> Mosaic | None:
+        if not self._step or self._whole_due(t, self._tracks.summary):
             return None
-        if self._settle is not None:
-            self._settle()  # where to look hangs on what was found
-        if self._whole_next or self._skipped(t):
+        summary = self._tracks.settled()
+        if self._whole_wanted(summary) or self._was_dropped(t, summary):
             return None
-        if t - self._whole_t >= UNSURE_EVERY_S - _EARLY_S and not all_tracks_certain(self._unsettled, self._objects):
+        uncertain_s = TUNING.uncertain_every_s - TUNING.early_s
+        if t - self._whole_t >= uncertain_s and not all_tracks_certain(summary.active_boxes, summary.objects):
             return None
-        if sum(each.label not in VEHICLES for each in self._objects) > PEOPLE_FOR_PARTS_MAX:
+        if sum(each.label not in VEHICLES for each in summary.objects) > TUNING.people_max:
             return None
-        turns = quarter_turns(picture)
-        moved = [upright_box(box, turns) for at, boxes in self._recent if at > self._since(t) for box in boxes]
-        grid = DetectorGrid(self._detector.preferred_size(*upright_size(picture)), self._step)
-        parts = choose_parts(moved, self._unsettled, [each.box for each in self._objects], grid)
+        turns, since_t = quarter_turns(av_frame), self._examined_until(t, summary)
+        moved = [upright_box(box, turns) for at, boxes in self._recent if at > since_t for box in boxes]
+        grid = DetectorGrid(self._detector.preferred_size(*upright_size(av_frame)), self._step)
+        parts = choose_parts(moved, summary.active_boxes, [each.box for each in summary.objects], grid)
         return lay_mosaic(parts, grid) if parts else None
+
+    def _examined_until(self, t: float, summary: TrackSummary) -> float:
+        """Motion after that was not examined yet."""
+        return max(t - TUNING.recent_s, min(summary.answered_t, t - TUNING.early_s))
+
+    def _whole_wanted(self, summary: TrackSummary) -> bool:
+        return summary.whole_wanted > self._whole_granted
+
+    def _whole_due(self, t: float, summary: TrackSummary) -> bool:
+        return self._whole_wanted(summary) or t - self._whole_t >= TUNING.whole_every_s - TUNING.early_s
+
+    def _was_dropped(self, t: float, summary: TrackSummary) -> bool:
+        """The request for the whole frame came to nothing."""
+        return summary.whole_t < self._whole_t <= t - TUNING.skipped_s

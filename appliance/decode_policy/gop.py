@@ -41,7 +41,7 @@ class GopTracker:
         """Every packet so far was a picture of its own, as in Motion JPEG."""
         return self._begun > 1 and self._begun == self.count
 
-    def take(self, packet: VideoPacket) -> None:
+    def observe(self, packet: VideoPacket) -> None:
         """Each packet, in the order of decoding. Afterwards `between` says whether it is a B picture."""
         self.count += 1
         if packet.jump:

@@ -1,4 +1,12 @@
-"""Decides which packets of a stream are decoded: all of them while something may happen, else only key frames."""
+"""Decides which packets of a stream are decoded: all of them while something may happen, else only key frames.
+
+States: everything (asked for, or the stream allows nothing else, with the reason), active (every packet is decoded),
+idle (key frames; the packets after them are held). Cues lead from idle to active: packets that grow, a key frame in
+which something changed, anything the detector finds. What is held is then decoded from the last key frame on (on a
+changed key frame: from the one before), so the moments before the cue are examined, too, with `latency: thrifty` at
+half the rate. No clock and no thread: what is decoded depends on packets, their camera time and the answers of
+`ActivityProbe`, in order, live as in a replay. docs/decode.md has the measurements.
+"""
 
 from __future__ import annotations
 
@@ -15,53 +23,6 @@ from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.types import DecodeState
 
-
-class ActivityProbe(Protocol):
-    """Whoever takes the pictures; `t` is the camera's time in seconds, as in the pictures handed over."""
-
-    def busy(self, t: float) -> bool:
-        """Something moves or is followed, or did a moment ago: every picture may matter."""
-        ...
-
-    def moved(self, t: float) -> bool:
-        """Something moves, or did a moment ago."""
-        ...
-
-    def overdue(self, t: float) -> bool:
-        """The detector must look at a picture of this time, whatever moves."""
-        ...
-
-    def changed(self, picture: av.VideoFrame) -> bool:
-        """Whether this picture, compared with what is usual there, would count as movement; nothing is learnt."""
-        ...
-
-
-# Of what is decoded late, at most about so many pictures can become looks, evenly spread: five a second, as usual, over
-# the usual group of two seconds. If the detector is not there at once they wait: 14 MB of 720p pictures, 31 of 1080p.
-LATE_FRAMES_MAX = 10
-LATE_FRAMES_MAX_ECONOMY = 5  # 2.5 a second: two looks, of which one is told, in the first second of a visitor
-
-
-class FrameSampler:
-    """State: from when on the next picture is kept. Lives for one catching up."""
-
-    def __init__(self, span_s: float, fps: float, most: int) -> None:
-        """Of `span_s` seconds about `most` pictures are kept; all of them where `fps` a second would be no more."""
-        self._every_s = span_s / most if span_s * fps > most + 0.5 else 0.0
-        self._next_t = float("-inf")
-
-    def keeps(self, t: float) -> bool:
-        """Whether the picture of camera time `t` is one of them; in rising order."""
-        if t < self._next_t:
-            return False
-        self._next_t = max(self._next_t + self._every_s, t + self._every_s / 2)
-        return True
-
-
-LATE_SHARE = 0.1  # of the time between two heartbeats: a key frame that comes that much later is waited for
-CUE_HOLD_S = 0.5  # after a cue: at 2 looks a second or more the gate is asked at least once
-STEP_EARLY_S = 0.002
-
 PACKETS_GREW = "packets grew"
 KEY_FRAME_CHANGED = "a key frame shows a change"
 MOTION_OR_TRACK = "something moves or is followed"
@@ -71,230 +32,341 @@ GOP_TOO_LARGE = "the group of pictures is too large to be held"
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeTuning:
+    """Times of the decode policy; chosen on the rendered clips (docs/decode.md)."""
+
+    hold_s: float = 0.5
+    """Active for at least this long after a cue: at 2 inferences a second or more the motion gate is asked once."""
+    early_s: float = 0.002
+    """Two times this near are one: cameras round their time stamps to milliseconds."""
+    wait_share: float = 0.1
+    """Share of the heartbeat by which an inference may come late, if a key frame is due until then: it costs nothing,
+    while decoding before it costs the whole GOP."""
+    late_frames_max: int = 10
+    """Of what is decoded after a cue about so many frames become inferences, evenly spread: five a second over the
+    usual GOP of two seconds. If the detector is busy they wait: 14 MB of 720p frames, 31 MB of 1080p."""
+    late_frames_max_economy: int = 5
+    """The same with `latency: thrifty`: 2.5 a second, so two in the first second of a visitor."""
+
+
+TUNING = DecodeTuning()
+
+
+class ActivityProbe(Protocol):
+    """What the policy asks of the analysis that gets its frames; `t` is camera time in seconds."""
+
+    def is_active(self, t: float) -> bool:
+        """Something moves or is tracked, or did a moment ago: every frame may matter."""
+        ...
+
+    def has_motion(self, t: float) -> bool:
+        """Something moves, or did a moment ago."""
+        ...
+
+    def is_overdue(self, t: float) -> bool:
+        """The detector must examine a frame of this time, whatever moves."""
+        ...
+
+    def shows_change(self, av_frame: av.VideoFrame) -> bool:
+        """Whether this frame would count as motion; nothing is learnt from it."""
+        ...
+
+
+@dataclass(slots=True)
 class DecodeCounts:
-    """Since the start. skipped: packets that were never decoded; again: pictures that were decoded a second time; cues:
-    times that one led out of idle; thinned: pictures that were decoded late and not handed on, since there were more
-    than LATE_MAX."""
+    """Since the start."""
 
     skipped: int = 0
+    """Packets that were never decoded."""
     decoded_twice: int = 0
+    """Frames that were decoded a second time, after a cue."""
     wake_ups: int = 0
+    """Cues that led out of idle."""
     sampled_out: int = 0
+    """Frames that were decoded late and not handed on, since there were more than `late_frames_max`."""
 
 
-class DecodePolicy:
-    """The policy of one camera. State: where it stands, what is held, what is usual. Owner: the thread that decodes.
-
-    Invariant: pictures come in rising order of time, each once, and in no state is a heartbeat missed.
+class FrameSampler:
+    """Keeps about `most` of the frames in a span of `span_s` seconds, evenly spread; all of them where `fps` a second
+    would be no more. State: the time of the next frame to keep. Lives for one catching up.
     """
 
-    def __init__(self, latency: LatencyMode, fps: float, heartbeat_s: float, attention: ActivityProbe) -> None:
-        self.state: DecodeState = "everything" if latency == "lowest" else "active"
-        self.reason = LATENCY_LOWEST if latency == "lowest" else LEARNING
-        self.skipped = self.decoded_twice = self.wake_ups = self.sampled_out = 0
-        self.t_offset_s = 0.0  # what to add to a packet's time to have that of its picture, where somebody else counts
-        self._latency = latency
-        self._late_max = LATE_FRAMES_MAX_ECONOMY if latency == "thrifty" else LATE_FRAMES_MAX
-        self._fps = fps
-        self._heartbeat_s = heartbeat_s
-        self._attention = attention
-        self._sizes = PacketSizes(ECONOMY if latency == "thrifty" else NORMAL)
-        self._hold_t = float("-inf")
-        self._groups = GopTracker("", b"")
+    def __init__(self, span_s: float, fps: float, most: int) -> None:
+        self._every_s = span_s / most if span_s * fps > most + 0.5 else 0.0
+        self._next_t = float("-inf")
 
-    def counts(self) -> DecodeCounts:
-        return DecodeCounts(self.skipped, self.decoded_twice, self.wake_ups, self.sampled_out)
+    def keeps(self, t: float) -> bool:
+        """Whether the frame of camera time `t` is kept; call it in rising order."""
+        if t < self._next_t:
+            return False
+        self._next_t = max(self._next_t + self._every_s, t + self._every_s / 2)
+        return True
 
-    def begin(self, decoder: Decoder, info: StreamInfo, *, goes_on: bool = False) -> None:
-        """A new connection, or (goes_on) the next file of a recording. What is usual for its packets is kept."""
+
+class DecodeSession:
+    """One connection, or one file of a recording: its decoder, and the packets since the last key frame.
+
+    State: the GOP that is held, whether the decoder can go on from where it is (`in_sync`), how frames are numbered.
+    Owner: the policy. Invariant: frames come in rising order of time, each once, numbered as if all were decoded.
+    """
+
+    def __init__(
+        self, decoder: Decoder, gops: GopTracker, counts: DecodeCounts, *, fps: float, late_frames_max: int
+    ) -> None:
+        self.gops = gops
+        self.held = GopBuffer()
+        self.key_t = float("-inf")
         self._decoder = decoder
-        if goes_on:
-            self._groups.discontinuity()
-        else:
-            self._groups = GopTracker(info.codec, bytes(info.stream.codec_context.extradata or b""))
-        self._held = GopBuffer()
-        self._intact = True
-        self._key_t = float("-inf")
-        self._begun = (self._groups.count, self.skipped, self.decoded_twice)
-        self._key_index, self._key_count = 0, self._groups.count
-        self._damaged = 0
-        self._shown_t = float("-inf")
-        self._next_key_t = float("-inf")
+        self._counts = counts
+        self._fps = fps
+        self._late_frames_max = late_frames_max
+        self._in_sync = True
+        self._begun_at = gops.count
+        self._skipped = self._decoded_twice = self._damaged = 0
+        self._key_index, self._key_count = 0, gops.count
+        self._shown_t = self._next_key_t = float("-inf")
 
-    def take(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """The pictures to be looked at now. Ask for the next one only when the last was dealt with: what comes may
-        depend on it. Raises SourceLost when nothing can be decoded any more."""
-        if self._latency == "lowest":
-            yield from self._decoder.decode(packet)
-            return
-        self._groups.take(packet)
-        why = self._groups.decode_all_reason(packet.t) or (
-            "" if self._sizes.known or self._groups.all_keyframes else LEARNING
-        )
-        if why == LEARNING:
-            yield from self._attentive(packet, "active", why)
-        elif why:
-            yield from self._attentive(packet, "everything", why)
-        elif self.state != "idle":
-            yield from self._attentive(packet, "active", self.reason if self.state == "active" else LEARNING)
-            self._rest(packet)
-        elif packet.keyframe:
-            yield from self._idle_key(packet)
-        else:
-            yield from self._idle(packet)
+    def decode(self, packet: VideoPacket) -> list[DecodedFrame]:
+        """Decode a packet, where every one of them is."""
+        return self._decoder.decode(packet)
 
-    def until_key_s(self, t: float) -> float:
-        """Seconds from a packet's time `t` on until the next key frame, as they came so far; 0: it is due, or late."""
-        return max(0.0, self._key_t + self._groups.key_interval_s - t)
-
-    def end(self) -> Iterator[DecodedFrame]:
-        """The stream ended: what the decoder still holds back, if every packet was decoded."""
-        if not self._held.pending and self._intact:
-            for frame in self._decoder.flush():
-                yield from self._hand(frame)
-        if self.state == "idle":
-            self._count_skipped(self._groups.count)
-
-    def _attentive(self, packet: VideoPacket, state: DecodeState, why: str) -> Iterator[DecodedFrame]:
-        self.state, self.reason = state, why
+    def decode_all(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
+        """Decode this packet, and those that were held before it."""
         if packet.keyframe:
-            self._next_group(packet)
+            before = self.held
+            self._start_gop(packet)
+            if before.pending or not self._in_sync:
+                self.count_skipped(self.gops.count - 1)
+                self._decoder.restart(self._key_index)
+                self._in_sync = True
         else:
-            self._held.add(packet)
-        yield from self._catch_up()
-        if not packet.keyframe and not self._attention.moved(self._t(packet)):
-            self._sizes.learn(packet.size, between=self._groups.is_b_frame)
+            self.held.add(packet)
+        yield from self.catch_up()
 
-    def _rest(self, packet: VideoPacket) -> None:
-        """Idle begins as soon as nothing speaks against it; the decoder stays where it is."""
-        if packet.t >= self._hold_t and not self._attention.busy(self._t(packet)):
-            self.state, self.reason = "idle", ""
-            self._sizes.reset_sums()
+    def catch_up(self) -> Iterator[DecodedFrame]:
+        """Decode what is held and was not; from the key frame on where the decoder is out of sync."""
+        if not self._in_sync and self.held.starts_with_key:
+            self._decoder.restart(self._key_index)
+            self.held.decoded_count, self._in_sync = 0, True
+        pending = self.held.pending
+        self.held.decoded_count = len(self.held.packets)
+        yield from self._decode_late(pending)
 
-    def _idle(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """A packet between two key frames: held, unless something speaks for decoding it and all before it."""
-        if self._held.full:
-            yield from self._catch_up()
-            yield from self._attentive(packet, "active", GOP_TOO_LARGE)
-            self._hold_t = packet.t + self._groups.key_interval_s
-            return
-        self._held.add(packet)
-        between = self._groups.is_b_frame
-        if self._sizes.observe(packet.size, between=between):
-            yield from self._wake(packet, PACKETS_GREW)
-        elif self._attention.busy(self._t(packet)):
-            yield from self._wake(packet, MOTION_OR_TRACK)
-        elif self._overdue(packet):
-            yield from self._catch_up()
-            if self._attention.busy(self._t(packet)):
-                self._activate(packet, MOTION_OR_TRACK)
-        else:
-            self._sizes.learn(packet.size, between=between)
+    def is_too_early(self, packet: VideoPacket) -> bool:
+        """All packets are key frames, and this one comes before another frame is wanted."""
+        return self.gops.all_keyframes and packet.t < self._next_key_t - TUNING.early_s
 
-    def _idle_key(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
-        """A key frame: the one picture that idle always sees, and may be the cue for the group before it."""
-        before, before_index = self._held, self._key_index
-        if self._groups.all_keyframes and packet.t < self._next_key_t - STEP_EARLY_S and not self._overdue(packet):
-            self._leave(packet)
-            return
+    def skip_key(self, packet: VideoPacket) -> None:
+        """A key frame that is too early: not even this one is decoded."""
+        self._start_gop(packet)
+        self.count_skipped(self.gops.count - 1)
+        self._in_sync = False
+
+    def decode_key(self, packet: VideoPacket) -> tuple[GopBuffer, int, DecodedFrame | None]:
+        """Decode a key frame alone: the GOP before it with its first index, for `decode_again`, and the frame; None:
+        it is damaged."""
+        before, before_index = self.held, self._key_index
         self._next_key_t = max(self._next_key_t + 1 / self._fps, packet.t + 0.5 / self._fps)
-        self._held = GopBuffer()
-        self._held.begin(packet)
-        self._number(packet)
+        self._start_gop(packet)
         self._decoder.restart(self._key_index)
         frame = self._decoder.decode_key_frame(packet)
-        self._held.decoded_count, self._intact = 1, self._decoder.in_sync
-        if frame is None:
-            self._count_skipped(self._groups.count)
-            self._activate(packet, KEY_FRAME_DAMAGED, self._groups.key_interval_s)
-            return
-        if before.starts_with_key and len(before.packets) > 1 and self._attention.changed(frame.av_frame):
-            self._decoder.restart(before_index)
-            self._intact = True
-            self.decoded_twice += 1  # the key frame itself: nobody was shown it yet
-            yield from self._late([*before.packets, packet])
-            self._activate(packet, KEY_FRAME_CHANGED)
-            return
-        self._count_skipped(self._groups.count)
-        yield from self._hand(replace(frame, next_s=self._groups.key_interval_s))
-        if self._attention.busy(self._t(packet)):
-            self._activate(packet, MOTION_OR_TRACK)
+        self.held.decoded_count, self._in_sync = 1, self._decoder.in_sync
+        return before, before_index, frame
 
-    def _leave(self, packet: VideoPacket) -> None:
-        """All pictures are key frames, and more come than are wanted: not even this one is decoded."""
-        self._held = GopBuffer()
-        self._held.begin(packet)
-        self._number(packet)
-        self._count_skipped(self._groups.count - 1)
-        self._intact = False
+    def decode_again(self, before: GopBuffer, before_index: int, key: VideoPacket) -> Iterator[DecodedFrame]:
+        """Decode the GOP before a key frame, and then the key frame once more: the decoder needs the order."""
+        self._decoder.restart(before_index)
+        self._in_sync = True
+        self._count_decoded_twice()  # the key frame itself: it was not handed on yet
+        yield from self._decode_late([*before.packets, key])
 
-    def _wake(self, packet: VideoPacket, why: str) -> Iterator[DecodedFrame]:
-        self._sizes.reset_sums()
-        yield from self._catch_up()
-        self._activate(packet, why)
-
-    def _activate(self, packet: VideoPacket, why: str, hold_s: float = CUE_HOLD_S) -> None:
-        self.wake_ups += 1
-        self.state, self.reason = "active", why
-        self._hold_t = packet.t + hold_s
-
-    def _overdue(self, packet: VideoPacket) -> bool:
-        slack_s = LATE_SHARE * self._heartbeat_s
-        soon = not packet.keyframe and self._key_t + self._groups.key_interval_s - packet.t <= slack_s
-        return self._attention.overdue(self._t(packet) - (slack_s if soon else 0.0))
-
-    def _next_group(self, packet: VideoPacket) -> None:
-        """A key frame while everything is decoded."""
-        before, self._held = self._held, GopBuffer()
-        self._held.begin(packet)
-        self._number(packet)
-        if before.pending or not self._intact:
-            self._count_skipped(self._groups.count - 1)
-            self._decoder.restart(self._key_index)
-            self._intact = True
-
-    def _count_skipped(self, packets: int) -> None:
-        """Of so many packets of this connection those that neither became a picture nor were damaged are skipped."""
-        count, skipped, again = self._begun
-        decoded = self._decoder.decoded - (self.decoded_twice - again)
-        self.skipped += max(0, packets - count - decoded - self._decoder.damaged - (self.skipped - skipped))
-
-    def _number(self, packet: VideoPacket) -> None:
-        """What number the picture of this key frame has, as if all had been decoded."""
-        damaged, self._damaged = self._decoder.damaged - self._damaged, self._decoder.damaged
-        self._key_index += max(0, self._groups.count - 1 - self._key_count - damaged)
-        self._key_count, self._key_t = self._groups.count - 1, packet.t
-
-    def _catch_up(self) -> Iterator[DecodedFrame]:
-        """Decode what is held and was not; from the key frame on where the decoder has lost the thread."""
-        if not self._intact and self._held.starts_with_key:
-            self._decoder.restart(self._key_index)
-            self._held.decoded_count, self._intact = 0, True
-        pending = self._held.pending
-        self._held.decoded_count = len(self._held.packets)
-        yield from self._late(pending)
-
-    def _late(self, packets: Sequence[VideoPacket]) -> Iterator[DecodedFrame]:
-        """Decode packets, one or many; of many only some pictures are handed on."""
-        late = len(packets) > 1
-        thinner = FrameSampler(packets[-1].t - packets[0].t if late else 0.0, self._fps, self._late_max)
-        for packet in packets:
-            for frame in self._decoder.decode(packet):
-                for new in self._hand(frame):
-                    if thinner.keeps(new.t):
-                        yield replace(new, late=True) if late else new
-                    else:
-                        self.sampled_out += 1
-
-    def _hand(self, frame: DecodedFrame) -> Iterator[DecodedFrame]:
-        """The picture, if it was not shown before."""
-        if abs(frame.t - self._key_t) < STEP_EARLY_S / 4:
+    def hand_on(self, frame: DecodedFrame) -> Iterator[DecodedFrame]:
+        """The frame, if it was not handed on before."""
+        if abs(frame.t - self.key_t) < TUNING.early_s / 4:
             self._key_index = frame.index
         if frame.t <= self._shown_t:
-            self.decoded_twice += 1
+            self._count_decoded_twice()
             return
         self._shown_t = frame.t
         yield frame
+
+    def flush(self) -> Iterator[DecodedFrame]:
+        """What the decoder still holds back at the end of the stream, if every packet was decoded."""
+        if not self.held.pending and self._in_sync:
+            for frame in self._decoder.flush():
+                yield from self.hand_on(frame)
+
+    def count_skipped(self, packets: int) -> None:
+        """Of the first `packets` of the tracker's count, those that neither became a frame nor were damaged are
+        skipped."""
+        decoded = self._decoder.decoded - self._decoded_twice
+        more = max(0, packets - self._begun_at - decoded - self._decoder.damaged - self._skipped)
+        self._skipped += more
+        self._counts.skipped += more
+
+    def _start_gop(self, key: VideoPacket) -> None:
+        """A key frame begins another GOP; its frame's number is what it would be if all had been decoded."""
+        self.held = GopBuffer()
+        self.held.begin(key)
+        damaged, self._damaged = self._decoder.damaged - self._damaged, self._decoder.damaged
+        self._key_index += max(0, self.gops.count - 1 - self._key_count - damaged)
+        self._key_count, self.key_t = self.gops.count - 1, key.t
+
+    def _decode_late(self, packets: Sequence[VideoPacket]) -> Iterator[DecodedFrame]:
+        """Decode packets, one or many; of many only some frames are handed on."""
+        late = len(packets) > 1
+        sampler = FrameSampler(packets[-1].t - packets[0].t if late else 0.0, self._fps, self._late_frames_max)
+        for packet in packets:
+            for frame in self._decoder.decode(packet):
+                for new in self.hand_on(frame):
+                    if sampler.keeps(new.t):
+                        yield replace(new, late=True) if late else new
+                    else:
+                        self._counts.sampled_out += 1
+
+    def _count_decoded_twice(self) -> None:
+        self._decoded_twice += 1
+        self._counts.decoded_twice += 1
+
+
+class DecodePolicy:
+    """The policy of one camera.
+
+    State: where it stands (`state`, `reason`), the usual packet sizes, the present `DecodeSession`. Owner: the thread
+    that decodes. Invariants: frames come in rising order of time, each once, and in no state is a heartbeat missed.
+    t_offset_s: what to add to a packet's time to have that of its frame, where the reader shifts frame times.
+    """
+
+    def __init__(self, latency: LatencyMode, fps: float, heartbeat_s: float, probe: ActivityProbe) -> None:
+        self.state: DecodeState = "everything" if latency == "lowest" else "active"
+        self.reason = LATENCY_LOWEST if latency == "lowest" else LEARNING
+        self.t_offset_s = 0.0
+        self._latency = latency
+        self._fps = fps
+        self._heartbeat_s = heartbeat_s
+        self._probe = probe
+        self._sizes = PacketSizes(ECONOMY if latency == "thrifty" else NORMAL)
+        self._hold_t = float("-inf")
+        self._counts = DecodeCounts()
+        self._session: DecodeSession | None = None
+
+    def counts(self) -> DecodeCounts:
+        """A copy. Any thread."""
+        return replace(self._counts)
+
+    def open(self, decoder: Decoder, info: StreamInfo, *, continues: bool = False) -> None:
+        """A new connection, or (continues) the next file of a recording. Usual packet sizes are kept."""
+        if continues and self._session is not None:
+            gops = self._session.gops
+            gops.discontinuity()
+        else:
+            gops = GopTracker(info.codec, bytes(info.stream.codec_context.extradata or b""))
+        economy = self._latency == "thrifty"
+        most = TUNING.late_frames_max_economy if economy else TUNING.late_frames_max
+        self._session = DecodeSession(decoder, gops, self._counts, fps=self._fps, late_frames_max=most)
+
+    def frames(self, packet: VideoPacket) -> Iterator[DecodedFrame]:
+        """The frames to be analysed now. Ask for the next one only when the last was dealt with: what comes may depend
+        on it. Raises SourceLost when nothing can be decoded any more."""
+        session = self._session
+        assert session is not None, "open() first"
+        if self._latency == "lowest":
+            yield from session.decode(packet)
+            return
+        gops = session.gops
+        gops.observe(packet)
+        reason = gops.decode_all_reason(packet.t) or ("" if self._sizes.known or gops.all_keyframes else LEARNING)
+        if reason:
+            yield from self._decode_all(session, packet, "active" if reason == LEARNING else "everything", reason)
+        elif self.state != "idle":
+            yield from self._decode_all(session, packet, "active", self.reason if self.state == "active" else LEARNING)
+            self._go_idle(packet)
+        elif packet.keyframe:
+            yield from self._idle_key(session, packet)
+        else:
+            yield from self._idle_packet(session, packet)
+
+    def until_key_s(self, t: float) -> float:
+        """Seconds from a packet's time `t` on until the next key frame, as they came so far; 0: it is due, or late."""
+        session = self._session
+        return 0.0 if session is None else max(0.0, session.key_t + session.gops.key_interval_s - t)
+
+    def close(self) -> Iterator[DecodedFrame]:
+        """The stream ended: the frames that the decoder still holds back."""
+        session = self._session
+        if session is None:
+            return
+        yield from session.flush()
+        if self.state == "idle":
+            session.count_skipped(session.gops.count)
+
+    def _decode_all(
+        self, session: DecodeSession, packet: VideoPacket, state: DecodeState, reason: str
+    ) -> Iterator[DecodedFrame]:
+        self.state, self.reason = state, reason
+        yield from session.decode_all(packet)
+        if not packet.keyframe and not self._probe.has_motion(self._t(packet)):
+            self._sizes.learn(packet.size, between=session.gops.is_b_frame)
+
+    def _go_idle(self, packet: VideoPacket) -> None:
+        """Idle begins as soon as nothing speaks against it; the decoder stays where it is."""
+        if packet.t >= self._hold_t and not self._probe.is_active(self._t(packet)):
+            self.state, self.reason = "idle", ""
+            self._sizes.reset_sums()
+
+    def _idle_packet(self, session: DecodeSession, packet: VideoPacket) -> Iterator[DecodedFrame]:
+        """A packet between two key frames: held, unless something speaks for decoding it and all before it."""
+        if session.held.full:
+            yield from session.catch_up()
+            yield from self._decode_all(session, packet, "active", GOP_TOO_LARGE)
+            self._hold_t = packet.t + session.gops.key_interval_s
+            return
+        session.held.add(packet)
+        b_frame = session.gops.is_b_frame
+        if self._sizes.observe(packet.size, between=b_frame):
+            yield from self._wake_up(session, packet, PACKETS_GREW)
+        elif self._probe.is_active(self._t(packet)):
+            yield from self._wake_up(session, packet, MOTION_OR_TRACK)
+        elif self._is_overdue(session, packet):
+            yield from session.catch_up()
+            if self._probe.is_active(self._t(packet)):
+                self._activate(packet, MOTION_OR_TRACK)
+        else:
+            self._sizes.learn(packet.size, between=b_frame)
+
+    def _idle_key(self, session: DecodeSession, packet: VideoPacket) -> Iterator[DecodedFrame]:
+        """A key frame: the one frame that idle always decodes, and may be the cue for the GOP before it."""
+        if session.is_too_early(packet) and not self._is_overdue(session, packet):
+            session.skip_key(packet)
+            return
+        before, before_index, frame = session.decode_key(packet)
+        key_interval_s = session.gops.key_interval_s
+        if frame is None:
+            session.count_skipped(session.gops.count)
+            self._activate(packet, KEY_FRAME_DAMAGED, key_interval_s)
+        elif before.starts_with_key and len(before.packets) > 1 and self._probe.shows_change(frame.av_frame):
+            yield from session.decode_again(before, before_index, packet)
+            self._activate(packet, KEY_FRAME_CHANGED)
+        else:
+            session.count_skipped(session.gops.count)
+            yield from session.hand_on(replace(frame, next_s=key_interval_s))
+            if self._probe.is_active(self._t(packet)):
+                self._activate(packet, MOTION_OR_TRACK)
+
+    def _wake_up(self, session: DecodeSession, packet: VideoPacket, reason: str) -> Iterator[DecodedFrame]:
+        self._sizes.reset_sums()
+        yield from session.catch_up()
+        self._activate(packet, reason)
+
+    def _activate(self, packet: VideoPacket, reason: str, hold_s: float = TUNING.hold_s) -> None:
+        self._counts.wake_ups += 1
+        self.state, self.reason = "active", reason
+        self._hold_t = packet.t + hold_s
+
+    def _is_overdue(self, session: DecodeSession, packet: VideoPacket) -> bool:
+        wait_s = TUNING.wait_share * self._heartbeat_s
+        key_is_near = not packet.keyframe and session.key_t + session.gops.key_interval_s - packet.t <= wait_s
+        return self._probe.is_overdue(self._t(packet) - (wait_s if key_is_near else 0.0))
 
     def _t(self, packet: VideoPacket) -> float:
         return packet.t + self.t_offset_s

@@ -79,6 +79,7 @@ class CameraQueue(Generic[Item]):
 
     def __init__(self, *, fps: float, heartbeat_s: float, late_max: int) -> None:
         self.heartbeat_s = heartbeat_s
+        self.retries = 0
         self.drop_reason: DropReason = "newer"  # why a picture that is replaced now was not looked at
         self._every_s = 1 / fps
         self._late_max = late_max

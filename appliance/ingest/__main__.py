@@ -25,8 +25,9 @@ from appliance.config import SiteConfig
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import UsageError
+from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.channel import IngestChannel
-from appliance.ingest.process import DetectorHung, IngestProcess
+from appliance.ingest.process import IngestProcess
 from appliance.malloc import return_large_blocks
 from appliance.telemetry import configure_logging
 from appliance.track.tracker import Tracker
@@ -49,8 +50,8 @@ def main() -> int:
     return_large_blocks()
     try:
         site = _read_site()
-        eye = detector.load(precision.settle_precision(site.detector, site.storage.dir))
-        ingest = IngestProcess(site, eye, Tracker, IngestChannel(out), SystemClock(), _second(site))
+        shared = detector.load(precision.settle_precision(site.detector, site.storage.dir))
+        ingest = IngestProcess(site, shared, Tracker, IngestChannel(out), SystemClock(), _recheck_detector(site))
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
@@ -91,8 +92,8 @@ def _read_site() -> SiteConfig:
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _second(site: SiteConfig) -> Callable[[], ObjectDetector] | None:
-    """Another network for second looks, if one is named. It is loaded when the first is asked for."""
+def _recheck_detector(site: SiteConfig) -> Callable[[], ObjectDetector] | None:
+    """Loads another network for re-checks, if one is named; called with the first of them."""
     named = site.second_look.model
     if named is None:
         return None
@@ -100,7 +101,7 @@ def _second(site: SiteConfig) -> Callable[[], ObjectDetector] | None:
 
 
 def _watch_stdin(ingest: IngestProcess) -> None:
-    """What the core has to say, a JSON line each; the end of it is the end of us."""
+    """Commands of the core, a JSON line each. The process ends with its standard input."""
     with contextlib.suppress(OSError, ValueError):
         while line := sys.stdin.buffer.readline(COMMAND_BYTES_MAX):
             try:

@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from appliance.decode_policy.keyframe_policy import DecodePolicy
+from appliance.decode_policy.keyframe_policy import DecodeCounts, DecodePolicy
 from appliance.errors import SourceError
 from appliance.ingest.file_source import FileSource
 from appliance.media.decoder import DecodedFrame, Decoder
-from appliance.media.frames import upright_size
 from appliance.media.source import StreamInfo
 
 
 class ClipReader:
     """One file, read once from its beginning; `t` of a frame is seconds since the first one.
 
-    Use as a context manager. After `frames()` is exhausted, `decoded`, `skipped`, `damaged` and `jumps` say how it
-    went, and `t` where it ended. before_t: of the latest packet before the one whose picture was shown last.
+    Use as a context manager. After `frames()` is exhausted, `decoded`, `skipped`, `damaged` and `jumps` tell how it
+    went, and `t` where it ended. last_packet_t: of the latest packet before the one whose frame came last.
     """
 
     def __init__(self, url: str, name: str = "clip") -> None:
@@ -26,9 +25,10 @@ class ClipReader:
         self._source = FileSource(name, url)
         self._decoder: Decoder | None = None
         self._info: StreamInfo | None = None
-        self._counted: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._counts: Callable[[], DecodeCounts] = DecodeCounts
+        self._counts_before = DecodeCounts()
         self.t = 0.0
-        self.before_t = float("-inf")
+        self.last_packet_t = float("-inf")
 
     def __enter__(self) -> ClipReader:
         """Raises SourceError with one sentence when it is not a video."""
@@ -43,18 +43,19 @@ class ClipReader:
 
     @property
     def info(self) -> StreamInfo:
-        assert self._info is not None, "use `with Clip(...) as clip`"
+        assert self._info is not None, "use `with ClipReader(...) as clip`"
         return self._info
 
     @property
     def decoded(self) -> int:
-        """Pictures; one that was decoded twice counts once."""
-        return (self._decoder.decoded if self._decoder else 0) - self._counted()[1]
+        """Frames; one that was decoded twice counts once."""
+        twice = self._counts().decoded_twice - self._counts_before.decoded_twice
+        return (self._decoder.decoded if self._decoder else 0) - twice
 
     @property
     def skipped(self) -> int:
-        """Packets that `thrift` saw no reason to decode."""
-        return self._counted()[0]
+        """Packets that the decode policy left out."""
+        return self._counts().skipped - self._counts_before.skipped
 
     @property
     def damaged(self) -> int:
@@ -67,48 +68,39 @@ class ClipReader:
         return self._source.jumps
 
     def frames(
-        self, thrift: DecodePolicy | None = None, base_s: float = 0.0, *, goes_on: bool = False
+        self, policy: DecodePolicy | None = None, base_s: float = 0.0, *, continues: bool = False
     ) -> Iterator[DecodedFrame]:
-        """Every picture that can be decoded, in order, or those that `thrift` picks, which must have been dealt with
+        """Every frame that can be decoded, in order, or those that `policy` picks, which must have been dealt with
         before the next one is asked for.
 
-        base_s: what the caller adds to their times. goes_on: the clip is the next part of the one that `thrift` had
-        before. Raises SourceError when there was no picture at all.
+        base_s: what the caller adds to their times. continues: the clip is the next part of the one that `policy` had
+        before. Raises SourceError when there was no frame at all.
         """
-        assert self._decoder is not None, "use `with Clip(...) as clip`"
-        begin: float | None = None
-        if thrift is not None:
-            self._follow(thrift, self._decoder, base_s, goes_on=goes_on)
-        for frame in self._decoded(self._decoder, thrift, base_s):
-            if begin is None:
-                begin = frame.t
-                if thrift is not None:
-                    thrift.t_offset_s = base_s - begin
-            self.t = frame.t if begin == 0 else round(frame.t - begin, 6)
-            yield frame if begin == 0 else replace(frame, t=self.t)
+        assert self._decoder is not None, "use `with ClipReader(...) as clip`"
+        first_t: float | None = None
+        if policy is not None:
+            self._counts, self._counts_before = policy.counts, policy.counts()
+            policy.open(self._decoder, self.info, continues=continues)
+            policy.t_offset_s = base_s
+        for frame in self._decode(self._decoder, policy, base_s):
+            if first_t is None:
+                first_t = frame.t
+                if policy is not None:
+                    policy.t_offset_s = base_s - first_t
+            self.t = frame.t if first_t == 0 else round(frame.t - first_t, 6)
+            yield frame if first_t == 0 else replace(frame, t=self.t)
         if self._decoder.decoded == 0:
             raise SourceError(f"{self._name}: {self.info.label} is a video, but no picture in it can be decoded")
 
-    def _decoded(self, decoder: Decoder, thrift: DecodePolicy | None, base_s: float) -> Iterator[DecodedFrame]:
-        if thrift is None:
+    def _decode(self, decoder: Decoder, policy: DecodePolicy | None, base_s: float) -> Iterator[DecodedFrame]:
+        if policy is None:
             for packet in self._source.packets():
                 yield from decoder.decode(packet)
             yield from decoder.flush()
             return
         for packet in self._source.packets():
-            yield from thrift.take(packet)
-            self.before_t = max(self.before_t, round(packet.t + thrift.t_offset_s - base_s, 6))
-        yield from thrift.end()
-        if thrift.state == "idle":  # time has passed, and nobody has looked
-            self.t = max(self.t, self.before_t)
-
-    def _follow(self, thrift: DecodePolicy, decoder: Decoder, base_s: float, *, goes_on: bool) -> None:
-        before = thrift.counts()
-        self._counted = lambda: (thrift.skipped - before.skipped, thrift.decoded_twice - before.decoded_twice)
-        thrift.begin(decoder, self.info, goes_on=goes_on)
-        thrift.t_offset_s = base_s
-
-
-def frame_size(frame: DecodedFrame) -> tuple[int, int]:
-    """(width, height) of a frame as it is shown: what `StreamHeader.size` and all boxes refer to."""
-    return upright_size(frame.av_frame)
+            yield from policy.frames(packet)
+            self.last_packet_t = max(self.last_packet_t, round(packet.t + policy.t_offset_s - base_s, 6))
+        yield from policy.close()
+        if policy.state == "idle":  # time has passed without a decoded frame
+            self.t = max(self.t, self.last_packet_t)

@@ -13,17 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance import config
-from appliance.analysis.frame_analyzer import ObjectTracker
+from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog
+from appliance.inference.detector_watchdog import DetectorHung
 from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
-from appliance.ingest.recorder import RecordTarget
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.recheck.worker import RecheckWorker
 from appliance.track.parked_vehicles import StationaryObjects
@@ -34,12 +36,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 STOP_S_MAX = 6.0
-DETECTOR_HUNG_S = 30.0
 RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, too
-
-
-class DetectorHung(Exception):
-    """A call of the detector does not come back; only a new process helps."""
 
 
 class IngestProcess:
@@ -55,110 +52,136 @@ class IngestProcess:
         new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
         channel: IngestChannel,
         clock: Clock,
-        second: Callable[[], ObjectDetector] | None = None,
+        load_recheck_detector: Callable[[], ObjectDetector] | None = None,
     ) -> None:
-        """second: who makes second looks, loaded with the first of them; None: the detector, when it is idle."""
-        self._clock = clock
-        self._channel = channel
-        self._stop = threading.Event()
-        finder = SocketFinder()
-        self._cameras: list[CameraRunner] = []
-        self._parkings: list[ParkedVehiclesStore] = []
-        watches: list[DetectStream] = []
-        for name, plan in site.cameras.items():
-            if not plan.enabled:
-                continue
-            sentry = TamperDetector(name, site.health, plan.health_ignore, self._emit, mend=not plan.is_file)
-            vigil = CameraWatchdog(
-                name, site.health, plan.health_ignore, self._emit, clock, heartbeat_s=plan.detect.heartbeat_s
-            )
-            parking = ParkedVehiclesStore(Path(site.storage.dir), name, clock)
-            self._parkings.append(parking)
-            tracker = _remembering(new_tracker, parking.places)
-            watch = DetectStream(name, detector, tracker, plan.detect, clock, self._emit, sentry)
-            place = _place(site, name, plan) if plan.record else None
-            watches.append(watch)
-            self._cameras.append(CameraRunner(name, plan, place, watch, finder, clock, self._emit, vigil=vigil))
+        """load_recheck_detector: called with the first re-check; None: the shared detector does it when idle."""
+        self._site = site
         self._detector = detector
-        self._looks = InferenceWorker(detector, watches, clock)
-        self._box = ApplianceWatchdog(site.health, self._emit, clock)
-        self._again = RecheckWorker(Path(site.storage.dir), second or (lambda: self._looks.aside), self._emit, clock)
+        self._new_tracker = new_tracker
+        self._channel = channel
+        self._clock = clock
+        self._stop = threading.Event()
+        self._wake_worker = threading.Event()
+        self._finder = SocketFinder()
+        self._cameras: list[CameraRunner] = []
+        self._parked_stores: list[ParkedVehiclesStore] = []
+        streams = [self._add_camera(name, camera) for name, camera in site.cameras.items() if camera.enabled]
+        worker = InferenceWorker(detector, streams, clock, self._wake_worker)
+        self._worker = worker
+        self._watchdog = ApplianceWatchdog(site.health, self._emit, clock)
+        recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
+        self._rechecks = RecheckWorker(Path(site.storage.dir), recheck_detector, self._emit, clock)
+
+    def _add_camera(self, name: str, camera: config.CameraConfig) -> DetectStream:
+        health, clock = self._site.health, self._clock
+        tamper = TamperDetector(name, health, camera.health_ignore, self._emit, mend=not camera.is_file)
+        watchdog = CameraWatchdog(
+            name, health, camera.health_ignore, self._emit, clock, heartbeat_s=camera.detect.heartbeat_s
+        )
+        parked = ParkedVehiclesStore(Path(self._site.storage.dir), name, clock)
+        target = _record_target(self._site.storage, name, camera)
+        recorder = SegmentRecorder(target, clock, self._emit) if camera.record else None
+        analysis = CameraAnalysis(
+            name,
+            self._detector,
+            lambda labels: self._new_tracker(labels, parked.places),  # one for each session; all know the same vehicles
+            camera.detect,
+            tamper=tamper,
+        )
+        stream = DetectStream(
+            name,
+            analysis,
+            camera.detect,
+            self._detector.name,
+            clock,
+            self._emit,
+            wake=self._wake_worker,
+            on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
+        )
+        self._parked_stores.append(parked)
+        self._cameras.append(
+            CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
+        )
+        return stream
 
     def run(self) -> None:
-        """Until `stop()`. Raises DetectorHangs when the detector does not come back."""
+        """Until `stop()`. Raises DetectorHung when the detector does not come back."""
         writer = threading.Thread(target=self._channel.run, args=(self.stop,), name="channel", daemon=True)
-        looks = threading.Thread(target=self._looks.run, name="looks", daemon=True)
+        worker = threading.Thread(target=self._worker.run, name="looks", daemon=True)
         writer.start()
-        looks.start()
-        self._again.start()
+        worker.start()
+        self._rechecks.start()
         for camera in self._cameras:
             camera.start()
         try:
             while not self._clock.sleep(TICK_S, self._stop):
                 self._tick()
         finally:
-            self._end(writer, looks)
+            self._end(writer, worker)
 
     def stop(self) -> None:
         """May be called from any thread, and from a signal handler."""
         self._stop.set()
 
-    def relearn(self, camera: str, kind: HealthKind) -> None:
-        """A person has seen a health event and says that the picture is right as it is. Any thread."""
+    def handle_command(self, command: Command) -> None:
+        """A command of the core. Any thread; never waits."""
+        if isinstance(command, RebaselineCommand):
+            self.rebaseline(command.camera, command.kind)
+        else:
+            self._rechecks.submit(command)
+
+    def rebaseline(self, camera: str, kind: HealthKind) -> None:
+        """A person has seen a health event and says that what the camera shows is right as it is. Any thread."""
         for each in self._cameras:
             if each.name == camera:
-                each.relearn(kind)
-
-    def handle_command(self, command: Command) -> None:
-        """What the core asks for. Any thread; never waits."""
-        if isinstance(command, RebaselineCommand):
-            self.relearn(command.camera, command.kind)
-        else:
-            self._again.submit(command)
+                each.rebaseline(kind)
 
     def _tick(self) -> None:
-        self._looks.give_up_stuck_call()
-        self._box.tick(self._looks.busy_s(), self._looks.warning)
+        worker = self._worker
+        worker.give_up_stuck_call()
+        self._watchdog.tick(worker.watchdog.busy_s(), worker.warning)
         for camera in self._cameras:
-            camera.tick(detector_stuck=self._box.is_detector_stuck)
-        for parking in self._parkings:
-            parking.tick()
+            camera.tick(detector_stuck=self._watchdog.is_detector_stuck)
+        for parked in self._parked_stores:
+            parked.tick()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
-                detector_ms=round(self._looks.mean_ms, 2),
-                queue=self._looks.cameras_waiting(),
+                detector_ms=round(worker.mean_ms, 2),
+                queue=worker.cameras_waiting(),
                 rss_bytes=_rss_bytes(),
                 warning="; ".join(self._warnings()),
-                load=round(self._looks.load(), 3),
-                age_p95_ms=round(self._looks.age_p95_ms(), 1),
+                load=round(worker.load(), 3),
+                age_p95_ms=round(worker.age_p95_ms(), 1),
             )
         )
-        if self._looks.busy_s() > DETECTOR_HUNG_S:
-            self._box.record_restart()
-            raise DetectorHung(f"the detector has not answered for {DETECTOR_HUNG_S:.0f} s")
+        try:
+            worker.watchdog.check()
+        except DetectorHung:
+            self._watchdog.record_restart()
+            raise
 
     def _warnings(self) -> list[str]:
         dropped = self._channel.dropped()
-        said = [*(camera.warning for camera in self._cameras), self._looks.warning, self._detector.warning]
+        texts = [*(camera.warning for camera in self._cameras), self._worker.warning, self._detector.warning]
         if dropped:
-            said.append(f"{dropped} frames of boxes were dropped because the core did not read")
-        return [text for text in said if text]
+            texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
+        return [text for text in texts if text]
 
-    def _end(self, writer: threading.Thread, looks: threading.Thread) -> None:
-        self._again.stop()
-        self._looks.stop()
+    def _end(self, writer: threading.Thread, worker: threading.Thread) -> None:
+        self._rechecks.stop()
+        self._worker.stop()
         for camera in self._cameras:
             camera.stop()
         deadline = self._clock.monotonic() + STOP_S_MAX
         for camera in self._cameras:
             if not camera.join(max(0.0, deadline - self._clock.monotonic())):
                 logger.warning("a camera's thread did not end in time; its last fragment may be missing")
-        looks.join(max(0.0, deadline - self._clock.monotonic()))
+        worker.join(max(0.0, deadline - self._clock.monotonic()))
         for camera in self._cameras:
             camera.tick()
-        for parking in self._parkings:
-            parking.close()
+        for parked in self._parked_stores:
+            parked.close()
         self._channel.close()
         writer.join(1.0)
 
@@ -169,23 +192,15 @@ class IngestProcess:
             self._stop.set()
 
 
-def _remembering(
-    new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker], places: StationaryObjects
-) -> Callable[[tuple[str, ...]], ObjectTracker]:
-    """A new tracker for each run, and all of them know the same places."""
-    return lambda labels: new_tracker(labels, places)
-
-
-def _place(site: SiteConfig, camera: str, plan: config.CameraConfig) -> RecordTarget:
-    storage = site.storage
-    ring = plan.record == "pre_roll"
+def _record_target(storage: config.StorageConfig, name: str, camera: config.CameraConfig) -> RecordTarget:
+    ring = camera.record == "pre_roll"
     elsewhere = ring and storage.preroll_dir is not None
     return RecordTarget(
         root=Path(storage.dir),
-        camera=camera,
+        camera=name,
         segment_s=storage.segment_s,
         free_min_bytes=RING_FREE_BYTES_MIN if elsewhere else round(storage.disk_free_min_mb * 1_000_000),
-        ring_bytes=round((plan.quota.preroll_mb or storage.quota.preroll_mb) * 1_000_000) if ring else None,
+        ring_bytes=round((camera.quota.preroll_mb or storage.quota.preroll_mb) * 1_000_000) if ring else None,
     )
 
 

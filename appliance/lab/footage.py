@@ -207,13 +207,13 @@ class RecordingSource:
         with ClipReader(str(inside(self._root, row.path, SEGMENTS)), self._camera) as clip:
             self._frame_s = clip.info.frame_s
             index_offset: int | None = None
-            for frame in clip.frames(decode_policy, start, goes_on=goes_on):
+            for frame in clip.frames(decode_policy, start, continues=goes_on):
                 t = round(start + frame.t, 6)
                 if t > end:
                     break
                 if t < 0 or (counts.decoded and t <= counts.t):  # before --from, or given by an earlier segment
                     continue
-                yield from self._hole(t, max(counts.t, round(start + clip.before_t, 6)))
+                yield from self._hole(t, max(counts.t, round(start + clip.last_packet_t, 6)))
                 index_offset = self._next_index - frame.index if index_offset is None else index_offset
                 self._next_index = frame.index + index_offset + 1
                 yield replace(frame, index=frame.index + index_offset, t=t)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from family import Once, loaded
+from streams import FrameByFrame
 
 from appliance import config
-from appliance.analysis.frame_analyzer import FrameAnalyzer
-from appliance.decode_policy.keyframe_policy import LATE_SHARE
+from appliance.decode_policy.keyframe_policy import TUNING
 from appliance.detect import detector
 from appliance.detector_config import DetectorConfig
 from appliance.ingest.clip_reader import ClipReader
@@ -43,7 +43,7 @@ def test_rain_after_an_infrared_switch_is_examined_in_every_second_of_it(looks: 
     taken = Counter(int(look.t) for look in looks if look.looked)
     assert all(taken[second] >= 3 for second in range(SWITCH_S, END_S)), taken
     gaps = [b.t - a.t for a, b in itertools.pairwise(looks)]
-    assert max(gaps) <= HEARTBEAT_S * (1 + LATE_SHARE)
+    assert max(gaps) <= HEARTBEAT_S * (1 + TUNING.wait_share)
 
 
 def test_who_crosses_in_it_is_tracked_in_every_second(looks: list[FrameBoxes]) -> None:
@@ -73,7 +73,7 @@ class Nobody:
 def test_real_people_in_seeded_weather_are_looked_at_as_in_dry(shared_data: Path, weather: str) -> None:
     """PETS09-S2L1, where somebody is to be seen in every frame: weather closes the gate for no second."""
     clip, seen = shared_data / "footage" / "pets09_s2l1_vtest_480x360.mp4", Counter[int]()
-    made = FrameAnalyzer(
+    made = FrameByFrame(
         "pets",
         Nobody(),
         Tracker(("person",)),

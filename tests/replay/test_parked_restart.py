@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from family import FAMILY, Truth
+from streams import FrameByFrame
 
-from appliance.analysis.frame_analyzer import FrameAnalyzer
 from appliance.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.ingest.clip_reader import ClipReader
@@ -56,7 +56,7 @@ class Without:
 def life(eye: object, places: StationaryObjects | None, run: str, t0: float) -> list[Alert]:
     """One life of the box before the car park: the alerts it opened."""
     tracker = Tracker(Truth.labels, places)
-    examiner = FrameAnalyzer("gate", eye, tracker, CAMERA.detect)  # type: ignore[arg-type]
+    examiner = FrameByFrame("gate", eye, tracker, CAMERA.detect)  # type: ignore[arg-type]
     pipeline = Pipeline("gate", CAMERA, AlertsConfig())
     pipeline.feed(StreamHeader(camera="gate", clip="parked.mp4", model="truth", size=(640, 360), run=run))
     changes = []

@@ -19,10 +19,10 @@ import pytest
 
 from appliance.clock import ManualClock
 from appliance.errors import SourceError
-from appliance.ingest.clip_reader import ClipReader, frame_size
+from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
-from appliance.media.frames import FrameConverter
+from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion.motion_gate import MotionGate
 from appliance.types import SegmentRow
 
@@ -138,7 +138,7 @@ def test_every_file_gives_exactly_this(shared_data: Path, folder: str, name: str
         times, sizes, pictures, gate = [], [], FrameConverter(), MotionGate()
         for frame in clip.frames():
             times.append(frame.t)
-            sizes.append(frame_size(frame))
+            sizes.append(upright_size(frame.av_frame))
             if frame.index % 50 == 0:
                 check_pictures(pictures, gate, frame.av_frame, sizes[-1])
     assert (clip.decoded, clip.damaged, clip.jumps) == (outcome.frames, outcome.damaged, outcome.jumps)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import av
 import pytest
+from camera_rig import CameraRig
 from media import number
-from streams import CountingTracker, Heard, NumberReader, clip
+from streams import Heard, clip
 from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
-from appliance.inference.inference_worker import InferenceWorker
-from appliance.ingest.camera_runner import CameraRunner
-from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
@@ -34,43 +31,14 @@ FPS, COUNT = 15, 90
 BACK_S, HOLE_S = 11.0, 0.5
 
 
-class House:
+class House(CameraRig):
     """Cameras as `vedette run` has them, all in one process, each with a recording."""
 
     def __init__(self, root: Path, urls: dict[str, str]) -> None:
-        clock, finder, detector = SystemClock(), SocketFinder(), NumberReader()
-        self.root = root
-        self.heard = Heard()
-        watches, self.cameras = [], []
-        for name, url in urls.items():
-            plan = config.CameraConfig(url=url, stall_timeout_s=2.0, connect_timeout_s=2.0)
-            watch = DetectStream(name, detector, CountingTracker, plan.detect, clock, self.heard)
-            watches.append(watch)
-            self.cameras.append(
-                CameraRunner(name, plan, RecordTarget(root, name, 2.0, 0), watch, finder, clock, self.heard)
-            )
-        self.looks = InferenceWorker(detector, watches, clock)
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self.looks.run), threading.Thread(target=self._tick)]
-
-    def __enter__(self) -> House:
-        for thread in self._threads:
-            thread.start()
-        for camera in self.cameras:
-            camera.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for camera in self.cameras:
-            camera.stop()
-        self.looks.stop()
-        self._ended.set()
-        assert all(camera.join(60) for camera in self.cameras)
-        for thread in self._threads:
-            thread.join(60)
-
-    def of(self, camera: str, kind: type) -> list:
-        return [message for message in self.heard.of(kind) if message.camera == camera]
+        cameras = {
+            name: config.CameraConfig(url=url, stall_timeout_s=2.0, connect_timeout_s=2.0) for name, url in urls.items()
+        }
+        super().__init__(root, cameras, tick_s=0.3)
 
     def states(self, camera: str) -> list[str]:
         return [each.state for each in self.of(camera, CameraState)]
@@ -88,11 +56,6 @@ class House:
                         assert (frame.width, frame.height) == row.size
                         found.append((row.t_start + float(frame.time), number(frame.to_ndarray(format="rgb24"))))
         return found
-
-    def _tick(self) -> None:
-        while not self._ended.wait(0.3):
-            for camera in self.cameras:
-                camera.tick()
 
 
 @dataclass

@@ -13,18 +13,15 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from camera_rig import CameraRig
 from media import number
-from streams import CountingTracker, Heard, NumberReader, clip
+from streams import clip
 from waiting import PATIENCE, until
 
 from appliance import config
 from appliance.clock import SystemClock
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.errors import SourceLost, SourceRefused, VedetteError
-from appliance.inference.inference_worker import InferenceWorker
-from appliance.ingest.camera_runner import CameraRunner
-from appliance.ingest.detect_stream import DetectStream
-from appliance.ingest.recorder import RecordTarget
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.decoder import Decoder
@@ -277,40 +274,15 @@ def test_a_clock_that_jumps_back_in_the_middle_keeps_time_rising(server: RtspSer
     assert all(0 < b - a < 1 for a, b in itertools.pairwise(times))
 
 
-class House:
+class House(CameraRig):
     """A camera as `vedette run` has it, over RTSP."""
 
-    def __init__(self, root: Path, plan: config.CameraConfig) -> None:
-        clock = SystemClock()
-        self.heard = Heard()
-        detector = NumberReader()
-        watch = DetectStream("gate", detector, CountingTracker, plan.detect, clock, self.heard)
-        place = RecordTarget(root, "gate", 2.0, 0)
-        self.camera = CameraRunner("gate", plan, place, watch, SocketFinder(), clock, self.heard)
-        self.looks = InferenceWorker(detector, [watch], clock)
-        self._ticking = threading.Event()
-        self._threads = [threading.Thread(target=self.looks.run), threading.Thread(target=self._tick)]
-
-    def __enter__(self) -> House:
-        for thread in self._threads:
-            thread.start()
-        self.camera.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.camera.stop()
-        self.looks.stop()
-        self._ticking.set()
-        assert self.camera.join(60)
-        for thread in self._threads:
-            thread.join(60)
+    def __init__(self, root: Path, camera: config.CameraConfig) -> None:
+        super().__init__(root, {"gate": camera}, tick_s=0.3)
+        self.camera = self.cameras["gate"]
 
     def states(self) -> list[str]:
         return [state.state for state in self.heard.of(CameraState)]
-
-    def _tick(self) -> None:
-        while not self._ticking.wait(0.3):
-            self.camera.tick()
 
 
 def test_a_camera_that_was_gone_is_back_by_itself_and_its_gap_is_told(server: RtspServerThread, tmp_path: Path) -> None:

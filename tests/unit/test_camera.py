@@ -10,20 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from camera_rig import CameraRig
 from numpy.typing import NDArray
-from streams import CountingTracker, Heard, NumberReader, ScriptedSource, clip
+from streams import NumberReader, ScriptedSource, clip
 from waiting import until
 
 from appliance import config
 from appliance.backoff import Backoff
 from appliance.clock import ManualClock
 from appliance.errors import SourceLost, SourceRefused
-from appliance.inference.inference_worker import DETECTOR_STUCK_S, InferenceWorker
-from appliance.ingest.camera_runner import CameraRunner
-from appliance.ingest.detect_stream import DetectStream
+from appliance.inference.detector_watchdog import STUCK_S
 from appliance.ingest.reconnecting_reader import REFUSED_WAIT_S, RETRY_S_MAX, ReconnectingReader
-from appliance.ingest.recorder import RecordTarget
-from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.source import ReceivedBytes, SourceStalled, StreamInfo, VideoPacket
 from appliance.types import CameraMeter, CameraState, Detections, FrameBoxes, Gap, SegmentRow, StreamHeader
 
@@ -238,24 +235,25 @@ def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:
 class House:
     """One camera with everything it needs, on a clock that does not wait."""
 
-    def __init__(self, root: Path, plan: config.CameraConfig, detector: NumberReader | None = None) -> None:
-        self.heard = Heard()
+    def __init__(self, root: Path, camera: config.CameraConfig, detector: NumberReader | None = None) -> None:
         self.clock = ManualClock()
-        self.detector = detector or NumberReader()
-        self.watch = DetectStream("gate", self.detector, CountingTracker, plan.detect, self.clock, self.heard)
-        place = RecordTarget(root, "gate", 2.0, 0) if plan.record else None
-        self.camera = CameraRunner("gate", plan, place, self.watch, SocketFinder(), self.clock, self.heard)
-        self.looks = InferenceWorker(self.detector, [self.watch], self.clock)
+        rig = CameraRig(root, {"gate": camera}, detector, clock=self.clock)
+        self.heard, self.camera, self.stream, self.worker = (
+            rig.heard,
+            rig.cameras["gate"],
+            rig.streams["gate"],
+            rig.worker,
+        )
 
     def watch_to_the_end(self) -> None:
-        looks = threading.Thread(target=self.looks.run)
-        looks.start()
+        worker = threading.Thread(target=self.worker.run)
+        worker.start()
         self.camera.start()
         until(lambda: any(state.state == "ended" for state in self.heard.of(CameraState)))
         assert self.camera.join(60)
-        until(lambda: self.looks.cameras_waiting() == 0 and self.looks.busy_s() == 0)
-        self.looks.stop()
-        looks.join(60)
+        until(lambda: self.worker.cameras_waiting() == 0 and self.worker.watchdog.busy_s() == 0)
+        self.worker.stop()
+        worker.join(60)
         self.camera.tick()
 
 
@@ -319,7 +317,7 @@ def test_a_failing_detector_is_never_an_empty_yard(tmp_path: Path) -> None:
     boxes = house.heard.of(FrameBoxes)
     assert boxes
     assert not any(seen.looked for seen in boxes)
-    assert "too much for me" in house.looks.warning
+    assert "too much for me" in house.worker.warning
     assert [row for row in house.heard.of(SegmentRow) if row.complete], "recording goes on"
 
 
@@ -332,25 +330,25 @@ def test_a_detector_that_hangs_holds_up_neither_camera_nor_recording(tmp_path: P
             return super().detect(pictures)
 
     house = House(tmp_path, config.CameraConfig(url=f"file:{made}", loop=False), Hangs())
-    looks = threading.Thread(target=house.looks.run, daemon=True)
+    looks = threading.Thread(target=house.worker.run, daemon=True)
     looks.start()
     house.camera.start()
     until(lambda: any(state.state == "ended" for state in house.heard.of(CameraState)))
     assert house.camera.join(60)
     assert sum(row.frames for row in house.heard.of(SegmentRow) if row.complete) == 40
-    house.clock.advance(DETECTOR_STUCK_S + 1)
-    house.looks.give_up_stuck_call()
+    house.clock.advance(STUCK_S + 1)
+    house.worker.give_up_stuck_call()
     (untaken,) = house.heard.of(FrameBoxes)
     assert not untaken.looked
     answers.set()
-    until(lambda: house.looks.cameras_waiting() == 0 and house.looks.busy_s() == 0)
-    house.looks.stop()
+    until(lambda: house.worker.cameras_waiting() == 0 and house.worker.watchdog.busy_s() == 0)
+    house.worker.stop()
     looks.join(60)
     first, *others = house.heard.of(FrameBoxes)
     assert first == untaken, "the answer of then is not used"
     assert others
     assert all(seen.looked for seen in others)
-    counts = house.watch.counts()
+    counts = house.stream.counts()
     assert counts.dropped["stuck"] == 1
     assert counts.decoded == 40
 

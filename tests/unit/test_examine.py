@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 from media import picture
 from numpy.typing import NDArray
-from streams import CountingTracker, NumberReader, clip
+from streams import CountingTracker, FrameByFrame, NumberReader, clip
 
 from appliance import config
-from appliance.analysis.frame_analyzer import QUIET_AFTER_S, STOPPED_S, FrameAnalyzer, InferenceRequest
-from appliance.analysis.region_selector import WHOLE_EVERY_S
+from appliance.analysis import frame_selector, region_selector
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.frames import upright_box
 from appliance.motion.region_mosaic import contained_share
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes, TrackedObject
 
+QUIET_AFTER_S, STOPPED_S = frame_selector.TUNING.active_s, frame_selector.TUNING.stopped_s
+WHOLE_EVERY_S = region_selector.TUNING.whole_every_s
 STILL = av.VideoFrame.from_ndarray(np.full((240, 320, 3), 90, np.uint8), format="rgb24").reformat(format="yuv420p")
 
 
@@ -53,12 +55,12 @@ class Following(CountingTracker):
         return found
 
 
-def examiner(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> FrameAnalyzer:
+def examiner(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> FrameByFrame:
     plan = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s)
-    return FrameAnalyzer("gate", detector or Blind(), CountingTracker(("number",)), plan)
+    return FrameByFrame("gate", detector or Blind(), CountingTracker(("number",)), plan)
 
 
-def looked_at(each: FrameAnalyzer, times: list[float], *, frame: av.VideoFrame | None = None) -> list[float]:
+def looked_at(each: FrameByFrame, times: list[float], *, frame: av.VideoFrame | None = None) -> list[float]:
     return [t for n, t in enumerate(times) if each.select(n, t, moving(n) if frame is None else frame)]
 
 
@@ -98,7 +100,7 @@ def test_movement_after_quiet_is_looked_at_at_once() -> None:
 
 
 def test_as_long_as_something_is_followed_frames_are_due_though_nothing_moves() -> None:
-    each = FrameAnalyzer(
+    each = FrameByFrame(
         "gate", NumberReader(), CountingTracker(("number",)), config.DetectConfig(fps=5, heartbeat_s=30)
     )
     seen = [each.examine(n, n / 5, STILL) for n in range(100)]
@@ -108,13 +110,13 @@ def test_as_long_as_something_is_followed_frames_are_due_though_nothing_moves() 
 def test_a_detector_that_fails_is_not_an_empty_yard_and_does_not_reach_the_tracker() -> None:
     detector = NumberReader(fail=lambda n: True)
     tracker = CountingTracker(detector.labels)
-    each = FrameAnalyzer("gate", detector, tracker, config.DetectConfig())
+    each = FrameByFrame("gate", detector, tracker, config.DetectConfig())
     assert each.examine(0, 0.0, moving(0)) == FrameBoxes(camera="gate", seq=0, frame=0, t=0.0, looked=False)
     assert tracker.times == []
 
 
 def test_numbers_are_rounded_for_the_wire() -> None:
-    each = FrameAnalyzer("gate", NumberReader(), CountingTracker(("number",)), config.DetectConfig())
+    each = FrameByFrame("gate", NumberReader(), CountingTracker(("number",)), config.DetectConfig())
     found = each.examine(7, 1.4, av.VideoFrame.from_ndarray(picture(123), format="rgb24").reformat(format="yuv420p"))
     assert found is not None
     assert found.objects == (TrackedObject(track=1, label="number", score=0.988, box=(0.123, 0.1, 0.1231, 0.2)),)
@@ -137,7 +139,7 @@ def test_the_same_footage_gives_the_same_boxes_also_in_the_split_form(tmp_path: 
             for f in footage.frames():
                 look = each.select(f.index, f.t, f.av_frame)
                 if look is not None:
-                    out.append(each.result(look, detector.detect([each.detector_input(look)])[0]))
+                    out.append(each.infer(look))
         return out
 
     assert whole() == whole() == split()
@@ -186,21 +188,21 @@ def yard(*spots: tuple[int, int], size: tuple[int, int] = (1280, 704)) -> av.Vid
 
 
 def walked(
-    each: FrameAnalyzer, spotter: Spotter, seconds: float, *others: tuple[int, int]
+    each: FrameByFrame, spotter: Spotter, seconds: float, *others: tuple[int, int]
 ) -> list[tuple[InferenceRequest, FrameBoxes]]:
     """Somebody walks to the right, 5 looks a second; `others` stand there."""
     taken = []
     for n in range(round(5 * seconds)):
         look = each.select(n, n / 5, yard((300 + 8 * n, 300), *others))
         if look is not None:
-            taken.append((look, each.result(look, spotter.detect([each.detector_input(look)])[0])))
+            taken.append((look, each.infer(look)))
     return taken
 
 
-def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[FrameAnalyzer, Spotter]:
+def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[FrameByFrame, Spotter]:
     spotter = Spotter()
     spotter.labels = (label,)
-    return FrameAnalyzer(
+    return FrameByFrame(
         "gate", spotter, Following(spotter.labels), config.DetectConfig(fps=5, heartbeat_s=heartbeat_s)
     ), spotter
 
@@ -235,12 +237,12 @@ def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
 def test_a_detector_to_which_a_part_costs_as_much_is_shown_the_whole() -> None:
     each, spotter = spotting()
     spotter.shape_step = 0
-    each = FrameAnalyzer("gate", spotter, Following(spotter.labels), config.DetectConfig())
+    each = FrameByFrame("gate", spotter, Following(spotter.labels), config.DetectConfig())
     assert all(look.mosaic is None for look, _ in walked(each, spotter, 3))
 
 
 def test_where_all_moves_the_whole_is_shown() -> None:
-    each, spotter = spotting()
+    each, _spotter = spotting()
     for n in range(10):
         rows = [
             ((200 + 300 * k) + (8 * n if row % 2 else -8 * n), 40 + 200 * row) for k in range(4) for row in range(4)
@@ -248,7 +250,7 @@ def test_where_all_moves_the_whole_is_shown() -> None:
         look = each.select(n, n / 5, yard(*rows))
         assert look is not None
         assert look.mosaic is None
-        each.result(look, spotter.detect([each.detector_input(look)])[0])
+        each.infer(look)
 
 
 def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next() -> None:
@@ -282,18 +284,18 @@ def test_what_rests_is_looked_at_rarely(label: str, at_first_s: float, every_s: 
     """The tracker says that nothing it follows needs a look: for a parked car the heartbeat is enough. For somebody who
     stands there it is not, since a rule may wait for them to have stayed long enough; who has only just stopped may
     walk on."""
-    each, spotter = spotting(label, heartbeat_s=4.0)
+    each, _spotter = spotting(label, heartbeat_s=4.0)
     times = []
     for n in range(300):
         look = each.select(n, n / 5, yard((300, 300)))
         if look is not None:
-            each.result(look, spotter.detect([each.detector_input(look)])[0])
+            each.infer(look)
             times.append(look.t)
     early = [t for t in times if 2 * QUIET_AFTER_S < t <= STOPPED_S]
     assert len(early) == pytest.approx((STOPPED_S - 2 * QUIET_AFTER_S) / at_first_s, abs=1)
     late = [t for t in times if t > STOPPED_S + 2]
     assert len(late) == pytest.approx((60 - STOPPED_S - 2) / every_s, abs=1)
-    assert not each.busy(60.0), "and nearly all that is decoded meanwhile are key frames"
+    assert not each.analysis.probe.is_active(60.0), "and nearly all that is decoded meanwhile are key frames"
 
 
 def test_when_all_have_gone_nothing_is_looked_at_that_was_seen_a_moment_ago() -> None:
@@ -304,7 +306,7 @@ def test_when_all_have_gone_nothing_is_looked_at_that_was_seen_a_moment_ago() ->
     for n in range(15, 60):
         look = each.select(n, n / 5, yard())
         if look is not None:
-            each.result(look, spotter.detect([each.detector_input(look)])[0])
+            each.infer(look)
             looks.append(look)
     assert looks[0].t == 3.0, "that somebody is gone is movement, too"
     last = max(look.t for look in looks if look.priority > 0)
@@ -315,13 +317,13 @@ def test_when_all_have_gone_nothing_is_looked_at_that_was_seen_a_moment_ago() ->
 
 def test_two_who_walk_far_apart_are_shown_side_by_side() -> None:
     """And what is between them is not: two small parts, as one picture."""
-    each, spotter = spotting()
+    each, _spotter = spotting()
     sides: set[int] = set()
     for n in range(15):
         places = (60 + 8 * n, 300), (1180 - 8 * n, 500)
         look = each.select(n, n / 5, yard(*places))
         assert look is not None
-        boxes = each.result(look, spotter.detect([each.detector_input(look)])[0])
+        boxes = each.infer(look)
         sides.add(1 if look.mosaic is None else len(look.mosaic.tiles))
         if n > 1:
             found = sorted(found.box for found in boxes.objects)
@@ -343,7 +345,7 @@ def test_where_more_than_three_people_walk_the_whole_is_shown(label: str, parts:
 def test_a_parked_car_is_shown_wholly_or_not_at_all() -> None:
     spotter = Spotter()
     spotter.labels = ("car",)
-    each = FrameAnalyzer("gate", spotter, Tracker(spotter.labels), config.DetectConfig(fps=5))
+    each = FrameByFrame("gate", spotter, Tracker(spotter.labels), config.DetectConfig(fps=5))
     taken = walked(each, spotter, 12, (520, 390), (700, 470))
     assert any(look.mosaic is not None and look.t > 8 for look, _ in taken)
     for look, boxes in taken:

@@ -15,9 +15,9 @@ from streams import clip
 
 from appliance.clock import ManualClock
 from appliance.errors import SourceError
-from appliance.ingest.clip_reader import ClipReader, frame_size
+from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource, clip_path
-from appliance.media.frames import FrameConverter
+from appliance.media.frames import FrameConverter, upright_size
 
 
 def test_a_url_may_be_absolute_relative_escaped_or_really_called_so(
@@ -166,5 +166,5 @@ def test_a_phone_clip_stands_upright(tmp_path: Path) -> None:
                 out.mux(packet)
     with ClipReader(str(tmp_path / "turned.mp4")) as footage:
         frame = next(iter(footage.frames()))
-        assert frame_size(frame) == (240, 320)
+        assert upright_size(frame.av_frame) == (240, 320)
         assert FrameConverter().bgr(frame.av_frame, (240, 320)).shape == (320, 240, 3)

@@ -9,16 +9,17 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from camera_rig import detect_stream
 from media import picture
 from numpy.typing import NDArray
-from streams import CountingTracker, Heard, NumberReader, clip
+from streams import Heard, NumberReader, clip
 
 from appliance import config
 from appliance.clock import ManualClock
 from appliance.errors import DetectorError
 from appliance.inference.camera_queue import priority_of
-from appliance.inference.inference_worker import DETECTOR_STUCK_S, InferenceWorker
-from appliance.ingest.detect_stream import DetectStream
+from appliance.inference.detector_watchdog import STUCK_S
+from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.file_source import FileSource
 from appliance.media.source import VideoPacket
 from appliance.types import AGE_EDGES_MS, Detections, FrameBoxes, StreamHeader
@@ -37,12 +38,10 @@ class Yard:
             path = tmp_path / f"{name}.mp4"
             made = still(path) if name in still_ones else clip(path, 60, first=100 * number)
             source = FileSource(name, str(made))
-            watch = DetectStream(
-                name, self.detector, CountingTracker, config.DetectConfig(fps=10), self.clock, self.heard
-            )
+            watch = detect_stream(name, self.detector, config.DetectConfig(fps=10), self.clock, self.heard)
             watch.begin(source.open(), "run1")
             self.watches[name], self._packets[name], self.sources[name] = watch, source.packets(), source
-        self.looks = InferenceWorker(self.detector, list(self.watches.values()), self.clock)
+        self.worker = InferenceWorker(self.detector, list(self.watches.values()), self.clock)
 
     def feed(self, name: str, count: int = 1) -> None:
         for _ in range(count):
@@ -56,8 +55,8 @@ class Yard:
 def test_the_newest_frame_is_looked_at_and_the_ones_it_replaced_are_counted(tmp_path: Path) -> None:
     yard = Yard(tmp_path, "gate")
     yard.feed("gate", 5)
-    assert yard.looks.run_once()
-    assert not yard.looks.run_once()
+    assert yard.worker.run_once()
+    assert not yard.worker.run_once()
     assert yard.boxes() == [("gate", 4)]
     assert (yard.watches["gate"].counts().examined, yard.watches["gate"].counts().unexamined) == (1, 4)
 
@@ -80,13 +79,13 @@ def test_no_camera_waits_long_because_another_is_busy(tmp_path: Path) -> None:
     """The busy one always has a newer frame; the quiet one's place in the queue grows older until it is its turn."""
     yard = Yard(tmp_path, "quiet", "busy", still_ones=("quiet",))
     yard.feed("quiet")
-    yard.looks.run_once()
+    yard.worker.run_once()
     yard.clock.advance(1.9)
     yard.feed("quiet")
     for _ in range(20):
         yard.feed("busy")
         yard.clock.advance(0.3)
-        yard.looks.run_once()
+        yard.worker.run_once()
     turns = [camera for camera, _ in yard.boxes()[1:]]
     assert turns.count("quiet") == 1
     assert turns[0] == "busy"
@@ -97,14 +96,15 @@ def test_an_answer_for_an_older_run_is_not_told_but_counted(tmp_path: Path) -> N
     yard = Yard(tmp_path, "gate")
     watch = yard.watches["gate"]
     yard.feed("gate")
-    request = watch.next_request()
-    assert request is not None
+    taken = watch.queue.take()
+    assert taken is not None
+    request = taken.item.request
     watch.end()
     source = FileSource("gate", str(clip(tmp_path / "again.mp4", 10)))
     watch.begin(source.open(), "run2")
     for packet in source.packets():
         watch.take(packet)
-    watch.answer(request, yard.detector.detect([request.analyzer.picture(request.request)])[0])
+    watch.complete(taken.item, yard.detector.detect([request.tracks.detector_input(request)])[0])
     assert yard.boxes() == []
     assert [header.run for header in yard.heard.of(StreamHeader)] == ["run1", "run2"]
     assert watch.counts().unexamined > 0
@@ -115,13 +115,13 @@ def test_what_was_examined_before_a_reconnect_is_not_examined_again(tmp_path: Pa
     yard = Yard(tmp_path, "gate")
     watch = yard.watches["gate"]
     yard.feed("gate", 20)
-    yard.looks.run_once()
+    yard.worker.run_once()
     watch.end()
     source = FileSource("gate", str(tmp_path / "gate.mp4"))
     watch.begin(source.open(), "run2")
     for packet in source.packets():
         watch.take(packet)
-        yard.looks.run_once()
+        yard.worker.run_once()
     times = [seen.t for seen in yard.heard.of(FrameBoxes)]
     assert times == sorted(set(times))
     assert times[0] == pytest.approx(1.9)
@@ -134,10 +134,10 @@ def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplo
 
     yard = Yard(tmp_path, "gate", detector=Broken())
     yard.feed("gate")
-    assert yard.looks.run_once()
+    assert yard.worker.run_once()
     (seen,) = yard.heard.of(FrameBoxes)
     assert not seen.looked
-    assert yard.looks.warning == "the detector failed: RuntimeError"
+    assert yard.worker.warning == "the detector failed: RuntimeError"
     assert "CUDA error 700" in caplog.text
 
 
@@ -163,25 +163,25 @@ class Moody(NumberReader):
 def moody_yard(tmp_path: Path, failures: int, *names: str, lasts_s: float = 0.01) -> tuple[Yard, Moody]:
     yard = Yard(tmp_path, *(names or ("gate",)))
     moody = Moody(yard.clock, failures, lasts_s=lasts_s)
-    yard.looks = InferenceWorker(moody, list(yard.watches.values()), yard.clock)
+    yard.worker = InferenceWorker(moody, list(yard.watches.values()), yard.clock)
     return yard, moody
 
 
 def test_a_call_that_fails_is_made_again_and_nobody_is_told_of_it(tmp_path: Path) -> None:
     yard, moody = moody_yard(tmp_path, 2)
     yard.feed("gate")
-    assert yard.looks.run_once()
+    assert yard.worker.run_once()
     (seen,) = yard.heard.of(FrameBoxes)
-    assert (seen.looked, moody.calls, yard.looks.warning) == (True, 3, "")
+    assert (seen.looked, moody.calls, yard.worker.warning) == (True, 3, "")
     counts = yard.watches["gate"].counts()
-    assert (counts.examined, counts.unexamined, counts.retried) == (1, 0, 2)
+    assert (counts.examined, counts.unexamined, counts.retries) == (1, 0, 2)
 
 
 def test_it_is_made_again_on_the_newest_picture(tmp_path: Path) -> None:
     yard, moody = moody_yard(tmp_path, 1)
     yard.feed("gate")
     moody.meanwhile = lambda: yard.feed("gate", 3) if moody.calls == 1 else None
-    yard.looks.run_once()
+    yard.worker.run_once()
     assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (3, True)]
     assert yard.watches["gate"].counts().dropped == {"failed": 1, "newer": 2}
 
@@ -190,13 +190,13 @@ def test_a_detector_that_always_fails_is_asked_once_a_look_and_forgiven_when_it_
     yard, moody = moody_yard(tmp_path, 5)
     for calls in (3, 4, 5, 6):
         yard.feed("gate")
-        yard.looks.run_once()
+        yard.worker.run_once()
         assert moody.calls == calls
     assert [seen.looked for seen in yard.heard.of(FrameBoxes)] == [False, False, False, True]
     assert yard.watches["gate"].counts().dropped == {"failed": 3}
     moody.left = 1
     yard.feed("gate")
-    yard.looks.run_once()
+    yard.worker.run_once()
     assert yard.heard.of(FrameBoxes)[-1].looked
 
 
@@ -204,7 +204,7 @@ def test_a_call_that_took_long_to_fail_is_not_made_again_at_once(tmp_path: Path)
     """Others wait; the next picture comes by itself."""
     yard, moody = moody_yard(tmp_path, 1, lasts_s=3.0)
     yard.feed("gate")
-    yard.looks.run_once()
+    yard.worker.run_once()
     assert moody.calls == 1
     assert not yard.heard.of(FrameBoxes)[-1].looked
 
@@ -218,12 +218,12 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
             return super().detect(pictures)
 
     yard = Yard(tmp_path, "one", "two", "three")
-    yard.looks = InferenceWorker(Together(fail=lambda n: n == 100), list(yard.watches.values()), yard.clock)
-    yard.looks.measure_batching()
+    yard.worker = InferenceWorker(Together(fail=lambda n: n == 100), list(yard.watches.values()), yard.clock)
+    yard.worker.measure_batching()
     for name in yard.watches:
         yard.feed(name)
-    assert yard.looks.run_once()
-    assert not yard.looks.run_once(), "all in one call"
+    assert yard.worker.run_once()
+    assert not yard.worker.run_once(), "all in one call"
     assert {seen.camera: seen.looked for seen in yard.heard.of(FrameBoxes)} == {
         "one": True,
         "two": False,
@@ -232,24 +232,24 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
 
 
 def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(tmp_path: Path) -> None:
-    yard, moody = moody_yard(tmp_path, 0, lasts_s=DETECTOR_STUCK_S + 1)
+    yard, moody = moody_yard(tmp_path, 0, lasts_s=STUCK_S + 1)
     gate = yard.watches["gate"]
 
     def meanwhile() -> None:
         """What the other threads do while the detector hangs."""
-        assert yard.looks.busy_s() > DETECTOR_STUCK_S
-        yard.looks.give_up_stuck_call()
-        yard.looks.give_up_stuck_call()
+        assert yard.worker.watchdog.busy_s() > STUCK_S
+        yard.worker.give_up_stuck_call()
+        yard.worker.give_up_stuck_call()
         yard.feed("gate", 4)
 
     moody.meanwhile = meanwhile
     yard.feed("gate")
-    yard.looks.run_once()
+    yard.worker.run_once()
     (seen,) = yard.heard.of(FrameBoxes)
     assert (seen.frame, seen.looked) == (0, False)
     assert gate.counts().dropped == {"stuck": 4}
     moody.meanwhile, moody.lasts_s = (lambda: None), 0.01
-    yard.looks.run_once()
+    yard.worker.run_once()
     assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (4, True)]
     assert gate.counts().examined == 1
 
@@ -258,14 +258,14 @@ def test_how_old_a_picture_is_when_the_tracker_hears_of_it(tmp_path: Path) -> No
     yard, _ = moody_yard(tmp_path, 0, lasts_s=0.25)
     yard.feed("gate")
     yard.clock.advance(0.5)
-    yard.looks.run_once()
+    yard.worker.run_once()
     counts = yard.watches["gate"].counts()
     assert dict(zip(AGE_EDGES_MS, counts.ages, strict=False))[1000] == 1
     assert sum(counts.ages[:-1]) == 1
     assert counts.ages[-1] == pytest.approx(750, abs=1)
-    assert yard.looks.age_p95_ms() == pytest.approx(750, abs=1)
+    assert yard.worker.age_p95_ms() == pytest.approx(750, abs=1)
     yard.clock.advance(60)
-    assert yard.looks.age_p95_ms() == 0
+    assert yard.worker.age_p95_ms() == 0
 
 
 def test_a_region_is_worth_more_than_a_whole_picture_and_what_is_followed_more_than_leaves() -> None:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from places import FPS, Lookout, place
+from streams import FrameByFrame
 
 from appliance import config
-from appliance.analysis.frame_analyzer import CONFIRM_S, FrameAnalyzer, InferenceRequest
+from appliance.analysis import frame_selector
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.ingest.clip_reader import ClipReader
 from appliance.track.tracker import Tracker
 from appliance.types import Detections, FrameBoxes
@@ -42,7 +44,7 @@ def watch(
 ) -> list[FrameBoxes]:
     """What is told of a film. answer_after: so many pictures later the detector answers."""
     detector = detector or Lookout()
-    examiner = FrameAnalyzer("gate", detector, Tracker(detector.labels), config.DetectConfig(latency=latency))
+    examiner = FrameByFrame("gate", detector, Tracker(detector.labels), config.DetectConfig(latency=latency))
     told: list[FrameBoxes] = []
     waiting: list[tuple[int, InferenceRequest]] = []
     with ClipReader(str(path)) as clip:
@@ -52,7 +54,7 @@ def watch(
                 waiting.append((frame.index + answer_after, look))
             while waiting and waiting[0][0] <= frame.index:
                 _, look = waiting.pop(0)
-                told.append(examiner.result(look, detector.detect([examiner.detector_input(look)])[0]))
+                told.append(examiner.infer(look))
     return told
 
 
@@ -82,5 +84,5 @@ def test_it_is_one_look_more_for_a_newcomer_and_none_for_an_empty_place(film: Pa
 def test_what_flickers_costs_at_most_a_look_more_for_each(film: Path) -> None:
     lowest, normal = (watch(film, latency, Flickering()) for latency in ("lowest", "normal"))
     assert len(lowest) <= 2 * len(normal)
-    assert min(b.t - a.t for a, b in itertools.pairwise(lowest)) >= CONFIRM_S
+    assert min(b.t - a.t for a, b in itertools.pairwise(lowest)) >= frame_selector.TUNING.confirm_s
     assert not any(look.objects for look in lowest), "nobody is told of who was not found twice running"

@@ -183,7 +183,7 @@ def looks() -> Iterator[tuple[InferenceWorker, Eye]]:
 
 
 def test_an_idle_detector_looks_aside(looks: tuple[InferenceWorker, Eye]) -> None:
-    aside = looks[0].aside
+    aside = looks[0].idle_detector
     assert len(aside.detect([np.zeros((96, 96, 3), np.uint8)])[0]) == 1
     assert looks[0].load() == 0.0, "the cameras' load is not that of second looks"
     looks[1].error = "broken"
@@ -194,10 +194,7 @@ def test_an_idle_detector_looks_aside(looks: tuple[InferenceWorker, Eye]) -> Non
 
 
 def test_who_gets_no_answer_hears_that_there_was_no_time() -> None:
-    class Hasty(IdleDetector):
-        PATIENCE_S = 0.01
-
-    aside = Hasty(Eye())
+    aside = IdleDetector(Eye(), wait_s=0.01)
     with pytest.raises(DetectorError, match="had no time"):
         aside.detect([np.zeros((8, 8, 3), np.uint8)])
     assert not aside.run_once(), "and it does not lie about for later"

@@ -11,11 +11,11 @@ import av
 import numpy as np
 import pytest
 from places import FPS, Lookout, place
+from streams import FrameByFrame
 
 from appliance import config
-from appliance.analysis.frame_analyzer import FrameAnalyzer
 from appliance.decode_policy.gop import GOP_BYTES_MAX, GOP_PACKETS_MAX, GopBuffer
-from appliance.decode_policy.keyframe_policy import LATE_FRAMES_MAX, LATE_FRAMES_MAX_ECONOMY, LATE_SHARE, DecodePolicy
+from appliance.decode_policy.keyframe_policy import TUNING, DecodePolicy
 from appliance.ingest.clip_reader import ClipReader
 from appliance.media.decoder import DecodedFrame
 from appliance.track.tracker import Tracker
@@ -47,8 +47,8 @@ def watch(
 ) -> Seen:
     plan = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
     detector = Lookout()
-    examiner = FrameAnalyzer("gate", detector, Tracker(detector.labels), plan)
-    thrift = DecodePolicy(latency, fps, heartbeat_s, examiner)
+    examiner = FrameByFrame("gate", detector, Tracker(detector.labels), plan)
+    thrift = examiner.analysis.decode_policy
     looks, states = [], []
     with ClipReader(str(path)) as clip:
         for frame in clip.frames(thrift):
@@ -56,7 +56,7 @@ def watch(
             states.append((frame.t, thrift.state, thrift.reason))
             look = examiner.select(frame.index, frame.t, frame.av_frame, next_s=frame.next_s)
             if look is not None:
-                looks.append(examiner.result(look, detector.detect([examiner.detector_input(look)])[0]))
+                looks.append(examiner.infer(look))
         return Seen(looks, thrift, clip.decoded, clip.decoded + clip.skipped, states)
 
 
@@ -110,13 +110,13 @@ def test_the_first_moments_of_a_visitor_are_examined_as_if_all_had_been_decoded(
 
 def test_a_quiet_place_is_looked_at_each_heartbeat_and_little_is_decoded(coding: Callable[..., Path]) -> None:
     seen = watch(coding("quiet", 40))
-    assert max(gaps(seen.looks)) <= HEARTBEAT_S * (1 + LATE_SHARE) + 1e-6
+    assert max(gaps(seen.looks)) <= HEARTBEAT_S * (1 + TUNING.wait_share) + 1e-6
     assert seen.frames == 40 * FPS
     key_s: float = coding.key_s  # type: ignore[attr-defined]
     if key_s <= HEARTBEAT_S:
         # The first seconds, to learn, are a part; where all are key frames, as many are decoded as may be looked at.
         assert seen.decoded < (0.5 if key_s < 2 / FPS else 0.45) * seen.frames
-        assert seen.thrift.skipped == seen.frames - seen.decoded
+        assert seen.thrift.counts().skipped == seen.frames - seen.decoded
     else:  # the heartbeat needs the packets up to it
         assert seen.decoded < seen.frames
 
@@ -131,7 +131,7 @@ def test_thrifty_sees_the_visitor_with_the_next_key_frame(coding: Callable[..., 
     path = coding("visit", 26, VISIT, (21.3, 23.5))
     key_s: float = coding.key_s  # type: ignore[attr-defined]
     lowest, thrifty = watch(path, "lowest"), watch(path, "thrifty")
-    assert thrifty.visitors()[0] <= lowest.visitors()[0] + min(key_s, HEARTBEAT_S * (1 + LATE_SHARE)) + 0.3
+    assert thrifty.visitors()[0] <= lowest.visitors()[0] + min(key_s, HEARTBEAT_S * (1 + TUNING.wait_share)) + 0.3
     assert thrifty.decoded <= lowest.decoded
 
 
@@ -156,7 +156,7 @@ def test_a_stream_that_allows_nothing_else_is_decoded_whole_and_says_why(
     seen, lowest = watch(path), watch(path, "lowest")
     assert any(state == "everything" and why in reason for _, state, reason in seen.states), seen.states[-1]
     assert seen.states[-1][1] == "everything"
-    assert seen.thrift.skipped == 0
+    assert seen.thrift.counts().skipped == 0
     meanwhile = [{look.t for look in each.looks if 22.3 <= look.t <= 25.0} for each in (seen, lowest)]
     assert len(meanwhile[0]) >= 10
     assert meanwhile[0] <= meanwhile[1], "which looks again at who is new"
@@ -164,7 +164,7 @@ def test_a_stream_that_allows_nothing_else_is_decoded_whole_and_says_why(
 
 def test_lowest_decodes_everything(tmp_path: Path) -> None:
     seen = watch(place(tmp_path / "film.mp4", 12), "lowest")
-    assert (seen.decoded, seen.thrift.skipped, seen.thrift.state) == (12 * FPS, 0, "everything")
+    assert (seen.decoded, seen.thrift.counts().skipped, seen.thrift.state) == (12 * FPS, 0, "everything")
     assert seen.thrift.reason == "detect.latency is lowest"
 
 
@@ -178,17 +178,17 @@ class Scripted:
     t: float = 0.0
     asked: list[float] = field(default_factory=list)
 
-    def busy(self, t: float) -> bool:
+    def is_active(self, t: float) -> bool:
         self.t = t
         return t < 2 or t >= self.busy_from  # the first moments of a camera are always busy
 
-    def moved(self, t: float) -> bool:
-        return self.busy(t)
+    def has_motion(self, t: float) -> bool:
+        return self.is_active(t)
 
-    def overdue(self, t: float) -> bool:
+    def is_overdue(self, t: float) -> bool:
         return t - self.looked >= HEARTBEAT_S - 0.002
 
-    def changed(self, picture: av.VideoFrame) -> bool:
+    def shows_change(self, picture: av.VideoFrame) -> bool:
         t = round(float(picture.pts) / 1e6, 3)
         self.asked.append(t)
         return t >= self.changed_at
@@ -221,7 +221,7 @@ def test_a_change_in_a_key_frame_brings_the_group_before_it(restless: Path) -> N
     assert [frame.index for frame in late] == list(range(121, 151))
     assert all(frame.late for frame in late)
     assert [frame.t for frame in frames] == sorted({frame.t for frame in frames})
-    assert thrift.skipped == 16 * FPS - len(frames)
+    assert thrift.counts().skipped == 16 * FPS - len(frames)
 
 
 def test_of_a_long_group_only_so_many_pictures_are_handed_on(tmp_path: Path) -> None:
@@ -229,19 +229,19 @@ def test_of_a_long_group_only_so_many_pictures_are_handed_on(tmp_path: Path) -> 
     path = place(tmp_path / "long.mp4", 36, gop=8 * FPS, noise=12, bframes="0")
     frames, thrift = handed(path, Scripted(changed_at=31.9, busy_from=32.0), looking=False)
     late = [frame.t for frame in frames if frame.late]
-    assert LATE_FRAMES_MAX - 2 <= len(late) <= LATE_FRAMES_MAX + 1
+    assert TUNING.late_frames_max - 2 <= len(late) <= TUNING.late_frames_max + 1
     assert late[0] < 24.2
     assert late[-1] > 31.0
-    assert thrift.sampled_out == 8 * FPS - len(late)
+    assert thrift.counts().sampled_out == 8 * FPS - len(late)
 
 
 def test_thrifty_shows_half_as_much_of_the_group_before_it(restless: Path) -> None:
     frames, thrift = handed(restless, Scripted(changed_at=9.9, busy_from=10.0), "thrifty")
     late = [frame.t for frame in frames if 8.0 < frame.t <= 10.0]
-    assert LATE_FRAMES_MAX_ECONOMY <= len(late) <= LATE_FRAMES_MAX_ECONOMY + 1
+    assert TUNING.late_frames_max_economy <= len(late) <= TUNING.late_frames_max_economy + 1
     assert max(b - a for a, b in itertools.pairwise([8.0, *late])) < 0.5
     assert len([frame for frame in frames if 10.0 < frame.t < 12.0]) == 29
-    assert thrift.sampled_out == 30 - len(late)
+    assert thrift.counts().sampled_out == 30 - len(late)
 
 
 @pytest.mark.parametrize("how", [{"bframes": "0"}, {"bframes": "3"}, {"codec": "libx265", "bframes": "0"}])
@@ -276,7 +276,7 @@ def test_what_the_detector_found_in_a_key_frame_brings_all_since(restless: Path)
     since = [frame for frame in frames if 8.0 < frame.t < 9.0]
     assert since[0].t < 8.3
     assert {frame.late for frame in since} == {True, False}
-    assert thrift.wake_ups == 1
+    assert thrift.counts().wake_ups == 1
 
 
 def test_idle_shows_key_frames_only_and_says_when_the_next_comes(restless: Path) -> None:
@@ -284,7 +284,7 @@ def test_idle_shows_key_frames_only_and_says_when_the_next_comes(restless: Path)
     idle = [frame for frame in frames if frame.t > 4.3]
     assert [frame.t for frame in idle] == [6.0, 8.0, 10.0, 12.0, 14.0]
     assert {round(frame.next_s, 3) for frame in idle} == {2.0}
-    assert thrift.skipped == 16 * FPS - len(frames)
+    assert thrift.counts().skipped == 16 * FPS - len(frames)
 
 
 def test_key_frames_that_come_just_before_a_heartbeat_are_looked_at(tmp_path: Path) -> None:
@@ -333,8 +333,8 @@ def test_a_damaged_key_frame_does_not_close_the_eye(tmp_path: Path) -> None:
                 out.mux(new)
     detector = Lookout()
     plan = config.DetectConfig(heartbeat_s=2.0)
-    examiner = FrameAnalyzer("gate", detector, Tracker(detector.labels), plan)
-    thrift = DecodePolicy("normal", plan.fps, plan.heartbeat_s, examiner)
+    examiner = FrameByFrame("gate", detector, Tracker(detector.labels), plan)
+    thrift = examiner.analysis.decode_policy
     seen = []
     with ClipReader(str(broken)) as clip:
         for frame in clip.frames(thrift):

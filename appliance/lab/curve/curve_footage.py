@@ -14,7 +14,7 @@ import numpy as np
 
 from appliance import wire
 from appliance.alerts.best_view import view_of
-from appliance.analysis.frame_analyzer import InferenceRequest
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.clock import Clock
 from appliance.config import Rule, SiteConfig
 from appliance.evidence.frame_selection import EvidenceMoment, plan_evidence, select_moments

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.analysis.frame_analyzer import FrameAnalyzer, InferenceRequest
+from appliance.analysis.camera_analysis import CameraAnalysis
+from appliance.analysis.session_tracks import InferenceRequest
 from appliance.config import SiteConfig
-from appliance.decode_policy.keyframe_policy import DecodePolicy
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import DetectorError
 from appliance.health.tamper_detector import TamperDetector
-from appliance.ingest.clip_reader import frame_size
 from appliance.lab.cassette.verdict_source import FootageRef, PendingVerdicts, VerdictSource
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.lab.conditions.frame_transform import frame_transform_of
@@ -84,19 +82,21 @@ class CameraReplay:
         self.run = run
         self._shared = shared
         plan = shared.config.cameras[camera]
-        self._plan = plan.detect
         self._pipeline = Pipeline(camera, plan, shared.config.alerts, shared.local_time)
         self._routing = ReplayRouting(shared.config, camera, shared.detector.name, shared.router_context)
         self._docket = PendingVerdicts(shared.verdict_source, FootageRef(film.name, t_from))
-        self._lens = frame_transform_of(shared.conditions)
-        # Weather is made of pictures; the sizes of the packets know nothing of it.
-        latency = "lowest" if shared.conditions.conditions else plan.detect.latency
-        self.decode_policy = DecodePolicy(latency, plan.detect.fps, plan.detect.heartbeat_s, self)
-        self._sentry = TamperDetector(camera, shared.config.health, plan.health_ignore, self._ill, mend=False)
-        self._examiner: FrameAnalyzer | None = None
-        self._places = (
-            StationaryObjects()
-        )  # as live, what is parked there is known to the camera's next run; nothing is kept
+        parked = StationaryObjects()  # as live, they are known to the camera's next session; nothing is kept on disk
+        self.analysis = CameraAnalysis(
+            camera,
+            shared.detector,
+            lambda labels: Tracker(labels, parked),
+            plan.detect,
+            tamper=TamperDetector(camera, shared.config.health, plan.health_ignore, self._ill, mend=False),
+            frame_filter=frame_transform_of(shared.conditions),
+            drain=shared.executor.drain,
+            # Conditions change frames; packet sizes know nothing of them.
+            decode_everything=bool(shared.conditions.conditions),
+        )
         self._runs = 0
         self._gaps: list[Gap] = []
         self._tally = ReplayStats()
@@ -111,7 +111,7 @@ class CameraReplay:
         if isinstance(scene, DecodedFrame):
             self._frame(scene)
         elif isinstance(scene, NewSession):
-            self._examiner = None
+            self.analysis.end_session()
         else:
             self._gap(scene)
 
@@ -163,31 +163,19 @@ class CameraReplay:
             weather=str(self._shared.conditions),
         )
 
-    def busy(self, t: float) -> bool:
-        """See `thrift.attention.Attention`, as are the next three."""
-        return self._examiner is None or self._examiner.busy(t)
-
-    def moved(self, t: float) -> bool:
-        return self._examiner is None or self._examiner.moved(t)
-
-    def overdue(self, t: float) -> bool:
-        return self._examiner is None or self._examiner.overdue(t)
-
-    def changed(self, picture: av.VideoFrame) -> bool:
-        return self._examiner is not None and self._examiner.changed(picture)
-
     def _frame(self, frame: DecodedFrame) -> None:
-        examiner = self._examiner or self._begin(frame)
+        if not self.analysis.has_session:
+            self._start_session(frame)
         t = round(frame.t, 3)
         self._tally.t = t
-        look = examiner.select(frame.index, t, frame.av_frame, next_s=frame.next_s)
+        look = self.analysis.select(replace(frame, t=t))
         if look is None:
             return
-        looks, then = self._shared.detections, partial(self._looked, examiner, self._runs, look)
+        looks, then = self._shared.detections, partial(self._looked, self._runs, look)
         if looks is not None and looks.has_next:
             self._shared.executor.call(partial(then, looks.read_next(self.camera, look.frame_index)))
             return
-        question = partial(_answer, self._shared.detector, examiner.detector_input(look))
+        question = partial(_answer, self._shared.detector, self.analysis.detector_input(look))
         self._shared.executor.submit(question, partial(self._keep, look, then))
 
     def _keep(
@@ -198,9 +186,9 @@ class CameraReplay:
             self._shared.detections.append(self.camera, look.frame_index, found)
         then(found)
 
-    def _looked(self, examiner: FrameAnalyzer, run: int, look: InferenceRequest, found: Detections | None) -> None:
+    def _looked(self, run: int, look: InferenceRequest, found: Detections | None) -> None:
         """What follows from an answer; None: the detector did not answer."""
-        boxes = examiner.result(look, found)
+        boxes = self.analysis.result(look, found)
         self._told(self._docket.due(boxes.t))
         self._tally.add_boxes(run, boxes)
         self._shared.log.boxes(boxes)
@@ -209,29 +197,20 @@ class CameraReplay:
             self._shared.observer(boxes, look)
         self._step(self._pipeline.feed(boxes))
 
-    def _begin(self, frame: DecodedFrame) -> FrameAnalyzer:
-        """A run begins: as live, what was tracked before is no longer known."""
-        detector = self._shared.detector
-        order = self._shared.executor
-        tracker = Tracker(detector.labels, self._places)
-        self._examiner = FrameAnalyzer(
-            self.camera,
-            detector,
-            tracker,
-            self._plan,
-            frame_filter=self._lens,
-            drain=order.drain,
-            on_luma=self._sentry.observe,
-        )
+    def _start_session(self, frame: DecodedFrame) -> None:
+        """As live, what was tracked before is no longer known."""
         run = self.run if self._runs == 0 else hashlib.sha256(f"{self.run}|{self._runs}".encode()).hexdigest()[:16]
         self._runs += 1
-        self._tally.size = frame_size(frame)
+        self._tally.size = self.analysis.start_session(frame)
         header = StreamHeader(
-            camera=self.camera, clip=self.source.name, model=detector.name, size=self._tally.size, run=run
+            camera=self.camera,
+            clip=self.source.name,
+            model=self._shared.detector.name,
+            size=self._tally.size,
+            run=run,
         )
         gaps, self._gaps = self._gaps, []
-        order.call(partial(self._begun, header, gaps))
-        return self._examiner
+        self._shared.executor.call(partial(self._begun, header, gaps))
 
     def _ill(self, event: HealthEvent) -> None:
         """What the sentry says of the picture, in its place among the looks."""

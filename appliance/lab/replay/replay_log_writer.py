@@ -278,7 +278,9 @@ def run_id_of(
     model: str,
 ) -> str:
     """The same of several files in a row; of each only so many bytes count (None: all)."""
-    digest = hashlib.sha256(f"{camera_name}|{camera.detect!r}|{detector.score_min!r}|{detector.head}|{model}|".encode())
+    # Not its repr: ids of logs must not depend on the name of a class.
+    detect = f"Detect({', '.join(f'{name}={value!r}' for name, value in camera.detect)})"
+    digest = hashlib.sha256(f"{camera_name}|{detect}|{detector.score_min!r}|{detector.head}|{model}|".encode())
     for path, limit in files:
         try:
             _sample(path, limit, digest)

@@ -210,7 +210,7 @@ def play(show: ReplayPlan, log: LogSink | None, manner: ReplayOptions) -> tuple[
 def _merged(lanes: Sequence[CameraReplay]) -> Iterator[tuple[CameraReplay, SourceItem]]:
     """What the films show, in order of time; a film that is over closes its lane at once, so the order is always the
     same. Holds one frame of each film."""
-    films = [(lane, lane.source.play(lane.decode_policy)) for lane in lanes]
+    films = [(lane, lane.source.play(lane.analysis.decode_policy)) for lane in lanes]
     heads: list[tuple[CameraReplay, Iterator[SourceItem], SourceItem]] = []
     for lane, film in films:
         heads += _head(lane, film)

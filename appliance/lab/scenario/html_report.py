@@ -13,7 +13,6 @@ from pathlib import Path
 
 from appliance.clock import iso_utc
 from appliance.errors import SourceError
-from appliance.ingest.clip_reader import frame_size
 from appliance.lab.conditions.condition_spec import ConditionSet
 from appliance.lab.conditions.frame_transform import frame_transform_of
 from appliance.lab.conditions.stream_faults import with_stream_faults
@@ -24,7 +23,7 @@ from appliance.lab.scenario.expectations import EventPattern
 from appliance.lab.scenario.plot_page import template_environment
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, ScenarioResult, WatchedCamera
 from appliance.media.decoder import DecodedFrame
-from appliance.media.frames import FrameConverter
+from appliance.media.frames import FrameConverter, upright_size
 from appliance.media.stills import encode_jpeg
 from appliance.types import Box, Event, Point
 
@@ -92,7 +91,7 @@ def _cut(replayed: _ReplayedClip, frames: set[int]) -> Iterable[tuple[int, Repor
             ClipSource(replayed.clip, replayed.camera), replayed.camera, replayed.conditions
         ).play():
             if isinstance(frame, DecodedFrame) and frame.index in frames:
-                size = frame_size(frame)
+                size = upright_size(frame.av_frame)
                 seen = transform(frame.index, round(frame.t, 3), frame.av_frame) if transform else frame.av_frame
                 still = ReportStill(
                     encode_jpeg(converter.bgr(seen, size), side_max=STILL_SIDE_MAX, quality=STILL_QUALITY), size

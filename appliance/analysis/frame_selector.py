@@ -1,0 +1,180 @@
+"""The camera's side of one session: which frames the detector examines, by motion, tracks and heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.analysis.region_selector import RegionSelector
+from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
+from appliance.config import DetectConfig
+from appliance.decode_policy import keyframe_policy
+from appliance.detect.detector import ObjectDetector
+from appliance.media.decoder import DecodedFrame
+from appliance.media.frames import FrameConverter, upright_size
+from appliance.motion.motion_gate import MotionGate
+
+FrameFilter = Callable[[int, float, av.VideoFrame], av.VideoFrame]
+"""(frame index, t, frame) to the frame that is analysed instead: how a replay makes weather."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionTuning:
+    """When a frame is due, in seconds of camera time. docs/gate.md has the measurements."""
+
+    active_s: float = 1.0
+    """After the last motion, or the last active track, frames are due at full rate for so long."""
+    standing_every_s: float = 2.0
+    """While a person stands still, so by key frames; a parked car waits for the heartbeat."""
+    stopped_every_s: float = 1.0
+    """Who has just come to stand will likely walk on."""
+    stopped_s: float = 20.0
+    """Who has not moved for so long has not just come to stand."""
+    standing_s: float = 4.5
+    """A person who was not found for so long does not stand there any more."""
+    confirm_s: float = 0.06
+    """With `latency: lowest`, a new object is examined again in the next frame; at 30 fps in the one after it."""
+    luma_every_s: float = 1.0
+    """What the tamper detector watches for lasts for seconds: while frames come faster, it needs not all."""
+    early_s: float = 0.002
+    """A frame that comes by so little too early is in step: cameras round their time stamps to milliseconds."""
+
+
+TUNING = SelectionTuning()
+
+
+class FrameSelector:
+    """Selects frames for the detector, at most `fps` a second, and answers the decode policy (`ActivityProbe`).
+
+    State: motion gate, the rhythm, when the last request and the last motion were. Owner: the camera's thread. No
+    clock: it depends only on frames, their camera time and `SessionTracks.summary`.
+    on_luma: shown a small brightness plane of the frames that are in step, one each `luma_every_s`.
+    """
+
+    def __init__(
+        self,
+        detector: ObjectDetector,
+        settings: DetectConfig,
+        tracks: SessionTracks,
+        *,
+        frame_filter: FrameFilter | None = None,
+        on_luma: Callable[[float, NDArray[np.uint8]], None] | None = None,
+    ) -> None:
+        self._detector = detector
+        self._tracks = tracks
+        self._every_s = min(1 / settings.fps, settings.heartbeat_s)
+        self._heartbeat_s = settings.heartbeat_s
+        self._hurries = settings.latency == "lowest"
+        self._frame_filter = frame_filter
+        self._on_luma = on_luma
+        self._gate = MotionGate(eager=self._hurries)
+        self._regions = RegionSelector(detector, tracks)
+        self._converter = FrameConverter()
+        self._peeked: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
+        self._next_t: float | None = None
+        self._request_t = self._motion_t = self._luma_t = float("-inf")
+
+    def select(self, frame: DecodedFrame) -> InferenceRequest | None:
+        """The request for a frame, or None: it is too early, or nothing moves, nothing is tracked and the heartbeat is
+        not due.
+
+        Call it for each decoded frame in order. A heartbeat that would fall due before the next frame can come
+        (`DecodedFrame.next_s`), by more than `wait_share`, is due now.
+        """
+        t, av_frame = frame.t, frame.av_frame
+        if not self._in_step(t) and not self._must_confirm(t):
+            return None
+        if self._frame_filter is not None:
+            av_frame = self._frame_filter(frame.index, t, av_frame)
+        plane = self._motion_plane(av_frame)
+        self._show_luma(t, av_frame)
+        motion = self._gate.measure(plane)
+        if motion.priority > 0:
+            self._motion_t = t
+            self._regions.add_motion(t, [region.box for region in motion.regions])
+        elif not self._is_wanted(t, frame.next_s):
+            return None
+        self._request_t = t
+        mosaic = self._regions.select(t, av_frame, whole=motion.whole)
+        whole = self._detector.preferred_size(*upright_size(av_frame))
+        size = whole if mosaic is None else mosaic.size
+        area = min(1.0, size[0] * size[1] / (whole[0] * whole[1]))
+        return InferenceRequest(self._tracks, frame.index, t, av_frame, motion.priority, mosaic, size, area)
+
+    def force_next(self) -> None:
+        """Make the next frame due, whatever rhythm and motion gate say of it."""
+        self._next_t, self._request_t = None, float("-inf")
+        self._regions.force_whole()
+
+    def has_motion(self, t: float) -> bool:
+        """See `ActivityProbe`, as are the next three."""
+        return t - self._motion_t <= TUNING.active_s
+
+    def is_active(self, t: float) -> bool:
+        return self.has_motion(t) or t - self._tracks.settled().active_t <= TUNING.active_s
+
+    def is_overdue(self, t: float) -> bool:
+        self._tracks.settled()
+        return self._heartbeat_due(t)
+
+    def shows_change(self, av_frame: av.VideoFrame) -> bool:
+        self._peeked = av_frame, self._converter.motion_plane(av_frame)  # it is wanted again in a moment, by `select`
+        return self._gate.peek_priority(self._peeked[1]) > 0
+
+    def until_next_s(self, t: float) -> float:
+        """Seconds from camera time `t` on until another frame can be due."""
+        if self._next_t is None or (self._hurries and self.has_motion(t)):
+            return 0.0
+        return max(0.0, self._next_t - t)
+
+    def _in_step(self, t: float) -> bool:
+        """At most `fps` frames a second, evenly, by camera time; a late frame does not bring two after it."""
+        if self._next_t is None:
+            self._next_t = t
+        if t < self._next_t - TUNING.early_s:
+            return False
+        self._next_t += self._every_s
+        if self._next_t <= t:
+            self._next_t = t + self._every_s
+        return True
+
+    def _must_confirm(self, t: float) -> bool:
+        """With `latency: lowest`: the last inference found a moving object that is not confirmed; this frame says
+        whether it is one."""
+        if not self._hurries or t - self._request_t < TUNING.confirm_s or not self.has_motion(t):
+            return False
+        return self._tracks.settled().unconfirmed_t == self._request_t
+
+    def _is_wanted(self, t: float, next_s: float) -> bool:
+        """Whether a frame without motion is due. That depends on what was found so far."""
+        summary = self._tracks.settled()
+        is_active = t - max(self._motion_t, summary.active_t) <= TUNING.active_s
+        if is_active and not self._regions.nothing_to_see(t):
+            return True
+        wait_s = keyframe_policy.TUNING.wait_share * self._rhythm_s(t)
+        return self._heartbeat_due(t + max(0.0, next_s - wait_s))
+
+    def _heartbeat_due(self, t: float) -> bool:
+        return t - self._request_t >= self._rhythm_s(t) - TUNING.early_s
+
+    def _rhythm_s(self, t: float) -> float:
+        """Seconds between two inferences if nothing moves: fewer while an object is tracked that is no vehicle, since a
+        rule may wait for it to have stayed long enough."""
+        summary = self._tracks.summary
+        if t - summary.people_t > TUNING.standing_s:
+            return self._heartbeat_s
+        has_stopped = summary.has_people and t - summary.active_t <= TUNING.stopped_s
+        return min(TUNING.stopped_every_s if has_stopped else TUNING.standing_every_s, self._heartbeat_s)
+
+    def _show_luma(self, t: float, av_frame: av.VideoFrame) -> None:
+        if self._on_luma is not None and not 0 <= t - self._luma_t < TUNING.luma_every_s - TUNING.early_s:
+            self._luma_t = t
+            self._on_luma(t, self._converter.small_luma(av_frame))
+
+    def _motion_plane(self, av_frame: av.VideoFrame) -> NDArray[np.uint8]:
+        peeked, self._peeked = self._peeked, None
+        return peeked[1] if peeked is not None and peeked[0] is av_frame else self._converter.motion_plane(av_frame)

@@ -1,0 +1,182 @@
+"""The detector's side of one camera session: what the detector is shown, the tracker, and what they hand back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.detect.detector import ObjectDetector
+from appliance.media.frames import FrameConverter, upright_size
+from appliance.motion.region_mosaic import CUT_SCORE_MIN, Mosaic, contained_share
+from appliance.track.tracker import VEHICLES
+from appliance.types import Box, Detections, FrameBoxes, TrackedObject
+
+MOVED_SHARE_MIN = 0.01  # of the frame: the box of an object at rest is never measured quite alike
+_NEVER = float("-inf")
+
+
+class ObjectTracker(Protocol):
+    """Follows objects through the frames of one camera session."""
+
+    @property
+    def active_boxes(self) -> tuple[Box, ...]:
+        """Where the next inference is needed because of what is tracked: all but what is at rest."""
+        ...
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """The last frame showed an object that is not reported until another frame has shown it, too."""
+        ...
+
+    def update(
+        self, detections: Detections, t: float, planes: Sequence[NDArray[np.uint8]], parts: Sequence[Box] = ()
+    ) -> tuple[TrackedObject, ...]:
+        """The objects of this frame. Called only for frames that were examined; `t` rises.
+
+        planes: the whole frame, brightness and perhaps two colour planes, upright (see `FrameConverter.planes`). parts:
+        of the frame, those that were examined; none: all of it. Boxes are always shares of the whole frame.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrackSummary:
+    """What is known after the latest inference: all that the camera's side reads of the detector's side.
+
+    Times are camera time in seconds, -inf: never.
+    """
+
+    answered_t: float = _NEVER  # of the latest frame that the detector answered
+    objects: tuple[TrackedObject, ...] = ()
+    active_boxes: tuple[Box, ...] = ()
+    active_t: float = _NEVER  # when something active was last tracked
+    people_t: float = _NEVER  # when an object was last tracked that is no vehicle
+    has_people: bool = False  # the latest frame shows one
+    unconfirmed_t: float = _NEVER  # of the latest frame, if it shows an object that is not confirmed yet
+    is_moving: bool = False  # an object is new in the latest frame, or has moved since the one before
+    whole_t: float = _NEVER  # of the latest frame that was examined as a whole
+    whole_wanted: int = 0  # how often a result has asked for the whole of the next frame
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InferenceRequest:
+    """A frame that the detector is to examine."""
+
+    tracks: SessionTracks  # of the session that it belongs to
+    frame_index: int
+    t: float  # camera time in seconds
+    av_frame: av.VideoFrame
+    priority: float  # the share of the frame that moved, 0..1; 0: it is due without motion
+    mosaic: Mosaic | None = None  # the parts of the frame that the detector is shown; None: all of it
+    input_size: tuple[int, int] = field(default=(0, 0))  # (width, height) in pixels of what the detector is shown
+    area: float = 1.0  # of that, as a share of the whole frame's input
+
+
+class SessionTracks:
+    """Shows the detector frames, and turns its detections into `FrameBoxes`.
+
+    State: tracker, sequence number, `summary`. Owner: whoever runs the detector, one call at a time; the camera's
+    thread only reads `summary`, an immutable value that is replaced as a whole.
+    drain: brings in the results of all requests so far. A replay that runs the detector ahead passes it.
+    """
+
+    def __init__(
+        self,
+        camera: str,
+        detector: ObjectDetector,
+        tracker: ObjectTracker,
+        drain: Callable[[], None] | None = None,
+    ) -> None:
+        self.summary = TrackSummary()
+        self._camera = camera
+        self._detector = detector
+        self._tracker = tracker
+        self._drain = drain
+        self._converter = FrameConverter()
+        self._seq = 0
+
+    def settled(self) -> TrackSummary:
+        """The summary where a decision depends on it: in a replay, after the results of all requests so far. Called by
+        the camera's thread."""
+        if self._drain is not None:
+            self._drain()
+        return self.summary
+
+    def detector_input(self, request: InferenceRequest) -> NDArray[np.uint8]:
+        """What the detector is shown: uint8 BGR (height, width, 3), upright.
+
+        Parts of a frame come at the scale of the whole one, as one image whose sides are multiples of
+        `VariableInput.shape_step`.
+        """
+        size = self._detector.preferred_size(*upright_size(request.av_frame))
+        image = self._converter.bgr(request.av_frame, size)
+        return image if request.mosaic is None else request.mosaic.draw(image)
+
+    def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:
+        """What is known of the frame. None: the detector did not answer, so nothing is known."""
+        if detections is None:
+            self.summary = replace(self.summary, whole_wanted=self.summary.whole_wanted + 1)
+        else:
+            self.summary = self._tracked(request, detections)
+        self._seq += 1
+        return FrameBoxes(
+            camera=self._camera,
+            seq=self._seq - 1,
+            frame=request.frame_index,
+            t=request.t,
+            looked=detections is not None,
+            objects=() if detections is None else self.summary.objects,
+        )
+
+    def _tracked(self, request: InferenceRequest, detections: Detections) -> TrackSummary:
+        before, t, mosaic = self.summary, request.t, request.mosaic
+        planes = self._converter.planes(request.av_frame)
+        whole_t, whole_wanted = before.whole_t, before.whole_wanted
+        if mosaic is None:
+            whole_t = t
+            found = self._tracker.update(detections, t, planes)
+        else:
+            inside, cut = mosaic.split(detections)
+            whole_wanted += _shows_new(cut, before.objects)
+            found = self._tracker.update(inside, t, planes, parts=mosaic.parts)
+        objects = tuple(map(_rounded, found))
+        active, has_people = self._tracker.active_boxes, any(each.label not in VEHICLES for each in objects)
+        return TrackSummary(
+            answered_t=t,
+            objects=objects,
+            active_boxes=active,
+            active_t=t if active else before.active_t,
+            people_t=t if has_people else before.people_t,
+            has_people=has_people,
+            unconfirmed_t=t if self._tracker.has_unconfirmed else _NEVER,
+            is_moving=_has_moved(objects, before.objects),
+            whole_t=whole_t,
+            whole_wanted=whole_wanted,
+        )
+
+
+def _shows_new(cut: Detections, objects: Sequence[TrackedObject]) -> bool:
+    """Whether a box that ends where a part was cut is none of what is tracked: then the whole frame is wanted."""
+    boxes = cut.select(cut.scores >= CUT_SCORE_MIN).boxes.tolist()
+    return any(all(contained_share(box, each.box) < 0.5 for each in objects) for box in boxes)
+
+
+def _has_moved(objects: Sequence[TrackedObject], before: Sequence[TrackedObject]) -> bool:
+    """An object is new, or has moved since: the next inference should not wait."""
+    known = {each.track: each.box for each in before}
+    return any(
+        each.track not in known
+        or max(abs(a - b) for a, b in zip(each.box, known[each.track], strict=True)) > MOVED_SHARE_MIN
+        for each in objects
+    )
+
+
+def _rounded(found: TrackedObject) -> TrackedObject:
+    x1, y1, x2, y2 = (round(float(side), 4) for side in found.box)
+    box: Box = (x1, y1, x2, y2)
+    return replace(found, score=round(float(found.score), 3), box=box)
