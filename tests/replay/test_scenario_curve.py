@@ -147,7 +147,7 @@ def test_a_router_whose_values_are_upside_down_is_told_to_be_behind(films: tuple
     (footage,) = films
     broken = replace(
         footage,
-        questions=tuple(
+        escalations=tuple(
             replace(each, route=replace(each.route, value=-each.route.value)) for each in footage.escalations
         ),
     )
@@ -169,12 +169,12 @@ def test_a_router_whose_values_are_upside_down_is_told_to_be_behind(films: tuple
 
 
 def test_a_router_that_never_asks_finds_nothing_and_its_misses_are_named(films: tuple[ReplayedFootage, ...]) -> None:
-    measured = measure_curves([replace(films[0], questions=())], seeds=5, stand_in_error=0.0, resamples=50)
+    measured = measure_curves([replace(films[0], escalations=())], seeds=5, stand_in_error=0.0, resamples=50)
     router = measured.sent.curves[0]
     assert (router.reached, router.smallest.value, router.points) == (0.0, None, ())
     assert len(measured.missed) == 3
     assert measured.missed[0].startswith("day, gate: intruder at 0:06.0 (the alert was not asked about")
-    blind = measure_curves([replace(films[0], questions=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50)
+    blind = measure_curves([replace(films[0], escalations=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50)
     assert blind.missed[0] == "day, gate: intruder at 0:06.0 (no alert)"
     assert "3 of the incidents raised no alert at all" in " ".join(curve_output.reading_notes(blind))
     assert "never finds 0.95" in curve_output.bar_sentence(measured)

@@ -36,53 +36,52 @@ def format_bytes(count: float) -> str:
 
 
 def sent_table(report: CurveReport) -> ReportTable:
-    """Recall at each budget, the least budget with the goal, and what sending all of it comes to."""
+    """Recall at each budget, the least budget with the goal, and the cost of sending everything."""
     curves = [curve for curve in report.sent.curves if not curve.whole]
     rows = [
         (format_share(budget), *(format_recall(curve.at[place]) for curve in curves))
         for place, budget in enumerate(report.sent.budgets)
     ]
-    rows.append((f"{report.goal:g} from", *(_smallest(curve, format_share) for curve in curves)))
-    rows.append(("all it has", *(_spent(curve, format_share) for curve in curves)))
+    rows.append((f"{report.goal:g} from", *(_smallest_text(curve, format_share) for curve in curves)))
+    rows.append(("all it has", *(_spent_text(curve, format_share) for curve in curves)))
     head = ("of the camera bytes", *(STRATEGY_LABELS.get(curve.name, curve.name) for curve in curves))
     return ReportTable(head, tuple(rows))
 
 
 def wholes_sentence(report: CurveReport) -> str:
-    """What sends all or nothing."""
-    told = [f"{curve.name}: recall {_spent(curve, format_share)}" for curve in report.sent.curves if curve.whole]
-    return "; ".join(told)
+    """The strategies that send all or nothing."""
+    lines = [f"{curve.name}: recall {_spent_text(curve, format_share)}" for curve in report.sent.curves if curve.whole]
+    return "; ".join(lines)
 
 
-def _spent(curve: RecallCurve, said: Callable[[float], str]) -> str:
-    return f"{curve.reached:.2f} at {said(curve.spent)}"
+def _spent_text(curve: RecallCurve, text_of: Callable[[float], str]) -> str:
+    return f"{curve.reached:.2f} at {text_of(curve.spent)}"
 
 
-def _smallest(curve: RecallCurve, said: Callable[[float], str]) -> str:
+def _smallest_text(curve: RecallCurve, text_of: Callable[[float], str]) -> str:
     figure = curve.smallest
     if figure.value is None:
         return "never"
     if curve.whole:
-        return said(figure.value)
-    return (
-        f"{said(figure.value)} ({said(figure.low or 0.0)} to {'never' if figure.high is None else said(figure.high)})"
-    )
+        return text_of(figure.value)
+    high = "never" if figure.high is None else text_of(figure.high)
+    return f"{text_of(figure.value)} ({text_of(figure.low or 0.0)} to {high})"
 
 
-def _load(things: float) -> str:
+def _format_load(things: float) -> str:
     return f"{things:.0f}" if things >= 10 else f"{things:.1f}"
 
 
 def seen_table(report: CurveReport) -> ReportTable:
-    """What somebody has to look at in an hour of one camera."""
+    """What a person has to review in an hour of one camera."""
     (every,) = report.seen.budgets
-    head = ("to look at per camera-hour", f"recall at {_load(every)}", f"{report.goal:g} from", "all it has")
+    head = ("to look at per camera-hour", f"recall at {_format_load(every)}", f"{report.goal:g} from", "all it has")
     rows = [
         (
             STRATEGY_LABELS.get(curve.name, curve.name),
             "–" if curve.whole and every < curve.spent else format_recall(curve.at[0]),
-            _smallest(curve, _load),
-            _spent(curve, _load),
+            _smallest_text(curve, _format_load),
+            _spent_text(curve, _format_load),
         )
         for curve in report.seen.curves
     ]
@@ -94,17 +93,17 @@ def footage_table(report: CurveReport) -> ReportTable:
     head = ("scenario", "camera", "footage", "bytes", "incidents", "alerts", "of them false", "asked", "bytes asked")
     rows = [
         (
-            film.scenario,
-            film.camera,
-            format_time(film.seconds),
-            format_bytes(film.bytes),
-            str(film.incidents),
-            str(film.alerts),
-            str(film.false_alerts),
-            str(film.asked),
-            format_bytes(film.asked_bytes),
+            camera.scenario,
+            camera.camera,
+            format_time(camera.seconds),
+            format_bytes(camera.bytes),
+            str(camera.incidents),
+            str(camera.alerts),
+            str(camera.false_alerts),
+            str(camera.asked),
+            format_bytes(camera.asked_bytes),
         )
-        for film in report.films
+        for camera in report.films
     ]
     return ReportTable(head, tuple(rows))
 
@@ -112,22 +111,22 @@ def footage_table(report: CurveReport) -> ReportTable:
 def bar_sentence(report: CurveReport) -> str:
     """The bar, met or missed, in one sentence."""
     router = report.sent.curves[0]
-    whose = f"{report.goal:g} of {format_count(report.incidents, 'labelled incident')}"
+    goal_text = f"{report.goal:g} of {format_count(report.incidents, 'labelled incident')}"
     smallest = router.smallest.value
-    said = f"the router never finds {whose}"
+    text = f"the router never finds {goal_text}"
     if smallest is not None:
-        said = f"the router finds {whose} from {format_share(smallest)} of the camera bytes"
-    said += f" (bar: {format_share(report.bar)})"
-    behind = [each.baseline for each in report.comparisons if each.baseline_ahead]
-    if behind:
-        said += f", and {' and '.join(behind)} {'are' if behind[1:] else 'is'} ahead of it at some budgets"
+        text = f"the router finds {goal_text} from {format_share(smallest)} of the camera bytes"
+    text += f" (bar: {format_share(report.bar)})"
+    baselines = [each.baseline for each in report.comparisons if each.baseline_ahead]
+    if baselines:
+        text += f", and {' and '.join(baselines)} {'are' if baselines[1:] else 'is'} ahead of it at some budgets"
     at_bar = router.at[report.sent.budgets.index(report.bar)]
-    said += f"; at {format_share(report.bar)} it finds {format_recall(at_bar)}"
-    return f"bar {'met' if report.bar_met else 'missed'}: {said}"
+    text += f"; at {format_share(report.bar)} it finds {format_recall(at_bar)}"
+    return f"bar {'met' if report.bar_met else 'missed'}: {text}"
 
 
 def comparison_sentence(report: CurveReport, comparison: BaselineComparison) -> str:
-    """Who is ahead where, and at which of the report's budgets that shows."""
+    """Which is ahead where, and at which of the report's budgets that shows."""
     name, ahead = comparison.baseline, comparison.baseline_ahead
     router = f"the router is ahead {_spans(comparison.router_ahead)}" if comparison.router_ahead else "nowhere behind"
     if not ahead:
@@ -138,15 +137,15 @@ def comparison_sentence(report: CurveReport, comparison: BaselineComparison) -> 
 
 
 def _spans(leads: Sequence[Lead]) -> str:
-    """`from 0.3 % to 2.1 % (by up to 0.25)`; of many the three widest are told, and how many more there are."""
-    told = sorted(sorted(leads, key=lambda lead: lead.start - lead.end)[:3], key=lambda lead: lead.start)
-    words = [f"from {format_share(lead.start)} to {format_share(lead.end)} (by up to {lead.by:.2f})" for lead in told]
+    """`from 0.3 % to 2.1 % (by up to 0.25)`; of many the three widest and the number of the others."""
+    lines = sorted(sorted(leads, key=lambda lead: lead.start - lead.end)[:3], key=lambda lead: lead.start)
+    words = [f"from {format_share(lead.start)} to {format_share(lead.end)} (by up to {lead.by:.2f})" for lead in lines]
     return ", ".join(words) + (f" and in {len(leads) - 3} shorter spans" if len(leads) > 3 else "")
 
 
 def reading_notes(report: CurveReport) -> tuple[str, ...]:
-    """What one must know to read the figures."""
-    told = [
+    """Notes that a reader of the figures needs."""
+    lines = [
         wholes_sentence(report),
         f"{format_count(report.incidents, 'labelled incident')} of {format_count(len(report.films), 'camera')} in "
         f"{format_time(report.camera_seconds)} of footage, {format_bytes(report.camera_bytes)}; "
@@ -154,19 +153,19 @@ def reading_notes(report: CurveReport) -> tuple[str, ...]:
         f"95 % intervals: bootstrap over clips and their incidents ({report.resamples} draws); where all incidents "
         f"came out alike, the exact bound for so many. random: mean of {report.seeds} seeds",
     ]
-    untimed = sum(film.untimed for film in report.films)
+    untimed = sum(camera.untimed for camera in report.films)
     if untimed:
-        told.append(f"{untimed} of the entries of `expect` say no moment and are no labels here")
+        lines.append(f"{untimed} of the entries of `expect` say no moment and are no labels here")
     if report.missed:
-        told.append(f"the router finds at no budget: {'; '.join(report.missed)}")
+        lines.append(f"the router finds at no budget: {'; '.join(report.missed)}")
     if report.raised < report.incidents:
         least = "never" if report.raised_smallest is None else f"from {format_share(report.raised_smallest)}"
-        told.append(
+        lines.append(
             f"{report.incidents - report.raised} of the incidents raised no alert at all, which no router can mend; of "
             f"the {report.raised} that did the router finds {report.goal:g} {least}"
         )
-    told += [f"the scenarios' verdicts: {each}" for each in report.judged_by]
-    return (*told, *report.skipped)
+    lines += [f"the scenarios' verdicts: {each}" for each in report.judged_by]
+    return (*lines, *report.skipped)
 
 
 _RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)
@@ -175,15 +174,15 @@ _BANDED = ("router", "random")
 
 def curve_page(report: CurveReport, now: float) -> str:
     """The whole file. now: UTC seconds."""
-    told = tuple(comparison_sentence(report, each) for each in report.comparisons)
+    lines = tuple(comparison_sentence(report, each) for each in report.comparisons)
     sections = (
         ReportSection(
-            "Recall against bytes", (bar_sentence(report), *told), plot=_sent(report), table=sent_table(report)
+            "Recall against bytes", (bar_sentence(report), *lines), plot=_sent_plot(report), table=sent_table(report)
         ),
         ReportSection(
             "What a person has to look at",
             (f"Verdicts here are nobody's: {report.verdicts}.",),
-            plot=_seen(report),
+            plot=_review_plot(report),
             table=seen_table(report),
         ),
         ReportSection("Footage", reading_notes(report), table=footage_table(report)),
@@ -195,7 +194,7 @@ def curve_page(report: CurveReport, now: float) -> str:
     return plot_page("The router against what it is held against", lead, sections, now)
 
 
-def _sent(report: CurveReport) -> Plot:
+def _sent_plot(report: CurveReport) -> Plot:
     low = _decade_below(report.sent, 0.01)
     series = tuple(_series(each, 100.0, low, 100.0) for each in report.sent.curves if each.spent <= 1 or not each.whole)
     left_out = [each for each in report.sent.curves if each.whole and each.spent > 1]
@@ -221,7 +220,7 @@ def _mark(router: RecallCurve, smallest: float, goal: float) -> PlotMark:
     return PlotMark(100 * smallest, 100 * recall, f"the router has {goal:g} from {format_share(smallest)}")
 
 
-def _seen(report: CurveReport) -> Plot:
+def _review_plot(report: CurveReport) -> Plot:
     low = _decade_below(report.seen, 1.0)
     high = max(each.spent for each in report.seen.curves)
     # What is in both plots has the same colour in both.

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.lab.curve import strategies
 from appliance.lab.curve.curve_footage import ReplayedFootage
 from appliance.lab.curve.ranking import (
-    RESAMPLES,
     Bootstrap,
     BootstrapSample,
     Floats,
@@ -25,9 +23,20 @@ from appliance.lab.curve.ranking import (
     smallest_share,
     staircase,
 )
-from appliance.lab.curve.strategies import BASELINES, SimulatedVerdicts, Strategy, all_strategies, router_candidates
-from appliance.lab.scenario.event_metrics import Estimate
+from appliance.lab.curve.strategies import (
+    BASELINES,
+    SimulatedVerdicts,
+    Strategy,
+    all_strategies,
+    escalated_alerts,
+    ranked_alerts,
+    ranking_without,
+    rejected_alerts,
+    router_candidates,
+)
+from appliance.lab.scenario.event_metrics import RESAMPLES, Estimate
 
+# Shares of the cameras' bytes at which recall is tabled; the goal and the bar are those of docs/scenarios.md.
 BUDGETS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.10, 1.0)
 GOAL = 0.95
 BAR = 0.03
@@ -35,10 +44,14 @@ BAR = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallCurve:
-    """One strategy. points: (budget, recall) where recall rises, of random the mean; band: (budget, low, high), of
-    random over its seeds, else the bootstrap interval; at: recall at the panel's budgets; smallest: the least budget
-    with recall GOAL, None where none has; spent, reached, things: what sending all it has costs, the recall of that,
-    and how many that are (of random the mean). whole: it is all or nothing, one point and no curve.
+    """One strategy.
+
+    points: (budget, recall) where recall rises, of random the mean
+    band: (budget, low, high): of random over its seeds, else the bootstrap interval
+    at: recall at the panel's budgets
+    smallest: the least budget with recall GOAL, None without one
+    spent, reached, things: what sending everything costs, its recall, and the number of things (of random the mean)
+    whole: all or nothing: one point and no curve
     """
 
     name: str
@@ -54,7 +67,7 @@ class RecallCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineComparison:
-    """Where the router and a baseline are ahead of each other; at all other budgets up to 100 % they are level."""
+    """The budgets at which the router or a baseline is ahead; at all others up to 100 % they are level."""
 
     baseline: str
     router_ahead: tuple[Lead, ...]
@@ -71,7 +84,7 @@ class CurvePanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FootageCounts:
-    """One camera's part in it. untimed: entries of `expect` that say no moment, and so are not labels here."""
+    """The counts of one camera. untimed: entries of `expect` without a moment, which are no labels here."""
 
     scenario: str
     camera: str
@@ -87,10 +100,15 @@ class FootageCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveReport:
-    """sent: recall over the share of the cameras' bytes; seen: over things to look at per camera-hour. verdicts: what
-    the stand-in is; judged_by: who gave the verdicts that the scenarios name; missed: incidents that the router finds
-    at no budget, and whether an alert was raised at all; raised, raised_smallest: how many incidents raised one, and
-    the least budget with which the router finds the goal's share of those; skipped: what was left out, and why."""
+    """All figures of a measurement.
+
+    sent: recall over the share of the cameras' bytes; seen: over alerts to review per camera-hour
+    verdicts: what the simulated verdicts are, as text; judged_by: what gave the verdicts that the scenarios name
+    missed: incidents that the router finds at no budget, and whether an alert was raised at all
+    raised, raised_smallest: how many incidents raised an alert, and the least budget that finds the goal's share of
+    those
+    skipped: scenarios that were left out, with the reason
+    """
 
     films: tuple[FootageCounts, ...]
     models: tuple[str, ...]
@@ -117,20 +135,20 @@ class CurveReport:
 
     @property
     def camera_bytes(self) -> int:
-        return sum(film.bytes for film in self.films)
+        return sum(camera.bytes for camera in self.films)
 
     @property
     def camera_seconds(self) -> float:
-        return sum(film.seconds for film in self.films)
+        return sum(camera.seconds for camera in self.films)
 
 
-_BAND_POINTS = 120
-_BEYOND = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
+_BAND_POINTS = 120  # of a drawn band; more are not seen at 760 units of width
+_BAND_BEYOND = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0)  # budgets beyond the last rise, as multiples of it
 
 
 @dataclass(frozen=True, slots=True)
-class _Ruler:
-    """What budgets are a share of. whole: (F,) of each footage."""
+class _Budget:
+    """What budgets are a share of: bytes or hours. whole: (F,) of each footage."""
 
     whole: Floats
     resampled: Bootstrap
@@ -160,9 +178,9 @@ class _Ruler:
 def _band(
     sample: BootstrapSample, rises: Sequence[float], budgets: Sequence[float]
 ) -> tuple[tuple[float, float, float], ...]:
-    """Of one order the bootstrap interval, of many how far they lie apart: where the recall rises, at the budgets, and
-    beyond the last rise, where a draw may still rise."""
-    beyond = [rises[-1] * more for more in _BEYOND] if rises else []
+    """Of one order the bootstrap interval, of many the spread of their recalls: where the recall rises, at the budgets,
+    and beyond the last rise, where a draw may still rise."""
+    beyond = [rises[-1] * more for more in _BAND_BEYOND] if rises else []
     shares = sorted({*rises, *budgets, *beyond})
     if len(shares) > _BAND_POINTS:
         shares = [shares[round(place)] for place in np.linspace(0, len(shares) - 1, _BAND_POINTS)]
@@ -174,29 +192,29 @@ def _band(
 
 
 def measure_curves(
-    films: Sequence[ReplayedFootage], *, seeds: int, stand_in_error: float, resamples: int = RESAMPLES
+    footage: Sequence[ReplayedFootage], *, seeds: int, stand_in_error: float, resamples: int = RESAMPLES
 ) -> CurveReport:
-    """All curves. There must be at least one labelled incident. seeds: how often random and the stand-in are played."""
-    incidents = [each for number, film in enumerate(films) for each in film.labels.incidents(number)]
-    places = np.array([each.footage for each in incidents], np.intp)
-    size = np.array([film.bytes for film in films], float)
-    hours = np.array([film.seconds / 3600 for film in films], float)
-    chosen = all_strategies(films, seeds)
-    sent = _Ruler(size, Bootstrap(size, places, resamples))
-    seen = _Ruler(hours, Bootstrap(hours, places, resamples))
+    """All curves. There must be at least one labelled incident. seeds: repetitions of random and simulated verdicts."""
+    incidents = [each for number, camera in enumerate(footage) for each in camera.labels.incidents(number)]
+    footage_of = np.array([each.footage for each in incidents], np.intp)
+    camera_bytes = np.array([camera.bytes for camera in footage], float)
+    hours = np.array([camera.seconds / 3600 for camera in footage], float)
+    chosen = all_strategies(footage, seeds)
+    sent = _Budget(camera_bytes, Bootstrap(camera_bytes, footage_of, resamples))
+    seen = _Budget(hours, Bootstrap(hours, footage_of, resamples))
     found = {each.name: sent.costs(each.rankings(incidents)) for each in chosen}
-    alerts = strategies.ranked_alerts(films)
+    alerts = ranked_alerts(footage)
     raised = np.array([any(alert.finds(each) for alert in alerts) for each in incidents])
     return CurveReport(
-        films=tuple(_counted(film) for film in films),
-        models=tuple(sorted({film.model for film in films})),
+        films=tuple(_footage_counts(camera) for camera in footage),
+        models=tuple(sorted({camera.model for camera in footage})),
         incidents=len(incidents),
-        sent=_sent(sent, chosen, incidents),
+        sent=_sent_panel(sent, chosen, incidents),
         comparisons=tuple(_comparison(name, found["router"], found[name]) for name in BASELINES),
-        seen=_seen(seen, films, incidents, chosen, SimulatedVerdicts(stand_in_error, seeds)),
+        seen=_review_panel(seen, footage, incidents, chosen, SimulatedVerdicts(stand_in_error, seeds)),
         verdicts=f"a stand-in that knows the truth and is wrong in {100 * stand_in_error:g} % of its answers",
-        judged_by=tuple(sorted({film.judged_by for film in films if film.judged_by})),
-        missed=tuple(_missed(films, incidents, found["router"][0], raised)),
+        judged_by=tuple(sorted({camera.judged_by for camera in footage if camera.judged_by})),
+        missed=tuple(_missed_incidents(footage, incidents, found["router"][0], raised)),
         raised=int(raised.sum()),
         raised_smallest=_finite(smallest_share(found["router"][:, raised], GOAL)) if raised.any() else None,
         seeds=seeds,
@@ -204,50 +222,48 @@ def measure_curves(
     )
 
 
-def _missed(
-    films: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident], costs: Floats, raised: NDArray[np.bool_]
+def _missed_incidents(
+    footage: Sequence[ReplayedFootage], incidents: Sequence[LabelledIncident], costs: Floats, raised: NDArray[np.bool_]
 ) -> Iterator[str]:
     for each, cost, alerted in zip(incidents, costs, raised, strict=True):
         if np.isinf(cost):
-            film = films[each.footage]
+            camera = footage[each.footage]
             why = "the alert was not asked about, or its pictures show another time" if alerted else "no alert"
-            yield f"{film.scenario}, {film.camera}: {each.text} ({why})"
+            yield f"{camera.scenario}, {camera.camera}: {each.text} ({why})"
 
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _sent(ruler: _Ruler, chosen: Sequence[Strategy], incidents: Sequence[LabelledIncident]) -> CurvePanel:
-    curves = [ruler.curve(each.name, each.rankings(incidents), BUDGETS, whole=each.whole) for each in chosen]
-    films = len(ruler.whole)
+def _sent_panel(budget: _Budget, chosen: Sequence[Strategy], incidents: Sequence[LabelledIncident]) -> CurvePanel:
+    curves = [budget.curve(each.name, each.rankings(incidents), BUDGETS, whole=each.whole) for each in chosen]
+    footage = len(budget.whole)
     # The whole stream is one thing: all of it, or nothing.
-    stream = Ranking(ruler.whole, np.arange(films), np.full(len(incidents), films - 1))
-    return CurvePanel(budgets=BUDGETS, curves=(*curves, ruler.curve("everything", [stream], BUDGETS, whole=True)))
+    stream = Ranking(budget.whole, np.arange(footage), np.full(len(incidents), footage - 1))
+    return CurvePanel(budgets=BUDGETS, curves=(*curves, budget.curve("everything", [stream], BUDGETS, whole=True)))
 
 
-def _seen(
-    ruler: _Ruler,
-    films: Sequence[ReplayedFootage],
+def _review_panel(
+    budget: _Budget,
+    footage: Sequence[ReplayedFootage],
     incidents: Sequence[LabelledIncident],
     chosen: Sequence[Strategy],
-    stand_in: SimulatedVerdicts,
+    simulated_verdicts: SimulatedVerdicts,
 ) -> CurvePanel:
-    order = strategies.ranked_alerts(films)
-    every = (len(order) / float(ruler.whole.sum()),)
-    made_up = stand_in.rejected(order, incidents, strategies.escalated_alerts(films))
-    judged: dict[str, list[Ranking]] = {
-        "router": [strategies.ranking_without(order, frozenset(), incidents)],
-        "router, stand-in verdicts": [strategies.ranking_without(order, each, incidents) for each in made_up],
+    order = ranked_alerts(footage)
+    every = (len(order) / float(budget.whole.sum()),)
+    simulated = simulated_verdicts.rejected(order, incidents, escalated_alerts(footage))
+    rankings: dict[str, list[Ranking]] = {
+        "router": [ranking_without(order, frozenset(), incidents)],
+        "router, stand-in verdicts": [ranking_without(order, each, incidents) for each in simulated],
     }
-    if any(film.judged_by for film in films):
-        judged["router, the scenarios' verdicts"] = [
-            strategies.ranking_without(order, strategies.rejected_alerts(films), incidents)
-        ]
+    if any(camera.judged_by for camera in footage):
+        rankings["router, the scenarios' verdicts"] = [ranking_without(order, rejected_alerts(footage), incidents)]
     others = [each for each in chosen if each.name != "router"]
     curves = [
-        *(ruler.curve(name, orders, every) for name, orders in judged.items()),
-        *(ruler.curve(each.name, each.rankings(incidents, counted=True), every, whole=each.whole) for each in others),
+        *(budget.curve(name, orders, every) for name, orders in rankings.items()),
+        *(budget.curve(each.name, each.rankings(incidents, counted=True), every, whole=each.whole) for each in others),
     ]
     return CurvePanel(budgets=every, curves=tuple(curves))
 
@@ -260,18 +276,18 @@ def _comparison(name: str, router_costs: Floats, costs: Floats) -> BaselineCompa
     )
 
 
-def _counted(film: ReplayedFootage) -> FootageCounts:
-    incidents = film.labels.incidents(0)
-    alerts, questions = strategies.ranked_alerts([film]), router_candidates([film])
+def _footage_counts(camera: ReplayedFootage) -> FootageCounts:
+    incidents = camera.labels.incidents(0)
+    alerts, escalations = ranked_alerts([camera]), router_candidates([camera])
     return FootageCounts(
-        scenario=film.scenario,
-        camera=film.camera,
-        bytes=film.bytes,
-        seconds=film.seconds,
+        scenario=camera.scenario,
+        camera=camera.camera,
+        bytes=camera.bytes,
+        seconds=camera.seconds,
         incidents=len(incidents),
         alerts=len(alerts),
         false_alerts=sum(not any(each.finds(incident) for incident in incidents) for each in alerts),
-        asked=len(questions),
-        asked_bytes=sum(each.bytes for each in questions),
-        untimed=film.labels.untimed,
+        asked=len(escalations),
+        asked_bytes=sum(each.bytes for each in escalations),
+        untimed=camera.labels.untimed,
     )

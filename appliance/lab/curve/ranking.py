@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.lab.scenario.event_metrics import Estimate, estimate_share
+from appliance.lab.scenario.event_metrics import LEVEL, RESAMPLES, Estimate, estimate_share
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -18,7 +18,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledIncident:
-    """A labelled incident. start, end: the window in which what is sent must lie; t: its true beginning; seconds."""
+    """A labelled incident. start, end: the window in which what is sent must lie; t: its true beginning (seconds)."""
 
     footage: int
     start: float
@@ -29,8 +29,8 @@ class LabelledIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One thing that a strategy could send. footage: number of the camera's footage it is from; t: when it is decided;
-    bytes: as the outbox counts them; moments: times that its pictures show. alert: its id, where it is one."""
+    """One thing that a strategy could send. footage: index of the camera's footage; t: when it is decided; bytes: as
+    the outbox counts them; moments: times that its images show; alert: the id of its alert, "" without one."""
 
     footage: int
     t: float
@@ -40,18 +40,18 @@ class Candidate:
     alert: str = ""
 
     def finds(self, incident: LabelledIncident) -> bool:
-        """Whether one of its pictures is of the incident."""
+        """Whether one of its images shows the incident."""
         return self.footage == incident.footage and any(incident.start <= t <= incident.end for t in self.moments)
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """In falling value; of equals the earlier one first, as a box would meet them, then by footage."""
+    """In falling value; of equals the earlier one first, as an appliance would meet them, then by footage."""
     return sorted(candidates, key=lambda each: (-each.value, each.t, each.footage))
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """One order of sending. prices, footage: (N,) of what is sent; first: (I,) the place at which each incident is
+    """One order of sending. prices, footage: (N,) of what is sent; first: (I,) the index at which each incident is
     found, N for never."""
 
     prices: Floats
@@ -62,7 +62,7 @@ class Ranking:
         """(I,) the budget, as a share of `whole`, from which on each incident is found; inf: with none.
 
         whole: (F,) what 1 means, of each footage. weights: (F,) how often each footage counts, as when resampling.
-        What does not fit a budget ends the sending: nothing cheaper is sent in its place.
+        The first thing that does not fit a budget ends the sending; nothing cheaper is sent instead.
         """
         weights = np.ones(len(whole)) if weights is None else weights
         spent = np.cumsum(self.prices * weights[self.footage]) / float(whole @ weights)
@@ -78,15 +78,15 @@ def ranking(
     for place, each in enumerate(order):
         by_footage.setdefault(each.footage, []).append((place, each))
     first = [
-        next((place for place, each in by_footage.get(wanted.footage, ()) if each.finds(wanted)), len(order))
-        for wanted in incidents
+        next((place for place, each in by_footage.get(incident.footage, ()) if each.finds(incident)), len(order))
+        for incident in incidents
     ]
     paid = [each.bytes for each in order] if prices is None else prices
     return Ranking(np.array(paid, float), np.array([each.footage for each in order], np.intp), np.array(first, np.intp))
 
 
 def all_or_nothing(each: Ranking) -> Ranking:
-    """The same things as one: whoever sends any of them sends all."""
+    """The same things as one: all of them are sent, or none."""
     last = len(each.prices) - 1
     return Ranking(each.prices, each.footage, np.where(each.first <= last, last, len(each.prices)))
 
@@ -123,7 +123,7 @@ class Lead:
     closed: bool = False
 
     def holds(self, budget: float) -> bool:
-        """Whether it is one of them."""
+        """Whether the budget is one of them."""
         return self.start <= budget < self.end or (self.closed and budget == self.end)
 
 
@@ -145,23 +145,21 @@ def leads(costs: Floats, others: Floats, end: float) -> tuple[Lead, ...]:
     return tuple(found)
 
 
-RESAMPLES = 2000
-_LEVEL = (2.5, 97.5)
 _Draw = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSample:
-    """costs: (K, I) as measured, of each order; drawn, weights: (R, I) the incidents' costs in each draw, and how often
-    each counts there."""
+    """costs: (K, I) as measured, of each order; drawn: (R, I) the incidents' costs in each draw; weights: (R, I) how
+    often each incident counts in the draw."""
 
     costs: Floats
     drawn: Floats
     weights: Floats
 
     def recalls(self, shares: Sequence[float]) -> list[Estimate]:
-        """The recall at each budget. Where all incidents came out alike the interval is the exact bound for so many,
-        see `measures.share`."""
+        """The recall at each budget. Where all incidents agree the interval is the exact bound for so many,
+        see `estimate_share`."""
         return [self._recall(share) for share in shares]
 
     def smallest(self, recall: float) -> Estimate:
@@ -169,7 +167,7 @@ class BootstrapSample:
         drawn = [
             smallest_share(costs, recall, weights) for costs, weights in zip(self.drawn, self.weights, strict=True)
         ]
-        ends = (smallest_share(self.costs, recall), *np.percentile(drawn, _LEVEL, method="nearest"))
+        ends = (smallest_share(self.costs, recall), *np.percentile(drawn, LEVEL, method="nearest"))
         value, low, high = (float(each) if np.isfinite(each) else None for each in ends)
         return Estimate(value, low, high, self.costs.shape[1])
 
@@ -178,14 +176,14 @@ class BootstrapSample:
         if value in (0.0, 1.0):
             return estimate_share([value == 1.0] * count)
         drawn = ((self.drawn <= budget) * self.weights).sum(axis=1) / self.weights.sum(axis=1)
-        low, high = np.percentile(drawn, _LEVEL)
+        low, high = np.percentile(drawn, LEVEL)
         return Estimate(value, float(low), float(high), count)
 
 
 class Bootstrap:
     """Draws of whole clips with replacement, and in each drawn clip of its incidents, the same for every strategy.
 
-    Incidents of one clip share light, place and people, so they are not drawn as if they were strangers. What is sent
+    Incidents of one clip share light, place and people, so they are not drawn independently. What is sent
     and what it may cost are drawn with the clip. Of several orders of sending (random) each draw takes one, so that
     the interval holds their difference as well.
     """
@@ -197,7 +195,7 @@ class Bootstrap:
         self._draws = [draw for draw in self._drawn(resamples) if draw[1].sum() > 0]
 
     def sample(self, orders: Sequence[Ranking]) -> BootstrapSample:
-        """What the draws say of a strategy."""
+        """The draws of one strategy."""
         drawn = [
             orders[number % len(orders)].costs(self._whole, clips) for number, (clips, _) in enumerate(self._draws)
         ]

@@ -17,12 +17,12 @@ from appliance.types import Alert
 
 StrategyName = Literal["router", "confidence-only", "motion-only", "random", "every examined frame", "everything"]
 BASELINES: tuple[StrategyName, ...] = ("confidence-only", "motion-only", "random")
-_DRAWN_A_SECOND = 2  # moments that random may choose from
+_DRAWN_PER_S = 2  # moments per second of footage that the strategy `random` chooses from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """One way of choosing. orders: what it would send, first things first; several where chance decides.
+    """One way of choosing. orders: what it sends, first things first; several where chance decides.
 
     whole: it sends all or nothing, so it is one point and no curve.
     """
@@ -32,26 +32,26 @@ class Strategy:
     whole: bool = False
 
     def rankings(self, incidents: Sequence[LabelledIncident], *, counted: bool = False) -> tuple[Ranking, ...]:
-        """counted: the price of a thing is one, as for whoever has to look at it, instead of its bytes."""
+        """counted: each thing costs 1, as for a person who reviews it, instead of its bytes."""
         found = [ranking(order, incidents, [1.0] * len(order) if counted else None) for order in self.orders]
         return tuple(all_or_nothing(each) for each in found) if self.whole else tuple(found)
 
 
-def all_strategies(films: Sequence[ReplayedFootage], seeds: int) -> tuple[Strategy, ...]:
-    """All that choose, the router first. seeds: how often random is played."""
-    apart = [each.merge_s for each in films]
-    motion = [each for number, film in enumerate(films) for each in _moved(number, film)]
+def all_strategies(footage: Sequence[ReplayedFootage], seeds: int) -> tuple[Strategy, ...]:
+    """All strategies, the router first. seeds: repetitions of random."""
+    apart = [each.merge_s for each in footage]
+    motion = [each for number, camera in enumerate(footage) for each in _motion_frames(number, camera)]
     return (
-        Strategy(name="router", orders=(tuple(ranked(router_candidates(films))),)),
-        Strategy(name="confidence-only", orders=(tuple(ranked(confidence_candidates(films))),)),
+        Strategy(name="router", orders=(tuple(ranked(router_candidates(footage))),)),
+        Strategy(name="confidence-only", orders=(tuple(ranked(confidence_candidates(footage))),)),
         Strategy(name="motion-only", orders=(tuple(spread(motion, apart)),)),
-        Strategy(name="random", orders=tuple(tuple(spread(_random(films, seed), apart)) for seed in range(seeds))),
-        Strategy(name="every examined frame", orders=(tuple(_examined(films)),), whole=True),
+        Strategy(name="random", orders=tuple(tuple(spread(_random(footage, seed), apart)) for seed in range(seeds))),
+        Strategy(name="every examined frame", orders=(tuple(_all_examined(footage)),), whole=True),
     )
 
 
-def router_candidates(films: Sequence[ReplayedFootage]) -> list[Candidate]:
-    """The questions that the router would ask, each with its own evidence."""
+def router_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
+    """The escalations that the router would send, each with its own evidence."""
     return [
         Candidate(
             footage=number,
@@ -61,27 +61,27 @@ def router_candidates(films: Sequence[ReplayedFootage]) -> list[Candidate]:
             moments=each.moments,
             alert=each.route.alert,
         )
-        for number, film in enumerate(films)
-        for each in film.escalations
+        for number, camera in enumerate(footage)
+        for each in camera.escalations
     ]
 
 
-def confidence_candidates(films: Sequence[ReplayedFootage]) -> list[Candidate]:
-    """Every track of a kind that is watched, by its best score, with the evidence that the router would send of it."""
+def confidence_candidates(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
+    """Every track of a watched label by its best score, with the evidence that the router would send of it."""
     return [
         Candidate(footage=number, t=each.t, value=each.score, bytes=each.bytes, moments=each.moments)
-        for number, film in enumerate(films)
-        for each in film.best_sightings
+        for number, camera in enumerate(footage)
+        for each in camera.best_sightings
     ]
 
 
 def spread(candidates: Sequence[Candidate], apart: Sequence[float]) -> list[Candidate]:
     """In falling value, but none within `apart` seconds (of each footage) of one that is sent already; once nothing is
-    left that far apart, at half the distance, and so on: never worse than sending neighbours one after the other."""
+    left that far apart, at half the distance, and so on. Never worse than sending neighbours one after the other."""
     left, order, share = ranked(candidates), list[Candidate](), 1.0
     sent: dict[int, list[float]] = {}
     while left:
-        close = []
+        too_close = []
         for each in left:
             times = sent.setdefault(each.footage, [])
             place = bisect(times, each.t)
@@ -89,32 +89,34 @@ def spread(candidates: Sequence[Candidate], apart: Sequence[float]) -> list[Cand
                 times.insert(place, each.t)
                 order.append(each)
             else:
-                close.append(each)
-        left, share = close, share / 2 if share > 0.01 else 0.0
+                too_close.append(each)
+        left, share = too_close, share / 2 if share > 0.01 else 0.0
     return order
 
 
-def _moved(number: int, film: ReplayedFootage) -> list[Candidate]:
-    return [_frame(number, each.t, each.motion, each.frame_bytes) for each in film.examined if each.motion > 0]
+def _motion_frames(number: int, camera: ReplayedFootage) -> list[Candidate]:
+    return [_frame(number, each.t, each.motion, each.frame_bytes) for each in camera.examined if each.motion > 0]
 
 
-def _examined(films: Sequence[ReplayedFootage]) -> list[Candidate]:
+def _all_examined(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
     return [
-        _frame(number, each.t, 0.0, each.frame_bytes) for number, film in enumerate(films) for each in film.examined
+        _frame(number, each.t, 0.0, each.frame_bytes)
+        for number, camera in enumerate(footage)
+        for each in camera.examined
     ]
 
 
-def _random(films: Sequence[ReplayedFootage], seed: int) -> list[Candidate]:
-    """Moments anywhere in the footage; each weighs what the frame that was examined nearest to it weighs."""
-    chance = np.random.default_rng(seed)
+def _random(footage: Sequence[ReplayedFootage], seed: int) -> list[Candidate]:
+    """Moments anywhere in the footage; each has the size of the nearest examined frame."""
+    rng = np.random.default_rng(seed)
     found = []
-    for number, film in enumerate(films):
-        if not film.examined:
+    for number, camera in enumerate(footage):
+        if not camera.examined:
             continue
-        looked = np.array([each.t for each in film.examined])
-        for t in chance.uniform(0, film.seconds, int(np.ceil(film.seconds * _DRAWN_A_SECOND))):
-            nearest = film.examined[int(np.abs(looked - t).argmin())]
-            found.append(_frame(number, float(t), float(chance.random()), nearest.frame_bytes))
+        times = np.array([each.t for each in camera.examined])
+        for t in rng.uniform(0, camera.seconds, int(np.ceil(camera.seconds * _DRAWN_PER_S))):
+            nearest = camera.examined[int(np.abs(times - t).argmin())]
+            found.append(_frame(number, float(t), float(rng.random()), nearest.frame_bytes))
     return found
 
 
@@ -128,27 +130,27 @@ AlertKeys = frozenset[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedVerdicts:
-    """Verdicts that nobody gave: the ground truth, wrong in a share `error` of the answers, drawn anew with each seed.
+    """Verdicts made of the ground truth, wrong in a share `error` of the answers, drawn anew with each seed.
 
-    It confirms an alert that shows a labelled incident and rejects any other; what was not asked it says nothing of.
-    (`scenario.stand_in` answers within a replay, once; this one answers many times after it.)
+    Confirms an alert that shows a labelled incident and rejects any other; alerts that were not escalated get none.
+    (`scenario_verdicts.scenario_oracle` answers within a replay, once; this one many times after it.)
     """
 
     error: float
     seeds: int
 
     def rejected(
-        self, order: Sequence[Candidate], incidents: Sequence[LabelledIncident], asked: AlertKeys
+        self, order: Sequence[Candidate], incidents: Sequence[LabelledIncident], escalated: AlertKeys
     ) -> list[AlertKeys]:
-        """For each seed the alerts that it rejects."""
-        right = [any(each.finds(incident) for incident in incidents) for each in order]
+        """For each seed the alerts that are rejected."""
+        is_true = [any(each.finds(incident) for incident in incidents) for each in order]
         found = []
         for seed in range(self.seeds):
-            wrong = np.random.default_rng(seed).random(len(order)) < self.error
+            errors = np.random.default_rng(seed).random(len(order)) < self.error
             answers = [
-                (alert_key(each), real == bool(slip)) for each, real, slip in zip(order, right, wrong, strict=True)
+                (alert_key(each), true == bool(wrong)) for each, true, wrong in zip(order, is_true, errors, strict=True)
             ]
-            found.append(frozenset(alert for alert, against in answers if against and alert in asked))
+            found.append(frozenset(alert for alert, rejects in answers if rejects and alert in escalated))
         return found
 
 
@@ -156,12 +158,12 @@ def alert_key(alert: Candidate) -> tuple[int, str]:
     return alert.footage, alert.alert
 
 
-def ranked_alerts(films: Sequence[ReplayedFootage]) -> list[Candidate]:
-    """Every alert in falling value, asked about or not; a person sees it from its beginning and at its best."""
+def ranked_alerts(footage: Sequence[ReplayedFootage]) -> list[Candidate]:
+    """Every alert in falling value, escalated or not; a person sees its beginning and its best view."""
     found = []
-    for number, film in enumerate(films):
-        values = {route.alert: route.value for route in film.routes}
-        found += [_alert(number, alert, values.get(alert.id, 0.0)) for alert in film.alerts]
+    for number, camera in enumerate(footage):
+        values = {route.alert: route.value for route in camera.routes}
+        found += [_alert(number, alert, values.get(alert.id, 0.0)) for alert in camera.alerts]
     return ranked(found)
 
 
@@ -170,19 +172,22 @@ def _alert(number: int, alert: Alert, value: float) -> Candidate:
     return Candidate(footage=number, t=alert.t_start, value=value, bytes=0, moments=moments, alert=alert.id)
 
 
-def escalated_alerts(films: Sequence[ReplayedFootage]) -> AlertKeys:
-    """The alerts that the router would ask the cloud about."""
-    return frozenset((number, each.route.alert) for number, film in enumerate(films) for each in film.escalations)
+def escalated_alerts(footage: Sequence[ReplayedFootage]) -> AlertKeys:
+    """The alerts that the router would escalate."""
+    return frozenset((number, each.route.alert) for number, camera in enumerate(footage) for each in camera.escalations)
 
 
-def rejected_alerts(films: Sequence[ReplayedFootage]) -> AlertKeys:
+def rejected_alerts(footage: Sequence[ReplayedFootage]) -> AlertKeys:
     """The alerts that were rejected by the verdicts which the scenarios name."""
     return frozenset(
-        (number, alert.id) for number, film in enumerate(films) for alert in film.alerts if alert.verdict == "rejected"
+        (number, alert.id)
+        for number, camera in enumerate(footage)
+        for alert in camera.alerts
+        if alert.verdict == "rejected"
     )
 
 
-def ranking_without(order: Sequence[Candidate], taken: AlertKeys, incidents: Sequence[LabelledIncident]) -> Ranking:
-    """The alerts that are left for a person, one each."""
-    left = [each for each in order if alert_key(each) not in taken]
+def ranking_without(order: Sequence[Candidate], removed: AlertKeys, incidents: Sequence[LabelledIncident]) -> Ranking:
+    """The alerts that remain for a person, each at a cost of 1."""
+    left = [each for each in order if alert_key(each) not in removed]
     return ranking(left, incidents, [1.0] * len(left))

@@ -1,4 +1,9 @@
-"""Accuracy of boxes and tracks against true ones: AP50, CLEAR MOT, IDF1 and HOTA."""
+"""Accuracy of boxes and tracks against true ones: AP50, CLEAR MOT, IDF1 and HOTA.
+
+By hand because no library qualifies (docs/decisions.md): TrackEval and its forks install opencv-python over our
+headless build, py-motmetrics has no release with NumPy 2 or HOTA. `python -m benchmarks.tracking` compares these
+figures with both, where installed.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +19,30 @@ from appliance.track.association import hungarian, iou_matrix
 from appliance.types import FrameBoxes, TrackedObject
 
 Boxes = NDArray[np.float64]
-# What HOTA is averaged over: localisation from lax to strict.
+IOU_MIN = 0.5
+# The IoU thresholds that HOTA is averaged over: localisation from lax to strict.
 _ALPHAS = np.arange(0.05, 0.99, 0.05)
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class LabelledBoxes:
-    """The boxes (N, 4) of one frame and what goes with each: a score or an identity (N,)."""
+    """The boxes (N, 4) of one frame with a value each (N,): a score or an identity."""
 
     boxes: Boxes
     values: NDArray[np.float64]
 
 
-def average_precision(found: Sequence[LabelledBoxes], truth: Sequence[Boxes], overlap_min: float = 0.5) -> float:
-    """Area under the precision/recall curve (every point, as COCO/VOC2010+); `found` carries scores."""
+def average_precision(found: Sequence[LabelledBoxes], truth: Sequence[Boxes], iou_min: float = IOU_MIN) -> float:
+    """Area under the precision/recall curve (every point, as VOC 2010 and later); `found` carries scores."""
     hits: list[tuple[float, bool]] = []
     for each, boxes in zip(found, truth, strict=True):
         free = np.ones(len(boxes), bool)
-        shared = iou_matrix(each.boxes, boxes)
+        iou = iou_matrix(each.boxes, boxes)
         for row in np.argsort(-each.values, kind="stable"):
-            candidates = np.where(free, shared[row], -1.0)
+            candidates = np.where(free, iou[row], -1.0)
             best = int(candidates.argmax()) if len(boxes) else -1
-            hit = best >= 0 and candidates[best] >= overlap_min
+            hit = best >= 0 and candidates[best] >= iou_min
             if hit:
                 free[best] = False
             hits.append((float(each.values[row]), bool(hit)))
@@ -50,7 +56,7 @@ def average_precision(found: Sequence[LabelledBoxes], truth: Sequence[Boxes], ov
 
 @dataclass(frozen=True)
 class ClearMotFigures:
-    """mota = 1 - (missed + false + switches) / boxes; idf1 = 2 IDTP / (boxes + answers); tracks: numbers given out."""
+    """mota: 1 - (missed + false + switches) / boxes; idf1: 2 IDTP / (boxes + detections); tracks: how many."""
 
     mota: float
     idf1: float
@@ -63,74 +69,73 @@ class ClearMotFigures:
 
 
 def clear_mot(
-    found: Sequence[LabelledBoxes], truth: Sequence[LabelledBoxes], overlap_min: float = 0.5
+    found: Sequence[LabelledBoxes], truth: Sequence[LabelledBoxes], iou_min: float = IOU_MIN
 ) -> ClearMotFigures:
     """CLEAR MOT (Bernardin & Stiefelhagen 2008) and IDF1 (Ristani 2016); `values` are identities."""
     missed = false = switches = 0
-    last: dict[float, float] = {}
-    together: dict[tuple[float, float], int] = {}
-    for answer, right in zip(found, truth, strict=True):
-        shared = iou_matrix(right.boxes, answer.boxes)
-        for row, column in zip(*np.nonzero(shared >= overlap_min), strict=True):
-            key = (right.values[row], answer.values[column])
-            together[key] = together.get(key, 0) + 1
-        pairs = _matches(shared, right.values, answer.values, last, overlap_min)
+    last_track: dict[float, float] = {}
+    joint_frames: dict[tuple[float, float], int] = {}
+    for detected, true in zip(found, truth, strict=True):
+        iou = iou_matrix(true.boxes, detected.boxes)
+        for row, column in zip(*np.nonzero(iou >= iou_min), strict=True):
+            key = (true.values[row], detected.values[column])
+            joint_frames[key] = joint_frames.get(key, 0) + 1
+        pairs = _clear_mot_pairs(iou, true.values, detected.values, last_track, iou_min)
         for row, column in pairs.items():
-            person, track = right.values[row], answer.values[column]
-            switches += int(person in last and last[person] != track)
-            last[person] = track
-        missed += len(right.values) - len(pairs)
-        false += len(answer.values) - len(pairs)
-    boxes = sum(len(right.values) for right in truth)
-    answers = sum(len(answer.values) for answer in found)
-    idtp = _best_identities(together)
+            identity, track = true.values[row], detected.values[column]
+            switches += int(identity in last_track and last_track[identity] != track)
+            last_track[identity] = track
+        missed += len(true.values) - len(pairs)
+        false += len(detected.values) - len(pairs)
+    boxes = sum(len(true.values) for true in truth)
+    detections = sum(len(detected.values) for detected in found)
     return ClearMotFigures(
         mota=1 - float(missed + false + switches) / max(1, boxes),
-        idf1=2 * idtp / max(1, boxes + answers),
+        idf1=2 * _identity_true_positives(joint_frames) / max(1, boxes + detections),
         switches=switches,
         missed=missed,
         false=false,
         boxes=boxes,
-        detections=answers,
-        tracks=len({track for answer in found for track in answer.values}),
+        detections=detections,
+        tracks=len({track for detected in found for track in detected.values}),
     )
 
 
-def _matches(
-    shared: Boxes,
-    persons: NDArray[np.float64],
+def _clear_mot_pairs(
+    iou: Boxes,
+    identities: NDArray[np.float64],
     tracks: NDArray[np.float64],
-    last: Mapping[float, float],
-    overlap_min: float,
+    last_track: Mapping[float, float],
+    iou_min: float,
 ) -> dict[int, int]:
-    """Ground truth row to answer column: who was together last stays so while it can, the rest at least cost."""
+    """Row of the truth to column of the detections: earlier pairs are kept while they can, the rest at least cost."""
     pairs: dict[int, int] = {}
-    for row, person in enumerate(persons):
-        for column in np.flatnonzero(tracks == last.get(person, -1.0)):
-            if shared[row, column] >= overlap_min:
+    for row, identity in enumerate(identities):
+        for column in np.flatnonzero(tracks == last_track.get(identity, -1.0)):
+            if iou[row, column] >= iou_min:
                 pairs[row] = int(column)
-    rows = [row for row in range(len(persons)) if row not in pairs]
+    rows = [row for row in range(len(identities)) if row not in pairs]
     columns = [column for column in range(len(tracks)) if column not in pairs.values()]
     if rows and columns:
-        table = np.where(shared >= overlap_min, 1 - shared, 10.0)[np.ix_(rows, columns)]
-        chosen = hungarian(np.concatenate([table, np.full((len(rows), len(rows)), 5.0)], axis=1))
+        costs = np.where(iou >= iou_min, 1 - iou, 10.0)[np.ix_(rows, columns)]
+        chosen = hungarian(np.concatenate([costs, np.full((len(rows), len(rows)), 5.0)], axis=1))
         pairs |= {rows[row]: columns[column] for row, column in enumerate(chosen) if column < len(columns)}
     return pairs
 
 
-def _best_identities(together: Mapping[tuple[float, float], int]) -> int:
-    """The most frames that one fixed pairing of persons and tracks can explain."""
-    persons = sorted({person for person, _ in together})
-    tracks = sorted({track for _, track in together})
-    table = np.zeros((len(persons), len(tracks) + len(persons)))
-    for (person, track), count in together.items():
-        table[persons.index(person), tracks.index(track)] = -count
-    return int(-sum(table[row, column] for row, column in enumerate(hungarian(table)))) if persons else 0
+def _identity_true_positives(joint_frames: Mapping[tuple[float, float], int]) -> int:
+    """IDTP: the most frames that one fixed pairing of identities and tracks can explain."""
+    identities = sorted({identity for identity, _ in joint_frames})
+    tracks = sorted({track for _, track in joint_frames})
+    costs = np.zeros((len(identities), len(tracks) + len(identities)))
+    for (identity, track), count in joint_frames.items():
+        costs[identities.index(identity), tracks.index(track)] = -count
+    return int(-sum(costs[row, column] for row, column in enumerate(hungarian(costs)))) if identities else 0
 
 
 @dataclass(frozen=True)
 class HotaFigures:
-    """hota = sqrt(det_a * ass_a), each the mean over the overlaps 0.05, 0.10, …, 0.95 (the mean of the roots)."""
+    """hota = sqrt(det_a * ass_a), each the mean over the IoU thresholds 0.05, 0.10, …, 0.95 (the mean of the roots)."""
 
     hota: float
     det_a: float
@@ -140,53 +145,49 @@ class HotaFigures:
 def hota_figures(found: Sequence[LabelledBoxes], truth: Sequence[LabelledBoxes]) -> HotaFigures:
     """Higher order tracking accuracy (Luiten et al. 2021, IJCV 129), as TrackEval computes it.
 
-    In each frame boxes are paired so that identities which belong together over the whole film are preferred; 0
-    where there is neither a true box nor an answer.
+    In each frame boxes are paired so that identities that belong together over the whole footage are preferred; 0
+    without true boxes or without detections.
     """
-    persons = _numbers(truth)
-    tracks = _numbers(found)
+    identity_index, track_index = _indices(truth), _indices(found)
     frames = [
         (
-            np.array([persons[each] for each in right.values.tolist()], np.intp),
-            np.array([tracks[each] for each in answer.values.tolist()], np.intp),
-            iou_matrix(right.boxes, answer.boxes),
+            np.array([identity_index[each] for each in true.values.tolist()], np.intp),
+            np.array([track_index[each] for each in detected.values.tolist()], np.intp),
+            iou_matrix(true.boxes, detected.boxes),
         )
-        for answer, right in zip(found, truth, strict=True)
+        for detected, true in zip(found, truth, strict=True)
     ]
-    boxes, answers = sum(len(rows) for rows, _, _ in frames), sum(len(columns) for _, columns, _ in frames)
-    if not boxes or not answers:
+    boxes, detections = sum(len(rows) for rows, _, _ in frames), sum(len(columns) for _, columns, _ in frames)
+    if not boxes or not detections:
         return HotaFigures(0.0, 0.0, 0.0)
-    alike, person_looks, track_looks = _kinship(frames, len(persons), len(tracks))
-    hits = np.zeros((len(_ALPHAS), len(persons), len(tracks)))
-    for rows, columns, shared in frames:
-        pairs = _pairs(alike[np.ix_(rows, columns)] * shared)
-        for row, column in pairs:
-            hits[:, rows[row], columns[column]] += shared[row, column] >= _ALPHAS - _ROUNDING
+    alignment, identity_frames, track_frames = _alignment(frames, len(identity_index), len(track_index))
+    hits = np.zeros((len(_ALPHAS), len(identity_index), len(track_index)))
+    for rows, columns, iou in frames:
+        for row, column in _pairs_of_greatest_sum(alignment[np.ix_(rows, columns)] * iou):
+            hits[:, rows[row], columns[column]] += iou[row, column] >= _ALPHAS - _ROUNDING
     right = hits.sum(axis=(1, 2))
-    det = right / (boxes + answers - right)
-    union = person_looks[:, None] + track_looks[None] - hits
+    det = right / (boxes + detections - right)
+    union = identity_frames[:, None] + track_frames[None] - hits
     ass = (hits * hits / np.maximum(union, 1)).sum(axis=(1, 2)) / np.maximum(right, 1)
     return HotaFigures(float(np.sqrt(det * ass).mean()), float(det.mean()), float(ass.mean()))
 
 
-_Frames = list[tuple[NDArray[np.intp], NDArray[np.intp], Boxes]]
+def _alignment(
+    frames: Sequence[tuple[NDArray[np.intp], NDArray[np.intp], Boxes]], identities: int, tracks: int
+) -> tuple[Boxes, Boxes, Boxes]:
+    """How much each identity and each track overlap over all frames (identities, tracks), and the frames of each."""
+    joint = np.zeros((identities, tracks))
+    identity_frames, track_frames = np.zeros(identities), np.zeros(tracks)
+    for rows, columns, iou in frames:
+        competing = iou.sum(axis=0)[None] + iou.sum(axis=1)[:, None] - iou
+        joint[np.ix_(rows, columns)] += iou / np.maximum(competing, 1e-12)
+        identity_frames[rows] += 1
+        track_frames[columns] += 1
+    union = identity_frames[:, None] + track_frames[None] - joint
+    return joint / np.maximum(union, 1e-12), identity_frames, track_frames
 
 
-def _kinship(frames: _Frames, persons: int, tracks: int) -> tuple[Boxes, Boxes, Boxes]:
-    """How much each person and each track were in the same place (persons, tracks), and how often each was seen."""
-    shared_looks = np.zeros((persons, tracks))
-    person_looks, track_looks = np.zeros(persons), np.zeros(tracks)
-    for rows, columns, shared in frames:
-        rivals = shared.sum(axis=0)[None] + shared.sum(axis=1)[:, None] - shared
-        shared_looks[np.ix_(rows, columns)] += shared / np.maximum(rivals, 1e-12)
-        person_looks[rows] += 1
-        track_looks[columns] += 1
-    union = person_looks[:, None] + track_looks[None] - shared_looks
-    return shared_looks / np.maximum(union, 1e-12), person_looks, track_looks
-
-
-def _pairs(gain: Boxes) -> list[tuple[int, int]]:
-    """Rows and columns paired for the greatest sum."""
+def _pairs_of_greatest_sum(gain: Boxes) -> list[tuple[int, int]]:
     if not gain.size:
         return []
     if gain.shape[0] > gain.shape[1]:
@@ -194,60 +195,67 @@ def _pairs(gain: Boxes) -> list[tuple[int, int]]:
     return list(enumerate(hungarian(-gain)))
 
 
-def _numbers(looks: Sequence[LabelledBoxes]) -> dict[float, int]:
-    """Identities to 0, 1, 2, … in order of value."""
-    values = {value for look in looks for value in look.values.tolist()}
+def _indices(frames: Sequence[LabelledBoxes]) -> dict[float, int]:
+    """Identities to 0, 1, 2, … in rising order."""
+    values = {value for frame in frames for value in frame.values.tolist()}
     return {value: index for index, value in enumerate(sorted(values))}
 
 
-OVERLAP_MIN = 0.5
-_Boxes = NDArray[np.float64]
+@dataclass(frozen=True, slots=True)
+class ComparedFrames:
+    """Examined frames in order: the reported boxes with their tracks and with their scores, and the true ones."""
+
+    tracked: list[LabelledBoxes]
+    scored: list[LabelledBoxes]
+    truth: list[LabelledBoxes]
 
 
-def compare_with_truth(looks: Iterable[FrameBoxes], truth: TrueFrames, labels: Collection[str]) -> TrackFigures:
-    """Every look that the detector answered against the true boxes of its frame; all `labels` count as one class.
+def compared_frames(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Collection[str]) -> ComparedFrames:
+    """Every frame that the detector answered, with its true boxes; all `labels` count as one class.
 
-    What is compared is what the tracker reports: only tracks that it confirmed, with the scores of the looks. An
-    answer on a true box that does not count is left out.
+    Compared is what the tracker reports: confirmed tracks. A box on an ignored true box is left out.
     """
-    found: list[LabelledBoxes] = []
-    scored: list[LabelledBoxes] = []
-    right: list[LabelledBoxes] = []
-    for look in looks:
-        if not look.looked:
+    compared = ComparedFrames([], [], [])
+    for frame in frames:
+        if not frame.looked:
             continue
-        objects = truth.get(look.frame, ())
-        wanted = [each for each in objects if each.counts]
-        answers = _fair([each for each in look.objects if each.label in labels], objects)
-        boxes = _boxes(answers)
-        found.append(LabelledBoxes(boxes, np.array([each.track for each in answers], float)))
-        scored.append(LabelledBoxes(boxes, np.array([each.score for each in answers], float)))
-        right.append(LabelledBoxes(_boxes(wanted), np.array([each.id for each in wanted], float)))
-    followed = has_identities(truth)
-    tracking = clear_mot(found, right) if followed else None
+        objects = truth.get(frame.frame, ())
+        counted = [each for each in objects if each.counts]
+        reported = _without_ignored([each for each in frame.objects if each.label in labels], objects)
+        boxes = _boxes(reported)
+        compared.tracked.append(LabelledBoxes(boxes, np.array([each.track for each in reported], float)))
+        compared.scored.append(LabelledBoxes(boxes, np.array([each.score for each in reported], float)))
+        compared.truth.append(LabelledBoxes(_boxes(counted), np.array([each.id for each in counted], float)))
+    return compared
+
+
+def compare_with_truth(frames: Iterable[FrameBoxes], truth: TrueFrames, labels: Collection[str]) -> TrackFigures:
+    """The figures of `compared_frames`; those of tracks only where the truth has identities."""
+    compared = compared_frames(frames, truth, labels)
+    tracked = has_identities(truth)
+    clear = clear_mot(compared.tracked, compared.truth) if tracked else None
     return TrackFigures(
-        ap50=average_precision(scored, [each.boxes for each in right], OVERLAP_MIN),
-        hota=hota_figures(found, right).hota if followed else None,
-        idf1=tracking.idf1 if tracking else None,
-        mota=tracking.mota if tracking else None,
-        switches=tracking.switches if tracking else None,
-        boxes=sum(len(each.values) for each in right),
-        looks=len(right),
+        ap50=average_precision(compared.scored, [each.boxes for each in compared.truth]),
+        hota=hota_figures(compared.tracked, compared.truth).hota if tracked else None,
+        idf1=clear.idf1 if clear else None,
+        mota=clear.mota if clear else None,
+        switches=clear.switches if clear else None,
+        boxes=sum(len(each.values) for each in compared.truth),
+        looks=len(compared.truth),
     )
 
 
-def _fair(answers: list[TrackedObject], objects: Sequence[TrueObject]) -> list[TrackedObject]:
-    """The answers without those that fall on a true box which does not count, and on none that does."""
-    void = [each for each in objects if not each.counts]
-    if not void or not answers:
-        return answers
-    boxes = _boxes(answers)
-    on_void = iou_matrix(boxes, _boxes(void)).max(axis=1, initial=0.0) >= OVERLAP_MIN
-    on_right = (
-        iou_matrix(boxes, _boxes([each for each in objects if each.counts])).max(axis=1, initial=0.0) >= OVERLAP_MIN
-    )
-    return [each for each, spare in zip(answers, on_void & ~on_right, strict=True) if not spare]
+def _without_ignored(reported: list[TrackedObject], objects: Sequence[TrueObject]) -> list[TrackedObject]:
+    """Without boxes that lie on an ignored true box and on no counted one."""
+    ignored = [each for each in objects if not each.counts]
+    if not ignored or not reported:
+        return reported
+    boxes = _boxes(reported)
+    on_ignored = iou_matrix(boxes, _boxes(ignored)).max(axis=1, initial=0.0) >= IOU_MIN
+    counted = _boxes([each for each in objects if each.counts])
+    on_counted = iou_matrix(boxes, counted).max(axis=1, initial=0.0) >= IOU_MIN
+    return [each for each, left_out in zip(reported, on_ignored & ~on_counted, strict=True) if not left_out]
 
 
-def _boxes(objects: Sequence[TrackedObject] | Sequence[TrueObject]) -> _Boxes:
+def _boxes(objects: Sequence[TrackedObject] | Sequence[TrueObject]) -> Boxes:
     return np.array([each.box for each in objects], float).reshape(-1, 4)

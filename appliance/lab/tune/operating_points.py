@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from appliance.errors import UsageError
-from appliance.lab.scenario.event_metrics import RESAMPLES, EventFigures, event_figures
+from appliance.lab.scenario.event_metrics import LEVEL, RESAMPLES, EventFigures, event_figures
 from appliance.lab.scenario.expectations import Expectation
 from appliance.lab.scenario.scenario_result import ScenarioResult
 from appliance.lab.tune.sweep import SweepSetting
@@ -20,7 +20,7 @@ from appliance.lab.tune.sweep import SweepSetting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOutcome:
-    """One scenario at one point. places: (what had to be reported, how many, how many were), in a fixed order."""
+    """One scenario at one operating point. required: (expectation, how many events, how many came), sorted."""
 
     scenario: str
     required: tuple[tuple[str, int, int], ...]
@@ -34,7 +34,7 @@ class ScenarioOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """setting: empty for the present one, as the files have it."""
+    """A combination of settings with its outcomes. setting: empty for the present one, as the files have it."""
 
     setting: SweepSetting
     outcomes: tuple[ScenarioOutcome, ...]
@@ -50,7 +50,7 @@ class OperatingPoint:
     @property
     def text(self) -> str:
         """`score_min 0.45`, or `as it is`."""
-        return ", ".join(f"{key} {_said(value)}" for key, value in self.setting) or "as it is"
+        return ", ".join(f"{key} {_format_value(value)}" for key, value in self.setting) or "as it is"
 
     @property
     def wrong(self) -> int:
@@ -75,39 +75,39 @@ class RecallDifference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out 0: the footage can tell the two apart."""
+        """Whether the interval excludes 0: the footage can tell the two apart."""
         return self.low > 0 or self.high < 0
 
 
-def outcome_of(name: str, verdict: ScenarioResult) -> ScenarioOutcome:
-    """What is kept of a scenario's verdict."""
-    judged, events = verdict.judgement, verdict.events
-    asked: dict[str, tuple[int, int]] = {}
-    doubles: dict[int, str] = {}
-    counted: dict[str, int] = {}
+def outcome_of(name: str, result: ScenarioResult) -> ScenarioOutcome:
+    """What is kept of a scenario's result."""
+    matches, events = result.judgement, result.events
+    required_of: dict[str, tuple[int, int]] = {}
+    keys: dict[int, str] = {}
+    counts: dict[str, int] = {}
     for wanted, missing in (
-        *((hit.wanted, 0) for hit in judged.hits),
-        *((miss.wanted, miss.missing) for miss in judged.misses),
+        *((hit.wanted, 0) for hit in matches.hits),
+        *((miss.wanted, miss.missing) for miss in matches.misses),
     ):
-        key = doubles.get(id(wanted)) or _key(wanted, counted)
-        doubles[id(wanted)] = key
-        asked[key] = (wanted.min, asked.get(key, (0, 0))[1] + missing)
+        key = keys.get(id(wanted)) or _expectation_key(wanted, counts)
+        keys[id(wanted)] = key
+        required_of[key] = (wanted.min, required_of.get(key, (0, 0))[1] + missing)
     return ScenarioOutcome(
         scenario=name,
-        required=tuple(sorted((key, least, least - missing) for key, (least, missing) in asked.items() if least)),
-        right=len(judged.hits),
-        wrong=len(judged.false_alarms),
-        delays=tuple(hit.delay_s for hit in judged.hits if hit.delay_s is not None),
+        required=tuple(sorted((key, least, least - missing) for key, (least, missing) in required_of.items() if least)),
+        right=len(matches.hits),
+        wrong=len(matches.false_alarms),
+        delays=tuple(hit.delay_s for hit in matches.hits if hit.delay_s is not None),
         alerts=events.alerts if events else 0,
         footage_s=events.footage_s if events else 0.0,
-        bytes=verdict.bytes,
+        bytes=result.bytes,
     )
 
 
 def figures_of(outcomes: Sequence[ScenarioOutcome]) -> EventFigures:
-    """Of all scenarios as if they were one."""
+    """The figures of all scenarios as if they were one."""
     return event_figures(
-        [flag for outcome in outcomes for flag in _filled(outcome)],
+        [flag for outcome in outcomes for flag in _filled_slots(outcome)],
         [True] * sum(each.right for each in outcomes) + [False] * sum(each.wrong for each in outcomes),
         [delay for outcome in outcomes for delay in outcome.delays],
         alerts=sum(each.alerts for each in outcomes),
@@ -116,49 +116,50 @@ def figures_of(outcomes: Sequence[ScenarioOutcome]) -> EventFigures:
 
 
 def recall_difference(one: OperatingPoint, other: OperatingPoint) -> RecallDifference | None:
-    """How much more recall `one` has. None where other frames were looked at, and so other events were wanted."""
-    if _asked(one) != _asked(other) or not one.outcomes:
+    """How much more recall `one` has. None where the two examined other frames and so expected other events."""
+    if _requirements(one) != _requirements(other) or not one.outcomes:
         return None
     ours, theirs = (
-        np.array([flag for outcome in point.outcomes for flag in _filled(outcome)], float) for point in (one, other)
+        np.array([flag for outcome in point.outcomes for flag in _filled_slots(outcome)], float)
+        for point in (one, other)
     )
     if not len(ours):
         return None
     gained = ours - theirs
     drawn = np.random.default_rng(0).choice(gained, (RESAMPLES, len(gained))).mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    if gained.min() == gained.max():  # the bootstrap would claim certainty, of however few: see `measures.share`
+    low, high = np.percentile(drawn, LEVEL)
+    if gained.min() == gained.max():  # the bootstrap would claim certainty: see `estimate_share`
         far = 1 - 0.025 ** (1 / len(gained))
         low, high = max(-1.0, low - far), min(1.0, high + far)
     return RecallDifference(float(gained.mean()), float(low), float(high))
 
 
-def _asked(point: OperatingPoint) -> list[tuple[str, str, int]]:
+def _requirements(point: OperatingPoint) -> list[tuple[str, str, int]]:
     return [(outcome.scenario, key, least) for outcome in point.outcomes for key, least, _ in outcome.required]
 
 
-def _filled(outcome: ScenarioOutcome) -> list[bool]:
+def _filled_slots(outcome: ScenarioOutcome) -> list[bool]:
     return [number < filled for _, least, filled in outcome.required for number in range(least)]
 
 
-def _key(wanted: Expectation, counted: dict[str, int]) -> str:
-    """What had to be reported, the same in every run: source, pattern, and a number where two are alike."""
+def _expectation_key(wanted: Expectation, counts: dict[str, int]) -> str:
+    """A key of an expectation that is the same in every run: source, pattern, and a number where two are equal."""
     text = f"{wanted.source}: {wanted.pattern.text()}"
-    counted[text] = counted.get(text, 0) + 1
-    return text if counted[text] == 1 else f"{text} ({counted[text]})"
+    counts[text] = counts.get(text, 0) + 1
+    return text if counts[text] == 1 else f"{text} ({counts[text]})"
 
 
-def _said(value: float | str) -> str:
+def _format_value(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
 SCENARIOS_MIN = 3  # for leaving one out
-_AIM = re.compile(r"^(recall|precision)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)$")
+_AIM_PATTERN = re.compile(r"^(recall|precision)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)$")
 
 
 @dataclass(frozen=True, slots=True)
 class TuningAim:
-    """The best of one figure among the points at which the other reaches its floor; f1 has no floor."""
+    """The best of one figure among the points where the other reaches its floor; f1 has no floor."""
 
     floor_of: Literal["recall", "precision", "f1"]
     floor: float = 0.0
@@ -176,12 +177,12 @@ class TuningAim:
     def rank(self, figures: EventFigures) -> tuple[float, ...]:
         """Higher is better; a point that misses the floor is below all that reach it, the nearer the better."""
         recall, precision = _value(figures, "recall"), _value(figures, "precision")
-        calm = -(figures.alerts_per_hour or 0.0)
+        fewer_alerts = -(figures.alerts_per_hour or 0.0)
         if self.floor_of == "f1":
             both = recall + precision
-            return (1.0, round(2 * recall * precision / both, 9) if both else 0.0, calm)
-        floored, other = (recall, precision) if self.floor_of == "recall" else (precision, recall)
-        return (1.0, other, calm) if self.reached(figures) else (0.0, floored, other)
+            return (1.0, round(2 * recall * precision / both, 9) if both else 0.0, fewer_alerts)
+        bounded, other = (recall, precision) if self.floor_of == "recall" else (precision, recall)
+        return (1.0, other, fewer_alerts) if self.reached(figures) else (0.0, bounded, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ def read_aim(text: str) -> TuningAim:
     """`recall>=0.95`, `precision>=0.9` or `f1`. Raises UsageError."""
     if text.strip() == "f1":
         return TuningAim("f1")
-    match = _AIM.match(text.strip())
+    match = _AIM_PATTERN.match(text.strip())
     if match is None:
         raise UsageError(f"--aim {text}: write recall>=0.95, precision>=0.9 or f1")
     figure: Literal["recall", "precision"] = "recall" if match.group(1) == "recall" else "precision"
@@ -214,19 +215,19 @@ def read_aim(text: str) -> TuningAim:
 def choose_point(points: Sequence[OperatingPoint], aim: TuningAim) -> TuningChoice:
     """points: all with the same scenarios; one of them the present one."""
     present = next(point for point in points if point.present)
-    taken = points[_best([point.outcomes for point in points], points, aim)]
+    chosen = points[_best([point.outcomes for point in points], points, aim)]
     return TuningChoice(
         aim=aim,
-        point=taken,
+        point=chosen,
         present=present,
-        gained=None if taken is present else recall_difference(taken, present),
+        gained=None if chosen is present else recall_difference(chosen, present),
         left_out=_left_out(points, aim),
-        reached=aim.reached(taken.figures),
+        reached=aim.reached(chosen.figures),
     )
 
 
 def _best(outcomes: Sequence[tuple[ScenarioOutcome, ...]], points: Sequence[OperatingPoint], aim: TuningAim) -> int:
-    """The place of the best point; of equals the present one, or the middle one of those nearest to what it does."""
+    """The index of the best point; of equals the present one, or the middle one of those nearest in alerts."""
     ranks = [aim.rank(figures_of(each)) for each in outcomes]
     best = max(ranks)
     equal = [place for place, rank in enumerate(ranks) if rank == best]
@@ -234,8 +235,8 @@ def _best(outcomes: Sequence[tuple[ScenarioOutcome, ...]], points: Sequence[Oper
     if at_present is not None:
         return at_present
     present = figures_of(outcomes[next(place for place, point in enumerate(points) if point.present)])
-    # Nearest in what it does, not in the setting's own unit: several settings have no common one. The middle, since
-    # the ends of a plateau are where other footage falls off it.
+    # Nearest by alerts, as several settings have no common unit. The middle one, since other footage may fall off the
+    # ends of a plateau.
     apart = [abs(figures_of(outcomes[place]).alerts - present.alerts) for place in equal]
     nearest = [place for place, far in zip(equal, apart, strict=True) if far == min(apart)]
     return nearest[(len(nearest) - 1) // 2]
@@ -245,14 +246,14 @@ def _left_out(points: Sequence[OperatingPoint], aim: TuningAim) -> EventFigures 
     names = [outcome.scenario for outcome in points[0].outcomes]
     if len(names) < SCENARIOS_MIN:
         return None
-    judged = []
+    left_out = []
     for out in range(len(names)):
         rest = [point.outcomes[:out] + point.outcomes[out + 1 :] for point in points]
-        judged.append(points[_best(rest, points, aim)].outcomes[out])
-    return figures_of(judged)
+        left_out.append(points[_best(rest, points, aim)].outcomes[out])
+    return figures_of(left_out)
 
 
 def _value(figures: EventFigures, name: Literal["recall", "precision"]) -> float:
-    """A share of nothing is no fault: 1."""
+    """The figure; 1 where there was nothing to observe."""
     value = (figures.recall if name == "recall" else figures.precision).value
     return 1.0 if value is None else value

@@ -19,7 +19,7 @@ POINTS_MAX = 400
 VALUES_MAX = 100
 SweepValue = float | str
 SweepSetting = tuple[tuple[str, SweepValue], ...]  # (key, value) of every sweep, in the order of the command line
-_RANGE = re.compile(r"^(-?[\d.]+):(-?[\d.]+):([\d.]+)$")
+_RANGE_PATTERN = re.compile(r"^(-?[\d.]+):(-?[\d.]+):([\d.]+)$")
 _SECTIONS = {
     "detect": ("fps", "heartbeat_s"),
     "alerts": ("merge_s", "length_max_s"),
@@ -44,7 +44,7 @@ class Sweep:
     values: tuple[SweepValue, ...]
 
     def change(self, config: SiteConfig, value: SweepValue) -> SiteConfig:
-        """`config` with the value in place. Raises UsageError when it may not be, or nothing here has the setting."""
+        """`config` with the value in place. Raises UsageError when the value is invalid."""
         if self.section == "rules":
             cameras = {name: self._rules(camera, value) for name, camera in config.cameras.items()}
             return config.model_copy(update={"cameras": cameras})
@@ -57,16 +57,16 @@ class Sweep:
         return config.model_copy(update={self.section: self._set(getattr(config, self.section), value)})
 
     def found_in(self, config: SiteConfig) -> bool:
-        """Whether anything here has this setting."""
+        """Whether any part of `config` has this setting."""
         if self.section != "rules":
             return True
-        return any(self._meant(rule) for camera in config.cameras.values() for rule in camera.rules)
+        return any(self._applies_to(rule) for camera in config.cameras.values() for rule in camera.rules)
 
     def _rules(self, camera: CameraConfig, value: SweepValue) -> CameraConfig:
-        rules = tuple(self._set(rule, value) if self._meant(rule) else rule for rule in camera.rules)
+        rules = tuple(self._set(rule, value) if self._applies_to(rule) else rule for rule in camera.rules)
         return camera.model_copy(update={"rules": rules})
 
-    def _meant(self, rule: Any) -> bool:
+    def _applies_to(self, rule: Any) -> bool:
         return self.rule in ("", rule.name) and self.name in type(rule).model_fields
 
     def _set(self, section: ConfigModel, value: SweepValue) -> Any:
@@ -82,8 +82,8 @@ def read_sweep(text: str) -> Sweep:
     key, equals, values = text.partition("=")
     if not equals or not values:
         raise UsageError(f"--sweep {text}: write KEY=FROM:TO:STEP or KEY=VALUE,VALUE")
-    section, rule, name = _named(key.strip())
-    return Sweep(key.strip(), section, rule, name, _values(key, values.strip(), words=name == "model"))
+    section, rule, name = _parse_key(key.strip())
+    return Sweep(key.strip(), section, rule, name, _values(key, values.strip(), text_values=name == "model"))
 
 
 def sweep_grid(sweeps: Sequence[Sweep]) -> list[SweepSetting]:
@@ -98,13 +98,13 @@ def sweep_grid(sweeps: Sequence[Sweep]) -> list[SweepSetting]:
 
 
 def apply_setting(config: SiteConfig, sweeps: Sequence[Sweep], setting: SweepSetting) -> SiteConfig:
-    """`config` with all of the setting in place."""
+    """`config` with all values of the setting in place."""
     for sweep, (_, value) in zip(sweeps, setting, strict=True):
         config = sweep.change(config, value)
     return config
 
 
-def _named(key: str) -> tuple[str, str, str]:
+def _parse_key(key: str) -> tuple[str, str, str]:
     parts = key.split(".")
     if len(parts) == 2 and parts[1] in _SECTIONS.get(parts[0], ()):
         return parts[0], "", parts[1]
@@ -113,8 +113,8 @@ def _named(key: str) -> tuple[str, str, str]:
     raise UsageError(f"--sweep {key}: there is no such setting to sweep (there is: {', '.join(SWEEP_KEYS)})")
 
 
-def _values(key: str, text: str, *, words: bool) -> tuple[SweepValue, ...]:
-    match = None if words else _RANGE.match(text)
+def _values(key: str, text: str, *, text_values: bool) -> tuple[SweepValue, ...]:
+    match = None if text_values else _RANGE_PATTERN.match(text)
     try:
         if match is not None:
             low, high, step = map(Decimal, match.groups())
@@ -126,7 +126,7 @@ def _values(key: str, text: str, *, words: bool) -> tuple[SweepValue, ...]:
             )
         else:
             parts = [part.strip() for part in text.split(",") if part.strip()]
-            values = tuple(parts) if words else tuple(float(part) for part in parts)
+            values = tuple(parts) if text_values else tuple(float(part) for part in parts)
     except (ValueError, ArithmeticError):
         raise UsageError(f"--sweep {key}: `{text}` is neither FROM:TO:STEP nor a list of numbers") from None
     if not values or len(values) > VALUES_MAX:

@@ -20,47 +20,47 @@ from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome,
 from appliance.lab.tune.sweep import Sweep, SweepSetting, apply_setting
 from appliance.types import Detections
 
-ANSWERS_MAX = 100_000  # some 100 MB at 30 objects a picture; five and a half hours at 5 looks a second
+CACHED_DETECTIONS_MAX = 100_000  # some 100 MB at 30 objects a frame; five and a half hours at 5 fps
 
 
 class MemoizedDetector(DetectorProxy):
-    """Remembers the detector's answers by the pictures' contents; a failure is not remembered.
+    """Caches the detector's detections by the contents of the frame; failures are not cached.
 
-    State: the answers, oldest first; how many were asked for and how many of those were new. One thread.
+    State: the cache, oldest first; the numbers of requests and of inferences that these took. Owner: one thread.
     """
 
     def __init__(self, detector: ObjectDetector) -> None:
         super().__init__(detector)
         self.requests = 0
         self.inferences = 0
-        self._answers: dict[bytes, Detections] = {}
+        self._cache: dict[bytes, Detections] = {}
 
     @property
     def shape_step(self) -> int:
         return self._detector.shape_step if isinstance(self._detector, VariableInput) else 0
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """Raises DetectorError."""
-        return [self._look(picture) for picture in pictures]
+        return [self._detect_one(frame) for frame in frames]
 
     def forget(self) -> None:
-        """Other footage comes: what was seen will not come again."""
-        self._answers.clear()
+        """Empty the cache before other footage, whose frames differ."""
+        self._cache.clear()
 
-    def _look(self, picture: NDArray[np.uint8]) -> Detections:
+    def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
         self.requests += 1
-        key = hashlib.blake2b(np.ascontiguousarray(picture).data, digest_size=16, salt=_shape(picture)).digest()
-        known = self._answers.get(key)
+        key = hashlib.blake2b(np.ascontiguousarray(frame).data, digest_size=16, salt=_shape_bytes(frame)).digest()
+        known = self._cache.get(key)
         if known is None:
             self.inferences += 1
-            known = self._answers[key] = self._detector.detect([picture])[0]
-            if len(self._answers) > ANSWERS_MAX:
-                del self._answers[next(iter(self._answers))]
+            known = self._cache[key] = self._detector.detect([frame])[0]
+            if len(self._cache) > CACHED_DETECTIONS_MAX:
+                del self._cache[next(iter(self._cache))]
         return known
 
 
-def _shape(picture: NDArray[np.uint8]) -> bytes:
-    return b"%d,%d" % picture.shape[:2]
+def _shape_bytes(frame: NDArray[np.uint8]) -> bytes:
+    return b"%d,%d" % frame.shape[:2]
 
 
 PRESENT_SETTING: SweepSetting = ()
@@ -68,7 +68,7 @@ SweepProgress = Callable[[int, int, str], None]  # done, of how many, what comes
 
 
 class MemoizedDetectors:
-    """Detectors as they are asked for, each loaded once and asked once about each picture."""
+    """The detectors of a sweep, each loaded once and run once on each frame."""
 
     def __init__(self, load: DetectorLoader | None = None) -> None:
         self._load = load or detectors.load
@@ -98,20 +98,20 @@ def run_sweep(
     """The present setting first, then each of `settings`. Raises SourceError when a clip cannot be read."""
     clock = clock or SystemClock()
     for sweep in sweeps:
-        _must_be_somewhere(sweep, plans)
+        _check_used(sweep, plans)
     models = DetectorCache(model if not any(sweep.name == "model" for sweep in sweeps) else None, load=shelf)
-    every = (PRESENT_SETTING, *settings)
-    found: list[list[ScenarioOutcome]] = [[] for _ in every]
+    all_settings = (PRESENT_SETTING, *settings)
+    found: list[list[ScenarioOutcome]] = [[] for _ in all_settings]
     for number, plan in enumerate(plans):
         shelf.forget()
-        for place, setting in enumerate(every):
-            progress(number * len(every) + place, len(plans) * len(every), plan.name)
-            found[place].append(_one(plan, sweeps, setting, models, clock))
-    progress(len(plans) * len(every), len(plans) * len(every), "")
-    return [OperatingPoint(setting, tuple(outcomes)) for setting, outcomes in zip(every, found, strict=True)]
+        for index, setting in enumerate(all_settings):
+            progress(number * len(all_settings) + index, len(plans) * len(all_settings), plan.name)
+            found[index].append(_run_one(plan, sweeps, setting, models, clock))
+    progress(len(plans) * len(all_settings), len(plans) * len(all_settings), "")
+    return [OperatingPoint(setting, tuple(outcomes)) for setting, outcomes in zip(all_settings, found, strict=True)]
 
 
-def _one(
+def _run_one(
     plan: ScenarioPlan, sweeps: Sequence[Sweep], setting: SweepSetting, models: DetectorCache, clock: Clock
 ) -> ScenarioOutcome:
     tried = apply_setting(plan.config, sweeps, setting) if setting else None
@@ -122,7 +122,7 @@ def _one(
     return outcome_of(plan.name, verdict)
 
 
-def _must_be_somewhere(sweep: Sweep, plans: Sequence[ScenarioPlan]) -> None:
+def _check_used(sweep: Sweep, plans: Sequence[ScenarioPlan]) -> None:
     if any(sweep.found_in(plan.config) for plan in plans):
         return
     rules = sorted({rule.name for plan in plans for camera in plan.config.cameras.values() for rule in camera.rules})

@@ -11,35 +11,42 @@ from appliance.lab.tune.sweep import Sweep
 
 
 def points_table(points: Sequence[OperatingPoint], choice: TuningChoice) -> ReportTable:
-    """One row a point, the present one first."""
+    """One row per point, the present one first."""
     head = ("setting", "", "recall", "precision", "false", "alerts/h", "delay", "bytes")
-    return ReportTable(head, tuple(_row(point, choice) for point in points))
+    return ReportTable(head, tuple(_points_row(point, choice) for point in points))
 
 
 def choice_sentences(choice: TuningChoice, points: Sequence[OperatingPoint]) -> list[str]:
-    """The choice, what it changes, why not the others, and how far it can be believed."""
-    told = [f"aim: {choice.aim.text}", f"chosen: {choice.point.text}", f"  {_figures(choice.point.figures)}"]
+    """The choice, what it changes, why not the others, and how certain it is."""
+    lines = [f"aim: {choice.aim.text}", f"chosen: {choice.point.text}", f"  {_figures_text(choice.point.figures)}"]
     if not choice.reached:
-        told.append(f"no point reaches the aim; this is the nearest to a {choice.aim.floor_of} of {choice.aim.floor:g}")
+        lines.append(
+            f"no point reaches the aim; this is the nearest to a {choice.aim.floor_of} of {choice.aim.floor:g}"
+        )
     if choice.point is choice.present:
-        told.append("that is the present setting: nothing to change")
+        lines.append("that is the present setting: nothing to change")
     else:
-        told.append(f"present: {_figures(choice.present.figures)}")
-        told.append(_change(choice))
-    more = (_plateau(choice, points), _runner_up(choice, points), _doubt(choice), _left_out(choice))
-    told += [sentence for sentence in more if sentence]
-    return told
+        lines.append(f"present: {_figures_text(choice.present.figures)}")
+        lines.append(_change_sentence(choice))
+    more = (
+        _plateau_sentence(choice, points),
+        _runner_up_sentence(choice, points),
+        _confidence_sentence(choice),
+        _left_out_sentence(choice),
+    )
+    lines += [sentence for sentence in more if sentence]
+    return lines
 
 
-def _row(point: OperatingPoint, choice: TuningChoice) -> tuple[str, ...]:
+def _points_row(point: OperatingPoint, choice: TuningChoice) -> tuple[str, ...]:
     figures = point.figures
     flag = "chosen" if point is choice.point else "present" if point.present else ""
     delay = figures.delay_s.value
     return (
         point.text,
         flag,
-        _share(figures.recall),
-        _share(figures.precision),
+        _share_text(figures.recall),
+        _share_text(figures.precision),
         str(point.wrong),
         f"{figures.alerts_per_hour or 0:.0f}",
         "-" if delay is None else f"{delay:.1f} s",
@@ -47,35 +54,35 @@ def _row(point: OperatingPoint, choice: TuningChoice) -> tuple[str, ...]:
     )
 
 
-def _figures(figures: EventFigures) -> str:
+def _figures_text(figures: EventFigures) -> str:
     return (
-        f"recall {_share(figures.recall)} of {figures.recall.of}, precision {_share(figures.precision)} of "
+        f"recall {_share_text(figures.recall)} of {figures.recall.of}, precision {_share_text(figures.precision)} of "
         f"{figures.precision.of}, {figures.alerts_per_hour or 0:.0f} alerts an hour"
     )
 
 
-def _change(choice: TuningChoice) -> str:
+def _change_sentence(choice: TuningChoice) -> str:
     events = choice.point.reported - choice.present.reported
     wrong = choice.point.wrong - choice.present.wrong
-    parts = [_more(events, "event that had to be reported", "events that had to be reported")]
-    parts.append(_more(wrong, "false alarm", "false alarms"))
+    parts = [_more_or_fewer(events, "event that had to be reported", "events that had to be reported")]
+    parts.append(_more_or_fewer(wrong, "false alarm", "false alarms"))
     return f"against the present: {', '.join(parts)}"
 
 
-def _more(count: int, one: str, several: str) -> str:
+def _more_or_fewer(count: int, one: str, several: str) -> str:
     if count == 0:
         return f"as many {several}"
     return f"{abs(count)} {one if abs(count) == 1 else several} {'more' if count > 0 else 'fewer'}"
 
 
-def _plateau(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
-    """Who does just the same: a choice in the middle of many is a safe one."""
+def _plateau_sentence(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
+    """Which points do just the same: a choice in the middle of many is a safe one."""
     same = [point.text for point in points if point is not choice.point and point.outcomes == choice.point.outcomes]
     return f"just the same comes of: {'; '.join(same)}" if same else "no other setting tried does just the same"
 
 
-def _runner_up(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
-    """The point that would be better but for the floor: what the aim costs."""
+def _runner_up_sentence(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
+    """The point that would be better without the floor: what the aim costs."""
     if choice.aim.floor_of == "f1" or not choice.reached:
         return ""
     other = "precision" if choice.aim.floor_of == "recall" else "recall"
@@ -93,28 +100,30 @@ def _runner_up(choice: TuningChoice, points: Sequence[OperatingPoint]) -> str:
     )
 
 
-def _doubt(choice: TuningChoice) -> str:
+def _confidence_sentence(choice: TuningChoice) -> str:
     if choice.point is choice.present:
         return ""
     gained = choice.gained
     if gained is None:
         return "the two looked at other frames, so their events cannot be paired"
-    told = f"recall differs by {gained.value:+.3f} ({gained.low:+.3f} to {gained.high:+.3f}, 95 %, same events)"
-    return told if gained.clear else f"{told}: so little footage cannot tell whether it is the better or the worse one"
+    lines = f"recall differs by {gained.value:+.3f} ({gained.low:+.3f} to {gained.high:+.3f}, 95 %, same events)"
+    return (
+        lines if gained.clear else f"{lines}: so little footage cannot tell whether it is the better or the worse one"
+    )
 
 
-def _left_out(choice: TuningChoice) -> str:
+def _left_out_sentence(choice: TuningChoice) -> str:
     if choice.left_out is None:
         more = f"{SCENARIOS_MIN} scenarios or more tell how much"
         return f"chosen and measured on the same footage: expect less of other footage ({more})"
     recall, precision = choice.left_out.recall, choice.left_out.precision
     return (
-        f"chosen without the clip that it is measured on, each clip in turn: recall {_share(recall)}, "
-        f"precision {_share(precision)}; that is what other footage may give"
+        f"chosen without the clip that it is measured on, each clip in turn: recall {_share_text(recall)}, "
+        f"precision {_share_text(precision)}; that is what other footage may give"
     )
 
 
-def _share(estimate: Estimate) -> str:
+def _share_text(estimate: Estimate) -> str:
     if estimate.value is None:
         return "-"
     ends = "" if estimate.low is None or estimate.high is None else f" ({estimate.low:.3f}-{estimate.high:.3f})"
@@ -128,9 +137,9 @@ def tune_page(
     points: Sequence[OperatingPoint], choice: TuningChoice, sweeps: Sequence[Sweep], lead: str, now: float
 ) -> str:
     """The whole file. now: UTC seconds."""
-    told = tuple(choice_sentences(choice, points))
+    lines = tuple(choice_sentences(choice, points))
     sections = [
-        ReportSection("The trade-off", told, plot=_trade_off(points, choice), table=points_table(points, choice)),
+        ReportSection("The trade-off", lines, plot=_trade_off(points, choice), table=points_table(points, choice)),
     ]
     if len(sweeps) == 1 and all(isinstance(value, float) for value in sweeps[0].values):
         sections.append(ReportSection(f"Along {sweeps[0].key}", plot=_along(points, choice, sweeps[0])))
