@@ -10,30 +10,30 @@ from appliance.types import HealthEvent, HealthKind
 
 HealthListener = Callable[[HealthEvent], None]
 
-CLEAR_S = 5.0
-REOPEN_WITHIN_S = 60.0  # what comes back sooner than this is the same event: somebody should not be told thirty times
-SILENCE_S_MAX = 12.0
+CLEAR_S = 5.0  # a fault is over when it has been gone for so long
+REOPEN_WITHIN_S = 60.0  # a fault that returns sooner is the same event: a person should not get thirty of them
+SILENCE_S_MAX = 12.0  # without a reading for so long, a suspicion begins anew
 
 
 class HealthCondition:
-    """Opens when what is wrong has lasted `hold_s`, closes when it has been right for `clear_s`.
+    """Opens an event when a fault has lasted `hold_s` seconds, closes it when the fault has been gone for `clear_s`.
 
-    State: since when it is bad or good, the event as it was last told. Owner: one thread. Invariant: at most one event
-    of the kind is open; each change of it is told once. Times are the camera's; one that is set back, or that leaps,
-    only makes the case begin to count again.
+    State: since when readings are faulty or good, the event as it was last reported. Owner: one thread. Invariant: at
+    most one event of the kind is open; each change of it is reported once. Times are the camera's; a time that is set
+    back, or leaps, only makes the condition begin to count again.
     """
 
     def __init__(
-        self, camera: str, kind: HealthKind, tell: HealthListener, *, hold_s: float, clear_s: float = CLEAR_S
+        self, camera: str, kind: HealthKind, report: HealthListener, *, hold_s: float, clear_s: float = CLEAR_S
     ) -> None:
         self.kind = kind
         self._camera = camera
-        self._tell = tell
+        self._report = report
         self._hold_s = hold_s
         self._clear_s = clear_s
         self._event: HealthEvent | None = None
-        self._bad_from: float | None = None
-        self._bad_at = float("-inf")
+        self._fault_from: float | None = None
+        self._fault_at = float("-inf")
         self._good_from: float | None = None
         self._muted = False
 
@@ -43,58 +43,61 @@ class HealthCondition:
 
     @property
     def is_suspected(self) -> bool:
-        """Open, or perhaps soon."""
-        return self.is_open or self._bad_from is not None
+        """Open, or a fault is being counted."""
+        return self.is_open or self._fault_from is not None
 
     @property
     def event(self) -> HealthEvent | None:
-        """As it was last told."""
+        """As it was last reported."""
         return self._event
 
-    def update(self, t: float, bad: bool | None, reason: str = "", began: float | None = None) -> None:
-        """One reading at camera time `t`; None: it cannot be told now. began: since when, where that is known."""
-        if self._bad_from is not None and not -1.0 < t - self._bad_at < SILENCE_S_MAX:
-            self._bad_from = None
-        if bad:
-            self._is_bad(t, reason, began)
-        elif bad is not None:
-            self._bad_from, self._muted = None, False
+    def update(self, t: float, fault: bool | None, reason: str = "", began: float | None = None) -> None:
+        """Take in one reading at camera time `t`.
+
+        fault None: it cannot be judged now. began: when the fault began, where that is known.
+        """
+        if self._fault_from is not None and not -1.0 < t - self._fault_at < SILENCE_S_MAX:
+            self._fault_from = None
+        if fault:
+            self._faulty(t, reason, began)
+        elif fault is not None:
+            self._fault_from, self._muted = None, False
             self._good_from = t if self._good_from is None or self._good_from > t else self._good_from
         if self.is_open and self._good_from is not None and t - self._good_from >= self._clear_s:
             self._close(t, self._good_from)
 
     def record_recovery(self, t: float, what: str, attempts: int = 1) -> None:
-        """Somebody tried to mend it: part of the event, if there is one."""
+        """An attempt at recovery was made: part of the event, if one is open."""
         if self._event is not None and self.is_open:
-            self._say(replace(self._event, t=t, recovery=what, attempts=self._event.attempts + attempts))
+            self._emit(replace(self._event, t=t, recovery=what, attempts=self._event.attempts + attempts))
 
     def dismiss(self, t: float) -> None:
-        """A person says that it is right as it is: ends it; it may come back, as another, only after it was gone."""
-        self._muted, self._bad_from = True, None
+        """A person confirms that all is right: the event ends, and another begins only after the fault was gone."""
+        self._muted, self._fault_from = True, None
         if self.is_open:
             self._close(t, t)
         self._event = None
 
-    def _is_bad(self, t: float, reason: str, began: float | None) -> None:
-        self._bad_at, self._good_from = t, None
-        if self._bad_from is None:
-            self._bad_from = t if began is None else min(began, t)
-        if not self.is_open and not self._muted and t - self._bad_from >= self._hold_s:
-            self._open(t, self._bad_from, reason)
+    def _faulty(self, t: float, reason: str, began: float | None) -> None:
+        self._fault_at, self._good_from = t, None
+        if self._fault_from is None:
+            self._fault_from = t if began is None else min(began, t)
+        if not self.is_open and not self._muted and t - self._fault_from >= self._hold_s:
+            self._open(t, self._fault_from, reason)
 
     def _open(self, t: float, began: float, reason: str) -> None:
         last = self._event
         if last is not None and last.t_end is not None and 0 <= began - last.t_end < REOPEN_WITHIN_S:
-            self._say(replace(last, t=t, t_end=None, reason=reason, times=last.times + 1))
+            self._emit(replace(last, t=t, t_end=None, reason=reason, times=last.times + 1))
             return
         name = hashlib.sha256(f"{self._camera}|{self.kind}|{began!r}".encode()).hexdigest()[:16]
-        self._say(HealthEvent(camera=self._camera, id=name, kind=self.kind, t=t, t_start=began, reason=reason))
+        self._emit(HealthEvent(camera=self._camera, id=name, kind=self.kind, t=t, t_start=began, reason=reason))
 
     def _close(self, t: float, ended: float) -> None:
         assert self._event is not None
         self._good_from = None
-        self._say(replace(self._event, t=t, t_end=max(ended, self._event.t_start)))
+        self._emit(replace(self._event, t=t, t_end=max(ended, self._event.t_start)))
 
-    def _say(self, event: HealthEvent) -> None:
+    def _emit(self, event: HealthEvent) -> None:
         self._event = event
-        self._tell(event)
+        self._report(event)

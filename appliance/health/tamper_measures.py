@@ -11,30 +11,85 @@ from numpy.typing import NDArray
 
 Plane = NDArray[np.uint8]
 
-BLACK_MAX = 32  # of 255, where video black is 16: under 8 % of the way to white
-BLACK_SHARE = 0.99  # a lamp or the burnt-in clock may be brighter
-FLAT_MAX = 6.0
-STEP_MIN = 2
-STILL_SHARE = 0.02
-_EDGE_ROWS = 8  # of ten: the burnt-in clock may go on above a frozen picture
+
+@dataclass(frozen=True, slots=True)
+class TamperTuning:
+    """Thresholds of tamper detection. Figures: measured on PETS, Intel, a street and our rendered yard by day, at dusk
+    and at night, with the weather and faults of docs/health.md.
+
+    Attributes:
+        black_max: brightness of 255; video black is 16, so this is under 8 % of the way to white.
+        black_share: of the pixels must be as dark: a lamp or the burnt-in clock may be brighter.
+        flat_max: standard deviation of brightness; nothing stands out of a black frame.
+        step_min: levels of brightness by which a pixel must change to count as changed.
+        still_share: of the pixels; living sensors change 0.106 and more in 7 s, frozen ones at most 0.012.
+        edge_rows: one row of so many at the top and bottom is left out: cameras write the time there.
+        block: side in pixels of the blocks in which edges are compared.
+        learn_s, samples_min: a view is known after so many seconds and samples.
+        tau_s: time constant of learning; dawn, fog and a lorry that stays become part of the view in minutes.
+        texture_min: log brightness a pixel from which a block has structure; the quietest wall has half of it.
+        blocks_min: blocks with structure without which nothing can be called covered.
+        kept_min: share of its structure below which a block has lost it.
+        in_place: likeness; one pixel off is 0.82, and the least move to be reported is five pixels.
+        edges_every_s, shift_every_s: how often edges are compared and the displacement measured; early_s: jitter.
+        covered_share, uncovered_share: of the blocks that lost their structure. Covered and strongly blurred films
+            have 0.92 and more, the worst weather 0.37, slight blur 0.56, a lorry over 60 % of the frame 0.55.
+        doubt_share: of the blocks; beyond it the view is not learnt, for at most doubt_s_max.
+        agree_share: of the frame's side, within which two displacements agree; what is no move stays within 0.012.
+        peak_min: of the phase correlation, from which a displacement is believed.
+        unlike_max: likeness below which the view is another place.
+        lit_mean_min, lit_deviation_min: brightness from which edges are not mere noise.
+        retry_s, retry_s_max: from one reconnection of a frozen camera to the next; doubled each time.
+    """
+
+    black_max: int = 32
+    black_share: float = 0.99
+    flat_max: float = 6.0
+    step_min: int = 2
+    still_share: float = 0.02
+    edge_rows: int = 8
+    block: int = 10
+    learn_s: float = 8.0
+    samples_min: int = 4
+    tau_s: float = 120.0
+    texture_min: float = 0.025
+    blocks_min: int = 15
+    kept_min: float = 0.35
+    in_place: float = 0.9
+    edges_every_s: float = 1.0
+    shift_every_s: float = 2.0
+    early_s: float = 0.05
+    covered_share: float = 0.85
+    uncovered_share: float = 0.6
+    doubt_share: float = 0.5
+    doubt_s_max: float = 60.0
+    agree_share: float = 0.01
+    peak_min: float = 0.25
+    unlike_max: float = 0.15
+    lit_mean_min: float = 35.0
+    lit_deviation_min: float = 12.0
+    retry_s: float = 60.0
+    retry_s_max: float = 600.0
+
+
+TUNING = TamperTuning()
+_LOG: NDArray[np.float32] = np.log(np.maximum(np.arange(256) - 16, 0) + 8.0).astype(np.float32)
 
 
 def is_black(plane: Plane) -> bool:
     """Nearly all of it is as dark as video gets, and nothing stands out of it. plane: uint8 (H, W)."""
-    bright = np.count_nonzero(plane > BLACK_MAX)
-    if bright > (1 - BLACK_SHARE) * plane.size:
+    bright = np.count_nonzero(plane > TUNING.black_max)
+    if bright > (1 - TUNING.black_share) * plane.size:
         return False
     deviation = float(cv2.meanStdDev(plane)[1][0, 0])
-    return deviation <= FLAT_MAX
+    return deviation <= TUNING.flat_max
 
 
 class FreezeDetector:
-    """Since when a picture has not changed. State: the plane and time at which it last had.
+    """Finds since when a camera's frames have not changed. State: the plane and time of the last change.
 
-    A living sensor's noise moves some pixels all the time: of the quietest real footage at hand at least a tenth of
-    the pixels are two levels or more away from where they were 7 s before (see docs/health.md); what is frozen stays
-    where it is, but for a few pixels when the encoder makes a key frame of it. Rows at the top and bottom do not
-    count: cameras write the time there.
+    A living sensor's noise moves some pixels all the time; a frozen frame stays as it is, but for a few pixels when the
+    encoder makes a key frame of it. Rows at the top and bottom do not count: cameras write the time there.
     """
 
     def __init__(self) -> None:
@@ -42,14 +97,14 @@ class FreezeDetector:
         self._since = 0.0
 
     def unchanged_since(self, t: float, plane: Plane) -> float:
-        """The time at which the picture became what it is now; `t` when it has just changed."""
-        margin = plane.shape[0] // _EDGE_ROWS
+        """The time at which the frame became what it is now; `t` when it has just changed."""
+        margin = plane.shape[0] // TUNING.edge_rows
         middle = plane[margin:-margin]
         if self._anchor is None or t < self._since or self._anchor.shape != middle.shape:
             self._keep(t, middle)
         else:
-            changed = np.count_nonzero(cv2.absdiff(middle, self._anchor) >= STEP_MIN)
-            if changed > STILL_SHARE * middle.size:
+            changed = np.count_nonzero(cv2.absdiff(middle, self._anchor) >= TUNING.step_min)
+            if changed > TUNING.still_share * middle.size:
                 self._keep(t, middle)
         return self._since
 
@@ -59,22 +114,15 @@ class FreezeDetector:
 
 Edges = NDArray[np.float32]
 
-BLOCK = 10
-LEARN_S = 8.0
-SAMPLES_MIN = 4
-TAU_S = 120.0  # dawn, fog and a lorry that stays are part of the place after a few minutes
-TEXTURE_MIN = 0.025  # log brightness a pixel; the quietest wall of the footage at hand has half of it
-BLOCKS_MIN = 15
-KEPT_MIN = 0.35
-IN_PLACE = 0.9  # likeness: one pixel off it is 0.82 (the rendered yard), and the least move to be told is five
-_LOG: NDArray[np.float32] = np.log(np.maximum(np.arange(256) - 16, 0) + 8.0).astype(np.float32)
-
 
 @dataclass(frozen=True, slots=True)
 class ViewShift:
-    """By how much the view is off, in shares of the picture's width and height; peak: how sure that is, 0..1.
+    """By how much the view is displaced.
 
-    likeness: correlation of the edges now with the learnt ones, as they lie; 1: the same, 0: another place.
+    Attributes:
+        x, y: shares of the frame's width and height.
+        peak: of the phase correlation, 0..1: how sure the displacement is.
+        likeness: correlation of the edges now with the learnt ones, undisplaced; 1: the same, 0: another place.
     """
 
     x: float
@@ -83,56 +131,63 @@ class ViewShift:
     likeness: float
 
     @property
-    def far(self) -> float:
+    def distance(self) -> float:
         """The larger of the two."""
         return max(abs(self.x), abs(self.y))
 
 
 class SceneBaseline:
-    """State: the learnt edges, and for how long they were learnt. Owner: one camera. Planes are uint8 (90, 160)."""
+    """The usual view of a camera, as its edges.
+
+    The edges are those of the logarithm of brightness, so that an exposure step, dusk, or the switch to infrared, which
+    scale brightness, leave them where they are and nearly as strong. Displacement: phase correlation (Kuglin and Hines,
+    1975) of the edges now with the learnt ones. State: the learnt edges, and for how long they were learnt. Owner: one
+    camera. Planes are uint8 (90, 160).
+    """
 
     def __init__(self) -> None:
         self._learnt: Edges | None = None
         self._blocks: Edges | None = None
-        self._looks = 0
+        self._samples = 0
         self._seconds = 0.0
         self._window: Edges | None = None
 
     @property
     def is_known(self) -> bool:
-        """Has it been seen for long enough to say that something is missing?"""
-        return self._seconds >= LEARN_S and self._looks >= SAMPLES_MIN
+        """It was learnt for long enough to judge what is missing."""
+        return self._seconds >= TUNING.learn_s and self._samples >= TUNING.samples_min
 
     def forget(self) -> None:
-        self._learnt, self._blocks, self._looks, self._seconds = None, None, 0, 0.0
+        """Learn from the beginning."""
+        self._learnt, self._blocks, self._samples, self._seconds = None, None, 0, 0.0
 
     def learn(self, edges: Edges, passed_s: float) -> None:
-        """Take in what is seen now. passed_s: since the last time."""
+        """Learn the edges of now. passed_s: seconds since the last time."""
         if self._learnt is None or self._learnt.shape != edges.shape:
             self.forget()
             self._learnt = edges.copy()
-        self._looks += 1
+        self._samples += 1
         self._seconds += passed_s
-        share = max(1 / self._looks, min(0.5, passed_s / TAU_S))
+        share = max(1 / self._samples, min(0.5, passed_s / TUNING.tau_s))
         cv2.accumulateWeighted(edges, self._learnt, share)
         self._blocks = blocks_of(self._learnt)
 
     def lost(self, edges: Edges) -> float | None:
-        """Share of the places with structure in which it is gone; None: not known, or there never was much."""
+        """Share of the blocks with structure that have lost it; None: not known, or too few blocks have structure."""
         if not self.is_known or self._blocks is None:
             return None
-        structured = self._blocks > TEXTURE_MIN
-        if int(structured.sum()) < BLOCKS_MIN:
+        structured = self._blocks > TUNING.texture_min
+        if int(structured.sum()) < TUNING.blocks_min:
             return None
         now = blocks_of(edges)
-        return float((now[structured] < KEPT_MIN * self._blocks[structured]).mean())
+        return float((now[structured] < TUNING.kept_min * self._blocks[structured]).mean())
 
     def shift(self, edges: Edges) -> ViewShift | None:
-        """Where the learnt edges are now. None: not known."""
+        """The displacement of the learnt edges. None: not known."""
         if not self.is_known or self._learnt is None:
             return None
         likeness = _likeness(self._learnt, edges)
-        if likeness >= IN_PLACE:
+        if likeness >= TUNING.in_place:
             return ViewShift(0.0, 0.0, 1.0, likeness)
         height, width = edges.shape
         if self._window is None or self._window.shape != edges.shape:
@@ -151,9 +206,11 @@ def edges_of(plane: Plane) -> Edges:
 
 
 def blocks_of(edges: Edges) -> Edges:
-    """Mean strength in blocks of `BLOCK` by `BLOCK` pixels."""
+    """Mean strength in square blocks of `TUNING.block` pixels."""
     height, width = edges.shape
-    return np.asarray(cv2.resize(edges, (width // BLOCK, height // BLOCK), interpolation=cv2.INTER_AREA), np.float32)
+    return np.asarray(
+        cv2.resize(edges, (width // TUNING.block, height // TUNING.block), interpolation=cv2.INTER_AREA), np.float32
+    )
 
 
 def _likeness(a: Edges, b: Edges) -> float:

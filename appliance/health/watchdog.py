@@ -1,6 +1,4 @@
-"""Watchdogs on a clock: a camera that has gone silent or is not examined, a stuck detector, a system clock that was
-set.
-"""
+"""Watchdogs on a clock: a silent camera, one whose frames are not examined, a stuck detector, a clock that was set."""
 
 from __future__ import annotations
 
@@ -13,20 +11,28 @@ from appliance.clock import Clock, ClockStepDetector
 from appliance.health.conditions import HealthCondition, HealthListener
 from appliance.types import CameraStateName, HealthKind
 
-SILENT_S = 2.5
-FLOW_S = 2.0
-STEP_S_MIN = 2.0
-REMEDY_S = 15.0
-TELL_TRIES_S = 30.0
+SILENT_S = 2.5  # without a packet on one of its streams, a camera counts as silent
+FLOW_S = 2.0  # packets must flow for so long to end a silence
+STEP_S_MIN = 2.0  # a smaller step of the system clock is what NTP does
+REMEDY_S = 15.0  # from one remedy for unexamined frames to the next
+REPORT_TRIES_S = 30.0  # how often the attempts to reconnect are reported
+BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
 Remedy = Literal["", "look", "connect"]
-"""What the camera is to do about it: look at the next picture whatever the gate says, or connect anew."""
+"""What the camera should do: examine the next frame whatever the motion gate says, or reconnect."""
 
 
 @dataclass(frozen=True, slots=True)
 class CameraActivity:
-    """What a camera did since it was made. packets: of each of its streams; tries: connections that came to nothing;
-    breaks: how often one of its streams was said to be anything but live."""
+    """What a camera did since the process began.
+
+    Attributes:
+        packets: received on each of its streams.
+        decoded, examined: frames.
+        reason: why it is in `state`, or ''.
+        tries: connections that failed.
+        breaks: how often one of its streams was reported as anything but live.
+    """
 
     packets: tuple[int, ...]
     decoded: int
@@ -38,87 +44,87 @@ class CameraActivity:
 
 
 class CameraWatchdog:
-    """One camera's cases that need a clock: stalled, and not examined. Owner: the thread that calls `tick`, once a
-    second.
+    """One camera's conditions that need a clock: stalled and unexamined.
 
-    State: when each of the counts last rose, the cases. While a camera is silent, or the detector stuck, it is not held
-    against the camera that nobody looks: one cause, one event.
+    Owner: the thread that calls `tick`, once a second. State: when each of the counts last rose, the conditions.
+    Invariant: while a camera is silent, or the detector stuck, the camera does not count as unexamined as well: one
+    cause, one event.
     """
 
     def __init__(
         self,
         camera: str,
-        plan: config.HealthConfig,
-        off: Collection[HealthKind],
-        tell: HealthListener,
+        settings: config.HealthConfig,
+        disabled: Collection[HealthKind],
+        report: HealthListener,
         clock: Clock,
         *,
         heartbeat_s: float,
     ) -> None:
-        self._off = frozenset(plan.ignore) | frozenset(off)
-        self._stalled = HealthCondition(camera, "stalled", tell, hold_s=plan.stalled_s)
-        self._unexamined = HealthCondition(camera, "unexamined", tell, hold_s=0.0)
+        self._disabled = frozenset(settings.ignore) | frozenset(disabled)
+        self._stalled = HealthCondition(camera, "stalled", report, hold_s=settings.stalled_s)
+        self._unexamined = HealthCondition(camera, "unexamined", report, hold_s=0.0)
         self._heartbeat_s = heartbeat_s
-        self._unexamined_s = heartbeat_s + plan.unexamined_s
+        self._unexamined_s = heartbeat_s + settings.unexamined_s
         self._clock = clock
-        self._heard_at: list[float] = []
-        self._flows_from: list[float | None] = []
+        self._received_at: list[float] = []
+        self._flowing_from: list[float | None] = []
         self._decoded_at = self._examined_at = clock.monotonic()
         self._last: CameraActivity | None = None
         self._tries = 0
         self._tried_at = self._remedy_at = float("-inf")
 
-    def tick(self, signs: CameraActivity, *, blind: bool = False) -> Remedy:
-        """blind: the detector is stuck."""
+    def tick(self, activity: CameraActivity, *, blind: bool = False) -> Remedy:
+        """Judge what the camera did since the last call. blind: the detector is stuck."""
         now, at = self._clock.now(), self._clock.monotonic()
-        self._rise(signs, at)
-        if signs.state == "ended":
+        self._note_activity(activity, at)
+        if activity.state == "ended":
             self._stalled.update(now, None)
             return ""
-        quiet_s = at - min(self._heard_at)
-        if "stalled" not in self._off:
-            self._silent(now, at, quiet_s, signs)
-        if quiet_s > SILENT_S or blind:
+        silent_s = at - min(self._received_at)
+        if "stalled" not in self._disabled:
+            self._check_silence(now, at, silent_s, activity)
+        if silent_s > SILENT_S or blind:
             self._decoded_at = self._examined_at = at
             return ""
-        return "" if "unexamined" in self._off else self._unseen(now, at)
+        return "" if "unexamined" in self._disabled else self._check_examined(now, at)
 
-    def _rise(self, signs: CameraActivity, at: float) -> None:
-        last, self._last = self._last, signs
-        if last is None or len(last.packets) != len(signs.packets):
-            self._heard_at = [at] * len(signs.packets)
-            self._flows_from = [at] * len(signs.packets)
+    def _note_activity(self, activity: CameraActivity, at: float) -> None:
+        last, self._last = self._last, activity
+        if last is None or len(last.packets) != len(activity.packets):
+            self._received_at = [at] * len(activity.packets)
+            self._flowing_from = [at] * len(activity.packets)
             return
-        for n, (before, after) in enumerate(zip(last.packets, signs.packets, strict=True)):
-            flows_from = self._flows_from[n]
-            if signs.breaks != last.breaks:
-                self._flows_from[n] = None
-            elif after != before and flows_from is None:
-                self._flows_from[n] = at
-            elif after != before and flows_from is not None and at - flows_from >= FLOW_S:
+        for n, (before, after) in enumerate(zip(last.packets, activity.packets, strict=True)):
+            flowing_from = self._flowing_from[n]
+            if activity.breaks != last.breaks:
+                self._flowing_from[n] = None
+            elif after != before and flowing_from is None:
+                self._flowing_from[n] = at
+            elif after != before and flowing_from is not None and at - flowing_from >= FLOW_S:
                 # Not before: a camera that hangs often sends what it had left to each new connection, and no more.
-                self._heard_at[n] = at
-        if signs.decoded != last.decoded:
+                self._received_at[n] = at
+        if activity.decoded != last.decoded:
             self._decoded_at = at
-        if signs.examined != last.examined:
+        if activity.examined != last.examined:
             self._examined_at = at
 
-    def _silent(self, now: float, at: float, quiet_s: float, signs: CameraActivity) -> None:
-        reason = signs.reason or "connected, but no picture comes"
-        self._stalled.update(now, quiet_s > SILENT_S, reason, began=now - quiet_s)
+    def _check_silence(self, now: float, at: float, silent_s: float, activity: CameraActivity) -> None:
+        reason = activity.reason or "connected, but no picture comes"
+        self._stalled.update(now, silent_s > SILENT_S, reason, began=now - silent_s)
         if not self._stalled.is_open:
-            self._tries, self._tried_at = signs.tries, float("-inf")
-        elif at - self._tried_at >= TELL_TRIES_S and quiet_s > SILENT_S:
-            self._stalled.record_recovery(now, "connecting to the camera again", max(1, signs.tries - self._tries))
-            self._tries, self._tried_at = signs.tries, at
+            self._tries, self._tried_at = activity.tries, float("-inf")
+        elif at - self._tried_at >= REPORT_TRIES_S and silent_s > SILENT_S:
+            self._stalled.record_recovery(now, "connecting to the camera again", max(1, activity.tries - self._tries))
+            self._tries, self._tried_at = activity.tries, at
 
-    def _unseen(self, now: float, at: float) -> Remedy:
-        unseen_s = at - self._examined_at
+    def _check_examined(self, now: float, at: float) -> Remedy:
+        unexamined_s = at - self._examined_at
         undecoded = at - self._decoded_at > self._heartbeat_s + SILENT_S  # an idle camera is decoded at its heartbeat
         what = "no picture could be made of what comes" if undecoded else "pictures come, but none was looked at"
         reason = f"{what} for longer than {self._unexamined_s:.0f} s"
-        self._unexamined.update(now, unseen_s > self._unexamined_s, reason, began=now - unseen_s)
-        if not self._unexamined.is_open or unseen_s <= self._unexamined_s or at - self._remedy_at < REMEDY_S:
+        self._unexamined.update(now, unexamined_s > self._unexamined_s, reason, began=now - unexamined_s)
+        if not self._unexamined.is_open or unexamined_s <= self._unexamined_s or at - self._remedy_at < REMEDY_S:
             return ""
         self._remedy_at = at
         self._unexamined.record_recovery(
@@ -128,36 +134,35 @@ class CameraWatchdog:
 
 
 class ApplianceWatchdog:
-    """The cases of the box itself, told without a camera: the detector, and the clock. Owner: as of `Vigil`."""
+    """The conditions of the appliance itself, reported without a camera. Owner: as of `CameraWatchdog`."""
 
-    def __init__(self, plan: config.HealthConfig, tell: HealthListener, clock: Clock) -> None:
-        self._off = frozenset(plan.ignore)
-        self._detector_s = plan.detector_s
-        self._detector = HealthCondition("", "detector", tell, hold_s=plan.detector_s)
+    def __init__(self, settings: config.HealthConfig, report: HealthListener, clock: Clock) -> None:
+        self._disabled = frozenset(settings.ignore)
+        self._detector = HealthCondition("", "detector", report, hold_s=settings.detector_s)
         self._steps = ClockStepDetector(clock, STEP_S_MIN)
-        self._time = HealthCondition("", "clock", tell, hold_s=0.0)
+        self._time = HealthCondition("", "clock", report, hold_s=0.0)
         self._clock = clock
 
     @property
     def is_detector_stuck(self) -> bool:
-        """The detector does not answer, or perhaps does not."""
+        """The detector does not answer, or may not."""
         return self._detector.is_suspected
 
     def tick(self, busy_s: float, failure: str) -> None:
-        """busy_s: how long the detector has been at one call; failure: what it last said instead of an answer."""
+        """busy_s: how long the detector has been at one call. failure: why the last call failed, or ''."""
         now = self._clock.now()
         step_s = self._steps.step_s()
-        if "clock" not in self._off:
+        if "clock" not in self._disabled:
             self._time.update(now, step_s != 0, f"the clock of this box was set by {step_s:+.0f} s")
             if step_s:
                 self._time.record_recovery(now, "connecting to all cameras again, so that their times are true")
-        if "detector" in self._off:
+        if "detector" in self._disabled:
             return
-        if busy_s > 1.0:
+        if busy_s > BUSY_S_MAX:
             self._detector.update(now, True, "the detector does not answer", began=now - busy_s)
         else:
             self._detector.update(now, bool(failure), failure)
 
     def record_restart(self) -> None:
-        """The ingest process ends so that a new one has a detector that answers."""
+        """The ingest process is being restarted, so that the detector answers again."""
         self._detector.record_recovery(self._clock.now(), "starting the ingest process again")

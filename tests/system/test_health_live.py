@@ -14,9 +14,9 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from health_films import CLIPS, covered, turned
 from numpy.typing import NDArray
 from streams import CountingTracker, clip
+from tampered_clips import CLIPS, covered, turned
 from tiny_networks import Thing, yolo
 from waiting import PATIENCE, until
 
@@ -32,7 +32,7 @@ from tests.servers.red_camera import one
 
 pytestmark = pytest.mark.timeout(400)
 FPS, SIZE = 10, (320, 180)
-BOUND_S = 10.0 * PATIENCE  # tests/unit/test_health_sentry.py holds the ten seconds themselves, without a machine
+BOUND_S = 10.0  # of the camera's time, from the fault to the report: a busy machine does not stretch it
 _SITE = """
 detector: {{model: '{model}'}}
 cameras:
@@ -72,7 +72,7 @@ def _covered(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, seen = tmp_path_factory.mktemp("films"), yard(12)
     return {
-        "well": film(folder / "well.mp4", seen),
+        "healthy": film(folder / "healthy.mp4", seen),
         "frozen": film(folder / "frozen.mp4", [seen[40]] * 50),
         "turned": film(folder / "turned.mp4", [turned(picture) for picture in seen]),
         "black": film(folder / "black.mp4", [np.full_like(seen[0], 3)] * 20),
@@ -82,7 +82,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def server(films: dict[str, Path]) -> Iterator[RtspServerThread]:
-    with RtspServer.in_thread({"main": films["well"]}) as running:
+    with RtspServer.in_thread({"main": films["healthy"]}) as running:
         yield running
 
 
@@ -112,8 +112,14 @@ def wait_for(box: Box, kind: str, condition: Callable[[dict[str, Any]], object],
     return found
 
 
-def watching(server: RtspServerThread) -> int:
-    """Connections that got as far as the picture, so far."""
+def assert_reported_in_time(found: dict[str, Any], began: float) -> None:
+    """The event was opened within ten seconds of its own beginning, and begins where the fault did."""
+    assert found["told_t"] - found["t_start"] <= BOUND_S
+    assert abs(found["t_start"] - began) < 2.0 * PATIENCE
+
+
+def streaming_sessions(server: RtspServerThread) -> int:
+    """Sessions that got as far as a stream, so far."""
     return sum(bool(session.mount) for session in server.sessions())
 
 
@@ -131,8 +137,7 @@ def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RtspServerThr
     server.stall("main")
     began = time.time()
     found = wait_for(box, "stalled", lambda each: each["t_end"] is None and each["attempts"], 15)
-    assert abs(found["t_start"] - began) < 2.0 * PATIENCE
-    assert found["told_t"] - began <= BOUND_S
+    assert_reported_in_time(found, began)
     assert any("gate" in reason or "stalled" in reason for reason in json.loads(box.page("/healthz"))["reasons"])
     assert 'vedette_health_open{camera="gate",kind="stalled"} 1' in box.page("/metrics")
     server.resume("main")
@@ -152,11 +157,11 @@ def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RtspServer
     server.change("main", films["frozen"])
     began = time.time()
     found = wait_for(box, "frozen", lambda each: each["attempts"] >= 1, 25)
-    assert found["told_t"] - began <= BOUND_S
+    assert_reported_in_time(found, began)
     assert found["recovery"] == "connecting to the camera again"
     until(lambda: len(server.sessions()) > before, 15)
     assert "the picture stands still; connecting again" in box.log
-    server.change("main", films["well"])
+    server.change("main", films["healthy"])
     wait_for(box, "frozen", lambda each: each["t_end"] is not None, 25)
 
 
@@ -167,7 +172,7 @@ def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
     server.change("main", films["turned"])
     began = time.time()
     found = wait_for(box, "moved", lambda each: each["t_end"] is None, 25)
-    assert found["told_t"] - began <= BOUND_S
+    assert_reported_in_time(found, began)
     assert "8% of the picture's width to the right" in found["reason"]
     assert "Camera moved" in box.page("/cameras/gate")
     assert say_seen(box, found["url"])["seen_t"] is not None
@@ -180,16 +185,16 @@ def test_what_cannot_be_seen_through_is_noticed_and_one_new_connection_tried(
     box: Box, server: RtspServerThread, films: dict[str, Path], kind: str
 ) -> None:
     watched(box, 11.0)  # it learns where it looks
-    before = watching(server)
+    before = streaming_sessions(server)
     server.change("main", films[kind])
     began = time.time()
     found = wait_for(box, kind, lambda each: each["attempts"] == 1, 25)
-    assert found["told_t"] - began <= BOUND_S
-    until(lambda: watching(server) > before, 15)
+    assert_reported_in_time(found, began)
+    until(lambda: streaming_sessions(server) > before, 15)
     assert f"({kind})" in box.log
-    server.change("main", films["well"])
+    server.change("main", films["healthy"])
     wait_for(box, kind, lambda each: each["t_end"] is not None, 30)
-    assert watching(server) == before + 1
+    assert streaming_sessions(server) == before + 1
 
 
 class Hangs:

@@ -1,4 +1,4 @@
-"""Footage with something wrong with the camera from a moment on, as the planes that the gate gets."""
+"""Footage of a camera with a fault from a moment on, as the planes that the motion gate gets."""
 
 from __future__ import annotations
 
@@ -21,32 +21,35 @@ from appliance.types import HealthEvent
 ROOT = Path(__file__).parents[1]
 CLIPS = ROOT / "fixtures" / "clips"
 FAMILY = ROOT / "fixtures" / "family"
-STEP_S = 0.2  # five looks a second, as the default
+STEP_S = 0.2  # five frames a second, as the default
 
-Picture = NDArray[np.uint8]
-Alter = Callable[[float, Picture], Picture]
+Image = NDArray[np.uint8]
+Alter = Callable[[float, Image], Image]
 Plane = tuple[float, NDArray[np.uint8]]
-HALF = (320, 180)  # what is altered: twice the size that sentries see, so that edges move by fractions of theirs
+HALF = (
+    320,
+    180,
+)  # what is altered: twice the size that tamper detection sees, so that edges move by fractions of theirs
 
 
 def planes(
     path: Path, seconds: float = 40.0, *, weather: str = "", alter: Alter | None = None, step_s: float = STEP_S
 ) -> Iterator[Plane]:
-    """(camera time, brightness plane) of every look. weather: as `--with` takes it; alter: (t, brightness) to the same,
-    in `HALF` size."""
+    """(camera time, brightness plane) of every examined frame. weather: as `--with` takes it; alter: (t, brightness) to
+    the same, in `HALF` size."""
     if weather:
         yield from _weathered(path, seconds, weather, step_s)
         return
     next_t = 0.0
-    for t, plane, half in _looks(path):
+    for t, plane, half in _frames(path):
         if t <= seconds and t >= next_t - 0.002:
             next_t = t + step_s
             yield t, plane if alter is None else _small(alter(t, half))
 
 
 @cache
-def _looks(path: Path) -> tuple[tuple[float, Picture, Picture], ...]:
-    """Each look at a film, five a second: its time, its plane, and the picture in `HALF` size."""
+def _frames(path: Path) -> tuple[tuple[float, Image, Image], ...]:
+    """Each examined frame of a clip, five a second: its time, its plane, and the image in `HALF` size."""
     found, pictures, next_t = [], FrameConverter(), 0.0
     with ClipReader(str(path)) as clip:
         for frame in clip.frames():
@@ -70,16 +73,16 @@ def _weathered(path: Path, seconds: float, weather: str, step_s: float) -> Itera
                 yield round(frame.t, 3), pictures.small_luma(lens(frame.index, frame.t, frame.av_frame)).copy()
 
 
-def _small(half: Picture) -> Picture:
+def _small(half: Image) -> Image:
     return np.asarray(cv2.resize(half, (160, 90), interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def between(begin: float, end: float, how: Callable[[Picture], Picture]) -> Alter:
+def between(begin: float, end: float, how: Callable[[Image], Image]) -> Alter:
     """Nothing is wrong before `begin` and from `end` on."""
     return lambda t, image: how(image) if begin <= t < end else image
 
 
-def covered(image: Picture) -> Picture:
+def covered(image: Image) -> Image:
     """A hand, a bag, paint: what shines through is a soft glow, over which the sensor's noise is still there."""
     height, width = image.shape[:2]
     glow = cv2.GaussianBlur(image, (0, 0), width / 12).astype(np.float32) * 0.25 + 60
@@ -87,11 +90,11 @@ def covered(image: Picture) -> Picture:
     return np.clip(glow + noise, 0, 255).astype(np.uint8)
 
 
-def out_of_focus(image: Picture) -> Picture:
+def out_of_focus(image: Image) -> Image:
     return np.asarray(cv2.GaussianBlur(image, (0, 0), image.shape[1] / 16), np.uint8)
 
 
-def turned(image: Picture, share: float = 0.08) -> Picture:
+def turned(image: Image, share: float = 0.08) -> Image:
     """The camera was pushed: all of it moves by a share of the width."""
     height, width = image.shape[:2]
     matrix = np.array([[1, 0, share * width], [0, 1, 0]], np.float32)
@@ -103,7 +106,7 @@ def shaken(pixels: float) -> Alter:
     pixels *= HALF[0] / 1280
     chance = np.random.default_rng(3)
 
-    def shake(t: float, image: Picture) -> Picture:
+    def shake(t: float, image: Image) -> Image:
         x, y = chance.uniform(-pixels, pixels, 2)
         matrix = np.array([[1, 0, x], [0, 1, y]], np.float32)
         size = (image.shape[1], image.shape[0])
@@ -112,10 +115,10 @@ def shaken(pixels: float) -> Alter:
     return shake
 
 
-def watched(story: Iterator[Plane] | Sequence[Plane], plan: config.HealthConfig | None = None) -> list[HealthEvent]:
-    """Everything that a sentry says of a story."""
-    said: list[HealthEvent] = []
-    sentry = TamperDetector("gate", plan or config.HealthConfig(), (), said.append, mend=False)
-    for t, plane in story:
-        sentry.observe(t, plane)
-    return said
+def events_of(footage: Iterator[Plane] | Sequence[Plane], plan: config.HealthConfig | None = None) -> list[HealthEvent]:
+    """Everything that a tamper detector reports of the footage."""
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", plan or config.HealthConfig(), (), events.append, mend=False)
+    for t, plane in footage:
+        detector.observe(t, plane)
+    return events

@@ -1,4 +1,4 @@
-"""What a sentry says of rendered footage with which something goes wrong, and what it must not say."""
+"""What a detector says of rendered footage with which something goes wrong, and what it must not say."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from health_films import (
+from tampered_clips import (
     CLIPS,
     FAMILY,
     Plane,
     between,
     covered,
+    events_of,
     out_of_focus,
     planes,
     shaken,
     turned,
-    watched,
 )
 from waiting import PATIENCE
 
 from appliance import config
-from appliance.health.tamper_detector import RETRY_S, TamperDetector
-from appliance.health.tamper_measures import SceneBaseline, edges_of
+from appliance.health.tamper_detector import TamperDetector
+from appliance.health.tamper_measures import TUNING, SceneBaseline, edges_of
 from appliance.types import HealthEvent
 
 YARD, GATE = CLIPS / "yard.mp4", CLIPS / "gate.mp4"
@@ -39,23 +39,23 @@ def yard() -> tuple[Plane, ...]:
     return tuple(planes(YARD, 62))
 
 
-def noticed(said: list[HealthEvent], kind: str, begin: float) -> HealthEvent:
-    """The one event, opened within the bound of camera time; nothing else was said."""
-    assert {event.kind for event in said} == {kind}, said
-    assert len({event.id for event in said}) == 1
-    assert begin - 1.0 <= said[0].t_start <= begin + 4.0
-    assert said[0].t - begin <= BOUND_S
-    return said[-1]
+def noticed(events: list[HealthEvent], kind: str, begin: float) -> HealthEvent:
+    """The one event, opened within the bound of camera time; nothing else was events."""
+    assert {event.kind for event in events} == {kind}, events
+    assert len({event.id for event in events}) == 1
+    assert begin - 1.0 <= events[0].t_start <= begin + 4.0
+    assert events[0].t - begin <= BOUND_S
+    return events[-1]
 
 
 @pytest.mark.parametrize("clip", [YARD, GATE], ids=lambda path: path.stem)
 def test_ordinary_footage_is_well(clip: Path) -> None:
-    assert watched(planes(clip, 62)) == []
+    assert events_of(planes(clip, 62)) == []
 
 
 @pytest.mark.parametrize("clip", sorted(FAMILY.glob("*.mp4")), ids=lambda path: path.stem)
 def test_day_dusk_night_rain_crowds_and_vehicles_are_well(clip: Path) -> None:
-    assert watched(planes(clip)) == []
+    assert events_of(planes(clip)) == []
 
 
 @pytest.mark.shared
@@ -64,7 +64,7 @@ def test_real_footage_is_well(shared_data: Path, name: str) -> None:
     clip = shared_data / "footage" / f"{name}.mp4"
     if not clip.exists():
         pytest.skip(f"{clip.name} is not there")
-    assert watched(planes(clip, 200)) == []
+    assert events_of(planes(clip, 200)) == []
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_real_footage_is_well(shared_data: Path, name: str) -> None:
     ],
 )
 def test_weather_light_and_noise_are_no_illness(weather: str) -> None:
-    assert watched(planes(YARD, 24, weather=weather)) == []
+    assert events_of(planes(YARD, 24, weather=weather)) == []
 
 
 def test_shaking_by_three_pixels_either_way_is_not_moving() -> None:
-    assert watched(planes(YARD, 30, alter=shaken(3))) == []
+    assert events_of(planes(YARD, 30, alter=shaken(3))) == []
 
 
 def frozen(begin: float, end: float, source: tuple[Plane, ...] | None = None) -> Iterator[Plane]:
@@ -101,7 +101,7 @@ def frozen(begin: float, end: float, source: tuple[Plane, ...] | None = None) ->
 
 
 def test_a_frozen_picture_is_noticed_and_its_end_too() -> None:
-    event = noticed(watched(frozen(15, 35)), "frozen", 15)
+    event = noticed(events_of(frozen(15, 35)), "frozen", 15)
     assert event.t_end == pytest.approx(35, abs=0.3)
 
 
@@ -114,18 +114,18 @@ def test_a_frozen_picture_under_a_running_clock_is_frozen() -> None:
             cv2.putText(copy, f"{t:.1f}", (4, 9), cv2.FONT_HERSHEY_PLAIN, 0.7, 255)
             yield t, copy
 
-    assert noticed(watched(stamped()), "frozen", 15).t_end is None
+    assert noticed(events_of(stamped()), "frozen", 15).t_end is None
 
 
 def test_an_empty_scene_at_night_with_noise_is_not_frozen() -> None:
     chance = np.random.default_rng(1)
     still = yard()[0][1].astype(np.float32)
     quiet = [(n / 5, np.clip(still + chance.normal(0, 0.9, still.shape), 0, 255).astype(np.uint8)) for n in range(300)]
-    assert watched(quiet) == []
+    assert events_of(quiet) == []
 
 
 def test_a_black_picture_is_noticed_and_its_end_too() -> None:
-    event = noticed(watched(planes(YARD, 45, weather="black:15s@15s")), "black", 15)
+    event = noticed(events_of(planes(YARD, 45, weather="black:15s@15s")), "black", 15)
     assert event.t_end == pytest.approx(30, abs=0.3)
 
 
@@ -137,7 +137,7 @@ def test_a_dark_yard_with_a_lamp_is_not_black() -> None:
         plane[10:24, 60:84] = 150
         return n / 5, plane
 
-    assert "black" not in {event.kind for event in watched([night(n) for n in range(200)])}
+    assert "black" not in {event.kind for event in events_of([night(n) for n in range(200)])}
 
 
 @pytest.mark.parametrize("how", [covered, out_of_focus], ids=lambda how: how.__name__)
@@ -147,7 +147,7 @@ def test_a_covered_lens_is_noticed(clip: Path, how: object) -> None:
     story = planes(clip, 30, alter=between(begin, 99, how))  # type: ignore[arg-type]
     long = list(story)
     long += [(long[-1][0] + n / 5, plane) for n, (_, plane) in enumerate(long[-25:], 1)]  # the family is short
-    noticed(watched(long), "covered", begin)
+    noticed(events_of(long), "covered", begin)
 
 
 def test_a_lorry_over_most_of_the_picture_is_no_cover() -> None:
@@ -156,7 +156,7 @@ def test_a_lorry_over_most_of_the_picture_is_no_cover() -> None:
         parked[:, : int(0.6 * image.shape[1])] = 70
         return parked
 
-    assert watched(planes(YARD, 60, alter=between(15, 99, lorry))) == []
+    assert events_of(planes(YARD, 60, alter=between(15, 99, lorry))) == []
 
 
 def test_to_measure_a_view_changes_nothing_of_it() -> None:
@@ -166,26 +166,26 @@ def test_to_measure_a_view_changes_nothing_of_it() -> None:
     before = edges.copy()
     first = view.shift(edges)
     assert first is not None
-    assert first.far < 0.001
+    assert first.distance < 0.001
     assert view.shift(edges) == first
     assert np.array_equal(edges, before)
     assert view.lost(edges) == 0.0
 
 
 def test_when_the_hand_is_gone_the_camera_is_well_again() -> None:
-    event = noticed(watched(planes(YARD, 45, alter=between(15, 30, covered))), "covered", 15)
+    event = noticed(events_of(planes(YARD, 45, alter=between(15, 30, covered))), "covered", 15)
     assert event.t_end == pytest.approx(30, abs=1.1)
 
 
 @pytest.mark.parametrize("share", [0.08, -0.08, 0.2])
 def test_a_turned_camera_is_noticed_with_how_far(share: float) -> None:
-    event = noticed(watched(planes(YARD, 40, alter=between(15, 99, lambda image: turned(image, share)))), "moved", 15)
+    event = noticed(events_of(planes(YARD, 40, alter=between(15, 99, lambda image: turned(image, share)))), "moved", 15)
     assert event.t_end is None
     assert f"{abs(share):.0%} of the picture's width to the {'right' if share > 0 else 'left'}" in event.reason
 
 
 def test_turned_back_it_is_well_again() -> None:
-    event = noticed(watched(planes(YARD, 45, alter=between(15, 30, turned))), "moved", 15)
+    event = noticed(events_of(planes(YARD, 45, alter=between(15, 30, turned))), "moved", 15)
     assert event.t_end == pytest.approx(30, abs=2.5)
 
 
@@ -193,15 +193,15 @@ def test_a_camera_that_looks_elsewhere_altogether_is_noticed() -> None:
     other = list(planes(FAMILY / "vehicles.mp4", 15))
     story = [each for each in yard() if each[0] < 20]
     story += [(20 + t, plane) for t, plane in other]
-    assert noticed(watched(story), "moved", 20).reason == "the camera looks at another place than it used to"
+    assert noticed(events_of(story), "moved", 20).reason == "the camera looks at another place than it used to"
 
 
 def test_two_looks_in_ten_seconds_are_enough() -> None:
     """An idle camera is decoded at its heartbeat alone."""
-    noticed(watched(planes(YARD, 40, weather="black:30s@15s", step_s=2.0)), "black", 15)
-    noticed(watched(frozen(15, 99, every(2.0))), "frozen", 15)
-    noticed(watched(planes(YARD, 40, alter=between(15, 99, covered), step_s=2.0)), "covered", 15)
-    noticed(watched(planes(YARD, 40, alter=between(15, 99, turned), step_s=2.0)), "moved", 15)
+    noticed(events_of(planes(YARD, 40, weather="black:30s@15s", step_s=2.0)), "black", 15)
+    noticed(events_of(frozen(15, 99, every(2.0))), "frozen", 15)
+    noticed(events_of(planes(YARD, 40, alter=between(15, 99, covered), step_s=2.0)), "covered", 15)
+    noticed(events_of(planes(YARD, 40, alter=between(15, 99, turned), step_s=2.0)), "moved", 15)
 
 
 def every(step_s: float) -> tuple[Plane, ...]:
@@ -209,8 +209,8 @@ def every(step_s: float) -> tuple[Plane, ...]:
 
 
 def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> None:
-    said: list[HealthEvent] = []
-    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=False)
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=False)
 
     def push(t: float, image: object) -> object:
         share = 0.0 if t < 12 else 0.1 if t < 40 else 0.25
@@ -218,25 +218,25 @@ def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> 
 
     for t, plane in planes(YARD, 61, alter=push):  # type: ignore[arg-type]
         if t == 26.0:
-            sentry.rebaseline("moved")
-        sentry.observe(t, plane)
-    first, second = dict.fromkeys(event.id for event in said)
-    ends = {event.id: event.t_end for event in said}
+            detector.rebaseline("moved")
+        detector.observe(t, plane)
+    first, second = dict.fromkeys(event.id for event in events)
+    ends = {event.id: event.t_end for event in events}
     assert ends[first] == pytest.approx(26.0, abs=0.3)
     assert ends[second] is None
-    assert next(event.t_start for event in said if event.id == second) == pytest.approx(40, abs=2.5)
+    assert next(event.t_start for event in events if event.id == second) == pytest.approx(40, abs=2.5)
 
 
 def test_a_frozen_camera_is_connected_to_again_ever_more_rarely() -> None:
-    said: list[HealthEvent] = []
-    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=True)
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=True)
     plane, at = yard()[0][1], []
     for n in range(5 * 600):
-        sentry.observe(n / 5, plane)
-        if sentry.reconnect_reason(n / 5):
+        detector.observe(n / 5, plane)
+        if detector.reconnect_reason(n / 5):
             at.append(n / 5)
-    assert at == [7.0, 7.0 + RETRY_S, 7.0 + 3 * RETRY_S, 7.0 + 7 * RETRY_S]
-    assert (said[-1].attempts, said[-1].recovery) == (4, "connecting to the camera again")
+    assert at == [7.0, 7.0 + TUNING.retry_s, 7.0 + 3 * TUNING.retry_s, 7.0 + 7 * TUNING.retry_s]
+    assert (events[-1].attempts, events[-1].recovery) == (4, "connecting to the camera again")
 
 
 @pytest.mark.parametrize("kind", ["black", "covered", "moved"])
@@ -247,22 +247,22 @@ def test_what_a_new_connection_may_mend_is_tried_once(kind: str) -> None:
         "covered": planes(YARD, 45, alter=between(15, 99, covered)),
         "moved": planes(YARD, 45, alter=between(15, 99, turned)),
     }
-    said: list[HealthEvent] = []
-    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=True)
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=True)
     reasons = []
     for t, plane in stories[kind]:
-        sentry.observe(t, plane)
-        reasons.append(sentry.reconnect_reason(t))
+        detector.observe(t, plane)
+        reasons.append(detector.reconnect_reason(t))
     assert len([reason for reason in reasons if reason]) == 1
-    assert {event.kind for event in said} == {kind}
-    assert (said[-1].attempts, said[-1].recovery, said[-1].t_end) == (1, "connecting to the camera again", None)
+    assert {event.kind for event in events} == {kind}
+    assert (events[-1].attempts, events[-1].recovery, events[-1].t_end) == (1, "connecting to the camera again", None)
 
 
 def test_a_clip_is_not_connected_to_again() -> None:
-    sentry = TamperDetector("gate", config.HealthConfig(), (), lambda event: None, mend=False)
+    detector = TamperDetector("gate", config.HealthConfig(), (), lambda event: None, mend=False)
     for n in range(200):
-        sentry.observe(n / 5, yard()[0][1])
-        assert sentry.reconnect_reason(n / 5) == ""
+        detector.observe(n / 5, yard()[0][1])
+        assert detector.reconnect_reason(n / 5) == ""
 
 
 @pytest.mark.parametrize("kind", ["frozen", "black", "covered", "moved"])
@@ -273,28 +273,28 @@ def test_each_kind_can_be_left_out(kind: str) -> None:
         "covered": lambda: planes(YARD, 30, alter=between(15, 99, covered)),
         "moved": lambda: planes(YARD, 30, alter=between(15, 99, turned)),
     }
-    assert watched(stories[kind](), config.HealthConfig(ignore=(kind,))) == []  # type: ignore[arg-type]
+    assert events_of(stories[kind](), config.HealthConfig(ignore=(kind,))) == []  # type: ignore[arg-type]
 
 
 def test_a_jump_of_the_cameras_clock_is_told_at_once_and_passes() -> None:
-    said: list[HealthEvent] = []
-    sentry = TamperDetector("gate", config.HealthConfig(), (), said.append, mend=True)
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=True)
     for n in range(100):
-        sentry.observe_packet(n / 10, n in {30, 33})
-    assert [(event.kind, event.t_start, event.t_end) for event in (said[0], said[-1])] == [
+        detector.observe_packet(n / 10, n in {30, 33})
+    assert [(event.kind, event.t_start, event.t_end) for event in (events[0], events[-1])] == [
         ("clock", 3.0, None),
         ("clock", 3.0, 3.4),
     ]
-    assert (said[-1].attempts, said[-1].recovery) == (2, "its times were anchored anew")
+    assert (events[-1].attempts, events[-1].recovery) == (2, "its times were anchored anew")
 
 
-def test_a_look_costs_less_than_three_tenths_of_a_millisecond() -> None:
+def test_an_observation_costs_less_than_three_tenths_of_a_millisecond() -> None:
     """The best of three times, in processor time; a busy machine's processor is slower, too."""
     story = yard()
-    watched(story[:50])
+    events_of(story[:50])
     took_ms = []
     for _ in range(3):
         began = time.process_time()
-        watched(story)
+        events_of(story)
         took_ms.append(1000 * (time.process_time() - began) / len(story))
     assert min(took_ms) < 0.3 * PATIENCE

@@ -1,0 +1,205 @@
+"""What only time shows: a silent camera, one that nobody examines, a stuck detector, a clock that was set."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance import config
+from appliance.clock import ManualClock
+from appliance.health.watchdog import ApplianceWatchdog, CameraActivity, CameraWatchdog, Remedy
+from appliance.types import CameraStateName, HealthEvent
+
+BOUND_S = 10.0
+
+
+class DrivenCamera:
+    """A camera that delivers ten packets a second and has five frames examined, unless a test says otherwise."""
+
+    def __init__(self, **settings: object) -> None:
+        self.clock = ManualClock(0.0)
+        self.events: list[HealthEvent] = []
+        self.watchdog = CameraWatchdog(
+            "gate", config.HealthConfig.model_validate(settings), (), self.events.append, self.clock, heartbeat_s=2.0
+        )
+        self.packets = self.decoded = self.examined = self.tries = self.breaks = 0
+        self.remedies: list[tuple[float, Remedy]] = []
+
+    def run(
+        self, seconds: int, *, packets: int = 10, decoded: int = 10, examined: int = 5, blind: bool = False,
+        state: CameraStateName = "live", reason: str = "",
+    ) -> None:  # fmt: skip
+        for _ in range(seconds):
+            self.clock.advance(1.0)
+            self.packets += packets
+            self.decoded += decoded
+            self.examined += examined
+            activity = CameraActivity(
+                (self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks
+            )
+            remedy = self.watchdog.tick(activity, blind=blind)
+            if remedy:
+                self.remedies.append((self.clock.now(), remedy))
+
+    def silent(self, seconds: int, state: CameraStateName = "stalled", reason: str = "") -> None:
+        self.run(seconds, packets=0, decoded=0, examined=0, state=state, reason=reason)
+
+
+def test_a_camera_that_works_is_well() -> None:
+    camera = DrivenCamera()
+    camera.run(600)
+    assert (camera.events, camera.remedies) == ([], [])
+
+
+def test_a_camera_that_falls_silent_is_noticed_and_connected_to_again_and_its_return_too() -> None:
+    camera = DrivenCamera()
+    camera.run(30)
+    camera.silent(12)
+    camera.tries = 3
+    camera.silent(40, "lost", "connection refused")
+    camera.run(20)
+    first, last = camera.events[0], camera.events[-1]
+    assert (first.kind, first.t_start) == ("stalled", 30.0)
+    assert first.t - first.t_start <= BOUND_S
+    assert last.t_end == pytest.approx(83, abs=1)
+    assert (last.recovery, last.attempts) == ("connecting to the camera again", 4)
+    assert {event.id for event in camera.events} == {first.id}
+
+
+def test_a_hiccup_is_nothing() -> None:
+    camera = DrivenCamera()
+    for _ in range(20):
+        camera.run(10)
+        camera.silent(4)
+    assert camera.events == []
+
+
+def test_a_camera_that_drips_does_not_flap() -> None:
+    camera = DrivenCamera()
+    camera.run(10)
+    for _ in range(10):
+        camera.silent(8)
+        camera.run(2)
+    assert len({event.id for event in camera.events}) == 1
+    assert camera.events[-1].t_end is None
+
+
+def test_a_hanging_camera_that_gives_each_new_connection_a_few_old_pictures_is_silent() -> None:
+    camera = DrivenCamera()
+    camera.run(20)
+    for _ in range(5):
+        camera.silent(3)
+        camera.breaks += 2
+        camera.run(1, decoded=3, examined=0)
+    first = camera.events[0]
+    assert (first.kind, first.t_start) == ("stalled", 20.0)
+    assert first.t - first.t_start <= BOUND_S
+    assert all(event.t_end is None for event in camera.events)
+
+
+def test_a_camera_of_one_picture_in_five_seconds_is_not_silent() -> None:
+    camera = DrivenCamera()
+    for _ in range(20):
+        camera.run(1, packets=1, decoded=1, examined=1)
+        camera.silent(4, "live")
+    assert "stalled" not in {event.kind for event in camera.events}
+
+
+def test_a_clip_at_its_end_is_not_silent() -> None:
+    camera = DrivenCamera()
+    camera.run(10)
+    camera.silent(60, "ended")
+    assert camera.events == []
+
+
+def test_a_gate_that_stays_closed_is_noticed_and_passed_by() -> None:
+    camera = DrivenCamera()
+    camera.run(20)
+    camera.run(30, examined=0)
+    camera.run(10)
+    first = camera.events[0]
+    assert (first.kind, first.t_start) == ("unexamined", 20.0)
+    assert first.t - first.t_start <= BOUND_S
+    assert {remedy for _, remedy in camera.remedies} == {"look"}
+    assert camera.events[-1].t_end is not None
+    assert camera.events[-1].attempts == len(camera.remedies) == 2
+
+
+def test_packets_of_which_no_picture_can_be_made_are_not_examined_and_lead_to_a_new_connection() -> None:
+    camera = DrivenCamera()
+    camera.run(20)
+    camera.run(12, decoded=0, examined=0)
+    assert camera.events[0].kind == "unexamined"
+    assert "no picture could be made" in camera.events[0].reason
+    assert [remedy for _, remedy in camera.remedies] == ["connect"]
+
+
+def test_one_cause_is_one_event() -> None:
+    """Nobody looks at a silent camera, nor while the detector is stuck: that is not events of the camera, too."""
+    camera = DrivenCamera()
+    camera.run(10)
+    camera.silent(30)
+    camera.run(10)
+    assert {event.kind for event in camera.events} == {"stalled"}
+    camera = DrivenCamera()
+    camera.run(10)
+    camera.run(60, examined=0, blind=True)
+    assert camera.events == []
+
+
+@pytest.mark.parametrize("kind", ["stalled", "unexamined"])
+def test_each_kind_can_be_left_out(kind: str) -> None:
+    camera = DrivenCamera(ignore=[kind])
+    camera.run(5)
+    camera.silent(20) if kind == "stalled" else camera.run(20, examined=0)
+    assert camera.events == []
+
+
+def appliance_watchdog(**settings: object) -> tuple[ApplianceWatchdog, ManualClock, list[HealthEvent]]:
+    clock, events = ManualClock(0.0), []
+    return ApplianceWatchdog(config.HealthConfig.model_validate(settings), events.append, clock), clock, events
+
+
+def test_a_detector_that_hangs_is_noticed_and_that_the_process_starts_again() -> None:
+    watchdog, clock, events = appliance_watchdog()
+    for second in range(30):
+        clock.advance(1.0)
+        watchdog.tick(max(0.0, second - 10.0), "")
+    watchdog.record_restart()
+    assert (events[0].camera, events[0].kind) == ("", "detector")
+    assert events[0].t - events[0].t_start <= BOUND_S
+    assert events[-1].recovery == "starting the ingest process again"
+    assert watchdog.is_detector_stuck
+
+
+def test_a_detector_that_only_fails_is_noticed_and_its_return_too() -> None:
+    watchdog, clock, events = appliance_watchdog()
+    for second in range(60):
+        clock.advance(1.0)
+        watchdog.tick(0.0, "the detector failed: out of memory" if 10 <= second < 40 else "")
+    assert events[0].reason == "the detector failed: out of memory"
+    assert events[0].t - events[0].t_start <= BOUND_S
+    assert events[-1].t_end == pytest.approx(41, abs=1)
+    assert not watchdog.is_detector_stuck
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 90.0, 11.0])
+def test_a_clock_of_the_box_that_is_set_is_told_at_once(step_s: float) -> None:
+    watchdog, clock, events = appliance_watchdog()
+    for second in range(60):
+        clock.advance(1.0)
+        if second == 30:
+            clock.jump(step_s)
+        watchdog.tick(0.0, "")
+    first = events[0]
+    assert (first.kind, first.camera) == ("clock", "")
+    assert f"{step_s:+.0f} s" in first.reason
+    assert events[-1].t_end is not None
+
+
+def test_the_box_is_left_alone_where_it_is_told_to() -> None:
+    watchdog, clock, events = appliance_watchdog(ignore=["clock", "detector"])
+    for _ in range(60):
+        clock.advance(1.0)
+        clock.jump(100)
+        watchdog.tick(60.0, "")
+    assert events == []
