@@ -1,6 +1,4 @@
-"""Two-stage matching (ByteTrack) of one frame's detections to tracks: confident detections first, then doubtful
-ones.
-"""
+"""Two-stage matching (ByteTrack) of one frame's detections to tracks: first the confident ones, then the doubtful."""
 
 from __future__ import annotations
 
@@ -11,145 +9,107 @@ from numpy.typing import NDArray
 
 from appliance.track.appearance import Planes, describe, similarity
 from appliance.track.association import IMPOSSIBLE, assign, contested_rows, match_costs
-from appliance.track.track_state import LOST_S, Track
+from appliance.track.track_state import Track
+from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, Detections
 
 Floats = NDArray[np.float64]
 
-HIGH_SCORE = 0.4  # scores from here on take part in the first stage, lower ones only continue what is known
-
 
 class FrameObservation:
-    """What was found, in plain numbers, a row each: boxes, scores, classes, groups (the class each may be mistaken
+    """What was detected in one frame, a row each: boxes, scores, class_ids, groups (the class each may be mistaken
     within).
 
-    planes: the picture; parts: those of it that were looked at, none: all of it. taken: track row to detection. State
-    besides: what those who were asked for look like.
+    planes: the frame itself; regions: those of it that were looked at, none: all of it. taken: track row to detection
+    row. State besides: the appearances that were asked for.
     """
 
-    __slots__ = ("_boxes", "_known", "boxes", "class_ids", "groups", "planes", "regions", "scores", "taken")
+    __slots__ = ("_appearances", "_boxes", "boxes", "class_ids", "groups", "planes", "regions", "scores", "taken")
 
-    def __init__(self, found: Detections, group_of: Sequence[int], planes: Planes, parts: Sequence[Box]) -> None:
+    def __init__(self, found: Detections, group_of: Sequence[int], planes: Planes, regions: Sequence[Box]) -> None:
         self._boxes = found.boxes
-        self._known: dict[int, Floats] = {}
+        self._appearances: dict[int, Floats] = {}
         self.boxes: list[Box] = [(x1, y1, x2, y2) for x1, y1, x2, y2 in found.boxes.tolist()]
         self.scores: list[float] = found.scores.tolist()
         self.class_ids: list[int] = found.class_ids.tolist()
         self.groups = [group_of[class_id] for class_id in self.class_ids]
         self.planes = planes
-        self.regions = tuple(parts)
+        self.regions = tuple(regions)
         self.taken: dict[int, int] = {}
 
-    def free(self, least: float, most: float = 2.0) -> list[int]:
-        """Which detections with a score from `least` to below `most` no track has."""
+    def free(self, score_min: float, score_below: float = 2.0) -> list[int]:
+        """The detections with such a score that no track has taken."""
         used = set(self.taken.values())
-        return [index for index, score in enumerate(self.scores) if least <= score < most and index not in used]
+        return [
+            index for index, score in enumerate(self.scores) if score_min <= score < score_below and index not in used
+        ]
 
     def appearance(self, wanted: Iterable[int]) -> list[Floats]:
-        """What the detections `wanted` look like (`describe`); only where there is a picture."""
+        """The appearances of the detections `wanted` (`describe`); only where there are planes."""
         rows = list(wanted)
-        if any(row not in self._known for row in rows):
-            # Whoever was surely seen will most likely be asked for, too: to describe all at once costs little more.
-            likely = {*rows, *(row for row, score in enumerate(self.scores) if score >= HIGH_SCORE)}
-            new = sorted(likely.difference(self._known))
-            self._known.update(zip(new, describe(self.planes, self._boxes[new]), strict=True))
-        return [self._known[row] for row in rows]
-
-
-def inside_regions(box: Box, parts: Iterable[Box]) -> bool:
-    """Whether `box`, as far as it is in the picture, lies wholly in one of `parts`.
-
-    What stands there would have been found; what an inner edge cuts is not trusted.
-    """
-    x1, y1, x2, y2 = clipped(box)
-    return any(
-        x1 >= part[0] - 1e-6 and y1 >= part[1] - 1e-6 and x2 <= part[2] + 1e-6 and y2 <= part[3] + 1e-6
-        for part in parts
-    )
-
-
-def outside_regions(box: Box, parts: Iterable[Box]) -> bool:
-    """Whether `box` lies wholly outside all of `parts`."""
-    return all(box[2] <= part[0] or box[0] >= part[2] or box[3] <= part[1] or box[1] >= part[3] for part in parts)
-
-
-def clipped(box: Box) -> Box:
-    """What of `box` is in the picture."""
-    x1, y1, x2, y2 = box
-    return min(1.0, max(0.0, x1)), min(1.0, max(0.0, y1)), min(1.0, max(0.0, x2)), min(1.0, max(0.0, y2))
-
-
-# Chosen on PETS09-S2L1 with three networks at 3.3, 5 and 10 looks a second, each for a reason that does not depend on
-# the clip, and checked on footage that was not used. Figures: docs/accuracy.md, fixtures/accuracy.json.
-OVERLAP_MIN = 0.1
-DISTANCE_MAX = 0.8
-LOW_OVERLAP_MIN = 0.4
-# For who was doubtful the last time, too: in rain, in infrared, far away no better box is to be expected of them, and a
-# filter that was corrected by such boxes is further off. Who was sure just now is more likely hidden, and the doubtful
-# box somebody else's. But a box of another height is of a part of them, and would lead the filter astray.
-POOR_OVERLAP_MIN = 0.2
-POOR_GROWTH = 1.5
-# Looks differ by 0.05 +- 0.05 for the same person and by 0.23 +- 0.10 for another (`likeness`): another one costs as
-# much as no overlap at all, and all that looks say is a preference; it forbids nothing.
-APPEARANCE_WEIGHT = 6.0
-COST_MAX = 2.0 + APPEARANCE_WEIGHT
-APPEARANCE_SAMPLES_MIN = 3  # a portrait counts in full from so many looks on
-GAP_OVERLAP_MIN = 0.5
+        if any(row not in self._appearances for row in rows):
+            # Confident detections will most likely be asked for, too: to describe all at once costs little more.
+            likely = {*rows, *(row for row, score in enumerate(self.scores) if score >= TUNING.high_score)}
+            new = sorted(likely.difference(self._appearances))
+            self._appearances.update(zip(new, describe(self.planes, self._boxes[new]), strict=True))
+        return [self._appearances[row] for row in rows]
 
 
 class TwoStageMatcher:
-    """The tracks as one look finds them. slow: the look before was long ago.
+    """Decides which detection continues which track. Lives for one frame; the outcome stands in `frame.taken`.
 
-    Lives for one look; what it decides is written into `Look.taken`.
+    slow: the frame before was long ago.
     """
 
-    def __init__(self, tracks: Sequence[Track], look: FrameObservation, *, slow: bool) -> None:
+    def __init__(self, tracks: Sequence[Track], frame: FrameObservation, *, slow: bool) -> None:
         self._tracks = tracks
-        self._look = look
+        self._frame = frame
         self._slow = slow
 
     def match(self, held: Sequence[int]) -> None:
-        """Who is who: the sure boxes first, then the doubtful ones for who is left, then those who are new,
-        and what may be nobody."""
-        look = self._look
+        """Confident detections for confirmed tracks, then doubtful ones for those that are left, then unconfirmed and
+        tentative tracks. held: rows of parked tracks that need no box."""
+        frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
-        known = [row for row in rows if self._tracks[row].number]
-        fresh = [row for row in rows if not self._tracks[row].number and self._tracks[row].tentative is None]
-        faint = [row for row in rows if self._tracks[row].tentative is not None]
-        self._associate(known, look.free(HIGH_SCORE))
-        left = [row for row in known if row not in look.taken]
+        confirmed = [row for row in rows if tracks[row].number]
+        unconfirmed = [row for row in rows if not tracks[row].number and tracks[row].tentative is None]
+        tentative = [row for row in rows if tracks[row].tentative is not None]
+        self._associate(confirmed, frame.free(TUNING.high_score))
+        left = [row for row in confirmed if row not in frame.taken]
         if left:
-            self._associate(left, look.free(0.0, HIGH_SCORE), doubtful=True)
-        if fresh:
-            self._associate(fresh, look.free(HIGH_SCORE))
-        if faint:
-            self._associate(faint, look.free(0.0))
+            self._associate(left, frame.free(0.0, TUNING.high_score), doubtful=True)
+        if unconfirmed:
+            self._associate(unconfirmed, frame.free(TUNING.high_score))
+        if tentative:
+            self._associate(tentative, frame.free(0.0))
 
     def _matchable(self, held: Sequence[int]) -> list[int]:
-        """The tracks that a box of this look may be: not those that are known to stand elsewhere."""
+        """The tracks that a box of this frame may be: not those that are known to stand where nothing was looked at."""
         rows = [row for row in range(len(self._tracks)) if row not in held]
-        parts = self._look.regions
-        if not parts:
+        regions = self._frame.regions
+        if not regions:
             return rows
         tracks = self._tracks
-        return [row for row in rows if not (tracks[row].at_rest and outside_regions(tracks[row].filter.box, parts))]
+        return [row for row in rows if not (tracks[row].at_rest and outside_regions(tracks[row].filter.box, regions))]
 
     def _associate(self, rows: list[int], free: list[int], *, doubtful: bool = False) -> None:
-        """Pair tracks `rows` with the detections `free`, which nobody has yet; adds to `look.taken`.
+        """Assign the detections `free` to the tracks `rows`; adds to `frame.taken`.
 
         doubtful: the detections are, and must overlap; to be near is not enough.
         """
         if not rows or not free:
             return
-        boxes = [self._look.boxes[index] for index in free]
-        groups = [self._look.groups[index] for index in free]
-        overlap_min, distance_max = (POOR_OVERLAP_MIN, 0.0) if doubtful else (OVERLAP_MIN, DISTANCE_MAX)
+        boxes = [self._frame.boxes[index] for index in free]
+        groups = [self._frame.groups[index] for index in free]
+        overlap_min, distance_max = TUNING.overlap_min, TUNING.distance_max
+        if doubtful:
+            overlap_min, distance_max = TUNING.poor_overlap_min, 0.0
         table = []
         for row in rows:
             track = self._tracks[row]
             # After a gap only a box in the same place is believed to be the same; and who walked may have stopped.
-            gone = track.unseen_s > LOST_S
-            expected = track.last if gone and self._slow else track.filter.box
+            lost = track.unseen_s > TUNING.lost_s
+            expected = track.last if lost and self._slow else track.filter.box
             costs = match_costs(
                 expected, track.filter.spread(), boxes, overlap_min=overlap_min, distance_max=distance_max
             )
@@ -158,35 +118,63 @@ class TwoStageMatcher:
                     cost if _continues(track, expected, box, 1 - cost) else IMPOSSIBLE
                     for cost, box in zip(costs, boxes, strict=True)
                 ]
-            dearest = 1 - GAP_OVERLAP_MIN if gone else COST_MAX
-            mine = (cost <= dearest and group == track.group for cost, group in zip(costs, groups, strict=True))
-            table.append([cost if may else IMPOSSIBLE for cost, may in zip(costs, mine, strict=True)])
-        if self._look.planes:
-            self._compare_looks(table, rows, free)
-        for row, column in assign(table, COST_MAX):
-            self._look.taken[rows[row]] = free[column]
+            cost_max = 1 - TUNING.gap_overlap_min if lost else TUNING.cost_max
+            possible = (cost <= cost_max and group == track.group for cost, group in zip(costs, groups, strict=True))
+            table.append([cost if each else IMPOSSIBLE for cost, each in zip(costs, possible, strict=True)])
+        if self._frame.planes:
+            self._add_appearance_costs(table, rows, free)
+        for row, column in assign(table, TUNING.cost_max):
+            self._frame.taken[rows[row]] = free[column]
 
-    def _compare_looks(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
-        """Make those dearer that look different, where there is a choice: looks forbid nothing, they only prefer."""
-        torn = [
+    def _add_appearance_costs(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
+        """Where there is a choice, what looks different costs more."""
+        contested = [
             (row, track.appearance, track.appearance_samples)
-            for row in contested_rows(table, COST_MAX)
+            for row in contested_rows(table, TUNING.cost_max)
             if (track := self._tracks[rows[row]]).appearance is not None
         ]
-        if not torn:
+        if not contested:
             return
-        columns = [column for column in range(len(free)) if any(table[row][column] < IMPOSSIBLE for row, _, _ in torn)]
-        seen = np.array(self._look.appearance([free[column] for column in columns]))
-        alike = similarity(np.array([portrait for _, portrait, _ in torn]), seen).tolist()
-        for (row, _, sittings), line in zip(torn, alike, strict=True):
-            weight = APPEARANCE_WEIGHT * min(1.0, sittings / APPEARANCE_SAMPLES_MIN)
+        columns = [
+            column for column in range(len(free)) if any(table[row][column] < IMPOSSIBLE for row, _, _ in contested)
+        ]
+        seen = np.array(self._frame.appearance([free[column] for column in columns]))
+        alike = similarity(np.array([appearance for _, appearance, _ in contested]), seen).tolist()
+        for (row, _, samples), line in zip(contested, alike, strict=True):
+            weight = TUNING.appearance_weight * min(1.0, samples / TUNING.appearance_samples_min)
             for column, each in zip(columns, line, strict=True):
                 table[row][column] += weight * (1 - each)
 
 
 def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:
-    """Whether a doubtful box that overlaps by `shared` with where `track` is expected may be of it."""
-    if track.score >= HIGH_SCORE or shared >= LOW_OVERLAP_MIN:
-        return shared >= LOW_OVERLAP_MIN
+    """Whether a doubtful box that overlaps by `shared` with where `track` is expected may be of it.
+
+    A track that was confident just now is more likely hidden, and the doubtful box another object's.
+    """
+    if track.score >= TUNING.high_score or shared >= TUNING.low_overlap_min:
+        return shared >= TUNING.low_overlap_min
     growth = (box[3] - box[1]) / max(expected[3] - expected[1], 1e-9)
-    return 1 / POOR_GROWTH < growth < POOR_GROWTH
+    return 1 / TUNING.poor_growth < growth < TUNING.poor_growth
+
+
+def inside_regions(box: Box, regions: Iterable[Box]) -> bool:
+    """Whether `box`, as far as it is in the frame, lies wholly in one of `regions`.
+
+    What stands there would have been found; what an inner edge cuts is not trusted.
+    """
+    x1, y1, x2, y2 = clipped(box)
+    return any(
+        x1 >= each[0] - 1e-6 and y1 >= each[1] - 1e-6 and x2 <= each[2] + 1e-6 and y2 <= each[3] + 1e-6
+        for each in regions
+    )
+
+
+def outside_regions(box: Box, regions: Iterable[Box]) -> bool:
+    """Whether `box` lies wholly outside all of `regions`."""
+    return all(box[2] <= each[0] or box[0] >= each[2] or box[3] <= each[1] or box[1] >= each[3] for each in regions)
+
+
+def clipped(box: Box) -> Box:
+    """The part of `box` that is in the frame."""
+    x1, y1, x2, y2 = box
+    return min(1.0, max(0.0, x1)), min(1.0, max(0.0, y1)), min(1.0, max(0.0, x2)), min(1.0, max(0.0, y2))

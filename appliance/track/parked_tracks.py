@@ -1,76 +1,65 @@
-"""Binds tracks to stationary objects: a patch of the frame tells whether a vehicle that is no longer detected still
-stands there.
-"""
+"""Binds tracks to stationary objects: a patch of the frame tells whether an undetected vehicle still stands there."""
 
 from __future__ import annotations
 
 from appliance.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.parked_vehicles import (
-    SAME_PLACE_IOU_MIN,
+    PARKED_IOU_MIN,
     StationaryObject,
     StationaryObjects,
     blend_patches,
     cut_patch,
 )
 from appliance.track.track_state import Track
+from appliance.track.tracker_tuning import TUNING
 
 VEHICLE = "vehicle"
-PARKED_S = 5.0  # a vehicle that stands for so long has parked, or waits at a light: both are the same vehicle still
-STANDS_S = 30.0  # anything else that does not stir for so long is furniture
-HOLD_S = 120.0  # for so long, and no longer than it had stood, a place that looks the same is believed without a box
-# Of the difference to what is seen now, a second: shadows wander, and headlights of three seconds leave a third.
-_LEARN_PER_S = 0.1
-_LEARN_MAX = 0.5
-_LEARN_EVERY_S = 1.0
 
 
 class ParkedTracks:
-    """Binds tracks to the `Places` of a camera. Owner: the Tracker; it says what is found and what is not."""
+    """Binds tracks to the `StationaryObjects` of a camera. Owner: the Tracker, which reports what was detected."""
 
     def __init__(self, places: StationaryObjects) -> None:
         self._places = places
 
     def begin(self) -> None:
-        """The first look of a run. Not when this is made: the answers of the run before may still be on their way."""
+        """The first frame of a session. Not in `__init__`: answers of the last session may still be on their way."""
         self._places.begin()
 
     def forget(self, t: float) -> None:
         self._places.forget(t)
 
     def recall(self, track: Track, kind: str, planes: Planes) -> StationaryObject | None:
-        """The place at which `track`, new as it is, was known to stand; it is bound to it."""
+        """The place at which `track`, just confirmed, was known to stand; it is bound to it."""
         place = self._places.recall(kind, track.last, planes)
         if place is not None:
             place.taken = True
             track.stationary, track.stood_s = place, round(place.stood_s, 1)
         return place
 
-    def found(self, track: Track, kind: str, t: float, planes: Planes, *, clear: bool) -> None:
-        """A box was found for `track`. It parks, stands, or has moved away: then its place is forgotten at once.
+    def detected(self, track: Track, kind: str, t: float, planes: Planes, *, clear: bool) -> None:
+        """A box was found for `track`: it parks, stands, or has moved away; then its place is forgotten at once.
 
-        clear: nothing else is before it or close by.
+        clear: nothing else is before the object or close by.
         """
         place = track.stationary
         if place is None:
-            if (
-                clear
-                and track.standstill.seconds >= (PARKED_S if kind == VEHICLE else STANDS_S)
-                and track.standstill.at_rest
-            ):
+            needed_s = TUNING.parked_s if kind == VEHICLE else TUNING.furniture_s
+            if clear and track.standstill.seconds >= needed_s and track.standstill.at_rest:
                 self._park(track, kind, t, planes)
             return
-        if iou(place.box, track.last) >= SAME_PLACE_IOU_MIN:
-            place.see(t)
+        if iou(place.box, track.last) >= PARKED_IOU_MIN:
+            place.seen(t)
             if clear:
                 _update_patch(place, t, planes)
-        elif place.unchanged(planes) is not True:  # else the box is of a part of it, or of who stands before it
+        elif place.unchanged(planes) is not True:  # else the box is a part of it, or of someone before it
             self.release(track)
 
-    def holds(self, track: Track, planes: Planes) -> bool:
-        """No box was found for `track`, but its place looks as it did, so it is there."""
+    def still_there(self, track: Track, planes: Planes) -> bool:
+        """Whether `track`, for which no box was found, is there all the same: its place looks as it did."""
         place = track.stationary
-        if place is None or track.undetected_s > min(HOLD_S, place.stood_s):
+        if place is None or track.undetected_s > min(TUNING.believed_s, place.stood_s):
             return False
         return place.unchanged(planes) is True
 
@@ -81,32 +70,32 @@ class ParkedTracks:
         track.stationary = track.stood_s = None
 
     @staticmethod
-    def part(track: Track) -> None:
-        """The track is given up; the place remembers that something stood there, and under which number."""
+    def detach(track: Track) -> None:
+        """The track ends; the place remembers that something stood there, and under which number."""
         if track.stationary is not None:
             track.stationary.number, track.stationary.taken = track.number, False
             track.stationary = None
 
-    def follow(self, track: Track, known: Track) -> None:
-        """`track` goes on as `known`: with its place, unless it turned up elsewhere."""
+    def hand_over(self, track: Track, known: Track) -> None:
+        """`track` continues `known`: with its place, unless it turned up elsewhere."""
         place = known.stationary
         if place is None:
             return
-        if iou(place.box, track.last) < SAME_PLACE_IOU_MIN:
+        if iou(place.box, track.last) < PARKED_IOU_MIN:
             self.release(known)
             return
         track.stationary, track.stood_s = place, known.stood_s
         known.stationary = known.stood_s = None
 
     def _park(self, track: Track, kind: str, t: float, planes: Planes) -> None:
-        rest = track.standstill
+        still = track.standstill
         track.stationary = StationaryObject(
             kind=kind,
-            box=rest.box,
-            t_first=t - rest.seconds,
+            box=still.box,
+            t_first=t - still.seconds,
             t_last=t,
-            stood_s=rest.seconds,
-            patch=cut_patch(planes, rest.box),
+            stood_s=still.seconds,
+            patch=cut_patch(planes, still.box),
             number=track.number,
             taken=True,
             patch_t=t,
@@ -116,10 +105,10 @@ class ParkedTracks:
 
 def _update_patch(place: StationaryObject, t: float, planes: Planes) -> None:
     passed = t - place.patch_t
-    if 0 <= passed < _LEARN_EVERY_S:
+    if 0 <= passed < TUNING.patch_every_s:
         return
     now = cut_patch(planes, place.box)
     if now is not None:
-        share = min(_LEARN_MAX, _LEARN_PER_S * abs(passed))
+        share = min(TUNING.patch_rate_max, TUNING.patch_rate_per_s * abs(passed))
         place.patch = now if place.patch is None else blend_patches(place.patch, now, share)
     place.patch_t = t

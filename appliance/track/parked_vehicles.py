@@ -14,16 +14,116 @@ from appliance.track.appearance import Planes
 from appliance.types import Box
 
 Patch = NDArray[np.float32]
-"""(ROWS * COLUMNS,) brightness of the cells of a place, mean 0, length 1: light that changes everywhere at once, by
-clouds or exposure, leaves it as it is."""
+"""(PATCH_ROWS * PATCH_COLUMNS,) brightness of the cells of a place, mean 0, length 1: light that changes everywhere at
+once, by clouds or exposure, leaves it as it is."""
 
 PATCH_ROWS, PATCH_COLUMNS = 12, 16
 _SIDE_MIN = 12  # pixels: a place that is smaller says too little
 _CONTRAST_MIN = 4.0  # grey levels between its cells (standard deviation): below it noise is correlated with noise
+STATIONARY_MAX = 64  # per camera
+FORGET_S = 12 * 3600.0  # unseen; by then light and shadows have changed, too
+# The same car 16 s later, in our rendered car park: 0.98-1.00, 0.83-0.94 with a person walking before it; two cars of
+# one street -0.1 to 0.7.
+SAME_CORRELATION_MIN = 0.8
+PARKED_IOU_MIN = 0.6  # intersection over union of its boxes: detectors place a parked car to a few per cent
+_SEEN_GAP_S = 60.0  # seen again within this it has stood there all the time
+
+
+@dataclass(slots=True, eq=False)
+class StationaryObject:
+    """One object that stands still.
+
+    kind: its label, or `vehicle`. t_first, t_last: camera time; stood_s: how long it was seen to stand. patch: what the
+    place looks like with it, as of patch_t; None: there was no frame. number: its track number in the present session,
+    0 if it has none. taken: a track is bound to it now.
+    """
+
+    kind: str
+    box: Box
+    t_first: float
+    t_last: float
+    stood_s: float = 0.0
+    patch: Patch | None = None
+    number: int = 0
+    taken: bool = False
+    patch_t: float = 0.0
+
+    def seen(self, t: float) -> None:
+        """It stands there at `t`."""
+        passed = t - self.t_last
+        if 0 < passed <= _SEEN_GAP_S:
+            self.stood_s += passed
+        self.t_last = t
+
+    def unchanged(self, planes: Planes) -> bool | None:
+        """Whether the place looks as it did; None: that cannot be said."""
+        if self.patch is None:
+            return None
+        now = cut_patch(planes, self.box)
+        return None if now is None else patch_correlation(self.patch, now) >= SAME_CORRELATION_MIN
+
+
+class StationaryObjects:
+    """The stationary objects of one camera. Owner: its tracker; `snapshot` may be called from any thread.
+
+    At most STATIONARY_MAX: of those that no track is bound to, or else of all, the one not seen for longest makes room.
+    One is forgotten when it leaves, or when it was not seen for FORGET_S. `changes` counts what came and went.
+    """
+
+    def __init__(self, known: Iterable[StationaryObject] = ()) -> None:
+        self._objects = [replace(each, number=0, taken=False) for each in known][-STATIONARY_MAX:]
+        self.changes = 0
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def begin(self) -> None:
+        """A session begins: track numbers of the one before mean nothing."""
+        for each in self._objects:
+            each.number, each.taken = 0, False
+
+    def forget(self, t: float) -> None:
+        """Time has come to `t`. A clock that was set far back makes everything old."""
+        kept = [each for each in self._objects if each.taken or abs(t - each.t_last) <= FORGET_S]
+        if len(kept) < len(self._objects):
+            self._objects = kept
+            self.changes += 1
+
+    def recall(self, kind: str, box: Box, planes: Planes) -> StationaryObject | None:
+        """The object that no track is bound to at present and that is seen at `box`; None: there is none.
+
+        Where there are planes the place must look as it did; a place remembered without a patch is believed.
+        """
+        free = [each for each in self._objects if not each.taken and each.kind == kind]
+        there = [(iou(each.box, box), each) for each in free]
+        for shared, place in sorted(there, key=lambda pair: -pair[0]):
+            if shared >= PARKED_IOU_MIN and place.unchanged(planes) is not False:
+                return place
+        return None
+
+    def park(self, place: StationaryObject) -> None:
+        """Something has come to stand; what is known to have stood there before is gone."""
+        self._objects = [
+            each for each in self._objects if each.taken or each.kind != place.kind or iou(each.box, place.box) < 0.5
+        ]
+        if len(self._objects) >= STATIONARY_MAX:
+            self._objects.remove(min(self._objects, key=lambda each: (each.taken, each.t_last)))
+        self._objects.append(place)
+        self.changes += 1
+
+    def leave(self, place: StationaryObject) -> None:
+        """The object has moved away."""
+        if place in self._objects:
+            self._objects.remove(place)
+            self.changes += 1
+
+    def snapshot(self) -> tuple[StationaryObject, ...]:
+        """All objects as they are now, copies, oldest first."""
+        return tuple(replace(each) for each in list(self._objects))
 
 
 def cut_patch(planes: Planes, box: Box) -> Patch | None:
-    """What lies in `box` (shares of the picture); None: there is no picture, or too little to see in it.
+    """What lies in `box` (shares of the frame); None: there is no frame, or too little to see in it.
 
     Each cell is the mean of its pixels. About 0.02 ms.
     """
@@ -59,104 +159,3 @@ def blend_patches(a: Patch, b: Patch, share: float) -> Patch:
     mixed = a + np.float32(share) * (b - a)
     length = float(np.sqrt(np.dot(mixed, mixed)))
     return np.asarray(mixed / np.float32(length), np.float32) if length > 1e-3 else b
-
-
-STATIONARY_MAX = 64
-FORGET_S = 12 * 3600.0  # of being seen no more; by then light and shadows are others, too
-# The same car 16 s later, in our rendered car park: 0.98-1.00, 0.83-0.94 with somebody walking before it; two cars of
-# one street -0.1 to 0.7.
-SAME_CORRELATION_MIN = 0.8
-SAME_PLACE_IOU_MIN = 0.6  # intersection over union of its boxes: detectors place a parked car to a few per cent
-_REST_GAP_S = 60.0  # seen again within this it has stood there all the time
-
-
-@dataclass(slots=True, eq=False)
-class StationaryObject:
-    """One thing that stands. kind: its label, or `vehicle`; t: camera time; stood_s: how long it was seen to stand.
-
-    patch: what the place looks like with it; None: there was no picture. number: its track number in the present run,
-    0 if it has none. taken: a track follows it now.
-    """
-
-    kind: str
-    box: Box
-    t_first: float
-    t_last: float
-    stood_s: float = 0.0
-    patch: Patch | None = None
-    number: int = 0
-    taken: bool = False
-    patch_t: float = 0.0
-
-    def see(self, t: float) -> None:
-        """It stands there at `t`."""
-        passed = t - self.t_last
-        if 0 < passed <= _REST_GAP_S:
-            self.stood_s += passed
-        self.t_last = t
-
-    def unchanged(self, planes: Planes) -> bool | None:
-        """Whether the place looks as it did; None: that cannot be said."""
-        if self.patch is None:
-            return None
-        now = cut_patch(planes, self.box)
-        return None if now is None else patch_correlation(self.patch, now) >= SAME_CORRELATION_MIN
-
-
-class StationaryObjects:
-    """The places of one camera. Owner: whoever looks at the camera; `snapshot` may be called from any thread.
-
-    At most PLACES_MAX: of those that nothing follows, or else of all, the one not seen for longest makes room. A place
-    is forgotten when its object leaves, or when it was not seen for FORGET_S. `changes` counts what came and went.
-    """
-
-    def __init__(self, known: Iterable[StationaryObject] = ()) -> None:
-        self._places = [replace(place, number=0, taken=False) for place in known][-STATIONARY_MAX:]
-        self.changes = 0
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def begin(self) -> None:
-        """A run begins: track numbers of before mean nothing."""
-        for place in self._places:
-            place.number, place.taken = 0, False
-
-    def forget(self, t: float) -> None:
-        """Time has come to `t`. A clock that was set far back makes everything old."""
-        kept = [place for place in self._places if place.taken or abs(t - place.t_last) <= FORGET_S]
-        if len(kept) < len(self._places):
-            self._places = kept
-            self.changes += 1
-
-    def recall(self, kind: str, box: Box, planes: Planes) -> StationaryObject | None:
-        """The place whose object, which nothing follows at present, is seen at `box`; None: there is none.
-
-        Where both were seen the place must look as it did; a place remembered without a picture is believed.
-        """
-        free = [place for place in self._places if not place.taken and place.kind == kind]
-        there = [(iou(place.box, box), place) for place in free]
-        for shared, place in sorted(there, key=lambda pair: -pair[0]):
-            if shared >= SAME_PLACE_IOU_MIN and place.unchanged(planes) is not False:
-                return place
-        return None
-
-    def park(self, place: StationaryObject) -> None:
-        """Something has come to stand; what is known to have stood there before is gone."""
-        self._places = [
-            each for each in self._places if each.taken or each.kind != place.kind or iou(each.box, place.box) < 0.5
-        ]
-        if len(self._places) >= STATIONARY_MAX:
-            self._places.remove(min(self._places, key=lambda each: (each.taken, each.t_last)))
-        self._places.append(place)
-        self.changes += 1
-
-    def leave(self, place: StationaryObject) -> None:
-        """Its object has moved away."""
-        if place in self._places:
-            self._places.remove(place)
-            self.changes += 1
-
-    def snapshot(self) -> tuple[StationaryObject, ...]:
-        """All places as they are now, copies, oldest first."""
-        return tuple(replace(place) for place in list(self._places))

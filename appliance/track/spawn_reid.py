@@ -1,6 +1,4 @@
-"""How tracks begin: detections that spawn confident or tentative tracks, and re-identification of lost ones by
-appearance.
-"""
+"""How tracks begin: detections that spawn confident or tentative tracks, and re-identification of lost tracks."""
 
 from __future__ import annotations
 
@@ -11,100 +9,92 @@ from appliance.track.appearance import similarity
 from appliance.track.association import overlap_of_smaller
 from appliance.track.kalman import sizes, to_centre
 from appliance.track.matching import FrameObservation
-from appliance.track.track_state import SPAWN_SCORE_MIN, Track
-
-TENTATIVE_SCORE_MIN = 0.3  # from here on a box is kept in mind, in case it is seen to walk (`faint`)
-APART = 0.3  # and only where it is not largely of somebody known: their boxes come apart when they meet
-# A newcomer whose box lies to such a part in one that is taken (or the other way round) is the same object twice.
-DOUBLE = 0.7
+from appliance.track.track_state import Track
+from appliance.track.tracker_tuning import TUNING
 
 
-def spawn_confident(look: FrameObservation, held: Iterable[Track], room: int) -> list[int]:
-    """At most `room` detections that begin tracks: half a person again, a van that is also a truck, or part of a parked
-    thing that is `held` by its place do not."""
-    places = [(track.group, track.filter.box) for track in held]
-    there = places + [(look.groups[index], look.boxes[index]) for index in sorted(look.taken.values())]
-    fresh: list[int] = []
-    for index in look.free(SPAWN_SCORE_MIN):
-        group, box = look.groups[index], look.boxes[index]
-        if len(fresh) < room and not any(
-            group == other and overlap_of_smaller(box, taken) > DOUBLE for other, taken in there
-        ):
-            fresh.append(index)
-            there.append((group, box))
-    return fresh
+def spawn_confident(frame: FrameObservation, held: Iterable[Track], room: int) -> list[int]:
+    """At most `room` detections that begin tracks. Half a person again, a van that is also a truck, or part of a parked
+    object that is `held` by its place begin none."""
+    known = [(track.group, track.filter.box) for track in held]
+    known += [(frame.groups[index], frame.boxes[index]) for index in sorted(frame.taken.values())]
+    spawned: list[int] = []
+    for index in frame.free(TUNING.spawn_score_min):
+        group, box = frame.groups[index], frame.boxes[index]
+        double = any(
+            group == other and overlap_of_smaller(box, taken) > TUNING.double_overlap_min for other, taken in known
+        )
+        if len(spawned) < room and not double:
+            spawned.append(index)
+            known.append((group, box))
+    return spawned
 
 
-def spawn_tentative(look: FrameObservation, tracks: Sequence[Track], fresh: Sequence[int], room: int) -> list[int]:
-    """At most `room` detections that are too doubtful to begin tracks, but may be somebody, if they walk."""
-    doubtful = look.free(TENTATIVE_SCORE_MIN, SPAWN_SCORE_MIN)
+def spawn_tentative(frame: FrameObservation, tracks: Sequence[Track], spawned: Sequence[int], room: int) -> list[int]:
+    """At most `room` detections that are too doubtful to begin tracks, but may be persons, if they walk."""
+    doubtful = frame.free(TUNING.tentative_score_min, TUNING.spawn_score_min)
     if not doubtful or room <= 0:
         return []
-    there = [each.filter.box for each in tracks] + [look.boxes[each] for each in (*fresh, *look.taken.values())]
+    known = [each.filter.box for each in tracks] + [frame.boxes[each] for each in (*spawned, *frame.taken.values())]
     found: list[int] = []
     for index in doubtful:
-        box = look.boxes[index]
-        if len(found) < room and not any(overlap_of_smaller(box, other) > APART for other in there):
+        box = frame.boxes[index]
+        if len(found) < room and not any(
+            overlap_of_smaller(box, other) > TUNING.tentative_overlap_max for other in known
+        ):
             found.append(index)
-            there.append(box)
+            known.append(box)
     return found
 
 
-def covers_known_track(guess: Track, tracks: Iterable[Track]) -> bool:
-    """Whether a guess has met somebody known: its box may be one of theirs, or theirs in part."""
-    return any(each.number and overlap_of_smaller(guess.last, each.filter.box) > APART for each in tracks)
+def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
+    """Whether a tentative track has met a confirmed one: its box may be that one's, or a part of it."""
+    return any(
+        each.number and overlap_of_smaller(tentative.last, each.filter.box) > TUNING.tentative_overlap_max
+        for each in tracks
+    )
 
 
-# Behind a van or a pillar people are for a few seconds; later somebody else of the same clothes is as likely.
-REID_S = 5.0
-# Somebody who walks briskly does 2 sizes of the box a second (a person's is about 0.6 of the height), beside the
-# uncertainty of the boxes themselves. Running is not meant: who runs is followed by the filter or not at all.
-SPEED = 2.0
-NEAR = 0.8
-# 19 of 20 looks at the same person are at least so alike; a second candidate must be clearly less alike.
-ALIKE_MIN = 0.88
-CLEAR = 0.03
+def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
+    """The one of the numbered tracks `lost` that the new `track` continues, or None.
 
-
-def reidentify(fresh: Track, missing: Iterable[Track]) -> Track | None:
-    """The one of the numbered tracks `missing` that `fresh` is again, or None.
-
-    It must have been within reach, of about the same size, look the same, and be the only one that does. Who was last
-    seen at the picture's border has left, and is somebody new when a person comes in there.
+    It must have been within reach, of about the same size, of the same appearance, and be the only such one. A track
+    that was last seen at the frame's border has left: a person who comes in there is another one.
     """
-    if fresh.appearance is None:
+    if track.appearance is None:
         return None
     found = [
-        (float(similarity(fresh.appearance[None], each.appearance[None])[0, 0]), each)
-        for each in missing
-        if each.appearance is not None and each.group == fresh.group and not each.at_edge() and _in_reach(fresh, each)
+        (float(similarity(track.appearance[None], each.appearance[None])[0, 0]), each)
+        for each in lost
+        if each.appearance is not None and each.group == track.group and not each.at_edge() and _in_reach(track, each)
     ]
     found.sort(key=lambda pair: -pair[0])
-    if not found or found[0][0] < ALIKE_MIN:
+    if not found or found[0][0] < TUNING.reid_similarity_min:
         return None
-    if len(found) > 1 and found[0][0] - found[1][0] < CLEAR:
+    if len(found) > 1 and found[0][0] - found[1][0] < TUNING.reid_margin:
         return None
     return found[0][1]
 
 
-def inherit_identity(fresh: Track, known: Track) -> None:
-    """`fresh` goes on as `known`: number, votes and portrait."""
-    fresh.number, known.number = known.number, 0
+def inherit_identity(track: Track, known: Track) -> None:
+    """`track` goes on as `known`: with its number, votes and appearance."""
+    track.number, known.number = known.number, 0
     for class_id, score in known.votes.items():
-        fresh.votes[class_id] = fresh.votes.get(class_id, 0.0) + score
-    if fresh.appearance is not None and known.appearance is not None:
-        fresh.appearance = (fresh.appearance + known.appearance) / 2
-        fresh.appearance_samples = max(fresh.appearance_samples, known.appearance_samples)
+        track.votes[class_id] = track.votes.get(class_id, 0.0) + score
+    if track.appearance is not None and known.appearance is not None:
+        track.appearance = (track.appearance + known.appearance) / 2
+        track.appearance_samples = max(track.appearance_samples, known.appearance_samples)
 
 
-def _in_reach(fresh: Track, known: Track) -> bool:
-    if known.unseen_s > REID_S:
+def _in_reach(track: Track, known: Track) -> bool:
+    if known.unseen_s > TUNING.reid_s:
         return False
-    here, there = to_centre(fresh.last), to_centre(known.last)
+    here, there = to_centre(track.last), to_centre(known.last)
     if not 0.5 < there[3] / max(here[3], 1e-9) < 2.0:
         return False
     step_x, step_y = (
         (at - was) / ((size + other) / 2)
         for at, was, size, other in zip(here[:2], there[:2], sizes(here), sizes(there), strict=True)
     )
-    return math.sqrt(step_x * step_x + step_y * step_y) <= NEAR + SPEED * known.unseen_s
+    reach = TUNING.reid_distance_max + TUNING.reid_speed * known.unseen_s
+    return math.sqrt(step_x * step_x + step_y * step_y) <= reach

@@ -1,6 +1,4 @@
-"""The state of one track: votes, filter, standstill, appearance; tentative, confirmed or lost, and for how long it is
-awaited.
-"""
+"""The state of one track: votes, filter, standstill, appearance; tentative, confirmed or lost; how long it is kept."""
 
 from __future__ import annotations
 
@@ -12,135 +10,23 @@ from numpy.typing import NDArray
 
 from appliance.track.kalman import Kalman, sizes, to_centre
 from appliance.track.parked_vehicles import StationaryObject
+from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, TrackedObject
 
-PATH_DETECTIONS_MIN = 3
-PATH_SCORE_MIN = 0.3  # the mean of the looks
-PATH_WALK_MIN = 0.3  # sizes of the object: boxes of what stands breathe by less (see `rest`)
-# The way from look to look is at most so many times the way in all: who walks gets somewhere, what trembles does not.
-PATH_DETOUR_MAX = 1.6
-PATH_STEP_MAX = 0.7  # and no one step is more of that: a box that jumps once, since something passed, does not walk
-
-
-class TentativePath:
-    """A doubtful box followed from look to look. State: where it was first and last, its way and its scores.
-
-    Clutter that a network half believes in stays where it is, or trembles, or flickers; somebody who walks in rain or
-    at the edge of what the network can see is found again and again, each time a bit further on: `walks` is that.
-    """
-
-    __slots__ = ("_begun", "_last", "_longest", "_looks", "_score_sum", "_way")
-
-    def __init__(self, box: Box, score: float) -> None:
-        self._begun = self._last = to_centre(box)
-        self._looks, self._score_sum, self._way, self._longest = 1, score, 0.0, 0.0
-
-    def see(self, box: Box, score: float) -> None:
-        """It was found again, in the very next look at it."""
-        here = to_centre(box)
-        step = _apart(self._last, here)
-        self._way, self._longest = self._way + step, max(self._longest, step)
-        self._last = here
-        self._looks += 1
-        self._score_sum += score
-
-    @property
-    def walks(self) -> bool:
-        far = _apart(self._begun, self._last)
-        seen = self._looks >= PATH_DETECTIONS_MIN and self._score_sum >= PATH_SCORE_MIN * self._looks
-        return (
-            seen
-            and far >= PATH_WALK_MIN
-            and self._way <= PATH_DETOUR_MAX * far
-            and self._longest <= PATH_STEP_MAX * far
-        )
-
-
-def _apart(a: Box, b: Box) -> float:
-    """Of two centred boxes, in sizes of the first."""
-    width, height = sizes(a)
-    return math.hypot((b[0] - a[0]) / width, (b[1] - a[1]) / height)
-
-
-RESTS_S = 2.0
-_LOOKS_MIN = 3
-# Of the object's size (geometric mean of its sides): boxes of who stands breathe by a third of that from look to look.
-_STEP = 0.25
-_GROWTH = 1.3
-# The place is the mean of the first so many boxes, and then stays: who creeps away leaves it all the same.
-_BOXES_MAX = 5
-
-
-class Standstill:
-    """The place where an object stands, and since when. State: the mean of its boxes there.
-
-    It rests when it was found there for RESTS_S, and in three looks. A box elsewhere, or of another size, begins anew.
-    """
-
-    __slots__ = ("_count", "box", "looks", "since", "until")
-
-    def __init__(self, box: Box, t: float) -> None:
-        self.box, self.since, self.until = box, t, t
-        self.looks = self._count = 1
-
-    def see(self, box: Box, t: float) -> None:
-        """It was found at `box` at `t`."""
-        if not near(self.box, box):
-            self.box, self.since, self.until = box, t, t
-            self.looks = self._count = 1
-            return
-        self.looks += 1
-        self.until = max(self.until, t)
-        if self._count < _BOXES_MAX:
-            self._count += 1
-            share = 1 / self._count
-            x1, y1, x2, y2 = (old + share * (new - old) for old, new in zip(self.box, box, strict=True))
-            self.box = (x1, y1, x2, y2)
-
-    @property
-    def seconds(self) -> float:
-        return self.until - self.since
-
-    @property
-    def at_rest(self) -> bool:
-        return self.looks >= _LOOKS_MIN and self.until - self.since >= RESTS_S
-
-
-def near(a: Box, b: Box) -> bool:
-    """Whether two boxes may be looks at the same unmoved thing."""
-    width_a, height_a, width_b, height_b = a[2] - a[0], a[3] - a[1], b[2] - b[0], b[3] - b[1]
-    if not (_alike(width_a, width_b) and _alike(height_a, height_b)):
-        return False
-    # Each direction by its own side would be harsh on the narrow ones: shares of width and height are of two lengths.
-    size = math.sqrt(max(width_a * height_a, 1e-12))
-    return max(abs(a[0] + a[2] - b[0] - b[2]), abs(a[1] + a[3] - b[1] - b[3])) / 2 <= _STEP * size
-
-
-def _alike(a: float, b: float) -> bool:
-    return a <= _GROWTH * b and b <= _GROWTH * a
-
-
 Floats = NDArray[np.float64]
-
-SPAWN_SCORE_MIN = 0.5  # a track begins only from here on; rules start at the same score unless told otherwise
-CONFIRM_SCORE = 0.6  # with a mean score from here on two looks confirm, below three do
-# A picture of an object is the mean of the looks at it, but never older than about so many.
-_SITTINGS = 10
-# The nearest that a cut-off box comes to the picture's border, in shares; as in appliance/rules/polygon_geometry.py.
-_EDGE = 0.015
 
 
 @dataclass(slots=True, eq=False)
 class Track:
-    """One object. Owner: its Tracker.
+    """One object. Owner: its Tracker. It is tentative, then unconfirmed, then confirmed; lost once it is missed.
 
-    group: the class it may be mistaken within. votes: score by class. number: 0 until it is confirmed. last: where it
-    was last seen, as the detector said; score: with which; filter: where it is by now. undetected_s: seconds in which
-    it was looked for since a box was last found; unseen_s: the same, but a parked one whose place looks as it did is
-    seen without a box. missed: looks that did not see it since. portrait: the mean of what it looked like whenever it
-    stood clear of others (see `appearance.describe`), None before; sittings: how many looks that were. place: where it
-    is parked; stood_s: how long it was known to stand there before this track began. told: what was last said of it.
-    faint: it began with a box too doubtful for a track, and is no more than a guess as long as this is not None.
+    group: the class it may be mistaken within; votes: sum of scores by class. last: its last box as detected, score:
+    that box's; filter: where it is by now. number: 0 until it is confirmed.
+    detections: how many; undetected_s: seconds in which it was looked for since the last; unseen_s: the same, but a
+    parked one whose place looks as it did counts as seen; missed: frames that looked for it and did not see it since.
+    appearance: the mean of what it looked like while clear of others (`appearance.describe`), of appearance_samples.
+    stationary: where it is parked; stood_s: how long it was known to stand there before this track began.
+    last_report: as it was last returned. tentative: not None while it is too doubtful to count.
     """
 
     group: int
@@ -149,7 +35,7 @@ class Track:
     score_sum: float
     t: float
     number: int = 0
-    looks: int = 1
+    detections: int = 1
     unseen_s: float = 0.0
     undetected_s: float = 0.0
     missed: int = 0
@@ -169,43 +55,36 @@ class Track:
         self.standstill = Standstill(self.last, self.t)
 
     def update(self, class_id: int, score: float, box: Box, t: float) -> None:
-        """It was found in this look, at `t`."""
+        """It was detected at `box` at `t`."""
         self.votes[class_id] = self.votes.get(class_id, 0.0) + score
-        self.looks += 1
+        self.detections += 1
         self.score_sum += score
         if self.tentative is not None:
-            self.tentative.see(box, score)
-            self._judge(score)
+            self.tentative.update(box, score)
+            if self.tentative.walks:
+                self.tentative = None
+            elif score >= TUNING.spawn_score_min:  # a track would begin with this box by itself
+                self.tentative, self.detections, self.score_sum = None, 1, score
         # A doubtful box is most often one that two people share, or half of one.
         self.filter.correct(box, 1 + 3 * (1 - score))
         self.last, self.score = box, score
-        self.standstill.see(box, t)
+        self.standstill.update(box, t)
         self.unseen_s = self.undetected_s = 0.0
         self.missed = 0
 
-    def hold(self) -> None:
-        """It was not found in this look, but is there all the same."""
+    def keep_unseen(self) -> None:
+        """It was not detected in this frame, but is there all the same."""
         self.unseen_s, self.missed = 0.0, 0
 
-    def update_appearance(self, looks_like: Floats) -> None:
-        """It was seen clear of others in this look."""
+    def update_appearance(self, sample: Floats) -> None:
+        """It was seen clear of others in this frame."""
         self.appearance_samples += 1
-        share = max(1 / self.appearance_samples, 1 / _SITTINGS)
-        self.appearance = (
-            looks_like if self.appearance is None else self.appearance + share * (looks_like - self.appearance)
-        )
-
-    def _judge(self, score: float) -> None:
-        """Whether it is a guess still: not when it walks, and not from a look on that begins a track by itself."""
-        if self.tentative is None:
-            return
-        if self.tentative.walks:
-            self.tentative = None
-        elif score >= SPAWN_SCORE_MIN:
-            self.tentative, self.looks, self.score_sum = None, 1, score
+        share = max(1 / self.appearance_samples, 1 / TUNING.appearance_samples_max)
+        self.appearance = sample if self.appearance is None else self.appearance + share * (sample - self.appearance)
 
     def is_confirmable(self) -> bool:
-        return self.tentative is None and self.looks >= (2 if self.score_sum >= CONFIRM_SCORE * self.looks else 3)
+        needed = 2 if self.score_sum >= TUNING.confirm_score * self.detections else 3
+        return self.tentative is None and self.detections >= needed
 
     def class_id(self) -> int:
         """What it is by most votes; of equals the first."""
@@ -217,35 +96,116 @@ class Track:
         return self.stationary is not None or self.standstill.at_rest
 
     def at_edge(self) -> bool:
-        """Whether it was last seen cut off by the picture's border: it may have walked out."""
-        return min(self.last[:2]) <= _EDGE or max(self.last[2:]) >= 1 - _EDGE
+        """Whether its last box was cut off by the frame's border: it may have walked out."""
+        return min(self.last[:2]) <= TUNING.edge or max(self.last[2:]) >= 1 - TUNING.edge
+
+    def has_left(self) -> bool:
+        """Whether it went out of the frame, as far as can be told. It ages whatever region is looked at."""
+        return self.missed >= TUNING.left_misses and self.stationary is None and self.at_edge()
+
+    def is_settled(self) -> bool:
+        """Whether nothing is to be expected of it within the next seconds."""
+        if self.has_left():
+            return True
+        if not self.number or not self.at_rest:
+            return False
+        return self.missed == 0 or self.missed > TUNING.still_misses
+
+    def is_awaited(self) -> bool:
+        """Whether it is kept although it was missed."""
+        if self.stationary is not None:
+            return self.unseen_s <= TUNING.hidden_s
+        keep_s = TUNING.left_s if self.at_edge() else TUNING.lost_s
+        return self.unseen_s <= keep_s or (self.at_rest and self.missed < TUNING.still_misses)
 
 
-LOST_S = 2.5
-LEFT_S = 1.0  # who was last seen cut off by the picture's border has more likely left than been hidden
-LEFT_MISSES = 2  # and is not looked for any more, though known again until then
-# What parks may be hidden by a lorry; what rests and is seen every few seconds must be missed more than once or twice.
-HIDDEN_S = 60.0
-REST_MISSES = 3
+class TentativePath:
+    """The path of a box that is too doubtful to begin a track. State: its first and last place, its path and scores.
+
+    Clutter that a network half believes in stays where it is, trembles or flickers; a person in rain, or at the edge of
+    what the network can see, is detected again and again, each time a bit further on: `walks` is that.
+    """
+
+    __slots__ = ("_count", "_first", "_last", "_longest", "_path", "_score_sum")
+
+    def __init__(self, box: Box, score: float) -> None:
+        self._first = self._last = to_centre(box)
+        self._count, self._score_sum, self._path, self._longest = 1, score, 0.0, 0.0
+
+    def update(self, box: Box, score: float) -> None:
+        """It was detected again, in the very next frame that was looked at."""
+        here = to_centre(box)
+        step = _distance(self._last, here)
+        self._path, self._longest = self._path + step, max(self._longest, step)
+        self._last = here
+        self._count += 1
+        self._score_sum += score
+
+    @property
+    def walks(self) -> bool:
+        distance = _distance(self._first, self._last)
+        return (
+            self._count >= TUNING.path_detections_min
+            and self._score_sum >= TUNING.path_score_min * self._count
+            and distance >= TUNING.path_distance_min
+            and self._path <= TUNING.path_detour_max * distance
+            and self._longest <= TUNING.path_step_max * distance
+        )
 
 
-def is_settled(track: Track) -> bool:
-    """Whether nothing is to be expected of it within the next seconds."""
-    if has_left(track):
-        return True
-    if not track.number or not track.at_rest:
+class Standstill:
+    """The place where an object stands, and since when. State: `box`, the mean of its first boxes there; from when to
+    when it was found there.
+
+    It is at rest once it was found there for TUNING.still_s, in still_detections_min frames. A box elsewhere, or of
+    another size, begins anew.
+    """
+
+    __slots__ = ("_averaged", "box", "detections", "since", "until")
+
+    def __init__(self, box: Box, t: float) -> None:
+        self.box, self.since, self.until = box, t, t
+        self.detections = self._averaged = 1
+
+    def update(self, box: Box, t: float) -> None:
+        """It was found at `box` at `t`."""
+        if not is_same_place(self.box, box):
+            self.box, self.since, self.until = box, t, t
+            self.detections = self._averaged = 1
+            return
+        self.detections += 1
+        self.until = max(self.until, t)
+        if self._averaged < TUNING.still_boxes_max:
+            self._averaged += 1
+            share = 1 / self._averaged
+            x1, y1, x2, y2 = (old + share * (new - old) for old, new in zip(self.box, box, strict=True))
+            self.box = (x1, y1, x2, y2)
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+    @property
+    def at_rest(self) -> bool:
+        return self.detections >= TUNING.still_detections_min and self.until - self.since >= TUNING.still_s
+
+
+def is_same_place(a: Box, b: Box) -> bool:
+    """Whether two boxes may be detections of the same unmoved thing."""
+    width_a, height_a, width_b, height_b = a[2] - a[0], a[3] - a[1], b[2] - b[0], b[3] - b[1]
+    if not (_same_length(width_a, width_b) and _same_length(height_a, height_b)):
         return False
-    return track.missed == 0 or track.missed > REST_MISSES
+    # Each direction by its own side would be harsh on the narrow ones: shares of width and height are of two lengths.
+    size = math.sqrt(max(width_a * height_a, 1e-12))
+    apart = max(abs(a[0] + a[2] - b[0] - b[2]), abs(a[1] + a[3] - b[1] - b[3])) / 2
+    return apart <= TUNING.still_step_max * size
 
 
-def has_left(track: Track) -> bool:
-    """Whether it went out of the picture, as far as can be told. It ages wherever one looks."""
-    return track.missed >= LEFT_MISSES and track.stationary is None and track.at_edge()
+def _same_length(a: float, b: float) -> bool:
+    return a <= TUNING.still_growth_max * b and b <= TUNING.still_growth_max * a
 
 
-def is_awaited(track: Track) -> bool:
-    """Whether a track that was missed is waited for."""
-    if track.stationary is not None:
-        return track.unseen_s <= HIDDEN_S
-    patience_s = LEFT_S if track.at_edge() else LOST_S
-    return track.unseen_s <= patience_s or (track.at_rest and track.missed < REST_MISSES)
+def _distance(a: Box, b: Box) -> float:
+    """Between two centred boxes, in sizes of the first."""
+    width, height = sizes(a)
+    return math.hypot((b[0] - a[0]) / width, (b[1] - a[1]) / height)

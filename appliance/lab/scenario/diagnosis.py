@@ -18,8 +18,7 @@ from appliance.lab.scenario.scenario_result import Fault, FaultMoment, TrackFigu
 from appliance.lab.scenario.scenario_schema import AtMost, RequiredFigures
 from appliance.rules.polygon_geometry import Polygon, foot
 from appliance.track.association import iou_matrix
-from appliance.track.spawn_reid import TENTATIVE_SCORE_MIN
-from appliance.track.track_state import SPAWN_SCORE_MIN
+from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject
 
 DIAGNOSED_TRACKS_MAX = 200
@@ -124,8 +123,8 @@ class MissDiagnosis:
         if self._best is None:
             return (
                 f"no {label} was followed in any of the {self._frames} looks of this time "
-                f"(a track begins from a score of {SPAWN_SCORE_MIN:.2f} on, "
-                f"of who walks from {TENTATIVE_SCORE_MIN:.2f} on)"
+                f"(a track begins from a score of {TUNING.spawn_score_min:.2f} on, "
+                f"of who walks from {TUNING.tentative_score_min:.2f} on)"
             )
         if self._zones and self._best_inside is None:
             return f"a {label} was found ({_score_text(self._best)}), but never stood in the zone"

@@ -55,7 +55,7 @@ def test_it_is_written_within_a_minute_of_a_change_and_otherwise_every_ten(tmp_p
     began = clock.monotonic()
     for second in range(3600):
         clock.advance(1)
-        standing.see(standing.t_last + 1)
+        standing.seen(standing.t_last + 1)
         if second == 1800:
             parking.places.park(place(0.6))
         parking.tick()
