@@ -10,6 +10,7 @@ from pydantic import Field
 from appliance.yamlfile import ConfigModel
 
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
+HeadName = Literal["auto", "yolox", "detr", "yolo", "nanodet", "picodet", "fastestdet"]
 
 
 class DetectorConfig(ConfigModel):
@@ -18,6 +19,6 @@ class DetectorConfig(ConfigModel):
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Precision = "auto"
     threads: Annotated[int, Field(ge=1, le=64)] = 1
-    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    head: HeadName = "auto"
     labels: Path | None = None
     score_min: Annotated[float, Field(ge=0, le=1)] = 0.1

@@ -110,6 +110,15 @@ def constant(path: Path, outputs: dict[str, NDArray[np.float32]], metadata: dict
     return _save(path, [(name, value, np.zeros_like(value)) for name, value in outputs.items()], metadata=metadata)
 
 
+def of_shapes(path: Path, shapes: Sequence[tuple[int, ...]]) -> Path:
+    """Outputs of these shapes, all zero."""
+    zeros = [
+        (f"o{n}", np.zeros(shape, np.float32), np.zeros((1,) * len(shape), np.float32))
+        for n, shape in enumerate(shapes)
+    ]
+    return _save(path, zeros)
+
+
 def _save(
     path: Path,
     outputs: Sequence[tuple[str, NDArray[np.float32], NDArray[np.float32]]],

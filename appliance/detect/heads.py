@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.letterbox import Placing
+from appliance.detect.grid_heads import distribution_head, fastestdet_head
+from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nms import non_maximum_suppression, to_detections
+from appliance.detector_config import HeadName
 from appliance.types import Detections
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
-HeadName = Literal["auto", "yolox", "detr", "yolo"]
 STRIDES = ((8, 16, 32), (8, 16, 32, 64))
 KNOWN = (
     "YOLOX [1, anchors, 5 + classes]; DETR family (DEIM, D-FINE, RT-DETR) labels [1, n], boxes [1, n, 4], "
-    "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]"
+    "scores [1, n] with an input orig_target_sizes; YOLOv8/11 [1, 4 + classes, anchors]; YOLO end-to-end [1, n, 6]; "
+    "NanoDet-m and PicoDet, scores and distances of 3 or 4 grids; FastestDet [1, 5 + classes, rows, columns]"
 )
 
 
@@ -56,6 +58,8 @@ class OutputHead(Protocol):
     @property
     def scale(self) -> float: ...
     @property
+    def normalisation(self) -> Normalisation | None: ...
+    @property
     def classes(self) -> int | None: ...
 
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
@@ -78,6 +82,7 @@ class YoloxHead:
     placing: Placing = "corner"
     rgb: bool = False
     scale: float = 1.0
+    normalisation: Normalisation | None = None
 
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
@@ -107,6 +112,7 @@ class YoloHead:
     placing: Placing = "centre"
     rgb: bool = True
     scale: float = 1 / 255
+    normalisation: Normalisation | None = None
 
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
         columns = np.asarray(outputs[self.output][0], np.float32)
@@ -128,6 +134,7 @@ class EndToEndHead:
     placing: Placing = "centre"
     rgb: bool = True
     scale: float = 1 / 255
+    normalisation: Normalisation | None = None
 
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
@@ -149,6 +156,7 @@ class DetrHead:
     placing: Placing = "stretch"
     rgb: bool = True
     scale: float = 1 / 255
+    normalisation: Normalisation | None = None
 
     def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
         scores = np.asarray(outputs[self.scores][0], np.float32)
@@ -164,7 +172,15 @@ def choose_head(answer: TrialOutput, wanted: HeadName = "auto") -> OutputHead:
         raise UnknownLayout(f"it was exported for the task `{task}`, not `detect`")
     if len(answer.outputs) == 3 and wanted in ("auto", "detr"):
         return _detr(answer)
-    if len(answer.outputs) == 1 and wanted != "detr":
+    if paired := distribution_head(answer.size, answer.outputs, wanted):
+        return paired
+    if (
+        len(answer.outputs) == 1
+        and wanted in ("auto", "fastestdet")
+        and (grid := fastestdet_head(answer.size, answer.outputs))
+    ):
+        return grid
+    if len(answer.outputs) == 1 and wanted in ("auto", "yolox", "yolo"):
         return _yolo_family(answer, wanted)
     raise UnknownLayout("its outputs fit no known layout")
 

@@ -13,6 +13,14 @@ Placing = Literal["stretch", "corner", "centre"]
 GREY = 114
 
 
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """(pixel - mean) / std for each plane, in the order of the network's planes and for pixels of 0..255."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
 def fitted_side(laid: int, full: int, step: int) -> int:
     """The side of an input for `laid` pixels in its middle, where the whole input has `full`.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from appliance.detect.class_labels import COCO_80
-from appliance.detector_config import Precision
+from appliance.detector_config import HeadName, Precision
 from appliance.errors import ModelError
 from appliance.yamlfile import ConfigModel
 
@@ -81,7 +81,7 @@ class ModelBundle(ConfigModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     licence: str
     labels: Literal["coco-80"] | tuple[str, ...]
-    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    head: HeadName = "auto"
     input: tuple[int, int]
     source: str = ""
     precision: Precision = "fp32"
@@ -98,7 +98,7 @@ class ModelFile:
 
     path: Path
     labels: tuple[str, ...] = ()
-    head: Literal["auto", "yolox", "detr", "yolo"] = "auto"
+    head: HeadName = "auto"
     bf16: bool = False
 
 

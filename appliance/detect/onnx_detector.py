@@ -18,6 +18,7 @@ from appliance.detect import class_labels, heads
 from appliance.detect.letterbox import GREY, Letterbox
 from appliance.detect.model_files import sha256_of
 from appliance.detect.nms import filter_and_sort
+from appliance.detector_config import HeadName
 from appliance.errors import DetectorError, ModelError
 from appliance.types import Detections
 
@@ -75,7 +76,7 @@ class OnnxDetector:
         score_min: float = 0.1,
         threads: int = 1,
         device: Device = "cpu",
-        head: heads.HeadName = "auto",
+        head: HeadName = "auto",
         label_names: tuple[str, ...] = (),
         bf16: bool = False,
     ) -> None:
@@ -135,8 +136,16 @@ class OnnxDetector:
         tensor: NDArray[Any] = buffer[: 3 * height * width].reshape(1, 3, height, width)
         planes = cv2.split(laid)
         for plane, source in enumerate(reversed(planes) if self._head.rgb else planes):
-            np.multiply(source, np.float32(self._head.scale), out=tensor[0, plane], casting="same_kind")
+            self._normalise(source, plane, tensor[0, plane])
         return tensor
+
+    def _normalise(self, source: NDArray[Any], plane: int, out: NDArray[Any]) -> None:
+        how = self._head.normalisation
+        if how is None:
+            np.multiply(source, np.float32(self._head.scale), out=out, casting="same_kind")
+            return
+        np.subtract(source, np.float32(how.mean[plane]), out=out, casting="same_kind")
+        np.divide(out, np.float32(how.std[plane]), out=out, casting="same_kind")
 
     def _run(self, tensor: NDArray[Any]) -> dict[str, heads.Array]:
         feed: dict[str, NDArray[Any]] = {self._inputs.picture: tensor}
@@ -150,7 +159,7 @@ class OnnxDetector:
             self._heads[size] = heads.resized_head(self._head, size)
         return self._heads[size]
 
-    def _step(self, head: heads.OutputHead, wanted: heads.HeadName) -> int:
+    def _step(self, head: heads.OutputHead, wanted: HeadName) -> int:
         """32, or the network's own stride, if it takes another shape than its usual one and answers alike; else 0."""
         if not self._inputs.free or head.placing == "stretch":
             return 0
@@ -162,7 +171,7 @@ class OnnxDetector:
             return 0
         return step if other.name == head.name and other.classes == head.classes else 0
 
-    def _choose(self, wanted: heads.HeadName, size: tuple[int, int]) -> heads.OutputHead:
+    def _choose(self, wanted: HeadName, size: tuple[int, int]) -> heads.OutputHead:
         shape = (1, 3, size[1], size[0])
         try:
             outputs = self._run(np.full(shape, GREY / 255, self._inputs.dtype))

@@ -32,6 +32,9 @@ FILES = {
     "deimv2-femto": "deimv2_hgnetv2_femto_coco_416.onnx",
     "deimv2-atto": "deimv2_hgnetv2_atto_coco_320.onnx",
     "yolox-nano": "yolox_nano_416.onnx",
+    "picodet-s": "picodet_s_416_coco.onnx",
+    "nanodet-m": "nanodet_m_416.onnx",
+    "fastestdet": "FastestDet_352.onnx",
 }
 TINY: dict[str, Callable[[Path], Path]] = {
     "tiny-yolox": lambda path: tiny.yolox(path, THINGS),
@@ -259,7 +262,12 @@ def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) 
     path = shared_data / "models" / FILES[name]
     looker = detector.load(config.DetectorConfig(model=str(path), score_min=0.1))
     side = looker.preferred_size(64, 64)[0]
-    theirs = reference.YoloX(str(path), 1) if "yolox" in name else reference.Deim(str(path), side, 1)
+    theirs = {
+        "yolox-nano": lambda: reference.YoloX(str(path), 1),
+        "picodet-s": lambda: reference.Gfl(str(path), "picodet", 1),
+        "nanodet-m": lambda: reference.Gfl(str(path), "nanodet", 1),
+        "fastestdet": lambda: reference.FastestDet(str(path), 1),
+    }.get(name, lambda: reference.Deim(str(path), side, 1))()
     compared = 0
     for whole in pets_frames(shared_data, range(0, 795, 79)):
         frame = shrunk(whole, looker)  # the reference's own scaling skips pixels
@@ -298,13 +306,16 @@ def test_a_truncated_network_is_refused(tmp_path: Path) -> None:
             detector.load(config.DetectorConfig(model=str(path)))
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("name", ["nanodet_m_416.onnx", "picodet_s_416_coco.onnx", "FastestDet_352.onnx"])
-def test_a_real_network_of_an_unknown_layout_is_refused_with_what_was_seen(name: str, shared_data: Path) -> None:
+@pytest.mark.parametrize("shapes", [[(1, 2704, 80), (1, 2704, 32)], [(1, 85, 5, 5)], [(1, 10)] * 4], ids=str)
+def test_a_network_of_an_unknown_layout_is_refused_with_what_was_seen(
+    shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    path = tiny.of_shapes(tmp_path / "segmenter.onnx", shapes)
     with pytest.raises(ModelError, match="unknown output layout") as caught:
-        detector.load(config.DetectorConfig(model=str(shared_data / "models" / name)))
+        detector.load(config.DetectorConfig(model=str(path)))
     message = str(caught.value)
-    assert all(part in message for part in (name, "input [1, 3,", "outputs ", "known: YOLOX", "DETR family"))
+    known = ("segmenter.onnx", "input [1, 3,", f"o0 {list(shapes[0])}", "known: YOLOX", "DETR family", "PicoDet")
+    assert all(part in message for part in known)
 
 
 def test_cuda_that_is_not_there_is_not_replaced_by_the_cpu_in_silence(tmp_path: Path) -> None:

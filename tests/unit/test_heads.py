@@ -31,6 +31,9 @@ def answer(*shapes: tuple[int, ...], size: int = 416, sizes_input: str = "", **m
         (answer((1, 300, 6), size=640), "yolo-e2e", None),
         (answer((1, 8500, 85), size=640), "yolox", 80),
         (answer((1, 300), (1, 300, 4), (1, 300), sizes_input="sizes"), "detr", None),
+        (answer(*[(1, n, 80) for n in (2704, 676, 169)], *[(1, n, 32) for n in (2704, 676, 169)]), "nanodet", 80),
+        (answer(*[(1, n, 3) for n in (2704, 676, 169, 49)], *[(1, n, 32) for n in (2704, 676, 169, 49)]), "picodet", 3),
+        (answer((1, 85, 22, 22), size=352), "fastestdet", 80),
     ],
     ids=lambda value: value.shapes() if isinstance(value, TrialOutput) else str(value),
 )
@@ -46,6 +49,8 @@ def test_the_layout_tells_the_head(seen: TrialOutput, name: str, classes: int | 
     [
         (answer((1, 25200, 85), size=640), "8400 or 8500 anchors"),
         (answer((1, 85, 22, 22)), "not \\[1, rows, columns\\]"),
+        (answer(*[(1, n, 80) for n in (2704, 676, 169)], *[(1, n, 30) for n in (2704, 676, 169)]), "no known layout"),
+        (answer(*[(1, n, 80) for n in (2704, 676, 170)], *[(1, n, 32) for n in (2704, 676, 170)]), "no known layout"),
         (answer((1, 100, 4), (1, 100, 91)), "no known layout"),
         (answer((1, 300), (1, 300, 4), (1, 300)), "orig_target_sizes"),
         (answer((1, 300), (1, 300, 7), (1, 300), sizes_input="s"), "are not labels"),

@@ -102,6 +102,7 @@ def test_the_named_folder_comes_first(place: Path, tmp_path: Path, monkeypatch: 
 def test_every_bundle_of_the_repository_is_complete() -> None:
     with pytest.raises(
         ModelError,
-        match="auto, builtin:hog, deimv2-atto, deimv2-femto, vedette-nano, vedette-nano-bf16, vedette-nano-int8, yolox",
+        match="auto, builtin:hog, deimv2-atto, deimv2-femto, fastestdet, nanodet-m, picodet-s, "
+        "vedette-nano, vedette-nano-bf16, vedette-nano-int8, yolox",
     ):
         model_files.find_model("nothing", (Path(__file__).parents[2] / "models",))
