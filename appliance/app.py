@@ -33,6 +33,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
@@ -45,9 +46,11 @@ from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.threads import Service, ServiceGroup, periodic_service
 from appliance.types import Alert, RebaselineCommand, RecheckResult
+from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.rate_limiter import ttl_s
-from appliance.uplink.uplink_service import UplinkService
+from appliance.uplink.send_queue import SendQueue
+from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
 if TYPE_CHECKING:
     from appliance.notify.notifier import Notifier
@@ -254,19 +257,16 @@ def _build_uplink(
     clock: Clock,
     notices_due: LoopSignal,
 ) -> UplinkService:
-    outbox = Outbox(db, config.escalation.expire_hours * 3600, ttl_s(config))
-    border = PrivacyEgressPolicy(config, local_weekday_minute, stores.alerts.events_of)
-    return UplinkService(
-        uplink,
-        config.site.name,
-        outbox,
-        root,
-        stores.meter,
-        stores.alerts,
-        clock,
-        changed=notices_due.fire,
-        border=border,
+    deps = UplinkDeps(
+        outbox=Outbox(db, config.escalation.expire_hours * 3600, ttl_s(config.escalation, uplink)),
+        queue=SendQueue(OutboxStore(db)),
+        commits=CommitBatcher(db),
+        meter=stores.meter,
+        alerts=stores.alerts,
+        root=root,
     )
+    policy = PrivacyEgressPolicy(config, local_weekday_minute, stores.alerts.events_of)
+    return UplinkService(uplink, config.site.name, deps, clock, changed=notices_due.fire, egress_policy=policy)
 
 
 def _build_notifier(

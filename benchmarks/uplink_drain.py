@@ -55,9 +55,9 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
         until(lambda: here.service.link.up)
         wire, began = here.service.link.wire, time.monotonic()
         loaded = live(here, LIVE_FIRST + options.live, options)
-        still = here.outbox.counts().ready
+        still = here.count("ready")
         rate_kbps = drained(here, wire, began)
-        until(lambda: here.outbox.counts().settled >= 1 + 2 * options.live + options.backlog, 300, every_s=0.2)
+        until(lambda: here.count("settled") >= 1 + 2 * options.live + options.backlog, 300, every_s=0.2)
         assert here.service.verdicts.applied >= options.backlog + options.live
     assert still, "the backlog was gone before the live questions were: give it more, or less rate"
     alone_s, loaded_s = at(before, "all", 95), at(loaded, "all", 95)
@@ -78,7 +78,7 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
 
 def drained(here: Site, wire: int, began: float) -> float:
     """kbit/s on the wire until nothing is left to send."""
-    until(lambda: here.outbox.counts().ready == 0, 3600, every_s=0.05)
+    until(lambda: here.count("ready") == 0, 3600, every_s=0.05)
     return (here.service.link.wire - wire) * 8 / 1000 / (time.monotonic() - began)
 
 

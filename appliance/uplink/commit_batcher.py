@@ -1,4 +1,4 @@
-"""Writes to the database beside the event loop; changes that come together share one transaction."""
+"""Group commit: writes to the database beside the event loop; changes that come together share one transaction."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class _PendingChange:
-    change: Callable[[], Any]
+    make: Callable[[], Any]
     durable: bool
-    noted: asyncio.Future[Any]
+    done: asyncio.Future[Any]
 
 
 class CommitBatcher:
     """A durable commit waits for the disk, some milliseconds or, on a memory card, a hundred: the link must not wait
-    for it too, and those who come meanwhile share the next one.
+    for it too, and changes that come meanwhile share the next one.
 
-    Invariant: `note` returns after the commit. Changes are made in the order of their coming, one transaction at a
-    time; when one of a transaction fails, none of it is kept and all are told. Owner: the service's event loop.
+    State: the changes that wait. Invariant: `commit` returns after the commit. Changes are made in the order of their
+    coming, one transaction at a time; when one of a transaction fails, none of it is kept and every caller gets the
+    error. Owner: the uplink's event loop.
     """
 
     def __init__(self, db: Database) -> None:
@@ -37,27 +38,27 @@ class CommitBatcher:
         writing = self._writing is not None and not self._writing.done()
         if not durable and not writing:  # it waits for no disk: two changes of threads would take longer
             return change()
-        note = _PendingChange(change, durable, asyncio.get_running_loop().create_future())
-        self._waiting.append(note)
+        pending = _PendingChange(change, durable, asyncio.get_running_loop().create_future())
+        self._waiting.append(pending)
         if not writing:
-            self._writing = asyncio.create_task(self._write(), name="notary")
-        result: Result = await note.noted
+            self._writing = asyncio.create_task(self._write(), name="commit batcher")
+        result: Result = await pending.done
         return result
 
     async def _write(self) -> None:
         while self._waiting:
-            notes, self._waiting = self._waiting, []
+            batch, self._waiting = self._waiting, []
             try:
-                results = await asyncio.to_thread(self._commit, notes)
-            except Exception as error:  # noqa: BLE001 - it is told to those who asked
-                for note in notes:
-                    if not note.noted.done():
-                        note.noted.set_exception(error)
+                results = await asyncio.to_thread(self._commit, batch)
+            except Exception as error:  # noqa: BLE001 - every caller gets it
+                for each in batch:
+                    if not each.done.done():
+                        each.done.set_exception(error)
                 continue
-            for note, result in zip(notes, results, strict=True):
-                if not note.noted.done():
-                    note.noted.set_result(result)
+            for each, result in zip(batch, results, strict=True):
+                if not each.done.done():
+                    each.done.set_result(result)
 
-    def _commit(self, notes: list[_PendingChange]) -> list[Any]:
-        with self._db.transaction(durable=any(note.durable for note in notes)):
-            return [note.change() for note in notes]
+    def _commit(self, batch: list[_PendingChange]) -> list[Any]:
+        with self._db.transaction(durable=any(each.durable for each in batch)):
+            return [each.make() for each in batch]

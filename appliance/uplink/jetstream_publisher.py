@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 # A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
 PUBLISH_S_MAX = 90.0
-STREAM_INFO_S_MAX = 10.0
-_TOO_LARGE = 10054
+STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
+_TOO_LARGE = 10054  # nats-server: a message over the stream's max_msg_size
 
 
 class PublishRefused(VedetteError):
@@ -32,7 +32,7 @@ class PublishRefused(VedetteError):
 class JetStreamPublisher:
     """Publishes, each message until it was acknowledged. Owner: the uplink's task.
 
-    State: `doubts`, whether the broker refused the last message; then it is asked before it is given another.
+    State: `last_refused`, whether the broker refused the last message; then it is asked for room before the next one.
     """
 
     def __init__(self, link: NatsLink) -> None:
@@ -40,7 +40,7 @@ class JetStreamPublisher:
         self.last_refused = False
 
     async def publish(self, message: NatsMessage, stream: str) -> None:
-        """Returns when the broker has stored it. Raises Refused (never this one) or UplinkError (later)."""
+        """Returns when the broker has stored it. Raises PublishRefused (never this one) or UplinkError (later)."""
         await self._link.while_up(self._publish(message, stream))
 
     async def find_lost(self, site: str, begun: Sequence[MediaRow]) -> list[MediaRow]:
@@ -51,7 +51,7 @@ class JetStreamPublisher:
         lost = [each for each in begun if not await self._link.while_up(_is_stored(jetstream, site, each))]
         if lost:
             logger.warning(
-                "escalation %s: the broker lost %d pictures; they are sent again", lost[0].escalation, len(lost)
+                "escalation %s: the broker lost %d files; they are sent again", lost[0].escalation, len(lost)
             )
         return lost
 

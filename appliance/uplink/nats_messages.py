@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import EvidenceError
-from appliance.store.rows import EscalationRow
 from appliance.wire import (
     CHUNK_BYTES,
-    PRIORITIES,
+    Escalation,
     MediaRef,
     escalation_message_id,
     escalation_subject,
@@ -34,6 +33,22 @@ class NatsMessage:
         return len(self.payload) + len(self.subject) + len("NATS/1.0\r\n\r\n") + lines
 
 
+def escalation_message(escalation: Escalation, priority: str) -> NatsMessage:
+    """An escalation, ready to publish under `priority`. The id makes a repeated one harmless."""
+    headers = {"Nats-Msg-Id": escalation_message_id(escalation.site, escalation.id, escalation.step)}
+    return NatsMessage(escalation_subject(escalation.site, priority), escalation.to_json(), headers, "facts")
+
+
+def chunk_message(site: str, ref: MediaRef, n: int, payload: bytes) -> NatsMessage:
+    """Chunk `n` (from 0) of a file, ready to publish. The id makes a repeated chunk harmless."""
+    headers = {
+        "Nats-Msg-Id": message_id(site, ref.id, n),
+        "Vedette-Sha256": ref.sha256,
+        "Vedette-Chunk": f"{n + 1}/{ref.chunks}",
+    }
+    return NatsMessage(media_subject(site, ref.id, n), payload, headers, ref.kind)
+
+
 def read_chunk(root: Path, path: str, ref: MediaRef, n: int) -> bytes:
     """Chunk `n` of the file at `path` under `root`. Raises EvidenceError when the file is gone or another one."""
     try:
@@ -45,20 +60,3 @@ def read_chunk(root: Path, path: str, ref: MediaRef, n: int) -> bytes:
             return file.read(CHUNK_BYTES)
     except OSError as error:
         raise EvidenceError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def chunk_message(site: str, ref: MediaRef, n: int, payload: bytes) -> NatsMessage:
-    """Chunk `n` (from 0), ready to publish. The id makes a repeated chunk harmless."""
-    headers = {
-        "Nats-Msg-Id": message_id(site, ref.id, n),
-        "Vedette-Sha256": ref.sha256,
-        "Vedette-Chunk": f"{n + 1}/{ref.chunks}",
-    }
-    return NatsMessage(media_subject(site, ref.id, n), payload, headers, ref.kind)
-
-
-def escalation_message(row: EscalationRow, *, live: bool) -> NatsMessage:
-    """What waited goes to the workers as the least urgent: there, too, it must not be in the way of what is live."""
-    headers = {"Nats-Msg-Id": escalation_message_id(row.site, row.id, row.step)}
-    priority = row.priority if live else PRIORITIES[-1]
-    return NatsMessage(escalation_subject(row.site, priority), row.body.to_json(), headers, "facts")

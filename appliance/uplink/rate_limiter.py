@@ -3,57 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from appliance import savings
 from appliance.broker import LinkState
 from appliance.clock import Clock, local_day
-from appliance.config import SiteConfig, UplinkConfig
+from appliance.config import EscalationConfig, UplinkConfig
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.wire import PRIORITIES, PRIORITY_OF
 
+BURST_S = 1.0  # of the rate: what an alert with its crops takes
+BURST_BYTES_MIN = 32 * 1024  # so that a slow rate still lets one crop go at once
+SLACK_S = 0.25  # of the rate: what the backlog may make up for after it gave way (see send_workers.GIVE_WAY_S)
+URGENT = PRIORITIES[:1]
+UPLINK_BYTES = Metric(MetricName.UPLINK_BYTES)
+PROTOCOL_BYTES = Metric(MetricName.UPLINK_BYTES, "protocol")
+RESENT_BYTES = Metric(MetricName.UPLINK_BYTES, "resent")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UplinkLimits:
-    """None: no limit. See config.Uplink."""
 
-    kbps_max: float | None = None
-    mb_day: float | None = None
-    over_mb_day: Literal["urgent", "wait"] = "urgent"
-    outbox_mb_max: float = 2048.0
-    silent_s: float = 300.0
+class RateLimiter:
+    """Limits and counts all that the link puts on the wire, whether it had to wait or not.
 
-    @classmethod
-    def of(cls, uplink: UplinkConfig) -> UplinkLimits:
-        return cls(
-            kbps_max=uplink.kbps_max,
-            mb_day=uplink.mb_day,
-            over_mb_day=uplink.over_mb_day,
-            outbox_mb_max=uplink.outbox_mb_max,
-            silent_s=uplink.silent_s,
+    Owner: the uplink's task. State: the rate's bucket, the day's cap and the counter.
+    """
+
+    def __init__(self, settings: UplinkConfig, meter: Meter, clock: Clock, link: Callable[[], LinkState]) -> None:
+        """link: what the link has put on the wire so far."""
+        self._counter = TrafficCounter(meter)
+        self._bucket = TokenBucket(settings.kbps_max, clock)
+        self._link = link
+        self.daily_cap = DailyCap(
+            settings.mb_day, settings.over_mb_day, lambda day: meter.total_of_day(UPLINK_BYTES, day), clock
         )
 
+    def wait_s(self, *, live: bool) -> float:
+        """Seconds until a message may go; 0: now."""
+        return self._bucket.wait_s(live=live)
 
-def ttl_s(config: SiteConfig) -> dict[str, float]:
-    """By priority, the seconds after which a question is given up; of none longer than escalation.expire_hours."""
-    hours = config.uplink.ttl_hours if config.uplink is not None else None
-    most = config.escalation.expire_hours
-    given = hours.model_dump() if hours is not None else {}
-    return {
-        priority: min(most, given[severity] if given.get(severity) is not None else most) * 3600
-        for severity, priority in PRIORITY_OF.items()
-    }
+    def charge(self, camera: str, purpose: str, size: int) -> None:
+        """A message of `size` bytes is handed to the link. purpose: see TrafficCounter."""
+        self._counter.count_message(camera, purpose, size)
+        self._spend(size)
 
+    def charge_overhead(self) -> None:
+        """Count what the wire carried beyond the messages."""
+        self._spend(self._counter.count_overhead(self._link()))
 
-BURST_S = 1.0
-BURST_BYTES_MIN = 32 * 1024
-SLACK_S = 0.25
+    def _spend(self, size: int) -> None:
+        self._bucket.take(size)
+        self.daily_cap.spend(size)
 
 
 class TokenBucket:
     """Bytes that may be sent now, refilled at the rate of `kbps_max`.
 
-    State: the level, at most `burst` (a second's worth) and a little slack. What can wait is sent while the level is
+    State: the level, at most `burst` (a second's worth) and a little slack. The backlog is sent while the level is
     above `burst`, so that the burst is there for what is live, which is sent while the level is above zero. A message
     is taken whole: the level may fall below zero, and the next waits for longer. Over any time the sum is at most
     the rate times that time, one burst, its slack and one message. Owner: the uplink's task. No rate: nothing waits.
@@ -86,11 +89,8 @@ class TokenBucket:
         self._at = now
 
 
-URGENT = PRIORITIES[:1]
-
-
 class DailyCap:
-    """The bytes of one calendar day, all that is around the payload included.
+    """The bytes that may be sent in a calendar day, protocol included.
 
     State: what was sent today, and whether a message did not fit (then the day is over, so that the order of what
     waits stays what it is). Owner: the uplink's task. The connection's own upkeep goes on, and counts.
@@ -99,7 +99,7 @@ class DailyCap:
     def __init__(
         self, mb_day: float | None, over: Literal["urgent", "wait"], sent_on: Callable[[str], int], clock: Clock
     ) -> None:
-        """sent_on: bytes that the meter has for a day (`local_day`); asked at the start and when the day changes."""
+        """sent_on: bytes that the meter has for a day (`local_day`); called at the start and when the day changes."""
         self._bytes = None if mb_day is None else int(mb_day * 1e6)
         self._over = over
         self._sent_on = sent_on
@@ -117,8 +117,8 @@ class DailyCap:
         return f"the {self._bytes / 1e6:g} MB of today are sent: {who} until midnight (uplink.mb_day)"
 
     def priorities(self) -> tuple[str, ...]:
-        """Of which priorities questions may be sent now."""
-        self._look_at_the_day()
+        """Of which priorities escalations may be sent now."""
+        self._roll()
         if not self._used_up:
             return PRIORITIES
         return URGENT if self._over == "urgent" else ()
@@ -127,17 +127,18 @@ class DailyCap:
         """Whether a message of `size` bytes may go today. One that may not ends the day for all that must wait."""
         if self._bytes is None:
             return True
-        self._look_at_the_day()
+        self._roll()
         if self._sent + size > self._bytes:
             self._used_up = True
         return priority in self.priorities()
 
     def spend(self, amount: int) -> None:
         """`amount` bytes were sent."""
-        self._look_at_the_day()
+        self._roll()
         self._sent += amount
 
-    def _look_at_the_day(self) -> None:
+    def _roll(self) -> None:
+        """A new day begins with what the meter has for it."""
         if self._bytes is None:
             return
         day = local_day(self._clock.now())
@@ -146,18 +147,8 @@ class DailyCap:
         self._used_up = self._used_up or self._sent >= self._bytes
 
 
-PROTOCOL = f"{savings.UPLINK}_protocol"
-RESENT = f"{savings.UPLINK}_resent"
-
-
-class ByteCounter(Protocol):
-    """Where bytes are counted; see appliance.store.meter."""
-
-    def add(self, camera: str, kind: str, amount: int) -> None: ...
-
-
 class TrafficCounter:
-    """The sum of `uplink_bytes` is never less than what the link put on the wire.
+    """Counts what the uplink sends: the sum of `uplink_bytes` is never less than what the link put on the wire.
 
     A message counts when it is handed to the link, for its camera and purpose: payload, subject and headers. What the
     wire carried beyond that (TLS, TCP/IP and Ethernet headers, acknowledgements, keep-alive, hand-shakes, attempts to
@@ -165,66 +156,36 @@ class TrafficCounter:
     State: what was counted so far.
     """
 
-    def __init__(self, counts: ByteCounter) -> None:
-        self._counts = counts
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
         self._counted = 0
         self._resent = 0
 
     def count_message(self, camera: str, purpose: str, size: int) -> None:
         """A message goes out. purpose: facts, crop, frame or clip; `again` when it went before."""
-        self._counts.add(camera, savings.UPLINK, size)
-        self._counts.add(camera, f"{savings.UPLINK}_{purpose}", size)
+        self._meter.add(camera, UPLINK_BYTES, size)
+        self._meter.add(camera, Metric(MetricName.UPLINK_BYTES, purpose), size)
         self._counted += size
 
     def count_overhead(self, link: LinkState) -> int:
         """Count what the wire carried beyond the messages; returns how many bytes were added."""
         beyond = link.wire - self._counted
-        if beyond <= 0:  # below zero: the link has not looked at its socket since the last message
+        if beyond <= 0:  # below zero: the link has not read its socket since the last message
             return 0
         resent = min(beyond, link.resent - self._resent)
-        self._counts.add("", savings.UPLINK, beyond)
-        self._counts.add("", RESENT, resent)
-        self._counts.add("", PROTOCOL, beyond - resent)
+        self._meter.add("", UPLINK_BYTES, beyond)
+        self._meter.add("", RESENT_BYTES, resent)
+        self._meter.add("", PROTOCOL_BYTES, beyond - resent)
         self._counted += beyond
         self._resent += resent
         return beyond
 
 
-class ByteMeter(Protocol):
-    """Where bytes are counted; see appliance.store.meter."""
-
-    def add(self, camera: str, kind: str, amount: int) -> None: ...
-
-    def total_of_day(self, kind: str, day: str) -> int: ...
-
-
-class RateLimiter:
-    """Owner of the rate, of the day's allowance and of the account. All that the link puts on the wire is taken from
-    the first two and counted in the third, whether it had to wait or not. Owner: the uplink's task.
-    """
-
-    def __init__(self, limits: UplinkLimits, meter: ByteMeter, clock: Clock, link: Callable[[], LinkState]) -> None:
-        """link: what the link has put on the wire so far."""
-        self._account = TrafficCounter(meter)
-        self._bucket = TokenBucket(limits.kbps_max, clock)
-        self._link = link
-        self.daily_cap = DailyCap(
-            limits.mb_day, limits.over_mb_day, lambda day: meter.total_of_day(savings.UPLINK, day), clock
-        )
-
-    def wait_s(self, *, live: bool) -> float:
-        """Seconds until a message may go; 0: now."""
-        return self._bucket.wait_s(live=live)
-
-    def charge(self, camera: str, purpose: str, size: int) -> None:
-        """A message goes out. purpose: see Account."""
-        self._account.count_message(camera, purpose, size)
-        self._spend(size)
-
-    def charge_overhead(self) -> None:
-        """Count what the wire carried beyond the messages."""
-        self._spend(self._account.count_overhead(self._link()))
-
-    def _spend(self, size: int) -> None:
-        self._bucket.take(size)
-        self.daily_cap.spend(size)
+def ttl_s(escalation: EscalationConfig, uplink: UplinkConfig | None) -> dict[str, float]:
+    """By priority, the seconds after which an escalation is given up; none longer than escalation.expire_hours."""
+    given = uplink.ttl_hours.model_dump() if uplink is not None else {}
+    most = escalation.expire_hours
+    return {
+        priority: min(most, given[severity] if given.get(severity) is not None else most) * 3600
+        for severity, priority in PRIORITY_OF.items()
+    }

@@ -1,34 +1,46 @@
-"""The order in which escalations are sent: recent before backlog, urgent before less urgent, with a share for the
-backlog.
-"""
+"""The order in which escalations are sent: live before backlog, urgent before less urgent, a share for the backlog."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from appliance.store.database import Database
-from appliance.store.rows import EscalationRow, read_escalation
+from appliance.store.escalations import OutboxStore
+from appliance.store.rows import EscalationRow
 from appliance.wire import CHUNK_BYTES, PRIORITIES
 
-LIVE_S = 120.0  # a question this young is live: somebody may be waiting for its answer
 LIVE_PRIORITIES = PRIORITIES[:2]
-AGEING_S = 600.0  # in the backlog, who waited this long goes before a younger one of the next higher priority
-PENALTY_S = 60.0  # each failed attempt lets others of that age go first, so that one bad question blocks nobody
-PENALTIES_MAX = 10
-BACKLOG_SHARE = 0.1  # of the bytes is the backlog's, however much is live
-BACKLOG_CREDIT_BYTES = 16 * 1024
-PAGE_S = 1.0  # the order of the backlog is looked up this often: who waited loses nothing by it
-_HEAD = 16
-_PAGE = 64
-_FOREVER_S = 1e9
-_INDEXED = "state IN ('waiting', 'ready', 'sent')"  # said as the partial index says it, or SQLite does not use it
+_FOREVER = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class SendQueueTuning:
+    """What the order goes by. Chosen by what a person at the dashboard notices; see docs/uplink.md for the effect."""
+
+    live_s: float = 120.0
+    """An escalation this young is live: a person may be waiting for its verdict."""
+    ageing_s: float = 600.0
+    """In the backlog, waiting this long makes up for one step of priority."""
+    penalty_s: float = 60.0
+    """Each failed attempt lets others of that age go first, so that one bad escalation blocks no other."""
+    penalties_max: int = 10
+    backlog_share: float = 0.1
+    """Of the bytes, for the backlog, however much is live."""
+    credit_bytes: int = 16 * 1024
+    """Bytes owed to the backlog before it goes first: a few crops."""
+    page_s: float = 1.0
+    """For how long the backlog's order is remembered: who waited for hours loses nothing by a second."""
+    head: int = 16
+    page: int = 64
+    """How many of a priority are read at a time: of what is live, and of the backlog."""
+
+
+TUNING = SendQueueTuning()
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedEscalation:
-    """The question to send next. contested: it went before others, the backlog before what is live or the reverse."""
+    """The escalation to send next. contested: it went before others, the backlog before what is live or the reverse."""
 
     row: EscalationRow
     live: bool
@@ -36,130 +48,118 @@ class QueuedEscalation:
 
 
 class SendQueue:
-    """Picks from the outbox's ready questions. Owner: the uplink's task.
+    """Picks from the escalations that are ready. Owner: the uplink's task.
 
-    State: the bytes that the backlog may claim because what is live went before it, and the backlog's next few, in
-    their order, for PAGE_S; each is looked at again when its turn comes. All picks go by the index on state, priority
-    and age: they cost the same with ten questions and with a hundred thousand.
+    State: the bytes owed to the backlog because what is live went before it, and the backlog's next few, in their
+    order, for `page_s`; each is read again when its turn comes. All picks go by the index on state, priority and age:
+    they cost the same with ten escalations and with a hundred thousand.
     """
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._claim = 0.0
+    def __init__(self, store: OutboxStore, tuning: SendQueueTuning = TUNING) -> None:
+        self._store = store
+        self._tuning = tuning
+        self._credit = 0.0
         self._page: list[_QueuePosition] = []
         self._page_of: tuple[float, tuple[str, ...]] = (0.0, ())
 
     @property
     def backlog_due(self) -> bool:
         """The backlog's share is due, whatever is live."""
-        return self._claim >= BACKLOG_CREDIT_BYTES
+        return self._credit >= self._tuning.credit_bytes
 
     def pick(
         self, now: float, priorities: Sequence[str] = PRIORITIES, busy: Collection[str] = (), *, live_only: bool = False
     ) -> QueuedEscalation | None:
-        """The next question of `priorities` that is not `busy`; None: there is none. Raises StoreError.
+        """The next escalation of `priorities` that is not `busy`; None: there is none. Raises StoreError.
 
-        live_only: of the backlog nothing may go now, and there is some.
+        live_only: of the backlog none may go now, and there is some.
         """
-        with self._db.read() as connection:
-            live = self._live(connection, now, priorities, busy)
-            if live_only:
-                return QueuedEscalation(live, live=True, contested=True) if live is not None else None
-            waited = self._waited(connection, now, priorities, busy)
+        live = self._live(now, priorities, busy)
+        if live_only:
+            return QueuedEscalation(live, live=True, contested=True) if live is not None else None
+        waited = self._waited(now, priorities, busy)
         if live is not None and (waited is None or not self.backlog_due):
             return QueuedEscalation(live, live=True, contested=waited is not None)
         return QueuedEscalation(waited, live=False, contested=live is not None) if waited is not None else None
 
-    def record_sent(self, turn: QueuedEscalation, size: int) -> None:
+    def record_sent(self, queued: QueuedEscalation, size: int) -> None:
         """`size` bytes were sent for it."""
-        if not turn.contested:
-            self._claim = 0.0
-        elif turn.live:
-            self._claim = min(
-                BACKLOG_CREDIT_BYTES + CHUNK_BYTES, self._claim + size * BACKLOG_SHARE / (1 - BACKLOG_SHARE)
-            )
+        share, credit_max = self._tuning.backlog_share, self._tuning.credit_bytes + CHUNK_BYTES
+        if not queued.contested:
+            self._credit = 0.0
+        elif queued.live:
+            self._credit = min(credit_max, self._credit + size * share / (1 - share))
         else:
-            self._claim -= size
+            self._credit -= size
 
-    def _live(
-        self, connection: sqlite3.Connection, now: float, priorities: Sequence[str], busy: Collection[str]
-    ) -> EscalationRow | None:
+    def _live(self, now: float, priorities: Sequence[str], busy: Collection[str]) -> EscalationRow | None:
         """Within a priority the oldest first, those that failed later."""
         for priority in LIVE_PRIORITIES:
             if priority in priorities:
-                places, _ = _heads(connection, "created_t > ?", (priority, now - LIVE_S), _HEAD + len(busy))
-                free = [place for place in places if place.name not in busy]
+                heads, _ = self._heads(priority, self._tuning.head + len(busy), after_t=now - self._tuning.live_s)
+                free = [each for each in heads if each.id not in busy]
                 if free:
-                    return _read(connection, min(free))
+                    return self._store.ready(min(free).id)
         return None
 
-    def _waited(
-        self, connection: sqlite3.Connection, now: float, priorities: Sequence[str], busy: Collection[str]
-    ) -> EscalationRow | None:
+    def _waited(self, now: float, priorities: Sequence[str], busy: Collection[str]) -> EscalationRow | None:
         """By priority, then by age, where waiting makes up for priority."""
-        looked_t, of = self._page_of
-        if of != tuple(priorities) or not looked_t <= now < looked_t + PAGE_S:
+        read_t, of = self._page_of
+        if of != tuple(priorities) or not read_t <= now < read_t + self._tuning.page_s:
             self._page = []
         for fresh in (False, True):
             if fresh:
-                self._page, self._page_of = _page(connection, now, priorities, len(busy)), (now, tuple(priorities))
-            for place in list(self._page):
-                if place.name in busy:
+                self._page, self._page_of = self._read_page(now, priorities, len(busy)), (now, tuple(priorities))
+            for position in list(self._page):
+                if position.id in busy:
                     continue
-                row = _read(connection, place)
-                if row is not None and row.attempts == place.attempts:
+                row = self._store.ready(position.id)
+                if row is not None and row.attempts == position.attempts:
                     return row
-                self._page.remove(place)
-                if row is not None:  # it failed meanwhile, and its place is another one
+                self._page.remove(position)
+                if row is not None:  # it failed meanwhile, and its position is another one
                     break
         return None
+
+    def _read_page(self, now: float, priorities: Sequence[str], busy: int) -> list[_QueuePosition]:
+        """The next of the backlog, in order, as far as it is sure that no other belongs between them."""
+        page: list[_QueuePosition] = []
+        sure_until = float("inf")
+        for rank, priority in enumerate(PRIORITIES):
+            if priority not in priorities:
+                continue
+            until_t = now - self._tuning.live_s if priority in LIVE_PRIORITIES else _FOREVER
+            later_s = rank * self._tuning.ageing_s
+            heads, until = self._heads(priority, self._tuning.page + busy, until_t=until_t, later_s=later_s)
+            page += heads
+            sure_until = min(sure_until, until)
+        page.sort()
+        return [each for n, each in enumerate(page) if each.due <= sure_until or n <= busy]
+
+    def _heads(
+        self, priority: str, count: int, *, after_t: float = -_FOREVER, until_t: float = _FOREVER, later_s: float = 0.0
+    ) -> tuple[list[_QueuePosition], float]:
+        """The first of a priority: the oldest, and the oldest that never failed; and from which `due` on more follow.
+
+        later_s: how much later than its age each stands.
+        """
+        found: dict[str, _QueuePosition] = {}
+        more_from = float("inf")
+        for untried in (False, True):
+            entries = self._store.queue_heads(priority, after_t=after_t, until_t=until_t, untried=untried, limit=count)
+            for each in entries:
+                penalty_s = min(each.attempts, self._tuning.penalties_max) * self._tuning.penalty_s
+                found[each.id] = _QueuePosition(each.created_t + later_s + penalty_s, each.id, each.attempts)
+            if len(entries) < count:
+                break
+            more_from = min(more_from, entries[-1].created_t + later_s)
+        return list(found.values()), more_from
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _QueuePosition:
-    """Where a question stands in the order. due: the lower, the earlier."""
+    """Where an escalation stands in the order. due: the lower, the earlier."""
 
     due: float
-    name: str
+    id: str
     attempts: int
-
-
-def _page(connection: sqlite3.Connection, now: float, priorities: Sequence[str], busy: int) -> list[_QueuePosition]:
-    """The next of the backlog, in order, as far as it is sure that no other belongs between them."""
-    places, sure = [], float("inf")
-    for rank, priority in enumerate(PRIORITIES):
-        if priority in priorities:
-            end = now - LIVE_S if priority in LIVE_PRIORITIES else now + _FOREVER_S
-            found, until = _heads(connection, "created_t <= ?", (priority, end), _PAGE + busy, rank * AGEING_S)
-            places += found
-            sure = min(sure, until)
-    places.sort()
-    return [place for n, place in enumerate(places) if place.due <= sure or n <= busy]
-
-
-def _heads(
-    connection: sqlite3.Connection, where: str, values: tuple[str, float], count: int, later_s: float = 0.0
-) -> tuple[list[_QueuePosition], float]:
-    """The first of a priority: the oldest, and the oldest that never failed; and from which place on there are more."""
-    found: dict[str, _QueuePosition] = {}
-    until = float("inf")
-    for extra in ("", "AND attempts = 0"):
-        rows = connection.execute(
-            f"""SELECT id, created_t, attempts FROM escalation
-                WHERE {_INDEXED} AND state = 'ready' AND priority = ? AND {where} {extra}
-                ORDER BY created_t LIMIT ?""",
-            (*values, count),
-        ).fetchall()
-        for row in rows:
-            due = row["created_t"] + later_s + min(row["attempts"], PENALTIES_MAX) * PENALTY_S
-            found[row["id"]] = _QueuePosition(due, row["id"], row["attempts"])
-        if len(rows) < count:
-            break
-        until = min(until, rows[-1]["created_t"] + later_s)
-    return list(found.values()), until
-
-
-def _read(connection: sqlite3.Connection, place: _QueuePosition) -> EscalationRow | None:
-    """The question, if it still is to be sent."""
-    row = connection.execute("SELECT * FROM escalation WHERE id = ? AND state = 'ready'", (place.name,)).fetchone()
-    return read_escalation(row) if row is not None else None

@@ -1,6 +1,4 @@
-"""Sends the outbox's escalations: parallel workers take the next message, publish it, and record the
-acknowledgement.
-"""
+"""Sends the outbox's escalations: parallel workers take the next message, publish it, record the acknowledgement."""
 
 from __future__ import annotations
 
@@ -21,129 +19,47 @@ from appliance.uplink.nats_messages import NatsMessage, escalation_message
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
-from appliance.wire import CHUNK_BYTES, STREAM_ESCALATION, STREAM_MEDIA
+from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA
 
-UNACKED_MAX = 4096
-
-
-class EscalationSender:
-    """Invariant: the outbox is told of what the broker acknowledged, after that. All bytes put on the link are paid
-    for, also those of failed attempts. Owner: the uplink's task. State: the ids of messages that left and were not
-    acknowledged, a lane's worth at a cut; what has one of them goes `again`.
-    """
-
-    def __init__(
-        self,
-        courier: JetStreamPublisher,
-        outbox: Outbox,
-        notary: CommitBatcher,
-        toll: RateLimiter,
-        breaker: CloudBreaker,
-        clock: Clock,
-        waits: Callable[[str], None],
-    ) -> None:
-        """waits: told why a question was refused."""
-        self._courier = courier
-        self._outbox = outbox
-        self._notary = notary
-        self._toll = toll
-        self._breaker = breaker
-        self._clock = clock
-        self._waits = waits
-        self._unsure: set[str] = set()
-
-    @property
-    def last_refused(self) -> bool:
-        """The broker refused the last message: one at a time until it takes one."""
-        return self._courier.last_refused
-
-    async def deliver(self, due: OutgoingMessage) -> int:
-        """Send one message and note that it was stored; returns how many questions went (1 or 0)."""
-        row, media = due.queued.row, due.media
-        stream = STREAM_ESCALATION if media is None else STREAM_MEDIA
-        if not await self._send(row, due.message, stream):
-            return 0
-        if media is not None:
-            acked, size = media.chunks_acked + 1, due.message.size
-            await self._notary.commit(lambda: self._outbox.chunk_acked(row, media, acked, size), durable=False)
-            return 0
-        await self._sent(row, due.message.size)
-        self._breaker.escalation_stored()
-        return 1
-
-    async def resend(self, row: EscalationRow) -> int:
-        """Send the question alone once more; returns how many went (1, or 0: not today, or it is refused)."""
-        message = escalation_message(row, live=False)
-        if not self._toll.daily_cap.fits(message.size, row.priority):
-            return 0
-        if not await self._send(row, message, STREAM_ESCALATION, again=True):
-            return 0
-        await self._sent(row, message.size)
-        return 1
-
-    async def _sent(self, row: EscalationRow, size: int) -> None:
-        await self._notary.commit(lambda: self._outbox.sent(row, self._clock.now(), size))
-
-    async def _send(self, row: EscalationRow, message: NatsMessage, stream: str, *, again: bool = False) -> bool:
-        """Publish and wait for the acknowledgement; False when this very message is refused for good."""
-        name = message.headers["Nats-Msg-Id"]
-        self._toll.charge(row.camera, "again" if again or name in self._unsure else message.kind, message.size)
-        if len(self._unsure) > UNACKED_MAX:
-            self._unsure.clear()
-        self._unsure.add(name)
-        try:
-            await self._courier.publish(message, stream)
-            self._unsure.discard(name)
-            self._breaker.message_stored()
-            return True
-        except PublishRefused as error:
-            self._waits(f"escalation {row.id} was refused: {error}")
-            self._unsure.discard(name)
-            self._outbox.failed(row, str(error), message.size)
-            return False
-        except UplinkError as error:
-            self._outbox.failed(row, str(error), message.size)
-            raise
-
-
-SEND_WORKERS = 8
+SEND_WORKERS = 8  # fill a link of 4 Mbit/s over a round trip of 250 ms with messages of 16 kB
 FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first
+UNACKED_MAX = 4096
 
 
 class SendWorkers:
-    """What goes next is chosen for each message anew, so that an alarm does not wait for another's clip.
+    """Chooses what goes next for each message anew, so that an alert does not wait for another's clip.
 
-    One question is in one lane at a time, and its own message leaves when the broker has all its pictures. Together
-    the lanes have at most a chunk's bytes on the way: that is what a cut costs. While a message of what is live is on
-    its way the backlog begins none, for a moment: they would be in each other's way, here and on the link.
-    Owner: the uplink's task. State: which questions are in a lane, and how many bytes are on the way.
+    One escalation is with one worker at a time, and its own message leaves when the broker has all its media. Together
+    the workers have at most a chunk's bytes in flight: that is what a cut costs. While a message of what is live is in
+    flight the backlog begins none, for a moment: they would be in each other's way, here and on the link.
+    Owner: the uplink's task. State: which escalations are with a worker, and how many bytes are in flight.
     """
 
     def __init__(
         self,
-        turns: SendQueue,
-        parcels: EscalationMessageBuilder,
+        queue: SendQueue,
+        builder: EscalationMessageBuilder,
         sender: EscalationSender,
-        toll: RateLimiter,
+        limiter: RateLimiter,
         breaker: CloudBreaker,
         clock: Clock,
     ) -> None:
-        self._turns = turns
-        self._parcels = parcels
+        self._queue = queue
+        self._builder = builder
         self._sender = sender
-        self._toll = toll
+        self._limiter = limiter
         self._breaker = breaker
         self._clock = clock
         self._more = asyncio.Event()
-        self._gate = asyncio.Lock()
+        self._choosing = asyncio.Lock()
         self._busy: set[str] = set()
         self._live = 0
         self._give_way_until = 0.0
-        self._behind = False
+        self._limited = False
         self._resting = False
-        self._flight = 0
+        self._flight_bytes = 0
         self._ending = False
 
     def wake(self) -> None:
@@ -151,7 +67,7 @@ class SendWorkers:
         self._more.set()
 
     def clear(self) -> None:
-        """What there is to send is looked at now."""
+        """Forget earlier calls of `wake`: what there is to send is looked up now."""
         self._more.clear()
 
     async def pause(self, seconds: float) -> None:
@@ -161,12 +77,12 @@ class SendWorkers:
         self._more.clear()
 
     async def run_once(self) -> int:
-        """All lanes until there is nothing more to send, or one of them failed; the others then end what they do.
+        """Send until there is nothing more to send, or one worker failed; the others then finish their message.
 
-        Returns how many questions went. Raises UplinkError, StoreError.
+        Returns how many escalations went. Raises UplinkError, StoreError.
         """
         self._ending = False
-        tasks = [asyncio.create_task(self._lane(), name=f"uplink lane {n}") for n in range(SEND_WORKERS)]
+        tasks = [asyncio.create_task(self._work(), name=f"send worker {n}") for n in range(SEND_WORKERS)]
         try:
             done = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
@@ -176,88 +92,170 @@ class SendWorkers:
                 raise each
         return sum(each for each in done if isinstance(each, int))
 
-    async def _lane(self) -> int:
-        """One message after the other, whichever is next; returns how many questions went."""
+    async def _work(self) -> int:
+        """One message after the other, whichever is next; returns how many escalations went."""
         count = 0
         try:
             while True:
-                async with self._gate:
-                    due = await self._next()
-                if due is None:
+                async with self._choosing:
+                    outgoing = await self._next()
+                if outgoing is None:
                     return count
                 try:
-                    count += await self._sender.deliver(due)
+                    count += await self._sender.deliver(outgoing)
                 finally:
-                    self._release(due)
+                    self._release(outgoing)
         except BaseException:
             self._ending = True
             self._more.set()
             raise
 
     async def _next(self) -> OutgoingMessage | None:
-        """Wait until a message may go, and claim it; None: there is none, and no other lane is busy either."""
+        """Wait until a message may go, and claim it; None: there is none, and no other worker is busy either."""
         while not self._ending and not self._breaker.blocks:
-            self._toll.charge_overhead()
+            self._limiter.charge_overhead()
             if self._busy and (self._sender.last_refused or self._breaker.one_at_a_time):
                 await self.pause(POLL_S)
                 continue
-            turn = await self._turn()
-            if turn is None:
+            queued = await self._pick()
+            if queued is None:
                 if not self._busy:
                     return None
                 await self.pause(POLL_S)
                 continue
-            wait_s = max(self._toll.wait_s(live=turn.live), self._gives_way_s(turn))
+            wait_s = max(self._limiter.wait_s(live=queued.live), self._gives_way_s(queued))
             if wait_s > 0:
                 await self.pause(wait_s)
                 continue
-            due = await self._parcels.next_message(turn)
-            if due is None:
+            outgoing = await self._builder.next_message(queued)
+            if outgoing is None:
                 continue
-            if self._flight and self._flight + due.message.size > FLIGHT_BYTES_MAX:
+            size = outgoing.message.size
+            if self._flight_bytes and self._flight_bytes + size > FLIGHT_BYTES_MAX:
                 await self.pause(POLL_S)
                 continue
-            if self._toll.daily_cap.fits(due.message.size, turn.row.priority):
-                self._claim(due)
-                return due
+            if self._limiter.daily_cap.fits(size, queued.row.priority):
+                self._claim(outgoing)
+                return outgoing
         return None
 
-    async def _turn(self) -> QueuedEscalation | None:
-        """Whose turn it is. While the rate lets nothing of the backlog go, only what is live is looked for."""
+    async def _pick(self) -> QueuedEscalation | None:
+        """The next escalation. While the rate lets nothing of the backlog go, only what is live is looked up."""
         while True:
-            rest_s = self._toll.wait_s(live=False) if self._behind else 0.0
-            priorities = self._toll.daily_cap.priorities()
-            turn = self._turns.pick(self._clock.now(), priorities, self._busy, live_only=rest_s > 0)
+            rest_s = self._limiter.wait_s(live=False) if self._limited else 0.0
+            priorities = self._limiter.daily_cap.priorities()
+            queued = self._queue.pick(self._clock.now(), priorities, self._busy, live_only=rest_s > 0)
             if rest_s <= 0:
-                self._behind = turn is not None and (turn.contested or not turn.live)
-            if turn is not None or rest_s <= 0:
-                return turn
+                self._limited = queued is not None and (queued.contested or not queued.live)
+            if queued is not None or rest_s <= 0:
+                return queued
             self._resting = True
             await self.pause(rest_s)
             self._resting = False
             if self._ending:
                 return None
 
-    def _gives_way_s(self, turn: QueuedEscalation) -> float:
-        """For how long one of the backlog waits for what is live and on its way."""
-        if turn.live or not self._live or self._turns.backlog_due:
+    def _gives_way_s(self, queued: QueuedEscalation) -> float:
+        """For how long one of the backlog waits for what is live and in flight."""
+        if queued.live or not self._live or self._queue.backlog_due:
             return 0.0
         return self._give_way_until - self._clock.monotonic()
 
-    def _claim(self, due: OutgoingMessage) -> None:
-        turn, size = due.queued, due.message.size
-        if turn.live:
+    def _claim(self, outgoing: OutgoingMessage) -> None:
+        queued, size = outgoing.queued, outgoing.message.size
+        if queued.live:
             self._live += 1
             self._give_way_until = self._clock.monotonic() + GIVE_WAY_S
         elif self._live:
-            turn = replace(turn, contested=True)
-        self._busy.add(turn.row.id)
-        self._flight += size
-        self._turns.record_sent(turn, size)
+            queued = replace(queued, contested=True)
+        self._busy.add(queued.row.id)
+        self._flight_bytes += size
+        self._queue.record_sent(queued, size)
 
-    def _release(self, due: OutgoingMessage) -> None:
-        self._live -= int(due.queued.live)
-        self._busy.discard(due.queued.row.id)
-        self._flight -= due.message.size
-        if due.queued.live or not self._resting:  # who rests waits for the rate, or for what is live
+    def _release(self, outgoing: OutgoingMessage) -> None:
+        self._live -= int(outgoing.queued.live)
+        self._busy.discard(outgoing.queued.row.id)
+        self._flight_bytes -= outgoing.message.size
+        if outgoing.queued.live or not self._resting:  # a resting worker waits for the rate, or for what is live
             self._more.set()
+
+
+class EscalationSender:
+    """Sends one message, charges it to the limits, and records in the outbox what became of it.
+
+    Invariant: the outbox learns of what the broker acknowledged, after that. All bytes put on the link are charged,
+    also those of failed attempts. Owner: the uplink's task. State: the ids of messages that left and were not
+    acknowledged, FLIGHT_BYTES_MAX at a cut; what has one of them is counted as `again`.
+    """
+
+    def __init__(
+        self,
+        publisher: JetStreamPublisher,
+        outbox: Outbox,
+        commits: CommitBatcher,
+        limiter: RateLimiter,
+        breaker: CloudBreaker,
+        clock: Clock,
+        refused: Callable[[str], None],
+    ) -> None:
+        """refused: called with the reason when the broker will never take a message."""
+        self._publisher = publisher
+        self._outbox = outbox
+        self._commits = commits
+        self._limiter = limiter
+        self._breaker = breaker
+        self._clock = clock
+        self._refused = refused
+        self._unacked: set[str] = set()
+
+    @property
+    def last_refused(self) -> bool:
+        """The broker refused the last message: one at a time until it takes one."""
+        return self._publisher.last_refused
+
+    async def deliver(self, outgoing: OutgoingMessage) -> int:
+        """Send one message and record that it was stored; returns how many escalations went (1 or 0)."""
+        row, media, size = outgoing.queued.row, outgoing.media, outgoing.message.size
+        if not await self._send(row, outgoing.message, STREAM_ESCALATION if media is None else STREAM_MEDIA):
+            return 0
+        if media is not None:
+            acked = media.chunks_acked + 1
+            await self._commits.commit(lambda: self._outbox.chunk_acked(row, media, acked, size), durable=False)
+            return 0
+        await self._record_sent(row, size)
+        self._breaker.escalation_stored()
+        return 1
+
+    async def resend(self, row: EscalationRow) -> int:
+        """Send the escalation alone once more; returns how many went (1, or 0: not today, or it is refused)."""
+        message = escalation_message(row.body, PRIORITIES[-1])
+        if not self._limiter.daily_cap.fits(message.size, row.priority):
+            return 0
+        if not await self._send(row, message, STREAM_ESCALATION, resent=True):
+            return 0
+        await self._record_sent(row, message.size)
+        return 1
+
+    async def _record_sent(self, row: EscalationRow, size: int) -> None:
+        await self._commits.commit(lambda: self._outbox.sent(row, self._clock.now(), size))
+
+    async def _send(self, row: EscalationRow, message: NatsMessage, stream: str, *, resent: bool = False) -> bool:
+        """Publish and wait for the acknowledgement; False when this very message is refused for good."""
+        name = message.headers["Nats-Msg-Id"]
+        self._limiter.charge(row.camera, "again" if resent or name in self._unacked else message.kind, message.size)
+        if len(self._unacked) > UNACKED_MAX:
+            self._unacked.clear()
+        self._unacked.add(name)
+        try:
+            await self._publisher.publish(message, stream)
+            self._unacked.discard(name)
+            self._breaker.message_stored()
+            return True
+        except PublishRefused as error:
+            self._refused(f"escalation {row.id} was refused: {error}")
+            self._unacked.discard(name)
+            self._outbox.failed(row, str(error), message.size)
+            return False
+        except UplinkError as error:
+            self._outbox.failed(row, str(error), message.size)
+            raise

@@ -7,187 +7,44 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.backoff import Backoff
 from appliance.broker import LinkState, NatsLink, end_tasks
 from appliance.clock import Clock, ClockStepDetector
-from appliance.config import UplinkConfig as Settings
+from appliance.config import UplinkConfig
 from appliance.errors import StoreUnavailable, UplinkError
+from appliance.store.alerts import AlertStore
+from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.uplink.cloud_breaker import CloudBreaker
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from appliance.uplink.message_builder import AllowAll, EgressPolicy, EscalationMessageBuilder
 from appliance.uplink.outbox import Outbox, OutboxQuota
-from appliance.uplink.rate_limiter import ByteMeter, RateLimiter, UplinkLimits
+from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.send_workers import POLL_S, EscalationSender, SendWorkers
-from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts, VerdictStore
+from appliance.uplink.verdict_consumer import VerdictConsumer, VerdictCounts
+
+EXPIRE_EVERY_S = 60.0  # ages are counted in hours
+UPKEEP_EVERY_S = 10.0  # the quota is looked at this often; so long the loop waits for a link at a time
+RESENDS_AT_ONCE = 16
 
 logger = logging.getLogger(__name__)
 
-EXPIRE_EVERY_S = 60.0
-UPKEEP_EVERY_S = 10.0
-RESENDS_AT_ONCE = 16
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UplinkDeps:
+    """What the uplink works on. root: the storage folder. alerts: takes the verdicts."""
 
-class UplinkLoop:
-    """Owner of the sending side: one task with a few lanes, so that a long way to the broker does not slow it down.
-
-    See lanes.py for what goes when, parcels.py for what it consists of, toll.py for what it may weigh, sender.py for
-    what is noted of it. Questions that nobody answers are asked again. While the database cannot be written nothing is
-    sent, for it could not be noted.
-    """
-
-    def __init__(
-        self,
-        link: NatsLink,
-        outbox: Outbox,
-        root: Path,
-        meter: ByteMeter,
-        clock: Clock,
-        limits: UplinkLimits | None = None,
-        border: EgressPolicy | None = None,
-        *,
-        notary: CommitBatcher | None = None,
-    ) -> None:
-        """border: what may leave; None: all. notary: shared with who else writes in this loop."""
-        limits = limits or UplinkLimits()
-        self._link = link
-        self._outbox = outbox
-        self._clock = clock
-        self._courier = JetStreamPublisher(link)
-        self._toll = RateLimiter(limits, meter, clock, lambda: link.state)
-        self._room = OutboxQuota(outbox, root, limits.outbox_mb_max, meter.add)
-        self.breaker = CloudBreaker(limits.silent_s, clock)
-        self._parcels = EscalationMessageBuilder(link, self._courier, outbox, root, border or AllowAll())
-        self._sender = EscalationSender(
-            self._courier, outbox, notary or CommitBatcher(outbox.db), self._toll, self.breaker, clock, self._waits
-        )
-        self._lanes = SendWorkers(SendQueue(outbox.db), self._parcels, self._sender, self._toll, self.breaker, clock)
-        self._said = ""
-        self._noted = True
-        self._steps = ClockStepDetector(clock)
-        self._step_s = 0.0
-        self._began = False
-        self._expire_at = self._room_at = float("-inf")
-        self.waits_for = ""
-
-    def wake(self) -> None:
-        """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
-        self._lanes.wake()
-
-    def verdict_received(self) -> None:
-        """A verdict came: somebody is there. Call it in the loop's thread."""
-        if self.breaker.verdict_received():
-            self._lanes.wake()
-
-    async def run(self) -> None:
-        """Send until cancelled. Raises StoreError when the database refuses."""
-        backoff = Backoff(0.5, 30.0)
-        while True:
-            self._toll.charge_overhead()
-            try:
-                self._look_after()
-                if await self._has_link():
-                    await self.run_once()
-                    self._is_fine()
-                    backoff.reset()
-                    await self._lanes.pause(POLL_S)
-            except StoreUnavailable as error:
-                self._noted = False
-                self._waits(str(error))
-                await asyncio.sleep(backoff.next_s())
-            except UplinkError as error:
-                self._waits(str(error))
-                self.breaker.publish_failed(str(error))
-                await asyncio.sleep(backoff.next_s())
-
-    async def run_once(self) -> int:
-        """Send all that is ready and may go, and again what was not answered for long; return how many questions went.
-
-        Raises UplinkError when the link or the streams are not there, StoreUnavailable when the disk is full: nothing
-        is lost, the outbox waits.
-        """
-        self._lanes.clear()
-        if not self._noted:
-            self._outbox.probe()
-            self._noted = True
-        count = await self._lanes.run_once()
-        if not self.breaker.blocks:
-            for row in self._outbox.next_resend(self._clock.now(), RESENDS_AT_ONCE):
-                count += await self._ask_again(row)
-        return count
-
-    async def _ask_again(self, row: EscalationRow) -> int:
-        """Send an unanswered question again, and before it the pictures that the broker no longer has."""
-        pictures = self._outbox.media_of(row.id)
-        if self._parcels.apply_egress_policy(row, pictures):
-            self._outbox.reopen(row, ())
-            self._lanes.wake()
-            return 0
-        lost = await self._courier.find_lost(row.site, pictures)
-        if lost:
-            self._outbox.reopen(row, lost)
-            self._lanes.wake()
-            return 0
-        return await self._sender.resend(row)
-
-    async def _has_link(self) -> bool:
-        """Wait for the link, but not so long that nothing expires meanwhile."""
-        try:
-            await asyncio.wait_for(self._link.client(), UPKEEP_EVERY_S)
-        except asyncio.TimeoutError:
-            self.breaker.link_lost(self._link.state.error or "the link is down")
-            return False
-        if self.breaker.state.name != "closed":
-            self.breaker.link_restored()
-        return True
-
-    def _look_after(self) -> None:
-        """What is due now and then, link or not."""
-        self._see_to_the_clock()
-        self.breaker.check_silence(self._outbox.unanswered_s(self._clock.now()))
-        now = self._clock.monotonic()
-        if now >= self._expire_at:
-            self._outbox.expire(self._clock.now())
-            self._expire_at = now + EXPIRE_EVERY_S
-        if now >= self._room_at:
-            self._room.run_once()
-            self._room_at = now + UPKEEP_EVERY_S
-
-    def _see_to_the_clock(self) -> None:
-        """A step is seen to once, before anything expires by it: one that could not be noted is seen to again."""
-        self._step_s += self._steps.step_s()
-        if not self._began:  # what was missed has in it what was seen since
-            self._step_s = self._outbox.clock_missed_s() or self._step_s
-        if self._began and not self._step_s:
-            return
-        self._outbox.clock_stepped(self._step_s)
-        if self._step_s:
-            logger.warning("the clock was stepped by %+.0f s: open questions are no older for that", self._step_s)
-        self._step_s, self._began = 0.0, True
-
-    def close(self) -> None:
-        """The link has ended: count the last of what it sent."""
-        self._toll.charge_overhead()
-
-    def _waits(self, why: str) -> None:
-        self.waits_for = why
-        if why != self._said:
-            logger.warning("the outbox waits: %s", why)
-            self._said = why
-
-    def _is_fine(self) -> None:
-        why = self._toll.daily_cap.reason
-        if why:
-            self._waits(why)
-            return
-        if self.waits_for:
-            logger.info("the outbox is being sent again")
-        self.waits_for = self._said = ""
+    outbox: Outbox
+    queue: SendQueue
+    commits: CommitBatcher
+    meter: Meter
+    alerts: AlertStore
+    root: Path
 
 
 class UplinkService:
@@ -199,23 +56,19 @@ class UplinkService:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: UplinkConfig,
         site: str,
-        outbox: Outbox,
-        root: Path,
-        meter: ByteMeter,
-        alerts: VerdictStore,
+        deps: UplinkDeps,
         clock: Clock,
         *,
         changed: Callable[[], None] = lambda: None,
-        border: EgressPolicy | None = None,
+        egress_policy: EgressPolicy | None = None,
     ) -> None:
+        """changed: called when an alert has a verdict. egress_policy: what may leave; None: all."""
         self._link = NatsLink(settings, f"vedette {site}", clock, inbox=f"_INBOX.{site}")
-        notary = CommitBatcher(outbox.db)
-        limits = UplinkLimits.of(settings)
-        self._uplink = UplinkLoop(self._link, outbox, root, meter, clock, limits, border, notary=notary)
+        self._sending = UplinkLoop(settings, self._link, deps, clock, egress_policy or AllowAll())
         self._verdicts = VerdictConsumer(
-            self._link, site, alerts, notary, clock, changed, self._uplink.verdict_received
+            self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
@@ -224,7 +77,7 @@ class UplinkService:
     @property
     def link(self) -> LinkState:
         """With the state of the breaker."""
-        breaker = self._uplink.breaker.state
+        breaker = self._sending.breaker.state
         return replace(
             self._link.state,
             breaker=breaker.name,
@@ -236,7 +89,7 @@ class UplinkService:
     @property
     def waits_for(self) -> str:
         """Why the outbox is not being sent although the link is up; empty when it is."""
-        return self._uplink.waits_for
+        return self._sending.waits_for
 
     @property
     def verdicts(self) -> VerdictCounts:
@@ -247,21 +100,22 @@ class UplinkService:
         asyncio.run(self._main())
 
     def stop(self) -> None:
+        """Let `run` return."""
         self._stopped.set()
         self._in_loop(self._stop_now.set)
 
     def wake(self) -> None:
-        """A question became ready."""
-        self._in_loop(self._uplink.wake)
+        """An escalation became ready."""
+        self._in_loop(self._sending.wake)
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()  # before the look at `_stopped`: a stop in between is then not lost
+        self._loop = asyncio.get_running_loop()  # before `_stopped` is read: a stop in between is then not lost
         if self._stopped.is_set():
             self._loop = None
             return
         tasks = {
             asyncio.create_task(self._link.run(), name="link"),
-            asyncio.create_task(self._uplink.run(), name="uplink"),
+            asyncio.create_task(self._sending.run(), name="uplink"),
             asyncio.create_task(self._verdicts.run(), name="verdicts"),
         }
         stopping = asyncio.create_task(self._stop_now.wait())
@@ -272,10 +126,158 @@ class UplinkService:
         finally:
             self._loop = None
             await end_tasks(*tasks, stopping)
-            self._uplink.close()
+            self._sending.close()
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has just been closed: there is nobody to tell any more
+            with contextlib.suppress(RuntimeError):  # it has just been closed, and its tasks with it
                 loop.call_soon_threadsafe(call)
+
+
+class UplinkLoop:
+    """The sending side: one task, with a few workers, so that a long way to the broker does not slow it down.
+
+    send_queue.py says what goes when, message_builder.py what it consists of, rate_limiter.py how much of it, and
+    send_workers.py publishes it and records the outcome. Escalations without a verdict are sent again. While the
+    database cannot be written nothing is sent, for it could not be recorded. Owner: the service's event loop.
+    State: when upkeep is due, and a step of the clock that is not recorded yet.
+    """
+
+    def __init__(
+        self, settings: UplinkConfig, link: NatsLink, deps: UplinkDeps, clock: Clock, policy: EgressPolicy
+    ) -> None:
+        outbox = deps.outbox
+        self._link = link
+        self._outbox = outbox
+        self._clock = clock
+        self._publisher = JetStreamPublisher(link)
+        self._limiter = RateLimiter(settings, deps.meter, clock, lambda: link.state)
+        self._quota = OutboxQuota(outbox, deps.root, settings.outbox_mb_max, deps.meter)
+        self.breaker = CloudBreaker(settings.silent_s, clock)
+        self._builder = EscalationMessageBuilder(link, self._publisher, outbox, deps.root, policy)
+        self._sender = EscalationSender(
+            self._publisher, outbox, deps.commits, self._limiter, self.breaker, clock, self._waits
+        )
+        self._workers = SendWorkers(deps.queue, self._builder, self._sender, self._limiter, self.breaker, clock)
+        self._reported = ""
+        self._writable = True
+        self._steps = ClockStepDetector(clock)
+        self._step_s = 0.0
+        self._began = False
+        self._expire_at = self._quota_at = float("-inf")
+        self.waits_for = ""
+
+    def wake(self) -> None:
+        """There may be something to send (call it in the loop's thread); without it, it is seen within POLL_S."""
+        self._workers.wake()
+
+    def verdict_received(self) -> None:
+        """A verdict came: a worker answers. Call it in the loop's thread."""
+        if self.breaker.verdict_received():
+            self._workers.wake()
+
+    async def run(self) -> None:
+        """Send until cancelled. Raises StoreError when the database refuses."""
+        backoff = Backoff(0.5, 30.0)
+        while True:
+            self._limiter.charge_overhead()
+            try:
+                self._upkeep()
+                if await self._has_link():
+                    await self.run_once()
+                    self._runs_again()
+                    backoff.reset()
+                    await self._workers.pause(POLL_S)
+            except StoreUnavailable as error:
+                self._writable = False
+                self._waits(str(error))
+                await asyncio.sleep(backoff.next_s())
+            except UplinkError as error:
+                self._waits(str(error))
+                self.breaker.publish_failed(str(error))
+                await asyncio.sleep(backoff.next_s())
+
+    async def run_once(self) -> int:
+        """Send all that is ready and may go, and again what had no verdict for long; returns how many escalations went.
+
+        Raises UplinkError when the link or the streams are not there, StoreUnavailable when the disk is full: nothing
+        is lost, the outbox waits.
+        """
+        self._workers.clear()
+        if not self._writable:
+            self._outbox.probe()
+            self._writable = True
+        count = await self._workers.run_once()
+        if not self.breaker.blocks:
+            for row in self._outbox.next_resend(self._clock.now(), RESENDS_AT_ONCE):
+                count += await self._resend(row)
+        return count
+
+    async def _resend(self, row: EscalationRow) -> int:
+        """Send an unanswered escalation again, and before it the media that the broker no longer has."""
+        media = self._outbox.media_of(row.id)
+        if self._builder.apply_egress_policy(row, media):
+            self._outbox.reopen(row, ())
+            self._workers.wake()
+            return 0
+        lost = await self._publisher.find_lost(row.site, media)
+        if lost:
+            self._outbox.reopen(row, lost)
+            self._workers.wake()
+            return 0
+        return await self._sender.resend(row)
+
+    async def _has_link(self) -> bool:
+        """Wait for the link, but not so long that nothing expires meanwhile."""
+        try:
+            await asyncio.wait_for(self._link.client(), UPKEEP_EVERY_S)
+        except asyncio.TimeoutError:
+            self.breaker.link_lost(self._link.state.error or "the link is down")
+            return False
+        if self.breaker.one_at_a_time:
+            self.breaker.link_restored()
+        return True
+
+    def _upkeep(self) -> None:
+        """What is due now and then, link or not."""
+        self._follow_clock()
+        self.breaker.check_silence(self._outbox.unanswered_s(self._clock.now()))
+        now = self._clock.monotonic()
+        if now >= self._expire_at:
+            self._outbox.expire(self._clock.now())
+            self._expire_at = now + EXPIRE_EVERY_S
+        if now >= self._quota_at:
+            self._quota.run_once()
+            self._quota_at = now + UPKEEP_EVERY_S
+
+    def _follow_clock(self) -> None:
+        """Record a step of the clock once, before anything expires by it; one that could not be recorded, next time."""
+        self._step_s += self._steps.step_s()
+        if not self._began:  # what was missed holds what was seen since
+            self._step_s = self._outbox.clock_missed_s() or self._step_s
+        if self._began and not self._step_s:
+            return
+        self._outbox.clock_stepped(self._step_s)
+        if self._step_s:
+            logger.warning("the clock was stepped by %+.0f s: open escalations are no older for that", self._step_s)
+        self._step_s, self._began = 0.0, True
+
+    def close(self) -> None:
+        """The link has ended: count the last of what it sent."""
+        self._limiter.charge_overhead()
+
+    def _waits(self, why: str) -> None:
+        self.waits_for = why
+        if why != self._reported:
+            logger.warning("the outbox waits: %s", why)
+            self._reported = why
+
+    def _runs_again(self) -> None:
+        why = self._limiter.daily_cap.reason
+        if why:
+            self._waits(why)
+            return
+        if self.waits_for:
+            logger.info("the outbox is being sent again")
+        self.waits_for = self._reported = ""

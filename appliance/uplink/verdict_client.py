@@ -21,7 +21,7 @@ from appliance.broker import NatsLink, end_tasks
 from appliance.broker_config import BrokerConfig
 from appliance.clock import Clock
 from appliance.errors import UplinkError
-from appliance.uplink.nats_messages import NatsMessage, chunk_message
+from appliance.uplink.nats_messages import NatsMessage, chunk_message, escalation_message
 from appliance.wire import (
     CHUNK_BYTES,
     STREAM_ESCALATION,
@@ -30,8 +30,6 @@ from appliance.wire import (
     MediaRef,
     Verdict,
     WireError,
-    escalation_message_id,
-    escalation_subject,
     verdict_subject,
 )
 
@@ -41,7 +39,7 @@ PUBLISH_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TimedVerdict:
-    """A verdict, the seconds until the question was stored by the broker, those until it came, and the bytes sent."""
+    """A verdict. send_s: until the broker had stored the escalation; total_s: until the verdict came. bytes: sent."""
 
     verdict: Verdict
     send_s: float
@@ -50,10 +48,10 @@ class TimedVerdict:
 
 
 class VerdictClient:
-    """One link to a broker under a site name that nobody else uses. Use as a context manager.
+    """One link to a broker under a site name of its own. Use as a context manager.
 
-    Owner of a thread with an event loop; `ask` may be called from one thread. Pictures that were sent are not sent
-    again with a later step. Unlike the uplink it gives up: what is lost with the connection is told, not kept.
+    Owner of a thread with an event loop; `ask` may be called from one thread. Media that were sent are not sent
+    again with a later step. Unlike the uplink it gives up: what is lost with the connection is raised, not kept.
     """
 
     def __init__(self, address: BrokerConfig, site: str, clock: Clock, wait_s_max: float) -> None:
@@ -63,13 +61,13 @@ class VerdictClient:
         self._link = NatsLink(address, f"vedette replay {site}", clock)
         self._address = address
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="interview", daemon=True)
-        self._keeper: Future[None] | None = None
-        self._sent: set[str] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="verdict client", daemon=True)
+        self._link_task: Future[None] | None = None
+        self._stored_media: set[str] = set()
 
     def __enter__(self) -> VerdictClient:
         self._thread.start()
-        self._keeper = asyncio.run_coroutine_threadsafe(self._link.run(), self._loop)
+        self._link_task = asyncio.run_coroutine_threadsafe(self._link.run(), self._loop)
         return self
 
     def __exit__(
@@ -80,9 +78,11 @@ class VerdictClient:
         self._thread.join()
         self._loop.close()
 
-    def ask(self, question: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]) -> TimedVerdict | None:
-        """Send `question` and wait; None: no verdict came within `wait_s_max`. Raises UplinkError."""
-        doing = asyncio.run_coroutine_threadsafe(self._ask(question, priority, files), self._loop)
+    def ask(
+        self, escalation: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]
+    ) -> TimedVerdict | None:
+        """Send `escalation` and wait; None: no verdict came within `wait_s_max`. Raises UplinkError."""
+        doing = asyncio.run_coroutine_threadsafe(self._ask(escalation, priority, files), self._loop)
         try:
             return doing.result()
         except BaseException:  # Ctrl-C ends the waiting, too
@@ -90,13 +90,13 @@ class VerdictClient:
             raise
 
     async def _ask(
-        self, question: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]
+        self, escalation: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]
     ) -> TimedVerdict | None:
         client = await self._client()
-        return await self._link.while_up(self._talk(client, question, priority, files))
+        return await self._link.while_up(self._talk(client, escalation, priority, files))
 
     async def _talk(
-        self, client: Client, question: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]
+        self, client: Client, escalation: Escalation, priority: str, files: Sequence[tuple[MediaRef, bytes]]
     ) -> TimedVerdict | None:
         begin = self._clock.monotonic()
         try:
@@ -105,9 +105,9 @@ class VerdictClient:
                 size = 0
                 for ref, data in files:
                     size += await self._send_file(client, ref, data)
-                size += await self._send(client, _message(question, priority), STREAM_ESCALATION)
+                size += await self._send(client, escalation_message(escalation, priority), STREAM_ESCALATION)
                 sent = self._clock.monotonic()
-                verdict = await asyncio.wait_for(_verdict(verdicts, question), self._wait_s_max)
+                verdict = await asyncio.wait_for(_verdict(verdicts, escalation), self._wait_s_max)
                 return TimedVerdict(verdict, sent - begin, self._clock.monotonic() - begin, size)
             except asyncio.TimeoutError:
                 return None
@@ -123,15 +123,13 @@ class VerdictClient:
             raise UplinkError(self._link.state.error or f"the broker at {self._address} does not answer") from None
 
     async def _send_file(self, client: Client, ref: MediaRef, data: bytes) -> int:
-        if ref.id in self._sent:
-            return 0
-        if ref.id in self._sent:
+        if ref.id in self._stored_media:
             return 0
         size = 0
         for n in range(ref.chunks):
             chunk = chunk_message(self.site, ref, n, data[n * CHUNK_BYTES : (n + 1) * CHUNK_BYTES])
             size += await self._send(client, chunk, STREAM_MEDIA)
-        self._sent.add(ref.id)
+        self._stored_media.add(ref.id)
         return size
 
     async def _send(self, client: Client, message: NatsMessage, stream: str) -> int:
@@ -150,24 +148,19 @@ class VerdictClient:
         return message.size
 
     async def _end(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._link_task is not None:
+            self._link_task.cancel()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         await end_tasks(*tasks)
 
 
-def _message(question: Escalation, priority: str) -> NatsMessage:
-    headers = {"Nats-Msg-Id": escalation_message_id(question.site, question.id, question.step)}
-    return NatsMessage(escalation_subject(question.site, priority), question.to_json(), headers, "facts")
-
-
-async def _verdict(verdicts: Subscription, question: Escalation) -> Verdict:
-    """The one on this step of this question; what else comes, or cannot be understood, is passed over."""
+async def _verdict(verdicts: Subscription, escalation: Escalation) -> Verdict:
+    """The one on this step of this escalation; what else comes, or cannot be understood, is passed over."""
     while True:
         message: Msg = await verdicts.next_msg(timeout=None)
         try:
             verdict: Verdict = Verdict.from_json(message.data)
         except WireError:
             continue
-        if verdict.escalation == question.id and verdict.step in (None, question.step):
+        if verdict.escalation == escalation.id and verdict.step in (None, escalation.step):
             return verdict

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 import nats.errors
 import nats.js.errors
@@ -23,6 +22,7 @@ from appliance.backoff import Backoff
 from appliance.broker import NatsLink
 from appliance.clock import Clock
 from appliance.errors import StoreUnavailable, UplinkError
+from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
 from appliance.telemetry import LogThrottle
 from appliance.uplink.commit_batcher import CommitBatcher
@@ -30,8 +30,8 @@ from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
 
 logger = logging.getLogger(__name__)
 
-FETCH_BATCH = 64
-TRANSACTION_BATCH_MAX = 16
+FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
+TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
 REQUEST_EXPIRES_S = 28.0  # for so long a request stands at the broker
 REQUEST_LOST_S = 30.0  # a request that the broker has not ended by then did not get there
 
@@ -50,7 +50,7 @@ class ConsumerStream:
         self._link = link
         self._client = client
         self._consumer = consumer
-        self._ask = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._request_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = client.new_inbox()
         self._subscription: Subscription | None = None
         self._left = 0
@@ -91,7 +91,7 @@ class ConsumerStream:
         """A message, or None: the request has ended."""
         assert self._subscription is not None
         if self._left <= 0:
-            await self._client.publish(self._ask, _REQUEST, self._inbox)
+            await self._client.publish(self._request_subject, _REQUEST, self._inbox)
             self._left = FETCH_BATCH
         try:
             message = await self._subscription.next_msg(REQUEST_LOST_S)
@@ -104,21 +104,13 @@ class ConsumerStream:
             return message
         self._left = 0
         if status not in _ENDED:
-            said = (message.headers or {}).get("Description", "")
-            raise UplinkError(f"{self._consumer} cannot be read: {status} {said}".rstrip())
+            description = (message.headers or {}).get("Description", "")
+            raise UplinkError(f"{self._consumer} cannot be read: {status} {description}".rstrip())
         return None
 
 
-ACK_WAIT_S = 30.0
-REDELIVER_S = 5.0
-
-
-class VerdictStore(Protocol):
-    """Who applies verdicts; see appliance.store.alerts."""
-
-    def take_verdict(self, verdict: Verdict, t: float) -> VerdictEffect:
-        """Apply once; `known` when it was applied before or was never asked for. Raises StoreError."""
-        ...
+ACK_WAIT_S = 30.0  # a disk that takes longer makes a redelivery, which changes nothing
+REDELIVER_S = 5.0  # after the database refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +135,22 @@ class VerdictConsumer:
         self,
         link: NatsLink,
         site: str,
-        alerts: VerdictStore,
-        notary: CommitBatcher,
+        alerts: AlertStore,
+        commits: CommitBatcher,
         clock: Clock,
         changed: Callable[[], None] = lambda: None,
-        heard: Callable[[], None] = lambda: None,
+        received: Callable[[], None] = lambda: None,
     ) -> None:
-        """changed: told when an alert has a verdict; heard: told of every verdict, known ones too."""
-        self._heard = heard
+        """changed: called when an alert has a verdict; received: called for every verdict, known ones too."""
+        self._received = received
         self._link = link
         self._site = site
         self._alerts = alerts
-        self._notary = notary
+        self._commits = commits
         self._clock = clock
         self._changed = changed
-        self._said = ""
-        self._refusals = LogThrottle(logger, clock)
+        self._reported = ""
+        self._refusal_log = LogThrottle(logger, clock)
         self.counts = VerdictCounts()
 
     async def run(self) -> None:
@@ -168,17 +160,17 @@ class VerdictConsumer:
             try:
                 await self.run_once(backoff.reset)
             except (UplinkError, StoreUnavailable) as error:
-                if str(error) != self._said:
+                if str(error) != self._reported:
                     logger.warning("verdicts wait: %s", error)
-                    self._said = str(error)
+                    self._reported = str(error)
                 await asyncio.sleep(backoff.next_s())
 
-    async def run_once(self, went_well: Callable[[], None] = lambda: None) -> None:
+    async def run_once(self, connected: Callable[[], None] = lambda: None) -> None:
         """Apply verdicts for as long as one connection lasts. Raises UplinkError when it ends."""
         client = await self._link.client()
         consumer = await self._link.while_up(self._consumer(client.jetstream(timeout=10)))
-        self._said = ""
-        went_well()
+        self._reported = ""
+        connected()
         async with ConsumerStream(self._link, client, STREAM_VERDICT, consumer) as feed:
             while True:
                 await self._take(await feed.next())
@@ -213,18 +205,18 @@ class VerdictConsumer:
         if not found:
             return
         try:
-            outcomes = await self._notary.commit(lambda: self._answer([verdict for _, verdict in found]))
+            outcomes = await self._commits.commit(lambda: self._apply([verdict for _, verdict in found]))
         except StoreUnavailable:
             for message, _ in found:
-                await self._say(message.nak(delay=REDELIVER_S))
+                await self._acknowledge(message.nak(delay=REDELIVER_S))
             raise
-        self._heard()
+        self._received()
         for (message, verdict), outcome in zip(found, outcomes, strict=True):
             self._count(applied=int(outcome == "settled"), more=int(outcome == "more"), known=int(outcome == "known"))
-            await self._say(message.ack())
+            await self._acknowledge(message.ack())
             if outcome != "known":
-                said = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
-                logger.info("verdict on alert %s: %s", verdict.alert, said)
+                outcome_text = verdict.decision if verdict.need is None else f"the {verdict.need} is asked for"
+                logger.info("verdict on alert %s: %s", verdict.alert, outcome_text)
         if any(outcome != "known" for outcome in outcomes):
             self._changed()
 
@@ -236,15 +228,15 @@ class VerdictConsumer:
                 raise WireError("site: it is for another site")
         except WireError as error:
             self._count(refused=1)
-            self._refusals.report(f"refused a verdict: {error}")
-            await self._say(message.term())
+            self._refusal_log.report(f"refused a verdict: {error}")
+            await self._acknowledge(message.term())
             return None
         return verdict
 
-    def _answer(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
+    def _apply(self, verdicts: Sequence[Verdict]) -> list[VerdictEffect]:
         return [self._alerts.take_verdict(verdict, self._clock.now()) for verdict in verdicts]
 
-    async def _say(self, acknowledgement: object) -> None:
+    async def _acknowledge(self, acknowledgement: object) -> None:
         """An acknowledgement that does not get through means one more delivery, which changes nothing."""
         try:
             await acknowledgement  # type: ignore[misc]

@@ -24,11 +24,13 @@ from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import OutboxStore
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
+from appliance.uplink.send_queue import SendQueue
 
 
 def coming(t: float) -> float | None:
@@ -82,7 +84,9 @@ def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path,
     core.close()
     EvidenceMaker(box.db, box.root, config, ManualClock(T0)).run_once()
     outbox = Outbox(box.db, 1e9)
-    (row,) = outbox.next_ready(10)
+    queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
+    assert queued is not None
+    row = queued.row
     media = outbox.media_of(row.id)
     sent = sum(
         chunk_message(row.site, each.ref, n, part).size
@@ -137,7 +141,9 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
     maker = EvidenceMaker(box.db, box.root, config, ManualClock(T0))
     maker.run_once()
     outbox = Outbox(box.db, 1e9)
-    (row,) = outbox.next_ready(10)
+    queued = SendQueue(OutboxStore(box.db)).pick(box.db.clock.now())
+    assert queued is not None
+    row = queued.row
     verdict = wire.Verdict(
         escalation=row.id, site=row.site, alert=row.alert, decision="unsure", reason="Too small.", engine="e",
         model="m", seconds=0, judged_t=0, need="frame", step=0,

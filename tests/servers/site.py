@@ -18,12 +18,15 @@ from appliance.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertDetail, AlertStore
 from appliance.store.database import Database
+from appliance.store.escalations import EscalationStore, OutboxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.rows import MediaRow
+from appliance.store.rows import Delivery, EscalationRow, MediaRow
 from appliance.types import Alert, AlertChange, Event
+from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.outbox import Outbox
-from appliance.uplink.uplink_service import UplinkService
+from appliance.uplink.send_queue import SendQueue
+from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard", severity="alert")
 
@@ -77,6 +80,14 @@ class Site:
         self.evidence = EvidenceStore(self.db)
         self.meter = Meter(self.db, "run")
         self.outbox = Outbox(self.db, expire_s)
+        self.deps = UplinkDeps(
+            outbox=self.outbox,
+            queue=SendQueue(OutboxStore(self.db)),
+            commits=CommitBatcher(self.db),
+            meter=self.meter,
+            alerts=self.alerts,
+            root=self.root,
+        )
         self.settings = config.UplinkConfig(url=url, token=SecretStr(token) if token else None, **limits)
         self.failures: list[BaseException] = []
         self._thread: threading.Thread | None = None
@@ -138,6 +149,16 @@ class Site:
         assert found is not None
         return found
 
+    def next_ready(self) -> EscalationRow:
+        """The escalation that is sent next."""
+        queued = SendQueue(OutboxStore(self.db)).pick(self.clock.now())
+        assert queued is not None
+        return queued.row
+
+    def count(self, state: Delivery) -> int:
+        """How many escalations are in this state."""
+        return EscalationStore(self.db).count_by_state().get(state, 0)
+
     def verdict(self, n: int) -> wire.Verdict | None:
         row = self.detail(n).verdict
         return row.body if row else None
@@ -149,7 +170,7 @@ class Site:
         return {total.kind: total.amount for total in self.meter.totals("all")}
 
     def _service(self) -> UplinkService:
-        return UplinkService(self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock)
+        return UplinkService(self.settings, self.name, self.deps, self.clock)
 
     def _run(self) -> None:
         try:

@@ -50,7 +50,7 @@ def goes_through(folder: Path, server: NatsServer, **identity: Any) -> None:
     make_streams_as(config.UplinkConfig(url=server.url, **identity))
     with site(folder / "site", server.url, **identity) as here:
         here.ask(1)
-        until(lambda: here.outbox.counts().sent == 1, what=here.service.link.error)
+        until(lambda: here.count("sent") == 1, what=here.service.link.error)
 
 
 def refused(folder: Path, server: NatsServer, url: str = "", **identity: Any) -> str:
@@ -167,7 +167,7 @@ def test_a_leaf_server_on_the_box_is_a_matter_of_configuration_alone(binary: Nat
             here.ask(2)
             until(lambda: here.service.waits_for, 30)
             assert here.service.link.up, "its own server is there"
-            assert here.outbox.counts().ready == 1, "nothing is taken that the hub does not have"
+            assert here.count("ready") == 1, "nothing is taken that the hub does not have"
             hub.start()
             until(lambda: here.settled(2), 60)
     finally:

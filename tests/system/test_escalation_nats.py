@@ -123,7 +123,7 @@ def test_a_broker_that_is_killed_loses_nothing_and_doubles_nothing(broker: NatsS
                 broker.start()
         until(lambda: here.settled(*numbers), 60)
         assert here.service.verdicts.applied == len(numbers)
-        assert here.outbox.counts().settled == len(numbers)
+        assert here.count("settled") == len(numbers)
         assert judge.worker is not None
         assert judge.worker.counts.given_up == 0
         until(lambda: left_in_queue(broker.url) == 0)
@@ -169,7 +169,7 @@ def test_a_core_that_is_killed_goes_on_at_the_first_chunk_that_was_not_acknowled
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()
         asked = here.ask(1, (large,))
-        row = here.outbox.next_ready(1)[0]
+        row = here.next_ready()
         media = here.outbox.media_of(asked)[0]
         publish_chunk(one_broker.url, here.name, media.ref, 0, large[: wire.CHUNK_BYTES])
         here.outbox.chunk_acked(row, media, 1, 0)
@@ -320,7 +320,7 @@ def test_a_question_that_is_not_understood_still_gets_its_verdict(one_broker: Na
         make_streams(one_broker.url)
         here.cut()
         asked = here.ask(1)
-        body = here.outbox.next_ready(1)[0].body.to_json().replace(b'"severity":"alert"', b'"severity":"apocalyptic"')
+        body = here.next_ready().body.to_json().replace(b'"severity":"alert"', b'"severity":"apocalyptic"')
         publish(one_broker.url, here.name, body, {"Nats-Msg-Id": wire.message_id(here.name, asked)})
         here.connect()
         with worker(one_broker.url, engine):
@@ -341,7 +341,7 @@ def test_pictures_that_are_not_what_was_announced_are_not_looked_at(one_broker: 
         refs = (ref_of(right, 1.0), ref_of(wrong, 2.0), ref_of(absent, 3.0))
         publish_chunk(one_broker.url, here.name, refs[0], 0, right)
         publish_chunk(one_broker.url, here.name, refs[1], 0, wrong[:-1] + b"!")
-        body = here.outbox.next_ready(1)[0].body.model_copy(update={"media": refs})
+        body = here.next_ready().body.model_copy(update={"media": refs})
         publish(one_broker.url, here.name, body.to_json(), {"Nats-Msg-Id": wire.message_id(here.name, asked)})
         here.connect()
         with worker(one_broker.url, engine):
@@ -427,7 +427,7 @@ def test_urgent_questions_overtake(one_broker: NatsServer, tmp_path: Path) -> No
         for n in range(6):
             here.ask(n, severity="warning")
         here.ask(6, severity="alert")
-        until(lambda: here.outbox.counts().sent == 7)
+        until(lambda: here.count("sent") == 7)
         with worker(one_broker.url, engine, concurrency=1):
             until(lambda: here.settled(*range(7)))
         with here.db.read() as connection:
@@ -456,7 +456,7 @@ def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServe
     with site(tmp_path / "site", broker.url) as here:
         make_streams(broker.url)
         here.ask(1, (large, picture(5)))
-        until(lambda: here.outbox.counts().sent == 1)
+        until(lambda: here.count("sent") == 1)
         broker.kill()
         shutil.rmtree(tmp_path / "nats" / "store")
         broker.start()
@@ -477,7 +477,7 @@ def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()
         asked = here.ask(1, (large, picture(5)))
-        row = here.outbox.next_ready(1)[0]
+        row = here.next_ready()
         here.outbox.chunk_acked(row, here.outbox.media_of(asked)[0], 2, 0)  # by a broker that has forgotten it since
         engine, _ = second_look(0.9)
         make_streams(one_broker.url)
@@ -545,7 +545,7 @@ def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
         here.ask(1, (large,))
         make_streams(one_broker.url)
         here.connect()
-        until(lambda: here.outbox.counts().sent == 1)
+        until(lambda: here.count("sent") == 1)
         here.cut()
         with worker(one_broker.url, engine) as judge:
             until(lambda: judge.worker is not None and judge.worker.counts.judged == 1)
@@ -620,11 +620,11 @@ def test_a_worker_that_is_told_to_stop_finishes_what_it_judges_and_gives_back_th
             for n, severity in enumerate(("alert", "warning", "warning")):
                 here.ask(n, severity=severity)
             until(lambda: first.worker is not None and first.worker.judging == 1)
-            until(lambda: here.outbox.counts().sent == 3)
+            until(lambda: here.count("sent") == 3)
             first.stop(meanwhile=detector.gate.set)
             assert first.worker is not None
             assert first.worker.counts.judged == 1
-        until(lambda: here.outbox.counts().settled == 1)
+        until(lambda: here.count("settled") == 1)
         other, _ = second_look(0.0)
         with worker(broker.url, other, ack_wait_s=60.0):
             until(lambda: here.settled(0, 1, 2), 15, "given back, not left to run out of 60 s")

@@ -99,8 +99,8 @@ class WatchedSite(Site):
 
     def _service(self) -> UplinkService:
         return UplinkService(
-            self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock,
-            border=PrivacyEgressPolicy(self.config, None, self.alerts.events_of),
+            self.settings, self.name, self.deps, self.clock,
+            egress_policy=PrivacyEgressPolicy(self.config, None, self.alerts.events_of),
         )  # fmt: skip
 
 
@@ -250,12 +250,12 @@ def test_a_request_delivered_twice_is_answered_once(one_broker: NatsServer, tmp_
     make_streams(one_broker.url)
     with watched(tmp_path / "site", one_broker.url) as here:
         here.flag(1)
-        until(lambda: here.maker.run_once() >= 0 and here.outbox.counts().sent == 1)
+        until(lambda: here.maker.run_once() >= 0 and here.count("sent") == 1)
         request = needs_more(here, 1, 0)
         say(one_broker.url, request)
         say(one_broker.url, request)
         until(lambda: here.service.verdicts.known == 1)
-        until(lambda: here.maker.run_once() >= 0 and here.outbox.counts().sent == 1)
+        until(lambda: here.maker.run_once() >= 0 and here.count("sent") == 1)
         say(one_broker.url, request)
         until(lambda: here.service.verdicts.known == 2)
         assert here.detail(1).escalations[0].step == 1
@@ -415,7 +415,7 @@ def test_a_worker_that_insists_gets_no_picture_from_an_image_free_site(one_broke
         watched(tmp_path / "site", one_broker.url, image_free=True) as here,
     ):
         here.flag(1)
-        until(lambda: here.maker.run_once() >= 0 and here.outbox.counts().sent == 1)
+        until(lambda: here.maker.run_once() >= 0 and here.count("sent") == 1)
         say(one_broker.url, needs_more(here, 1, 0))
         here.settle(1)
         verdict = here.verdict(1)
@@ -431,7 +431,7 @@ def test_pictures_made_before_the_site_became_image_free_stay_on_it(
     with watched(tmp_path / "site", one_broker.url) as here:
         here.cut()
         here.flag(1)
-        until(lambda: here.maker.run_once() >= 0 and here.outbox.counts().ready == 1)
+        until(lambda: here.maker.run_once() >= 0 and here.count("ready") == 1)
         assert len(here.outbox.media_of(here.detail(1).escalations[0].id)) == 2
     with overheard(one_broker.url, "vedette.depot-7.media.>") as heard, worker(one_broker.url, language_model(stub)):
         again = WatchedSite(tmp_path / "site", one_broker.url, image_free=True)
@@ -500,7 +500,7 @@ def test_a_worker_of_schema_1_settles_a_question_of_schema_2(one_broker: NatsSer
     make_streams(one_broker.url)
     with watched(tmp_path / "site", one_broker.url) as here:
         here.flag(1)
-        until(lambda: here.maker.run_once() >= 0 and here.outbox.counts().sent == 1)
+        until(lambda: here.maker.run_once() >= 0 and here.count("sent") == 1)
         asked = ask_broker(one_broker.url, judge_as_schema_1)
         assert isinstance(asked, wire_v1.Escalation)
         assert [ref.kind for ref in asked.media] == ["crop", "crop"]
@@ -517,8 +517,8 @@ def test_a_site_of_schema_1_gets_a_last_word_at_once(one_broker: NatsServer, tmp
     with watched(tmp_path / "site", one_broker.url) as here:  # only as somebody with pictures
         here.cut()
         here.flag(1)
-        until(lambda: here.maker.run_once() >= 0 and here.outbox.counts().ready == 1)
-        row = here.outbox.next_ready(1)[0]
+        until(lambda: here.maker.run_once() >= 0 and here.count("ready") == 1)
+        row = here.next_ready()
         older = wire_v1.Escalation.from_json(row.body.to_json())
         for media in here.outbox.media_of(row.id):
             data = (here.root / media.path).read_bytes()

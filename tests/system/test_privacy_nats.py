@@ -27,8 +27,8 @@ class Guarded(Site):
     def _service(self) -> UplinkService:
         config = SiteConfig.model_validate({"cameras": {"gate": {"url": "file:x", "privacy": self.privacy}}})
         return UplinkService(
-            self.settings, self.name, self.outbox, self.root, self.meter, self.alerts, self.clock,
-            border=PrivacyEgressPolicy(config, None, self.alerts.events_of),
+            self.settings, self.name, self.deps, self.clock,
+            egress_policy=PrivacyEgressPolicy(config, None, self.alerts.events_of),
         )  # fmt: skip
 
 

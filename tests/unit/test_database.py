@@ -19,7 +19,7 @@ from appliance.errors import StoreError
 from appliance.store import migrations
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
-from appliance.uplink.outbox import Outbox
+from appliance.store.escalations import OutboxStore
 
 
 def count_up_and_fail(db: Database) -> None:
@@ -66,7 +66,8 @@ def test_the_questions_of_an_older_file_go_on(path: Path) -> None:
     )
     raw.close()
     db = opened(path)
-    (row,) = Outbox(db, 1e9).next_ready(10)
+    row = OutboxStore(db).ready("q")
+    assert row is not None
     assert (row.id, row.step, row.evidence, row.wait, row.until_t) == ("q", 0, "", "", None)
     assert DecisionStore(db).deferred(10) == []
     assert DecisionStore(db).outcomes() == []

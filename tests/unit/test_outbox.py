@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +14,15 @@ from appliance.router.escalation_planner import build_escalation
 from appliance.store.alerts import AlertStore
 from appliance.store.clock_offset import ClockOffset
 from appliance.store.database import Database
+from appliance.store.escalations import EscalationStore, OutboxStore
 from appliance.store.evidence import EvidenceStore
+from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow, EvidenceRow, MediaRow
 from appliance.types import Alert, AlertChange, Event, Severity
 from appliance.uplink.nats_messages import chunk_message, read_chunk
 from appliance.uplink.outbox import RESEND_FIRST_S, Outbox, OutboxQuota
 from appliance.uplink.rate_limiter import ttl_s
-from appliance.uplink.send_queue import AGEING_S, LIVE_S, SendQueue
+from appliance.uplink.send_queue import TUNING, SendQueue
 from tests.servers.site import ref_of
 
 HOUR_S = 3600.0
@@ -40,6 +41,7 @@ class Desk:
         self.db = Database(self.folder / "vedette.db", self.clock)
         self.alerts = AlertStore(self.db)
         self.outbox = Outbox(self.db, 72 * HOUR_S)
+        self.store = OutboxStore(self.db)
 
     def ask(self, name: str, severity: Severity = "alert", *pictures: bytes, ready: bool = True) -> str:
         now = self.clock.now()
@@ -58,7 +60,14 @@ class Desk:
         return question.id
 
     def order(self) -> list[str]:
-        return [row.alert for row in self.outbox.next_ready(100)]
+        return [row.alert for row in self.next_ready(100)]
+
+    def next_ready(self, limit: int) -> list[EscalationRow]:
+        """What is to be sent, in the order of its going."""
+        queue, found = SendQueue(self.store), dict[str, EscalationRow]()
+        while len(found) < limit and (queued := queue.pick(self.clock.now(), busy=found)):
+            found[queued.row.id] = queued.row
+        return list(found.values())
 
     def row(self, name: str) -> EscalationRow:
         detail = self.alerts.get(name)
@@ -87,11 +96,11 @@ def test_the_urgent_goes_first_and_among_equals_the_oldest(desk: Desk) -> None:
 
 def test_waiting_makes_up_for_priority_in_the_backlog(desk: Desk) -> None:
     desk.ask("old and low", "info")
-    desk.clock.advance(2 * AGEING_S - 10)
+    desk.clock.advance(2 * TUNING.ageing_s - 10)
     desk.ask("younger and high", "alert")
     desk.clock.advance(20)
     desk.ask("youngest and high", "alert")
-    desk.clock.advance(LIVE_S)
+    desk.clock.advance(TUNING.live_s)
     assert desk.order() == ["younger and high", "old and low", "youngest and high"]
 
 
@@ -108,21 +117,21 @@ def test_however_much_is_live_the_backlog_gets_its_share(desk: Desk) -> None:
     for n in range(20):
         desk.ask(f"old {n}")
     desk.clock.advance(HOUR_S)
-    turns, sent = SendQueue(desk.db), {True: 0, False: 0}
+    queue, sent = SendQueue(desk.store), {True: 0, False: 0}
     for n in range(150):
         desk.ask(f"live {n}")
-        turn = turns.pick(desk.clock.now())
-        assert turn is not None
-        turns.record_sent(turn, 4096)
-        sent[turn.live] += 1
-        desk.outbox.sent(turn.row, desk.clock.now(), 4096)
+        queued = queue.pick(desk.clock.now())
+        assert queued is not None
+        queue.record_sent(queued, 4096)
+        sent[queued.live] += 1
+        desk.outbox.sent(queued.row, desk.clock.now(), 4096)
     assert 8 <= sent[False] <= 18, "a tenth of the bytes"
 
 
 def test_what_still_waits_for_evidence_is_not_sent(desk: Desk) -> None:
     desk.ask("early", ready=False)
     assert desk.order() == []
-    assert desk.outbox.counts().waiting == 1
+    assert EscalationStore(desk.db).count_by_state() == {"waiting": 1}
 
 
 def test_a_question_that_fails_again_and_again_lets_the_others_go_first(desk: Desk) -> None:
@@ -133,9 +142,9 @@ def test_a_question_that_fails_again_and_again_lets_the_others_go_first(desk: De
     assert desk.order() == ["good", "bad"]
     for _ in range(1000):
         desk.outbox.failed(desk.row("bad"), "too large", 700)
-    desk.clock.advance(3 * AGEING_S)
+    desk.clock.advance(3 * TUNING.ageing_s)
     desk.ask("much later")
-    desk.clock.advance(LIVE_S)
+    desk.clock.advance(TUNING.live_s)
     assert desk.order() == ["good", "bad", "much later"], "the penalty is bounded"
     assert (desk.row("bad").error, desk.row("bad").bytes_sent) == ("too large", 1001 * 700)
 
@@ -214,8 +223,8 @@ def test_what_cannot_be_sent_for_days_is_given_up_visibly(desk: Desk) -> None:
     kind, size, why = desk.audit()[-1]
     assert (kind, size) == ("frame", wire.CHUNK_BYTES), "what left in part has left"
     assert why.startswith("in part, then given up; ")
-    counts = desk.outbox.counts()
-    assert (counts.expired, counts.ready, counts.oldest_t) == (2, 1, desk.clock.now())
+    assert EscalationStore(desk.db).count_by_state() == {"expired": 2, "ready": 1}
+    assert desk.store.oldest_unsent_t() == desk.clock.now()
 
 
 def test_a_late_verdict_on_what_was_given_up_still_counts(desk: Desk) -> None:
@@ -351,16 +360,12 @@ def test_the_site_file_names_the_times_by_severity() -> None:
         cameras={"gate": config.CameraConfig(url="file:/clip.mp4")},
         uplink=config.UplinkConfig(url="nats://hub:4222", ttl_hours=config.TtlHoursConfig(warning=1.5, info=100)),
     )
-    assert ttl_s(site) == {"high": 72 * HOUR_S, "normal": 1.5 * HOUR_S, "low": 72 * HOUR_S}
+    assert ttl_s(site.escalation, site.uplink) == {"high": 72 * HOUR_S, "normal": 1.5 * HOUR_S, "low": 72 * HOUR_S}
 
 
 def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
-    meter = Counter[tuple[str, str]]()
-
-    def count(camera: str, kind: str, amount: int) -> None:
-        meter[camera, kind] += amount
-
-    room = OutboxQuota(desk.outbox, desk.folder, 0.25, count)
+    meter = Meter(desk.db, "run")
+    quota = OutboxQuota(desk.outbox, desk.folder, 0.25, meter)
     severities: tuple[Severity, ...] = ("alert", "warning", "info", "info")
     for n in range(192):  # every 15 minutes; 3 kB each would be 0.77 MB
         desk.ask(f"q{n}", severities[n % 4], b"%d" % n * 1000)
@@ -368,26 +373,27 @@ def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
         desk.clock.advance(900)
         if n % 8 == 7:
             desk.outbox.expire(desk.clock.now())
-            room.run_once()
+            quota.run_once()
             assert desk.outbox.held_bytes() <= 250_000
     lost = [desk.row(f"q{n}") for n in range(192) if desk.row(f"q{n}").state == "expired"]
-    assert room.dropped == len(lost) == meter["gate", "outbox_dropped"] > 50
+    totals = {(each.camera, each.kind): each.amount for each in meter.totals("all")}
+    assert quota.dropped == len(lost) == totals["gate", "outbox_dropped"] > 50
     assert {row.priority for row in lost} <= {"low", "normal"}, "nothing grave while there is anything less so"
     assert lost[0].error.startswith("given up: the outbox is over 0.25 MB (uplink.outbox_mb_max)")
     assert not (desk.folder / f"{lost[0].alert}-0.jpg").exists(), "its pictures make the room"
-    kept = [row.created_t for row in desk.outbox.next_ready(200) if row.priority == "normal"]
+    kept = [row.created_t for row in desk.next_ready(200) if row.priority == "normal"]
     gone = [row.created_t for row in lost if row.priority == "normal"]
     assert min(kept) > max(gone), "of these the oldest"
     desk.ask("now", "warning")
     assert desk.order()[0] == "now"
-    assert desk.outbox.next_ready(3)[1].alert == "q0", "then the gravest, the oldest first"
+    assert desk.next_ready(3)[1].alert == "q0", "then the gravest, the oldest first"
 
 
 def test_a_file_that_the_page_shows_stays_when_its_question_is_given_up(desk: Desk) -> None:
     desk.ask("a", "info", b"still")
     (desk.folder / "a-0.jpg").write_bytes(b"still")
     EvidenceStore(desk.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
-    assert OutboxQuota(desk.outbox, desk.folder, 0.0001, lambda *_: None).run_once() == 1
+    assert OutboxQuota(desk.outbox, desk.folder, 0.0001, Meter(desk.db, "run")).run_once() == 1
     assert (desk.folder / "a-0.jpg").exists()
 
 

@@ -46,15 +46,15 @@ class Changes:
 
 
 def test_what_comes_while_the_disk_is_busy_shares_the_next_transaction(db: Database) -> None:
-    changes, notary = Changes(db), CommitBatcher(db)
+    changes, batcher = Changes(db), CommitBatcher(db)
     begun: list[int] = []
 
     async def main() -> list[str]:
         real = db.transaction
         db.transaction = lambda **how: begun.append(1) or real(**how)  # type: ignore[method-assign,func-returns-value]
-        first = asyncio.create_task(notary.commit(lambda: changes.write("first")))
+        first = asyncio.create_task(batcher.commit(lambda: changes.write("first")))
         await asyncio.sleep(0)
-        rest = [asyncio.create_task(notary.commit(functools.partial(changes.write, n))) for n in ("a", "b", "c")]
+        rest = [asyncio.create_task(batcher.commit(functools.partial(changes.write, n))) for n in ("a", "b", "c")]
         await asyncio.sleep(0)
         changes.held.set()
         return list(await asyncio.gather(first, *rest))
@@ -64,20 +64,20 @@ def test_what_comes_while_the_disk_is_busy_shares_the_next_transaction(db: Datab
     assert threading.get_ident() not in changes.threads, "the loop waits for no disk"
 
 
-def test_a_transaction_that_fails_is_told_to_all_who_are_in_it_and_to_nobody_else(db: Database) -> None:
-    changes, notary = Changes(db), CommitBatcher(db)
+def test_a_transaction_that_fails_is_raised_to_all_who_are_in_it_and_to_no_others(db: Database) -> None:
+    changes, batcher = Changes(db), CommitBatcher(db)
 
     def full() -> str:
         raise StoreUnavailable("the disk is full")
 
     async def main() -> list[object]:
-        first = asyncio.create_task(notary.commit(lambda: changes.write("first")))
+        first = asyncio.create_task(batcher.commit(lambda: changes.write("first")))
         await asyncio.sleep(0)
-        rest = [asyncio.create_task(notary.commit(each)) for each in (lambda: changes.write("a"), full)]
+        rest = [asyncio.create_task(batcher.commit(each)) for each in (lambda: changes.write("a"), full)]
         await asyncio.sleep(0)
         changes.held.set()
         found: list[object] = list(await asyncio.gather(first, *rest, return_exceptions=True))
-        return [*found, await notary.commit(lambda: changes.write("later"))]
+        return [*found, await batcher.commit(lambda: changes.write("later"))]
 
     first, a, b, later = asyncio.run(main())
     assert (first, later) == ("first", "later")
@@ -87,5 +87,5 @@ def test_a_transaction_that_fails_is_told_to_all_who_are_in_it_and_to_nobody_els
 
 
 def test_what_need_not_be_flushed_does_not_change_threads_when_nothing_else_is_written(db: Database) -> None:
-    notary = CommitBatcher(db)
-    assert asyncio.run(notary.commit(threading.get_ident, durable=False)) == threading.get_ident()
+    batcher = CommitBatcher(db)
+    assert asyncio.run(batcher.commit(threading.get_ident, durable=False)) == threading.get_ident()

@@ -1,14 +1,16 @@
-"""The parts of the uplink, each with a clock that is moved by hand: rate, daily allowance, breaker, account."""
+"""The parts of the uplink, each with a clock that is moved by hand: rate, daily cap, breaker, traffic counter."""
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock, local_day
+from appliance.store.database import Database
+from appliance.store.meter import Meter
 from appliance.tcpinfo import TcpBytes, bytes_on_wire, failed_connect_bytes
 from appliance.uplink.cloud_breaker import PROBE_FIRST_S, CloudBreaker
 from appliance.uplink.rate_limiter import DailyCap, TokenBucket, TrafficCounter
@@ -88,7 +90,7 @@ def test_what_was_sent_before_a_restart_counts() -> None:
     assert not today.fits(2_000, "high")
 
 
-def test_a_silent_worker_is_tried_with_one_question_more_and_more_rarely() -> None:
+def test_a_silent_worker_is_tried_with_one_escalation_more_and_more_rarely() -> None:
     clock = ManualClock()
     breaker = CloudBreaker(300.0, clock)
     breaker.escalation_stored()
@@ -108,7 +110,7 @@ def test_a_silent_worker_is_tried_with_one_question_more_and_more_rarely() -> No
             breaker.check_silence(1e6)
         assert (breaker.state.name, breaker.one_at_a_time) == ("half_open", True)
         breaker.escalation_stored()
-        assert breaker.blocks, "one question and no more"
+        assert breaker.blocks, "one escalation and no more"
         waits.append(waited)
     assert waits[0] <= PROBE_FIRST_S * 1.3
     assert waits[:4] == sorted(waits[:4])
@@ -117,7 +119,7 @@ def test_a_silent_worker_is_tried_with_one_question_more_and_more_rarely() -> No
     assert (breaker.state.name, breaker.blocks, breaker.state.trips) == ("closed", False, 1)
 
 
-def test_silence_counts_only_while_somebody_was_asked_and_could_answer() -> None:
+def test_silence_counts_only_while_a_worker_was_asked_and_could_answer() -> None:
     clock = ManualClock()
     breaker = CloudBreaker(300.0, clock)
     clock.advance(5000)
@@ -147,19 +149,15 @@ def test_a_broker_that_refuses_again_and_again_opens_it_and_the_first_message_cl
     assert breaker.state.name == "closed"
 
 
-class Meter(Counter[tuple[str, str]]):
-    def add(self, camera: str, kind: str, amount: int) -> None:
-        self[camera, kind] += amount
-
-
-def test_payload_protocol_and_what_was_sent_again_are_counted_apart_and_add_up() -> None:
-    meter = Meter()
-    account = TrafficCounter(meter)
-    account.count_message("gate", "crop", 5000)
-    account.count_message("gate", "again", 5000)
-    assert account.count_overhead(LinkState(up=True, since=0, wire=9000)) == 0, "the socket was looked at before"
-    assert account.count_overhead(LinkState(up=True, since=0, wire=12_000, resent=700)) == 2000
-    assert meter == {
+def test_payload_protocol_and_what_was_sent_again_are_counted_apart_and_add_up(tmp_path: Path) -> None:
+    db = Database(tmp_path / "vedette.db", ManualClock())
+    meter = Meter(db, "run")
+    counter = TrafficCounter(meter)
+    counter.count_message("gate", "crop", 5000)
+    counter.count_message("gate", "again", 5000)
+    assert counter.count_overhead(LinkState(up=True, since=0, wire=9000)) == 0, "the socket was read before"
+    assert counter.count_overhead(LinkState(up=True, since=0, wire=12_000, resent=700)) == 2000
+    assert {(each.camera, each.kind): each.amount for each in meter.totals("start")} == {
         ("gate", "uplink_bytes"): 10_000,
         ("gate", "uplink_bytes_crop"): 5000,
         ("gate", "uplink_bytes_again"): 5000,
@@ -167,6 +165,7 @@ def test_payload_protocol_and_what_was_sent_again_are_counted_apart_and_add_up()
         ("", "uplink_bytes_resent"): 700,
         ("", "uplink_bytes_protocol"): 1300,
     }
+    db.close()
 
 
 @pytest.mark.parametrize(("version", "frame"), [(4, 66), (6, 86)])

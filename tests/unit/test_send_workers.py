@@ -1,4 +1,4 @@
-"""The lanes with scripted parts: the backlog gives way to what is live and on its way, but not for ever."""
+"""The send workers with scripted parts: the backlog gives way to what is live and on its way, but not for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from appliance.uplink.send_workers import FLIGHT_BYTES_MAX, SendWorkers
 
 
 class Script:
-    """Turns, parcels, sender, toll and breaker in one: questions with one message each, sent when told."""
+    """Queue, builder, sender, limiter and breaker in one: escalations of one message each, sent when the test says."""
 
     last_refused = blocks = one_at_a_time = backlog_due = False
 
@@ -25,7 +25,7 @@ class Script:
         self.arrived = asyncio.Event()
         self.daily_cap = SimpleNamespace(priorities=lambda: ("high",), fits=lambda size, priority: True)
         self.flight = self.flight_max = 0
-        self.on_the_way: Callable[[str], bool] = lambda name: False
+        self.in_flight: Callable[[str], bool] = lambda name: False
 
     def pick(
         self, now: float, priorities: object, busy: Collection[str], *, live_only: bool = False
@@ -38,38 +38,38 @@ class Script:
                     )
         return None
 
-    def record_sent(self, turn: QueuedEscalation, size: int) -> None: ...
+    def record_sent(self, queued: QueuedEscalation, size: int) -> None: ...
 
     def wait_s(self, *, live: bool) -> float:
         return 0.0
 
     def charge_overhead(self) -> None: ...
 
-    async def next_message(self, turn: QueuedEscalation) -> OutgoingMessage:
-        return OutgoingMessage(turn, NatsMessage("", b"x" * self.size, {}, "facts"))
+    async def next_message(self, queued: QueuedEscalation) -> OutgoingMessage:
+        return OutgoingMessage(queued, NatsMessage("", b"x" * self.size, {}, "facts"))
 
-    async def deliver(self, due: OutgoingMessage) -> int:
-        name = due.queued.row.id
+    async def deliver(self, outgoing: OutgoingMessage) -> int:
+        name = outgoing.queued.row.id
         self.begun.append(name)
-        self.flight += due.message.size
+        self.flight += outgoing.message.size
         self.flight_max = max(self.flight_max, self.flight)
-        if self.on_the_way(name):
+        if self.in_flight(name):
             await self.arrived.wait()
-        (self.live if due.queued.live else self.backlog).remove(name)
-        self.flight -= due.message.size
+        (self.live if outgoing.queued.live else self.backlog).remove(name)
+        self.flight -= outgoing.message.size
         return 1
 
 
-def lanes(script: Script) -> SendWorkers:
+def workers(script: Script) -> SendWorkers:
     part = cast(Any, script)
     return SendWorkers(part, part, part, part, part, SystemClock())
 
 
-def test_the_backlog_begins_nothing_while_what_is_live_is_on_its_way() -> None:
+def test_the_backlog_begins_nothing_while_what_is_live_is_in_flight() -> None:
     async def main() -> list[str]:
         script = Script(["live"], ["old 1", "old 2"])
-        script.on_the_way = lambda name: name == "live"
-        sending = asyncio.create_task(lanes(script).run_once())
+        script.in_flight = lambda name: name == "live"
+        sending = asyncio.create_task(workers(script).run_once())
         for _ in range(20):
             await asyncio.sleep(0)
         begun = list(script.begun)
@@ -83,8 +83,8 @@ def test_the_backlog_begins_nothing_while_what_is_live_is_on_its_way() -> None:
 def test_it_gives_way_for_a_moment_only() -> None:
     async def main() -> list[str]:
         script = Script(["live"], ["old 1"])
-        script.on_the_way = lambda name: name == "live" and not script.arrived.is_set()
-        sending = asyncio.create_task(lanes(script).run_once())
+        script.in_flight = lambda name: name == "live" and not script.arrived.is_set()
+        sending = asyncio.create_task(workers(script).run_once())
         while script.begun != ["live", "old 1"]:
             await asyncio.sleep(0)
         script.arrived.set()
@@ -94,11 +94,11 @@ def test_it_gives_way_for_a_moment_only() -> None:
     assert asyncio.run(asyncio.wait_for(main(), 60)) == ["live", "old 1"]
 
 
-def test_together_they_have_a_chunk_on_the_way_at_most() -> None:
+def test_together_they_have_a_chunk_in_flight_at_most() -> None:
     async def main() -> Script:
         script = Script([], [f"old {n}" for n in range(30)], size=FLIGHT_BYTES_MAX // 3)
-        script.on_the_way = lambda name: name == "old 0"
-        sending = asyncio.create_task(lanes(script).run_once())
+        script.in_flight = lambda name: name == "old 0"
+        sending = asyncio.create_task(workers(script).run_once())
         while len(script.begun) < 20:
             await asyncio.sleep(0)
         script.arrived.set()
