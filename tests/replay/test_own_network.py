@@ -23,6 +23,7 @@ from models.evaluation import cost
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "models" / "vedette-nano.onnx"
 FIGURES: dict[str, Any] = json.loads(measure_pets.FIGURES.read_text())
+RENDERED_AP50_MIN = 0.95  # what was promised of it, whatever is recorded (PETS: test_pets_accuracy.OWN_AP50_MIN)
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
 # Known to TensorRT and to Hailo's Dataflow Compiler; what follows the last convolution a compiler may cut off. The
 # shipped file has Shape and Split besides, which `models.shapes --size` takes out.
@@ -89,19 +90,15 @@ def test_costs_no_more_than_its_teachers(shared_data: Path) -> None:
 @pytest.mark.parametrize("clip", ["yard", "gate"])
 def test_finds_rendered_persons_as_well_as_recorded(clip: str, keen: OnnxDetector) -> None:
     recorded = FIGURES["rendered_clips_person_ap50"]["vedette-nano"][clip]
-    assert measure_scenes.rendered_person_ap50(keen, clip) == pytest.approx(recorded, abs=0.01)
+    measured = measure_scenes.rendered_person_ap50(keen, clip)
+    assert measured == pytest.approx(recorded, abs=0.01)
+    assert measured >= RENDERED_AP50_MIN
 
 
 @pytest.mark.shared
 def test_finds_vehicles_as_well_as_recorded(keen: OnnxDetector, shared_data: Path) -> None:
     recorded = FIGURES["traffic_stills_vehicle_ap50"]["vedette-nano"]
     assert measure_scenes.traffic_vehicle_ap50(keen, shared_data) == pytest.approx(recorded, abs=0.01)
-
-
-def test_keeps_within_its_bars() -> None:
-    """What was promised, of the figures that the other tests compute again."""
-    assert FIGURES["pets09_s2l1_every_10th_frame_person_ap50"]["vedette-nano"] >= 0.85
-    assert min(FIGURES["rendered_clips_person_ap50"]["vedette-nano"].values()) >= 0.95
 
 
 @pytest.mark.shared
