@@ -16,8 +16,7 @@ from appliance.errors import UsageError
 
 if TYPE_CHECKING:
     from appliance.config import SiteConfig
-    from appliance.lab.cassette.verdict_source import VerdictSource
-    from appliance.lab.lab_arguments import OracleOptions
+    from appliance.lab.cassette.verdict_source import OracleOptions, VerdictSource
 
 LAB = CommandTable()
 
@@ -65,13 +64,13 @@ def _speed(text: str) -> float | None:
 
 
 def _seed(text: str) -> int:
-    from appliance.lab.lab_arguments import parse_seed
+    from appliance.lab.conditions.condition_spec import parse_seed
 
     return parse_seed(text)
 
 
 def _verdicts(text: str) -> Path | OracleOptions:
-    from appliance.lab.lab_arguments import parse_verdict_source
+    from appliance.lab.cassette.verdict_source import parse_verdict_source
 
     return parse_verdict_source(text)
 
@@ -204,8 +203,8 @@ use or configuration.
     ),
 )
 def replay(options: argparse.Namespace) -> int:
+    from appliance.lab.cassette.verdict_source import VerdictOptions
     from appliance.lab.conditions.condition_spec import ConditionSet
-    from appliance.lab.lab_arguments import VerdictOptions
     from appliance.lab.replay.replay_command import ReplayCommandOptions, ReplaySelection, replay_command
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)

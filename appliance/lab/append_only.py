@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_BLOCK = 64 * 1024
+_BLOCK_BYTES = 64 * 1024
 
 
 class AppendOnlyFile:
-    """Appends to a file past its first `kept` bytes, without a buffer of its own: what was written outlives a kill.
+    """Appends to a file past its first `kept` bytes, without a buffer of its own: what was written survives a kill.
 
     A full disk raises OSError and may leave a part of a line, which the next reader drops.
     """
@@ -26,7 +26,7 @@ class AppendOnlyFile:
         return len(line)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
         self._file.close()
@@ -38,7 +38,7 @@ def whole_bytes(path: Path) -> int:
         with path.open("rb") as file:
             end = file.seek(0, 2)
             while end > 0:
-                start = max(0, end - _BLOCK)
+                start = max(0, end - _BLOCK_BYTES)
                 file.seek(start)
                 found = file.read(end - start).rfind(b"\n")
                 if found >= 0:

@@ -19,7 +19,7 @@ from appliance.lab.cassette.verdict_source import AnsweredBy, FootageRef, Replay
 from appliance.types import SCHEMA
 
 CASSETTE: Literal["vedette.cassette"] = "vedette.cassette"
-VERSION = 1
+CASSETTE_VERSION = 1
 JUDGES_MAX = 16
 _YEAR_S = 366 * 86400.0
 
@@ -41,15 +41,15 @@ class Judge(_Part):
 
     def __str__(self) -> str:
         prompt = f", prompt {self.prompt_version}" if self.prompt_version else ""
-        said = f"{self.engine} {self.model}{prompt}"
-        return "".join(letter if letter.isprintable() else "?" for letter in said)
+        name = f"{self.engine} {self.model}{prompt}"
+        return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 class CassetteHeader(_Part):
     """First line. recorded: when, for people; nothing of the header is part of a match."""
 
     cassette: Literal["vedette.cassette"] = CASSETTE
-    version: Annotated[int, Field(ge=1)] = VERSION
+    version: Annotated[int, Field(ge=1)] = CASSETTE_VERSION
     schema_version: int = SCHEMA
     judges: Annotated[tuple[Judge, ...], Field(min_length=1, max_length=JUDGES_MAX)]
     recorded: Annotated[str, Field(max_length=40)] = ""
@@ -57,7 +57,7 @@ class CassetteHeader(_Part):
 
 
 class CassetteQuery(_Part):
-    """What was asked. t: of the event, in seconds of `clip`, or with `utc` UTC seconds (a recording, a live box).
+    """What was asked. t: of the event, in seconds of `clip`, or with `utc` UTC seconds (a recording, a live appliance).
 
     camera, t, utc and clip are there for `--match nearest`. step: how often more evidence had been asked for.
     with_clip: a clip went along. Its bytes are no part of the key: they are cut from packets that no replay has.
@@ -212,8 +212,8 @@ class CassetteReader:
                 "vedette replay … --record-verdicts, or vedette cassette from-store"
             )
         version = self._parsed(_Versioned, 1, data).version
-        if version > VERSION:
-            raise UsageError(f"{self._path} is a cassette of version {version}; this Vedette reads {VERSION}")
+        if version > CASSETTE_VERSION:
+            raise UsageError(f"{self._path} is a cassette of version {version}; this Vedette reads {CASSETTE_VERSION}")
         return self._parsed(CassetteHeader, 1, data)
 
     def _parsed(self, model: type[Part], number: int, data: bytes) -> Part:
@@ -269,16 +269,16 @@ class CassetteWriter:
         self._file.write(part.model_dump_json().encode() + b"\n")
 
 
-NEAREST_S_MAX = 0.5
+NEAREST_S_MAX = 0.5  # between two replays the same event moves by a frame or two
 
 _Alike = tuple[str, str, str, str]
 
 
 class CassettePlayer:
-    """Answers by what was asked; with `match` nearest also by camera, rule, label and moment, if nothing is exact.
+    """Finds verdicts by what was asked; with `match` nearest also by camera, rule, label and moment, if none is exact.
 
-    State: where in the file each answer is, which of them were given by nearness. Owner: one run. Of two lines about
-    the same question the later one counts: it was recorded again. By nearness a line answers one question only.
+    State: where in the file each verdict is, which of them were given as nearest. Owner: one replay. Of two lines about
+    the same escalation the later one counts: it was recorded again. A nearest line answers one escalation only.
     """
 
     def __init__(self, path: Path, match: Literal["exact", "nearest"] = "exact") -> None:
@@ -298,7 +298,7 @@ class CassettePlayer:
         self._digest = reader.digest
 
     def __len__(self) -> int:
-        """How many different questions it answers."""
+        """How many different escalations it answers."""
         return len(self._exact)
 
     @property
@@ -307,12 +307,12 @@ class CassettePlayer:
             source="cassette", digest=self._digest, match=self._match, words="; ".join(map(str, self.header.judges))
         )
 
-    def answer(self, question: ReplayEscalation, place: FootageRef) -> SourcedVerdict | None:
-        asked = query_at(question, place)
-        offset = self._exact.get(bytes.fromhex(key_of(asked, media_of(question.body))))
+    def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict | None:
+        query = query_at(escalation, footage)
+        offset = self._exact.get(bytes.fromhex(key_of(query, media_of(escalation.body))))
         match: VerdictMatch = "exact"
         if offset is None and self._match == "nearest":
-            offset, match = self._nearest(asked), "nearest"
+            offset, match = self._nearest(query), "nearest"
         if offset is None:
             return None
         line = self._line(offset)
@@ -322,11 +322,11 @@ class CassettePlayer:
     def close(self) -> None:
         self._file.close()
 
-    def _nearest(self, asked: CassetteQuery) -> int | None:
+    def _nearest(self, query: CassetteQuery) -> int | None:
         near = [
-            (abs(t - asked.t), offset)
-            for t, offset in self._alike.get(_alike(asked), ())
-            if abs(t - asked.t) <= NEAREST_S_MAX and offset not in self._given
+            (abs(t - query.t), offset)
+            for t, offset in self._alike.get(_alike(query), ())
+            if abs(t - query.t) <= NEAREST_S_MAX and offset not in self._given
         ]
         return min(near)[1] if near else None
 
@@ -338,17 +338,17 @@ class CassettePlayer:
             raise UsageError(f"{self._path} was changed while it was played; play it again") from None
 
 
-def query_at(question: ReplayEscalation, place: FootageRef) -> CassetteQuery:
+def query_at(escalation: ReplayEscalation, footage: FootageRef) -> CassetteQuery:
     """What is asked, at a time that another replay of the same footage can compare: UTC where it is known."""
-    utc = place.t_from is not None
-    asked = query_of(
-        question.body,
-        t=question.body.t + (place.t_from or 0.0),
+    utc = footage.t_from is not None
+    query = query_of(
+        escalation.body,
+        t=escalation.body.t + (footage.t_from or 0.0),
         utc=utc,
-        clip="" if utc else place.clip,
+        clip="" if utc else footage.clip,
     )
-    return asked.model_copy(update={"with_clip": True}) if question.clip else asked
+    return query.model_copy(update={"with_clip": True}) if escalation.clip else query
 
 
-def _alike(asked: CassetteQuery) -> _Alike:
-    return (asked.camera, asked.rule, asked.label, "" if asked.utc else f"clip {asked.clip}")
+def _alike(query: CassetteQuery) -> _Alike:
+    return (query.camera, query.rule, query.label, "" if query.utc else f"clip {query.clip}")

@@ -27,21 +27,21 @@ from appliance.lab.cassette.cassette_file import (
     stages_of,
 )
 from appliance.lab.cassette.verdict_source import AnsweredBy, FootageRef, ReplayEscalation, SourcedVerdict
-from appliance.lab.replay.replay_log_writer import vedette_version
 from appliance.store.archive import SettledEscalation, settled_escalations
 from appliance.store.rows import StepRow
 from appliance.uplink.verdict_client import TimedVerdict
+from appliance.version import version
 
 logger = logging.getLogger(__name__)
 
-SILENT_MAX = 3  # questions in a row without a verdict after which nobody seems to be there; at the beginning one
+SILENT_MAX = 3  # escalations in a row without a verdict, after which recording stops; at the beginning one
 
 ShowStatus = Callable[[str], None]
-"""Takes a sentence on what is being waited for; "" when it is over."""
+"""Shows a sentence on what is being waited for; "" when it is over."""
 
 
 class CloudPort(Protocol):
-    """Who is asked; see appliance.uplink.verdict_client."""
+    """How the cloud is asked; see appliance.uplink.verdict_client."""
 
     @property
     def site(self) -> str: ...
@@ -53,27 +53,29 @@ class CloudPort(Protocol):
 
 @dataclass(slots=True)
 class CassetteRecorderCounts:
-    """asked: of the cloud; known: answered by what stood on the cassette; silent: no verdict came in time."""
+    """Escalations of one recording."""
 
-    asked: int = 0
-    known: int = 0
-    silent: int = 0
+    asked: int = 0  # sent to the cloud
+    known: int = 0  # answered from the cassette
+    silent: int = 0  # without a verdict in time
 
 
 class CassetteRecorder:
-    """Asks one question at a time and waits for its verdict, so that the log of the recording is already that of its
+    """Sends one escalation at a time and waits for its verdict, so that the log of the recording is already that of its
     replay.
 
-    State: what is on the cassette, the open file, the counts. Owner: one run. Invariant: an answer is on the cassette
-    before the replay has it. A cassette that is there is gone on with: only what is not on it is asked.
+    State: what is on the cassette, the open file, the counts. Owner: one replay. Invariant: a verdict is on the
+    cassette before the replay has it. An existing cassette is continued: only what is not on it is asked.
     """
 
-    def __init__(self, path: Path, cloud: CloudPort, clock: Clock, told: ShowStatus = lambda sentence: None) -> None:
+    def __init__(
+        self, path: Path, cloud: CloudPort, clock: Clock, show_status: ShowStatus = lambda sentence: None
+    ) -> None:
         """Raises UsageError when `path` is no cassette, OSError."""
         self._path = path
         self._cloud = cloud
         self._clock = clock
-        self._told = told
+        self._show_status = show_status
         self._writer = CassetteWriter(path)
         self._known: dict[str, SourcedVerdict] = {}
         if self._writer.header is not None:
@@ -86,27 +88,27 @@ class CassetteRecorder:
     def answered_by(self) -> AnsweredBy:
         return AnsweredBy(source="cloud")
 
-    def answer(self, question: ReplayEscalation, place: FootageRef) -> SourcedVerdict | None:
+    def answer(self, escalation: ReplayEscalation, footage: FootageRef) -> SourcedVerdict | None:
         """Raises UplinkError when the cloud cannot be asked, UsageError when another judge answers than before."""
-        asked = query_at(question, place)
-        key = key_of(asked, media_of(question.body))
+        query, media = query_at(escalation, footage), media_of(escalation.body)
+        key = key_of(query, media)
         known = self._known.get(key)
         if known is not None:
             self.counts.known += 1
             return known
-        if question.clip:
+        if escalation.clip:
             return None
-        heard = self._ask(question)
-        if heard is None:
+        timed = self._ask(escalation)
+        if timed is None:
             return None
         line = CassetteLine(
             key=key,
-            asked=asked,
-            media=media_of(question.body),
-            verdict=heard.verdict,
-            total_s=round(heard.total_s, 3),
-            stages={"send": round(heard.send_s, 4), **stages_of(heard.verdict)},
-            bytes=heard.bytes,
+            asked=query,
+            media=media,
+            verdict=timed.verdict,
+            total_s=round(timed.total_s, 3),
+            stages={"send": round(timed.send_s, 4), **stages_of(timed.verdict)},
+            bytes=timed.bytes,
         )
         self._write(line)
         self._known[key] = SourcedVerdict(line.verdict, line.total_s, "exact")
@@ -115,20 +117,20 @@ class CassetteRecorder:
     def close(self) -> None:
         self._writer.close()
 
-    def _ask(self, question: ReplayEscalation) -> TimedVerdict | None:
+    def _ask(self, escalation: ReplayEscalation) -> TimedVerdict | None:
         self.counts.asked += 1
-        self._told(f"waiting for the verdict on question {self.counts.asked}")
-        body = question.body.model_copy(update={"site": self._cloud.site})
+        self._show_status(f"waiting for the verdict on question {self.counts.asked}")
+        body = escalation.body.model_copy(update={"site": self._cloud.site})
         try:
-            heard = self._cloud.ask(body, question.priority, [(each.ref, each.data) for each in question.images])
+            timed = self._cloud.ask(body, escalation.priority, [(each.ref, each.data) for each in escalation.images])
         finally:
-            self._told("")
-        if heard is not None:
+            self._show_status("")
+        if timed is not None:
             self._silent = 0
-            verdict = heard.verdict
-            said = f"asks for a {verdict.need}" if verdict.need else verdict.decision
-            logger.info("question %d: %s after %.1f s", self.counts.asked, said, heard.total_s)
-            return heard
+            verdict = timed.verdict
+            outcome = f"asks for a {verdict.need}" if verdict.need else verdict.decision
+            logger.info("question %d: %s after %.1f s", self.counts.asked, outcome, timed.total_s)
+            return timed
         self.counts.silent += 1
         self._silent += 1
         if self._silent >= (SILENT_MAX if self._known else 1):
@@ -147,9 +149,7 @@ class CassetteRecorder:
     def _append(self, line: CassetteLine) -> None:
         header = self._writer.header
         if header is None:
-            self._writer.begin(
-                CassetteHeader(judges=(line.judge,), recorded=iso_utc(self._clock.now()), vedette=vedette_version())
-            )
+            self._writer.begin(_header((line.judge,), self._clock))
         elif line.judge not in header.judges:
             raise UsageError(
                 f"{self._path} was recorded with {_listed(header.judges)}, and {line.judge} answers now: record to "
@@ -159,24 +159,28 @@ class CassetteRecorder:
 
 
 def recording_site() -> str:
-    """A site name of its own: a live box of the same name would get the verdicts, and the worker or the broker would
-    take a question asked before for a repetition."""
+    """A site name of its own: a live appliance of the same name would get the verdicts, and the worker or the broker
+    would take an escalation sent before for a repetition."""
     return f"replay-{secrets.token_hex(6)}"
+
+
+def _header(judges: tuple[Judge, ...], clock: Clock) -> CassetteHeader:
+    return CassetteHeader(judges=judges, recorded=iso_utc(clock.now()), vedette=version() or "unknown")
 
 
 def _listed(judges: tuple[Judge, ...]) -> str:
     return " and ".join(map(str, judges))
 
 
-_TELLING = {"facts": 0, "crop": 1, "frame": 2, "clip": 3}
+_MEDIA_RANK = {"facts": 0, "crop": 1, "frame": 2, "clip": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class CassetteCopy:
-    """What was written: questions, the verdicts of all their steps, and who judged."""
+    """What was written."""
 
     questions: int
-    lines: int
+    lines: int  # verdicts of all their steps
     judges: tuple[Judge, ...]
 
 
@@ -193,7 +197,7 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
         raise UsageError(f"{root} holds no verdict on anything that was asked in that time")
     writer = CassetteWriter(out)
     try:
-        writer.begin(CassetteHeader(judges=judges, recorded=iso_utc(clock.now()), vedette=vedette_version()))
+        writer.begin(_header(judges, clock))
         questions = lines = 0
         for row in settled_escalations(root, t0, t1):
             questions += 1
@@ -210,13 +214,13 @@ def cassette_from_store(root: Path, out: Path, t0: float, t1: float, clock: Cloc
 
 
 def lines_of(row: SettledEscalation) -> Iterator[CassetteLine]:
-    """One line a step: first those that asked for more, then the last word.
+    """One line a step: first those that asked for more, then the final verdict.
 
-    A step's own time is the judge's clock against the box's, the last word's the box's alone.
+    The time of a step is the judge's clock against the appliance's; that of the final verdict is the appliance's alone.
     """
     asked = row.escalation
     kinds: list[str] = []
-    gone_s = 0.0
+    earlier_s = 0.0
     for step in row.steps or (StepRow(escalation=asked.id, n=0),):
         if step.n > row.verdict.step:
             return
@@ -225,24 +229,21 @@ def lines_of(row: SettledEscalation) -> Iterator[CassetteLine]:
         verdict = row.verdict.body if last else step.answer
         if verdict is None:
             continue
-        came_t = row.verdict.applied_t if last else verdict.judged_t
-        total_s = max(0.0, came_t - asked.created_t - gone_s)
-        gone_s += total_s
-        yield _line(row, step, verdict, _sent(asked.body, kinds), round(total_s, 3))
+        arrived_t = row.verdict.applied_t if last else verdict.judged_t
+        total_s = max(0.0, arrived_t - asked.created_t - earlier_s)
+        earlier_s += total_s
+        yield _line(row, step, verdict, _as_sent(asked.body, kinds), round(total_s, 3))
 
 
 def _line(
     row: SettledEscalation, step: StepRow, verdict: wire.Verdict, body: wire.Escalation, total_s: float
 ) -> CassetteLine:
-    asked, media = query_of(body, t=body.t, utc=True), media_of(body)
-    waited_s = (
-        {}
-        if row.escalation.sent_t is None
-        else {"wait": round(max(0.0, row.escalation.sent_t - row.escalation.created_t), 4)}
-    )
+    query, media = query_of(body, t=body.t, utc=True), media_of(body)
+    created_t, sent_t = row.escalation.created_t, row.escalation.sent_t
+    waited_s = {} if sent_t is None else {"wait": round(max(0.0, sent_t - created_t), 4)}
     return CassetteLine(
-        key=key_of(asked, media),
-        asked=asked,
+        key=key_of(query, media),
+        asked=query,
         media=media,
         verdict=verdict,
         total_s=total_s,
@@ -251,10 +252,10 @@ def _line(
     )
 
 
-def _sent(body: wire.Escalation, kinds: list[str]) -> wire.Escalation:
+def _as_sent(body: wire.Escalation, kinds: list[str]) -> wire.Escalation:
     """The message as it was when the steps of these kinds had been sent: the row lists all that was ever sent."""
-    rank = max((_TELLING.get(kind, 3) for kind in kinds), default=3)
-    media = tuple(ref for ref in body.media if _TELLING[ref.kind] <= rank)
+    rank = max((_MEDIA_RANK.get(kind, 3) for kind in kinds), default=3)
+    media = tuple(ref for ref in body.media if _MEDIA_RANK[ref.kind] <= rank)
     return body.model_copy(update={"media": media, "step": len(kinds) - 1})
 
 

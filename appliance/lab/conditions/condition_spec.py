@@ -4,6 +4,7 @@ its seed, the help.
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import math
 import re
@@ -81,6 +82,7 @@ KIND_BY_NAME = {name: kind for kind in CONDITION_KINDS for name in (kind.name, *
 
 
 CONDITIONS_MAX = 40
+SEED_MAX = 2**32 - 1
 NO_CONDITIONS_WORD = "none"
 _ITEM = re.compile(r"^(?P<name>[a-z_-]+)(?::(?P<amount>[^@]+))?(?:@(?P<when>.+))?$")
 _NUMBER = re.compile(r"^(?P<value>[+-]?\d+(?:\.\d+)?)\s*(?P<unit>[a-z%]*)$")
@@ -239,6 +241,13 @@ def describe_conditions(texts: Iterable[str], seed: int) -> str:
 
 
 NO_CONDITIONS = ConditionSet()
+
+
+def parse_seed(text: str) -> int:
+    """A whole number that numpy's generators take."""
+    if not text.isascii() or not text.isdigit() or int(text) > SEED_MAX:
+        raise argparse.ArgumentTypeError(f"`{text}` is no seed: write a whole number from 0 to {SEED_MAX}")
+    return int(text)
 
 
 _HELP_HEAD = """\

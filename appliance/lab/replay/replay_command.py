@@ -27,9 +27,9 @@ from appliance.lab.cassette.cassette_command import (
     open_verdict_source,
     site_for_verdicts,
 )
+from appliance.lab.cassette.verdict_source import VerdictOptions
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.lab.footage import RecordingSource, TimeSpan
-from appliance.lab.lab_arguments import VerdictOptions
 from appliance.lab.replay import replay_report
 from appliance.lab.replay.replay_log_writer import Replayed, run_id_of
 from appliance.lab.replay.replay_result import ReplayResult

@@ -8,7 +8,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -33,6 +32,7 @@ from appliance.types import (
     Route,
     StreamHeader,
 )
+from appliance.version import version
 from appliance.wire import encode_log
 from appliance.yamlfile import ConfigModel
 
@@ -124,7 +124,7 @@ def opening(replayed: Sequence[Replayed], settings: Settings) -> LogHeader:
         clip="",
         model=settings.detector.name,
         size=(0, 0),
-        vedette=vedette_version(),
+        vedette=version() or "unknown",
         replayed=tuple(replayed),
         settings=settings,
         version=_WITHOUT_VERDICTS if settings.verdicts is None else VERSION,
@@ -182,14 +182,6 @@ def _dumped(header: LogHeader) -> bytes:
 def decode_header(data: dict[str, Any]) -> LogHeader:
     """Raises pydantic's ValidationError; the reader of logs says it in words."""
     return _header.validate_python(data)
-
-
-def vedette_version() -> str:
-    """Of the installed package."""
-    try:
-        return version("vedette")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 _SAMPLE_BYTES = 1024 * 1024

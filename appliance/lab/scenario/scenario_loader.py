@@ -16,8 +16,8 @@ from appliance.config import CameraConfig, LineRule, SiteConfig
 from appliance.detector_config import DetectorConfig
 from appliance.errors import ConfigError, UsageError
 from appliance.lab.cassette.cassette_file import CassetteReader
+from appliance.lab.cassette.verdict_source import OracleOptions, parse_verdict_source
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
-from appliance.lab.lab_arguments import OracleOptions, parse_verdict_source
 from appliance.lab.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
 
 

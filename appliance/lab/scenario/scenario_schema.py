@@ -14,8 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from appliance.config import AlertsConfig, CameraConfig, CameraName, Share
 from appliance.detector_config import DetectorConfig
 from appliance.errors import UsageError
-from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet, parse_conditions
-from appliance.lab.lab_arguments import SEED_MAX
+from appliance.lab.conditions.condition_spec import NO_CONDITIONS, SEED_MAX, ConditionSet, parse_conditions
 from appliance.yamlfile import ConfigModel
 
 CONDITION_SETS_MAX = 50

@@ -12,8 +12,13 @@ from appliance import wire
 from appliance.config import SiteConfig
 from appliance.errors import UsageError
 from appliance.lab.cassette.cassette_file import CassettePlayer
-from appliance.lab.cassette.verdict_source import OracleJudge, OracleOpinion, VerdictSource
-from appliance.lab.lab_arguments import OracleOptions, OracleSettings
+from appliance.lab.cassette.verdict_source import (
+    OracleJudge,
+    OracleOpinion,
+    OracleOptions,
+    OracleSettings,
+    VerdictSource,
+)
 from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.scenario import expectations, scenario_loader
 from appliance.lab.scenario.expectations import EventPattern, Expectation, Prohibition

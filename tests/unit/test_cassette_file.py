@@ -24,8 +24,15 @@ from appliance.lab.cassette.cassette_file import (
     media_of,
     query_of,
 )
-from appliance.lab.cassette.verdict_source import FootageRef, OracleJudge, OracleOpinion, ReplayEscalation
-from appliance.lab.lab_arguments import OracleOptions, OracleSettings, parse_verdict_source
+from appliance.lab.cassette.verdict_source import (
+    FootageRef,
+    OracleJudge,
+    OracleOpinion,
+    OracleOptions,
+    OracleSettings,
+    ReplayEscalation,
+    parse_verdict_source,
+)
 
 JUDGE = Judge(engine="openai", model="vlm", prompt_version="1")
 CLIP = FootageRef("door.mp4")
@@ -235,7 +242,7 @@ def test_names_in_a_cassette_cannot_reach_the_terminal_as_commands() -> None:
 class Always:
     """Everything is true."""
 
-    def about(self, question: wire.Escalation) -> OracleOpinion:
+    def about(self, escalation: wire.Escalation) -> OracleOpinion:
         return OracleOpinion("confirmed", "it happened")
 
 
