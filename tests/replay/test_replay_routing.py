@@ -122,7 +122,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         later.append(cut(album, alert, event, need="frame", step=1))
         return cut(album, alert, event, *first, **more)
 
-    monkeypatch.setattr(FrameHistory, "pictures", and_more)
+    monkeypatch.setattr(FrameHistory, "images", and_more)
     _, log = run(box, tmp_path / "x.jsonl", NOON)
     shelves = CoreStores(
         AlertStore(box.db),

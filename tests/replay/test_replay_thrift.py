@@ -56,7 +56,7 @@ def test_the_events_are_those_of_a_replay_that_decodes_everything(clip: Path) ->
 
 def test_the_log_is_the_same_however_it_is_played(clip: Path) -> None:
     _, log = run(clip, "normal")
-    for how in ({"hands": 3}, {"speed": 4.0}, {"hands": 2, "speed": 0.5}, {}):
+    for how in ({"workers": 3}, {"speed": 4.0}, {"workers": 2, "speed": 0.5}, {}):
         assert run(clip, "normal", **how)[1] == log
 
 
@@ -72,7 +72,7 @@ def test_one_film_beside_another_decides_for_itself(clip: Path, tmp_path: Path) 
 
 
 def test_in_weather_that_is_made_of_pictures_everything_is_decoded(clip: Path) -> None:
-    result, _ = run(clip, "normal", weather=ConditionSet.parse(["rain"], 1))
+    result, _ = run(clip, "normal", conditions=ConditionSet.parse(["rain"], 1))
     assert result.skipped == 0
 
 

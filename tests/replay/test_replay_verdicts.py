@@ -72,8 +72,8 @@ def test_the_replay_of_a_cassette_is_the_log_of_its_recording_five_times_at_ever
 ) -> None:
     recorded = record(clip, tmp_path / "c.jsonl", "confirmed", "rejected")
     logs = {
-        play(clip, asking(), CassettePlayer(tmp_path / "c.jsonl"), speed=speed, hands=hands)[1]
-        for speed, hands in ((None, 1), (1.0, 1), (10.0, 1), (None, 2), (None, 1))
+        play(clip, asking(), CassettePlayer(tmp_path / "c.jsonl"), speed=speed, workers=workers)[1]
+        for speed, workers in ((None, 1), (1.0, 1), (10.0, 1), (None, 2), (None, 1))
     }
     (log,) = logs
     assert after_header(log) == after_header(recorded)
@@ -355,7 +355,7 @@ def test_what_the_cloud_said_to_a_box_answers_the_replay_of_its_recording(tmp_pa
     assert (copied.questions, copied.lines) == (1, len(steps))
     player = CassettePlayer(tmp_path / "c.jsonl")
     show = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, BrightBlock())
-    (result,) = play_show(replace(show, answers=player), None, ReplayOptions(ManualClock()))
+    (result,) = play_show(replace(show, verdict_source=player), None, ReplayOptions(ManualClock()))
     (found,) = result.verdicts
     assert (found.decision, found.reason, found.match, found.step) == ("rejected", "A fox.", "exact", len(steps) - 1)
     assert found.t == pytest.approx(result.routes[0].t + 4.0, abs=1.0)

@@ -80,11 +80,11 @@ class ScriptedCloud:
         return TimedVerdict(verdict, 0.25, self._seconds, 1000)
 
 
-def play(clip: Path, config: SiteConfig, answers: VerdictSource | None, **how: object) -> tuple[ReplayResult, bytes]:
+def play(clip: Path, config: SiteConfig, source: VerdictSource | None, **how: object) -> tuple[ReplayResult, bytes]:
     """One replay of camera gate and its log."""
     log = io.BytesIO()
     replay_: Callable[..., ReplayResult] = replay
-    result = replay_(clip, config, "gate", BrightBlock(), log, clock=ManualClock(), answers=answers, **how)
+    result = replay_(clip, config, "gate", BrightBlock(), log, clock=ManualClock(), verdict_source=source, **how)
     return result, log.getvalue()
 
 
