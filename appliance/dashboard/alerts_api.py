@@ -1,21 +1,43 @@
-"""`/api/v1/alerts`: the list, one alert with its notices, and what a person says of it."""
+"""`/api/v1/alerts`: the list, one alert with its notices and evidence files, and what a person says of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import FileResponse, Response
 
-from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.clock import Clock
+from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.schemas import API, AlertFull, AlertItem, AlertPage, ApiModel, ReviewChange
-from appliance.store.alerts import AlertCursor, AlertDetail
-from appliance.store.notices import NoticeRow, NoticeState, Standing
-from appliance.store.rows import AlertRow
+from appliance.dashboard.schemas import (
+    API,
+    EVIDENCE_NAMES,
+    AlertFull,
+    AlertItem,
+    AlertPage,
+    ApiModel,
+    ReviewChange,
+)
+from appliance.errors import StoreError
+from appliance.notify.delivery import TargetStatus
+from appliance.store.alerts import AlertCounts, AlertCursor, AlertDetail, AlertStore
+from appliance.store.database import Database
+from appliance.store.notices import NoticeRow, NoticeState, NoticeStore, Standing
+from appliance.store.paths import EVIDENCE, inside
+from appliance.store.rows import AlertRow, EvidenceKind, EvidenceRow
 from appliance.types import Severity
 
+PAGE_LENGTH = 50
 FAILING_S = 60.0  # a target that fails for shorter than this is tried again, and nobody need know
+COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core
+COUNT_AGE_S_MAX = 5.0
+
+ReviewChoice = Literal["open", "reviewed", "false_alarm"]
+VerdictChoice = Literal["none", "confirmed", "rejected", "unsure"]
 
 _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "": "",
@@ -25,13 +47,18 @@ _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "withdrawn": "that it was nothing",
     "unsure": "that the cloud is not sure",
 }
+_TYPES = {"still.jpg": "image/jpeg", "clip.mp4": "video/mp4", "boxes.json": "application/json"}
+_KINDS: dict[str, EvidenceKind] = {"still.jpg": "still", "clip.mp4": "clip", "boxes.json": "boxes"}
+assert set(_KINDS) == set(EVIDENCE_NAMES.values())
+
+router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
 
 
 class NoticeItem(ApiModel):
-    """A target of an alert. held_until: it waits for a verdict until then at the latest; null: it does not.
+    """A target of an alert. held_until: the notice waits for a verdict until then at the latest; null: it does not.
 
     told_t: when the first message arrived, last_t: the last, standing: what that one said, messages: how many did.
-    reason: the last problem, or why nothing (more) is sent. words: all this as a person reads it.
+    reason: the last problem, or why nothing (more) is sent. words: all this as a sentence for a person.
     """
 
     target: str
@@ -63,51 +90,9 @@ class NoticeItem(ApiModel):
 
 
 class AlertWithNotices(AlertFull):
-    """Everything about one alert, and who was told of it."""
+    """Everything about one alert, and its notices by target."""
 
     notices: list[NoticeItem]
-
-    @classmethod
-    def read(cls, desk: DashboardDeps, detail: AlertDetail) -> AlertWithNotices:
-        return cls(**dict(AlertFull.of(detail)), notices=notice_items(desk, detail.alert.id))
-
-
-def notice_items(desk: DashboardDeps, alert: str) -> list[NoticeItem]:
-    """Who is told of an alert, by name."""
-    now = desk.clock.now()
-    return [NoticeItem.of(row, now) for row in desk.notices.of(alert)]
-
-
-def failing_targets(desk: DashboardDeps) -> list[str]:
-    """A sentence for each target that has not taken a message for long."""
-    now = desk.clock.now()
-    return [
-        f"notify: {state.name} cannot be told for {(now - state.failing_since) / 60:.0f} min, {state.waiting} waiting: "
-        f"{state.error}"
-        for state in desk.probes.targets()
-        if state.failing_since is not None and now - state.failing_since >= FAILING_S
-    ]
-
-
-def _words(row: NoticeRow, held: bool) -> str:
-    if row.messages:
-        told = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
-        if row.state == "changed":
-            return f"{told}; an update is on its way" + (f": {row.reason}" if row.reason else "")
-        return told + (f"; {row.reason}" if row.reason else "")
-    if row.state == "waiting":
-        if held:
-            return "Held for the cloud's verdict"
-        return f"Being sent; {row.reason}" if row.reason else "Being sent"
-    return row.reason[:1].upper() + row.reason[1:]
-
-
-PAGE_LENGTH = 50
-
-router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
-
-ReviewChoice = Literal["open", "reviewed", "false_alarm"]
-VerdictChoice = Literal["none", "confirmed", "rejected", "unsure"]
 
 
 class AlertFilter:
@@ -154,23 +139,96 @@ Filtered = Annotated[AlertFilter, Depends()]
 Before = Annotated[str, Query(max_length=128, description="`next` of the page before")]
 
 
-def page_of(
-    desk: DashboardDeps, wanted: AlertFilter, before: str, limit: int
-) -> tuple[list[AlertItem], dict[str, str] | None]:
-    """One page of alerts, newest first, and the query of the next (None: this is the last). Raises Problem."""
-    rows = desk.alerts.page(
-        cursor_of(before),
-        limit + 1,
-        camera=wanted.camera or None,
-        severity=wanted.severity,
-        review=wanted.review,
-        verdict=wanted.verdict,
-    )
-    older = None
-    if len(rows) > limit:
-        last = rows[limit - 1]
-        older = {**wanted.query, "before": f"{last.t_start!r}~{last.id}"}
-    return [AlertItem.of(row) for row in rows[:limit]], older
+class AlertReader:
+    """Alerts, their notices and their evidence files as the API and the pages show them. Any thread may call."""
+
+    def __init__(self, alerts: AlertStore, notices: NoticeStore, root: Path, clock: Clock) -> None:
+        """root: the storage folder."""
+        self._alerts = alerts
+        self._notices = notices
+        self._root = root
+        self._clock = clock
+
+    def page(self, wanted: AlertFilter, before: str, limit: int) -> tuple[list[AlertItem], dict[str, str] | None]:
+        """One page, newest first, and the query of the next (None: this is the last). Raises Problem."""
+        rows = self._alerts.page(
+            cursor_of(before),
+            limit + 1,
+            camera=wanted.camera or None,
+            severity=wanted.severity,
+            review=wanted.review,
+            verdict=wanted.verdict,
+        )
+        older = None
+        if len(rows) > limit:
+            last = rows[limit - 1]
+            older = {**wanted.query, "before": f"{last.t_start!r}~{last.id}"}
+        return [AlertItem.of(row) for row in rows[:limit]], older
+
+    def detail(self, alert_id: str) -> AlertDetail:
+        """One alert. Raises Problem when there is none."""
+        detail = self._alerts.get(alert_id)
+        if detail is None:
+            raise Problem(404, "There is no such alert; it may have been removed with its evidence.")
+        return detail
+
+    def full(self, alert_id: str) -> AlertWithNotices:
+        """One alert with all that belongs to it. Raises Problem when there is none."""
+        return AlertWithNotices(**dict(AlertFull.of(self.detail(alert_id))), notices=self.notices(alert_id))
+
+    def notices(self, alert_id: str) -> list[NoticeItem]:
+        """The notices of an alert, by the name of the target."""
+        now = self._clock.now()
+        return [NoticeItem.of(row, now) for row in self._notices.of(alert_id)]
+
+    def neighbours(self, row: AlertRow) -> tuple[str | None, str | None]:
+        """The pages of the next newer and the next older alert; None: there is none."""
+        older = self._alerts.page(AlertCursor.after(row), 1)
+        newer = self._alerts.newer_id(row)
+        return newer and _page_of(newer), _page_of(older[0].id) if older else None
+
+    def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
+        """Note what a person says of an alert. Raises Problem when there is none."""
+        self._alerts.review(alert_id, change.review, self._clock.now())
+        return AlertItem.of(self.detail(alert_id).alert)
+
+    def file(self, row: EvidenceRow) -> Path:
+        """The file of a ready piece of evidence. Raises Problem when it is not there."""
+        try:
+            path = inside(self._root, row.path, EVIDENCE)
+        except StoreError:
+            raise Problem(404, "This file is not where evidence is kept.") from None
+        if not path.is_file():
+            raise Problem(404, "The file is gone from the disk.")
+        return path
+
+
+Reader = Annotated[AlertReader, Depends(provided(AlertReader))]
+
+
+class AlertCountCache:
+    """The alert counts, read again only when something changed, and at most a twentieth of the time.
+
+    State: the last counts, their change number, and until when they are good. With 100 000 alerts a count takes some
+    40 ms, so it may then be a second old; with few alerts it is always of this moment.
+    """
+
+    def __init__(self, db: Database, alerts: AlertStore) -> None:
+        self._db = db
+        self._alerts = alerts
+        self._last: AlertCounts | None = None
+        self._rev = -1
+        self._good_until = float("-inf")
+
+    def read(self) -> AlertCounts:
+        """Total, open, to review, by verdict, and undelivered."""
+        last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
+        if last is not None and (rev == self._rev or began < self._good_until):
+            return last
+        last = self._last = self._alerts.counts()
+        ended = self._db.clock.monotonic()
+        self._rev, self._good_until = rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began))
+        return last
 
 
 def cursor_of(before: str) -> AlertCursor | None:
@@ -184,32 +242,74 @@ def cursor_of(before: str) -> AlertCursor | None:
         raise Problem(400, "`before` is the `next` of another page, such as 1700000000.5~id.") from None
 
 
-def detail_of(desk: DashboardDeps, alert_id: str) -> AlertDetail:
-    """The alert. Raises Problem when there is none."""
-    detail = desk.alerts.get(alert_id)
-    if detail is None:
-        raise Problem(404, "There is no such alert; it may have been removed with its evidence.")
-    return detail
+def failing_targets(targets: Sequence[TargetStatus], now: float) -> list[str]:
+    """A sentence for each notification target that has not taken a message for long."""
+    return [
+        f"notify: {each.name} cannot be told for {(now - each.failing_since) / 60:.0f} min, {each.waiting} waiting: "
+        f"{each.error}"
+        for each in targets
+        if each.failing_since is not None and now - each.failing_since >= FAILING_S
+    ]
 
 
 @router.get("")
 def list_alerts(
-    desk: Deps, wanted: Filtered, before: Before = "", limit: Annotated[int, Query(ge=1, le=200)] = PAGE_LENGTH
+    alerts: Reader, wanted: Filtered, before: Before = "", limit: Annotated[int, Query(ge=1, le=200)] = PAGE_LENGTH
 ) -> AlertPage:
     """Alerts, newest first, page by page."""
-    items, older = page_of(desk, wanted, before, limit)
+    items, older = alerts.page(wanted, before, limit)
     return AlertPage(alerts=items, next=None if older is None else urlencode({**older, "limit": limit}))
 
 
 @router.get("/{alert_id}")
-def one_alert(desk: Deps, alert_id: str) -> AlertWithNotices:
-    """One alert with its events, evidence, delivery and verdict, and who was told of it."""
-    return AlertWithNotices.read(desk, detail_of(desk, alert_id))
+def one_alert(alerts: Reader, alert_id: str) -> AlertWithNotices:
+    """One alert with its events, evidence, delivery and verdict, and its notices."""
+    return alerts.full(alert_id)
 
 
 @router.post("/{alert_id}/review")
-def review_alert(desk: Deps, alert_id: str, change: ReviewChange) -> AlertItem:
+def review_alert(alerts: Reader, alert_id: str, change: ReviewChange) -> AlertItem:
     """Say what you think of it: `reviewed`, `false_alarm`, or null to take it back."""
-    if not desk.alerts.review(alert_id, change.review, desk.clock.now()):
-        raise Problem(404, "There is no such alert; it may have been removed with its evidence.")
-    return AlertItem.of(detail_of(desk, alert_id).alert)
+    return alerts.review(alert_id, change)
+
+
+@router.get("/{alert_id}/evidence/{name}", response_class=FileResponse)
+@router.head("/{alert_id}/evidence/{name}", include_in_schema=False)
+def evidence_file(
+    alerts: Reader, request: Request, alert_id: str, name: Literal["still.jpg", "clip.mp4", "boxes.json"]
+) -> Response:
+    """The still, the clip (with HTTP ranges) or the boxes of an alert."""
+    detail = alerts.detail(alert_id)
+    row = detail.piece(_KINDS[name])
+    if row is None or row.state != "ready":
+        raise Problem(404, _why_not(row))
+    # While an alert lasts, a better still may replace the first; afterwards its evidence stays as it is.
+    lasting = "private, max-age=86400, immutable" if detail.alert.t_end is not None else "private, no-cache"
+    etag = f'"{row.sha256 or f"{row.bytes}-{row.t_end}"}"'
+    headers = {"ETag": etag, "Cache-Control": lasting}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return FileResponse(alerts.file(row), headers=headers, media_type=_TYPES[name])
+
+
+def _words(row: NoticeRow, held: bool) -> str:
+    if row.messages:
+        told = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
+        if row.state == "changed":
+            return f"{told}; an update is on its way" + (f": {row.reason}" if row.reason else "")
+        return told + (f"; {row.reason}" if row.reason else "")
+    if row.state == "waiting":
+        if held:
+            return "Held for the cloud's verdict"
+        return f"Being sent; {row.reason}" if row.reason else "Being sent"
+    return row.reason[:1].upper() + row.reason[1:]
+
+
+def _why_not(row: EvidenceRow | None) -> str:
+    if row is None:
+        return "This alert has no such evidence."
+    return "It is being cut; it will be there soon." if row.state == "waiting" else row.reason or "It could not be cut."
+
+
+def _page_of(alert_id: str) -> str:
+    return f"/alerts/{quote(alert_id, safe='')}"

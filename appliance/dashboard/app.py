@@ -14,12 +14,10 @@ from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard import (
     alerts_api,
+    auth,
     cameras_api,
-    costs_api,
     event_stream,
-    evidence_files_api,
     health_api,
-    login,
     metrics,
     pages,
     problems,
@@ -27,11 +25,16 @@ from appliance.dashboard import (
     scenarios_api,
     storage_api,
 )
-from appliance.dashboard import healthz as health_room
-from appliance.dashboard.auth import LoginThrottle, SessionCookies
-from appliance.dashboard.deps import NO_PROBES, AlertCountCache, CoreProbes, DashboardDeps
+from appliance.dashboard.alert_page import AlertPage
+from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
+from appliance.dashboard.auth import Access
+from appliance.dashboard.cameras_api import CameraReader
+from appliance.dashboard.deps import NO_PROBES, CoreProbes, provide
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.guard import AllowedHosts, RequestGuard
+from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.savings_api import CostReader, SavingsReader
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
 from appliance.keep.scenario_exporter import ScenarioExporter
@@ -59,63 +62,41 @@ def create_app(
     probes: CoreProbes = NO_PROBES,
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `meter` is the core's own."""
-    token = config.dashboard.token
-    desk = _desk(db, meter, root, config, clock, probes, cut)
-    hub = StreamHub(db.rev, event_stream.changes_of(desk.alerts, desk.cameras, desk.health_events), clock)
-    sessions = SessionCookies(token.get_secret_value(), clock) if token is not None else None
-    throttle = LoginThrottle(clock)
+    alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
+    segments, boxes = SegmentStore(db), BoxStore(db)
+    hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
+    access = Access.of(config.dashboard.token, clock)
+    templates = Templates(config.site.name, guarded=access.sessions is not None)
+    alert_counts, storage = AlertCountCache(db, alerts), StorageReportCache(db, root, config)
+    snapshots = SnapshotCache(segments, boxes, root, clock, cut)
+    alert_reader = AlertReader(alerts, NoticeStore(db), root, clock)
+    health_reader = HealthReader(health_events, cameras, probes, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
     )  # fmt: skip
-    app.state.desk, app.state.hub, app.state.sessions, app.state.throttle = desk, hub, sessions, throttle
-    problems.install(app, desk.templates)
-    app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), sessions=sessions, throttle=throttle)
-    resources = (
-        alerts_api,
-        evidence_files_api,
-        cameras_api,
-        health_api,
-        savings_api,
-        costs_api,
-        scenarios_api,
-        storage_api,
-    )
-    for room in (*resources, event_stream, health_room, metrics, login, pages):
-        app.include_router(room.router)
+    provide(
+        app, db, templates, access, hub, probes, snapshots, storage, alert_counts, alert_reader, health_reader,
+        CameraReader(cameras, segments, boxes, meter, config.cameras),
+        SavingsReader(meter, cameras, config.cameras),
+        CostReader(db, config.escalation.prices),
+        ScenarioExporter(root, config, clock),
+        AlertPage(alert_reader, health_reader, boxes, probes, config.alerts),
+        ApplianceCollector(
+            db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
+            storage=storage, probes=probes, snapshots=snapshots, hub=hub,
+        ),
+    )  # fmt: skip
+    app.state.hub = hub
+    problems.install(app, templates)
+    app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access)
+    for module in (
+        alerts_api, cameras_api, health_api, savings_api, scenarios_api, storage_api, event_stream, metrics, auth,
+        pages,
+    ):  # fmt: skip
+        app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
-
-
-def _desk(
-    db: Database,
-    meter: Meter,
-    root: Path,
-    config: SiteConfig,
-    clock: Clock,
-    probes: CoreProbes,
-    cut: CutSnapshot,
-) -> DashboardDeps:
-    alerts_room, segments, boxes = AlertStore(db), SegmentStore(db), BoxStore(db)
-    return DashboardDeps(
-        db=db,
-        root=root,
-        config=config,
-        clock=clock,
-        alerts=alerts_room,
-        cameras=CameraStore(db),
-        boxes=boxes,
-        segments=segments,
-        meter=meter,
-        health_events=HealthEventStore(db),
-        counts=AlertCountCache(db, alerts_room),
-        snapshots=SnapshotCache(segments, boxes, root, clock, cut),
-        templates=Templates(config.site.name, guarded=config.dashboard.token is not None),
-        exporter=ScenarioExporter(root, config, clock),
-        storage=StorageReportCache(db, root, config),
-        probes=probes,
-        notices=NoticeStore(db),
-    )
 
 
 def _watching(hub: StreamHub) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:

@@ -1,16 +1,27 @@
-"""The shared token, the signed session cookie, and a throttle against guessing."""
+"""Signing in: the shared token, the signed session cookie, a throttle against guessing, and the sign-in page."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
+from fastapi import APIRouter, Depends, Query, Request
 from itsdangerous import BadSignature, Signer
+from pydantic import BaseModel, ConfigDict, SecretStr
+from starlette.responses import HTMLResponse, JSONResponse
 
 from appliance.clock import Clock
+from appliance.dashboard.deps import provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.templating import Templates
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 COOKIE = "vedette_session"
 SESSION_S = 30 * 86400
@@ -18,6 +29,8 @@ _FREE_TRIES = 5
 _BLOCK_S_MAX = 60.0
 _FORGET_S = 900.0
 _ADDRESSES_MAX = 1024
+
+router = APIRouter(include_in_schema=False)
 
 
 class SessionCookies:
@@ -93,3 +106,81 @@ class LoginThrottle:
     def right(self, address: str) -> None:
         """Forgive."""
         self._tries.pop(address, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What decides who may look. sessions None: no token is configured, and loopback is trusted."""
+
+    sessions: SessionCookies | None
+    throttle: LoginThrottle
+
+    @classmethod
+    def of(cls, token: SecretStr | None, clock: Clock) -> Access:
+        return cls(None if token is None else SessionCookies(token.get_secret_value(), clock), LoginThrottle(clock))
+
+
+AccessPart = Annotated[Access, Depends(provided(Access))]
+TemplatesPart = Annotated[Templates, Depends(provided(Templates))]
+
+
+def too_many_tries(wait_s: float) -> Problem:
+    """429 with the time to wait."""
+    seconds = int(wait_s) + 1
+    return Problem(429, f"Too many wrong tokens from this address; wait {seconds} s.", {"Retry-After": str(seconds)})
+
+
+def address_of(scope: Scope) -> str:
+    """The peer's address; an IPv6 one cut to its /64, which one visitor usually has whole."""
+    host = str((scope.get("client") or ("unknown", 0))[0])
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    except ValueError:
+        return host
+
+
+class SignIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    token: SecretStr
+
+
+@router.get("/login")
+def login_page(templates: TemplatesPart, wanted: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
+    """The sign-in page; afterwards it leads to `next`, if that is a page of ours."""
+    return templates.page("login.html", next=local_path(wanted))
+
+
+@router.post("/login")
+async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONResponse:
+    """Take the token, give the cookie."""
+    sessions, throttle = access.sessions, access.throttle
+    if sessions is None:
+        return JSONResponse({"signed_in": True})
+    address = address_of(request.scope)
+    wait_s = throttle.wait_s(address)
+    if wait_s:
+        raise too_many_tries(wait_s)
+    if not sessions.is_token(given.token.get_secret_value()):
+        throttle.wrong(address)
+        raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
+    throttle.right(address)
+    answer = JSONResponse({"signed_in": True})
+    secure = request.url.scheme == "https"
+    answer.set_cookie(COOKIE, sessions.issue(), SESSION_S, httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+@router.post("/logout")
+async def sign_out() -> JSONResponse:
+    """Take the cookie away."""
+    answer = JSONResponse({"signed_in": False})
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+def local_path(wanted: str) -> str:
+    """`wanted` if it is a path on this very host, else `/`: no open redirect (`//host` is another host)."""
+    elsewhere = wanted.startswith("//") or "\\" in wanted or not wanted.isprintable()
+    return wanted if wanted.startswith("/") and not elsewhere else "/"

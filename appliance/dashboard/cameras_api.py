@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from appliance.clock import iso_utc
-from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.config import CameraConfig
+from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel, FrameItem
-from appliance.dashboard.snapshots import newest_readable
+from appliance.dashboard.snapshots import SnapshotCache, newest_readable
 from appliance.errors import EvidenceError
-from appliance.store.cameras import CameraRow
-from appliance.store.meter import Metric, MetricName
-from appliance.types import DROP_REASONS, CameraStateName, DecodeState, DropReason, Gap, SegmentRow
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraRow, CameraStore
+from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.segments import SegmentStore
+from appliance.types import DROP_REASONS, CameraStateName, DecodeState, DropReason, SegmentRow
+
+EXAMINED_OVER_S = 10.0  # the rate of examined frames is of so many seconds
+BOXES_OFF_S_MAX = 0.5  # boxes belong to a frame at most this far away
+
+router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 
 
 class CameraItem(ApiModel):
@@ -83,51 +92,82 @@ class CameraFull(CameraItem):
     gaps: list[GapItem] = []
 
 
-def gap_items(gaps: list[Gap]) -> list[GapItem]:
-    return [GapItem.model_validate(gap) for gap in gaps]
+class CameraReader:
+    """Cameras as the API and the pages show them: state, rates, today's sums, boxes. Any thread may call."""
+
+    def __init__(
+        self,
+        cameras: CameraStore,
+        segments: SegmentStore,
+        boxes: BoxStore,
+        meter: Meter,
+        configured: Mapping[str, CameraConfig],
+    ) -> None:
+        """configured: the cameras of the site file, by name."""
+        self._cameras = cameras
+        self._segments = segments
+        self._boxes = boxes
+        self._meter = meter
+        self.configured = configured
+
+    def items(self) -> list[CameraItem]:
+        """Every configured camera, by name."""
+        return [CameraItem.of(row) for row in self._cameras.all()]
+
+    def full(self, name: str) -> CameraFull:
+        """The camera with its gaps, its rates and today's sums. Raises Problem when there is none."""
+        row = self._row(name)
+        segment = newest_readable(self._segments, name)
+        today = Counter({each.metric: each.amount for each in self._meter.totals("today") if each.camera == name})
+        estimated = today[Metric(MetricName.CAMERA_BYTES, "estimated")]
+        configured = self.configured.get(name)
+        decoding = self._meter.decoding().get(name) if row.state == "live" else None
+        return CameraFull(
+            **CameraItem.of(row).model_dump(),
+            zones=configured.zones if configured else {},
+            lines=configured.lines if configured else {},
+            codec=segment.codec if segment else "",
+            fps=_fps(segment),
+            looks_fps=self._examined_fps(row),
+            received_today=today[Metric(MetricName.CAMERA_BYTES)] + estimated,
+            received_exact=not estimated,
+            examined_today=today[Metric(MetricName.EXAMINED)],
+            unexamined_today=today[Metric(MetricName.UNEXAMINED)],
+            unexamined_why_today={why: n for why in DROP_REASONS if (n := today[Metric(MetricName.UNEXAMINED, why)])},
+            reconnects_today=today[Metric(MetricName.RECONNECTS)],
+            decoding=decoding.state if decoding else None,
+            decoding_reason=decoding.reason if decoding else "",
+            behind_s=round(decoding.behind_s, 1) if decoding else 0.0,
+            decoded_today=today[Metric(MetricName.DECODED)],
+            skipped_today=today[Metric(MetricName.SKIPPED)],
+            gaps=[GapItem.model_validate(gap) for gap in self._cameras.gaps(name)],
+        )
+
+    def boxes_at(self, name: str, t: float) -> FrameItem | None:
+        """The examined frame nearest to camera time `t`; None: none is near. Raises Problem for an unknown camera."""
+        self._row(name)
+        near = self._boxes.span(name, t - BOXES_OFF_S_MAX, t + BOXES_OFF_S_MAX)
+        if not near:
+            return None
+        frame = min(near, key=lambda each: abs(each.t - t))
+        return FrameItem(t=frame.t, looked=frame.looked, objects=frame.objects)
+
+    def _row(self, name: str) -> CameraRow:
+        row = self._cameras.get(name)
+        if row is None:
+            raise _unknown()
+        return row
+
+    def _examined_fps(self, row: CameraRow) -> float | None:
+        newest = self._boxes.latest(row.name)
+        if row.state != "live" or newest is None:
+            return None
+        frames = self._boxes.span(row.name, newest.t - EXAMINED_OVER_S, newest.t)
+        times = [each.t for each in frames if each.looked]
+        return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
 
 
-EXAMINED_OVER_S = 10.0
-BOXES_OFF_S_MAX = 0.5
-
-router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
-
-
-def camera_of(desk: DashboardDeps, name: str) -> CameraRow:
-    """The camera. Raises Problem when there is none."""
-    row = desk.cameras.get(name)
-    if row is None:
-        raise Problem(404, "There is no such camera in the site file.")
-    return row
-
-
-def full_camera(desk: DashboardDeps, row: CameraRow) -> CameraFull:
-    """The camera with its gaps, its rates and today's sums."""
-    segment = newest_readable(desk.segments, row.name)
-    today = Counter({each.metric: each.amount for each in desk.meter.totals("today") if each.camera == row.name})
-    estimated = today[Metric(MetricName.CAMERA_BYTES, "estimated")]
-    configured = desk.config.cameras.get(row.name)
-    decoding = desk.meter.decoding().get(row.name) if row.state == "live" else None
-    return CameraFull(
-        **CameraItem.of(row).model_dump(),
-        zones=configured.zones if configured else {},
-        lines=configured.lines if configured else {},
-        codec=segment.codec if segment else "",
-        fps=_fps(segment),
-        looks_fps=_looks_fps(desk, row),
-        received_today=today[Metric(MetricName.CAMERA_BYTES)] + estimated,
-        received_exact=not estimated,
-        examined_today=today[Metric(MetricName.EXAMINED)],
-        unexamined_today=today[Metric(MetricName.UNEXAMINED)],
-        unexamined_why_today={why: n for why in DROP_REASONS if (n := today[Metric(MetricName.UNEXAMINED, why)])},
-        reconnects_today=today[Metric(MetricName.RECONNECTS)],
-        decoding=decoding.state if decoding else None,
-        decoding_reason=decoding.reason if decoding else "",
-        behind_s=round(decoding.behind_s, 1) if decoding else 0.0,
-        decoded_today=today[Metric(MetricName.DECODED)],
-        skipped_today=today[Metric(MetricName.SKIPPED)],
-        gaps=gap_items(desk.cameras.gaps(row.name)),
-    )
+Cameras = Annotated[CameraReader, Depends(provided(CameraReader))]
 
 
 def _fps(segment: SegmentRow | None) -> float | None:
@@ -136,54 +176,46 @@ def _fps(segment: SegmentRow | None) -> float | None:
     return segment.frames / (segment.t_end - segment.t_start)
 
 
-def _looks_fps(desk: DashboardDeps, row: CameraRow) -> float | None:
-    newest = desk.boxes.latest(row.name)
-    if row.state != "live" or newest is None:
-        return None
-    frames = desk.boxes.span(row.name, newest.t - EXAMINED_OVER_S, newest.t)
-    looked = [each.t for each in frames if each.looked]
-    return (len(looked) - 1) / (looked[-1] - looked[0]) if len(looked) > 1 and looked[-1] > looked[0] else None
+def _unknown() -> Problem:
+    return Problem(404, "There is no such camera in the site file.")
 
 
 @router.get("")
-def list_cameras(desk: Deps) -> list[CameraItem]:
+def list_cameras(cameras: Cameras) -> list[CameraItem]:
     """Every configured camera, by name."""
-    return [CameraItem.of(row) for row in desk.cameras.all()]
+    return cameras.items()
 
 
 @router.get("/{name}")
-def one_camera(desk: Deps, name: str) -> CameraFull:
+def one_camera(cameras: Cameras, name: str) -> CameraFull:
     """One camera: state with its reason, gaps (newest first), rates, and today's sums."""
-    return full_camera(desk, camera_of(desk, name))
+    return cameras.full(name)
 
 
 @router.get("/{name}/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}, 204: {}})
-async def latest_picture(desk: Deps, name: str) -> Response:
-    """The latest picture as JPEG; `X-Frame-Time` is the camera's time of it, for `boxes?t=`.
+async def latest_image(
+    cameras: Cameras, snapshots: Annotated[SnapshotCache, Depends(provided(SnapshotCache))], name: str
+) -> Response:
+    """The latest frame as JPEG; `X-Frame-Time` is the camera's time of it, for `boxes?t=`.
 
     204: nothing is recorded of this camera yet, as just after the start. 503: its recording could not be read.
     """
-    if name not in desk.config.cameras:
-        raise Problem(404, "There is no such camera in the site file.")
+    if name not in cameras.configured:
+        raise _unknown()
     try:
-        picture = await desk.snapshots.latest(name)
+        snapshot = await snapshots.latest(name)
     except EvidenceError as error:
         raise Problem(503, f"No picture: {error}.", {"Retry-After": "2"}) from None
-    if picture is None:
+    if snapshot is None:
         return Response(status_code=204)
-    headers = {"X-Frame-Time": f"{picture.t!r}", "X-Frame-Time-UTC": iso_utc(picture.t)}
-    return Response(picture.jpeg, media_type="image/jpeg", headers=headers)
+    headers = {"X-Frame-Time": f"{snapshot.t!r}", "X-Frame-Time-UTC": iso_utc(snapshot.t)}
+    return Response(snapshot.jpeg, media_type="image/jpeg", headers=headers)
 
 
 @router.get("/{name}/boxes")
-def boxes_at(desk: Deps, name: str, t: Annotated[float, Query(allow_inf_nan=False)]) -> FrameItem | None:
-    """What was seen in the examined frame at camera time `t`, the nearest one, at most half a second away.
+def boxes_at(cameras: Cameras, name: str, t: Annotated[float, Query(allow_inf_nan=False)]) -> FrameItem | None:
+    """What was detected in the examined frame at camera time `t`, the nearest one, at most half a second away.
 
-    null: nobody looked then. A frame without objects: looked, and saw nothing.
+    null: no frame was examined then. A frame without objects: examined, and empty.
     """
-    camera_of(desk, name)
-    near = desk.boxes.span(name, t - BOXES_OFF_S_MAX, t + BOXES_OFF_S_MAX)
-    if not near:
-        return None
-    frame = min(near, key=lambda each: abs(each.t - t))
-    return FrameItem(t=frame.t, looked=frame.looked, objects=frame.objects)
+    return cameras.boxes_at(name, t)

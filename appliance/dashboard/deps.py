@@ -1,31 +1,18 @@
-"""What the handlers depend on, handed to them by FastAPI, and the probes into the core."""
+"""How a handler gets the parts that it depends on, and the probes into the core that the dashboard runs in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
+from typing import Any, TypeVar
 
-from fastapi import Depends, Request
+from fastapi import FastAPI, Request
 
 from appliance.broker import LinkState
-from appliance.clock import Clock
-from appliance.config import SiteConfig
-from appliance.dashboard.snapshots import SnapshotCache
-from appliance.dashboard.templating import Templates
-from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.notify.delivery import TargetStatus
-from appliance.store.alerts import AlertCounts, AlertStore
-from appliance.store.boxes import BoxStore
-from appliance.store.cameras import CameraStore
-from appliance.store.database import Database
-from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter
-from appliance.store.notices import NoticeStore
-from appliance.store.segments import SegmentStore
-from appliance.store.storage_report import StorageReportCache
 from appliance.types import HealthKind
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,61 +48,18 @@ class CoreProbes:
 
 
 NO_PROBES = CoreProbes()
-COUNT_REST = 20.0
-COUNT_AGE_S_MAX = 5.0
 
 
-class AlertCountCache:
-    """The alert counts, read again only when something changed, and at most a twentieth of the time.
-
-    State: the last answer, its change number, and until when it stands. With 100 000 alerts a count takes some 40 ms,
-    so it may then be a second old; with few alerts it is always of this moment.
-    """
-
-    def __init__(self, db: Database, alerts: AlertStore) -> None:
-        self._db = db
-        self._alerts = alerts
-        self._last: AlertCounts | None = None
-        self._rev = -1
-        self._stands_until = float("-inf")
-
-    def read(self) -> AlertCounts:
-        """Total, open, to review, by verdict, and undelivered."""
-        last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
-        if last is not None and (rev == self._rev or began < self._stands_until):
-            return last
-        last = self._last = self._alerts.counts()
-        ended = self._db.clock.monotonic()
-        self._rev, self._stands_until = rev, ended + min(COUNT_AGE_S_MAX, COUNT_REST * (ended - began))
-        return last
+def provide(app: FastAPI, *parts: object) -> None:
+    """Let the handlers of `app` depend on `parts`, each by its class."""
+    app.state.parts = {type(part): part for part in parts}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardDeps:
-    """The store's rooms, the storage folder, the kept scenarios, the probes into the core. Shared by all requests."""
+def provided(kind: type[Part]) -> Callable[[Request], Coroutine[Any, Any, Part]]:
+    """The dependency on the part of a class: `Annotated[Templates, Depends(provided(Templates))]`."""
 
-    db: Database
-    root: Path
-    config: SiteConfig
-    clock: Clock
-    alerts: AlertStore
-    cameras: CameraStore
-    boxes: BoxStore
-    segments: SegmentStore
-    meter: Meter
-    health_events: HealthEventStore
-    counts: AlertCountCache
-    snapshots: SnapshotCache
-    templates: Templates
-    exporter: ScenarioExporter
-    storage: StorageReportCache
-    notices: NoticeStore
-    probes: CoreProbes
+    async def find(request: Request) -> Part:  # a coroutine, so that FastAPI takes no thread for it
+        part: Part = request.app.state.parts[kind]
+        return part
 
-
-def deps_of(request: Request) -> DashboardDeps:
-    desk: DashboardDeps = request.app.state.desk
-    return desk
-
-
-Deps = Annotated[DashboardDeps, Depends(deps_of)]
+    return find

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import StreamingResponse
 
 from appliance.clock import Clock
 from appliance.dashboard.cameras_api import CameraItem
+from appliance.dashboard.deps import provided
 from appliance.dashboard.health_api import HealthItem
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, AlertItem
@@ -186,7 +187,7 @@ def changes_of(
 
 @router.get("/stream", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
 async def stream(
-    request: Request,
+    hub: Annotated[StreamHub, Depends(provided(StreamHub))],
     last_event_id: Annotated[str, Header()] = "",
     since: Annotated[int | None, Query(ge=0)] = None,
 ) -> StreamingResponse:
@@ -194,7 +195,6 @@ async def stream(
 
     `Last-Event-ID` (or `since`) resumes after that number without loss; without either, it begins now.
     """
-    hub: StreamHub = request.app.state.hub
     try:
         viewer = hub.join(int(last_event_id) if last_event_id.isdecimal() else since)
     except TooManyViewers:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 
 from appliance.config import DashboardConfig
-from appliance.dashboard.auth import COOKIE, LoginThrottle, SessionCookies
+from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
 
 if TYPE_CHECKING:
@@ -72,15 +72,13 @@ def _is_address(name: str) -> bool:
 
 
 class RequestGuard:
-    """ASGI middleware in front of everything. `sessions` None: no token is configured, loopback is trusted."""
+    """ASGI middleware in front of everything."""
 
-    def __init__(
-        self, app: ASGIApp, hosts: AllowedHosts, sessions: SessionCookies | None, throttle: LoginThrottle
-    ) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, access: Access) -> None:
         self._app = app
         self._hosts = hosts
-        self._sessions = sessions
-        self._throttle = throttle
+        self._sessions = access.sessions
+        self._throttle = access.throttle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -155,23 +153,6 @@ class RequestGuard:
         self._throttle.wrong(address)
         logger.warning("a wrong token was sent from %s", address)
         return False
-
-
-def too_many_tries(wait_s: float) -> Problem:
-    """429 with the time to wait."""
-    seconds = int(wait_s) + 1
-    return Problem(429, f"Too many wrong tokens from this address; wait {seconds} s.", {"Retry-After": str(seconds)})
-
-
-def address_of(scope: Scope) -> str:
-    """The peer's address; an IPv6 one cut to its /64, which one visitor usually has whole."""
-    host = str((scope.get("client") or ("unknown", 0))[0])
-    if ":" not in host:
-        return host
-    try:
-        return str(ipaddress.ip_network(f"{host.partition('%')[0]}/64", strict=False))
-    except ValueError:
-        return host
 
 
 def _cookie(headers: Headers) -> str:

@@ -1,19 +1,27 @@
-"""`/api/v1/health/events`: faults of a camera or of the appliance, and that a person has seen them."""
+"""`/healthz` and `/api/v1/health/events`: faults of a camera or of the appliance, and that a person has seen them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict
 
-from appliance.dashboard.alerts_api import PAGE_LENGTH, Before, cursor_of
-from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.broker import LinkState
+from appliance.clock import Clock
+from appliance.dashboard.alerts_api import PAGE_LENGTH, Before, cursor_of, failing_targets
+from appliance.dashboard.deps import CoreProbes, SystemHealth, provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.store.health_events import HealthEventRow
+from appliance.store.cameras import CameraStore
+from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HealthKind
+
+EVENTS = f"{API}/health/events"
+
+router = APIRouter(tags=["health"])
 
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -71,66 +79,140 @@ class HealthPage(ApiModel):
     next: str | None
 
 
-router = APIRouter(prefix=f"{API}/health/events", tags=["health"])
-
-
 class SeenChange(BaseModel):
     """Nothing more to say: an empty object."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-def health_of(desk: DashboardDeps, event: str) -> HealthItem:
-    """The event. Raises Problem when there is none."""
-    row = desk.health_events.get(event)
-    if row is None:
-        raise Problem(404, "There is no such health event; only the newest are kept.")
-    return HealthItem.of(row)
+class HealthReport(BaseModel):
+    """`reasons`: one sentence per fault. They name cameras, so they are for visitors who have signed in."""
+
+    status: Literal["ok", "degraded"]
+    reasons: list[str] = []
 
 
-def health_page(
-    desk: DashboardDeps, camera: str, kind: HealthKind | None, before: str, limit: int
-) -> tuple[list[HealthItem], str | None]:
-    """One page of events, newest first, and the cursor of the next (None: this is the last). Raises Problem."""
-    cursor = cursor_of(before)
-    rows = desk.health_events.page(
-        camera=camera or None,
-        kind=kind,
-        before=None if cursor is None else (cursor.t_start, cursor.id),
-        limit=limit + 1,
-    )
-    last = rows[limit - 1] if len(rows) > limit else None
-    return [HealthItem.of(row) for row in rows[:limit]], None if last is None else f"{last.t_start!r}~{last.id}"
+class HealthReader:
+    """Faults as the API and the pages show them. Any thread may call."""
+
+    def __init__(self, events: HealthEventStore, cameras: CameraStore, probes: CoreProbes, clock: Clock) -> None:
+        self._events = events
+        self._cameras = cameras
+        self._probes = probes
+        self._clock = clock
+
+    def page(
+        self, camera: str, kind: HealthKind | None, before: str, limit: int
+    ) -> tuple[list[HealthItem], str | None]:
+        """One page of events, newest first, and the cursor of the next (None: this is the last). Raises Problem."""
+        cursor = cursor_of(before)
+        rows = self._events.page(
+            camera=camera or None,
+            kind=kind,
+            before=None if cursor is None else (cursor.t_start, cursor.id),
+            limit=limit + 1,
+        )
+        last = rows[limit - 1] if len(rows) > limit else None
+        return [HealthItem.of(row) for row in rows[:limit]], None if last is None else f"{last.t_start!r}~{last.id}"
+
+    def row(self, event: str) -> HealthEventRow:
+        """The event. Raises Problem when there is none."""
+        row = self.find(event)
+        if row is None:
+            raise Problem(404, "There is no such health event; only the newest are kept.")
+        return row
+
+    def find(self, event: str) -> HealthEventRow | None:
+        """The event; None: there is none."""
+        return self._events.get(event)
+
+    def open(self, camera: str) -> list[HealthItem]:
+        """What lasts now of a camera and of the appliance itself."""
+        return [HealthItem.of(row) for row in self._events.open() if row.camera in {camera, ""}]
+
+    def open_titles(self) -> dict[str, list[str]]:
+        """What lasts now, in words, by camera; "" is the appliance itself."""
+        found: dict[str, list[str]] = {}
+        for row in self._events.open():
+            found.setdefault(row.camera, []).append(HEALTH_TITLES[row.kind])
+        return found
+
+    def mark_seen(self, event: str) -> HealthItem:
+        """A person has seen it; where that can be learnt, what the camera shows is right. Raises Problem."""
+        self._events.mark_seen(event, self._clock.now())
+        row = self.row(event)
+        if row.t_end is None and row.kind in LEARNABLE and self._probes.rebaseline is not None:
+            self._probes.rebaseline(row.camera, row.kind)
+        return HealthItem.of(row)
+
+    def reasons(self) -> list[str]:
+        """What is not as it should be, the most important first."""
+        found = [] if self._probes.health is None else _ingest_reasons(self._probes.health())
+        for row in self._cameras.all():
+            if row.state in {"lost", "stalled"}:
+                found.append(f"camera {row.name} is {row.state}" + (f": {row.reason}" if row.reason else ""))
+        for event in self._events.open():
+            if event.kind != "stalled":  # the camera's state says it
+                found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
+        found += _link_reasons(self._probes.link)
+        return found + self.failing_targets()
+
+    def failing_targets(self) -> list[str]:
+        """A sentence for each notification target that has not taken a message for long."""
+        return failing_targets(self._probes.targets(), self._clock.now())
 
 
-@router.get("")
+HealthPart = Annotated[HealthReader, Depends(provided(HealthReader))]
+
+
+def _ingest_reasons(state: SystemHealth) -> list[str]:
+    stopped = [] if state.ingest_running else ["the ingest process is not running; it is being started again"]
+    return [*stopped, *state.warnings]
+
+
+def _link_reasons(probe: Callable[[], LinkState] | None) -> list[str]:
+    if probe is None:
+        return []
+    link = probe()
+    if not link.up:
+        why = f": {link.error}" if link.error else ""
+        return [f"the cloud link is down{why}; what was flagged waits, unverified"]
+    if link.breaker != "closed":
+        return [f"the cloud does not answer: {link.breaker_why}; what was flagged waits, unverified"]
+    return []
+
+
+@router.get(EVENTS)
 def list_health_events(
-    desk: Deps,
+    health: HealthPart,
     camera: Annotated[str, Query(max_length=64)] = "",
     kind: HealthKind | Literal[""] = "",
     before: Before = "",
     limit: Annotated[int, Query(ge=1, le=199)] = PAGE_LENGTH,
 ) -> HealthPage:
-    """Health events, newest first, page by page; with `camera`, those of the box too. `t_end` null: it lasts."""
-    items, older = health_page(desk, camera, kind or None, before, limit)
+    """Health events, newest first, page by page; with `camera`, those of the appliance too. `t_end` null: it lasts."""
+    items, older = health.page(camera, kind or None, before, limit)
     query = {"camera": camera, "kind": kind, "before": older, "limit": limit}
     return HealthPage(
         events=items, next=None if older is None else urlencode({name: each for name, each in query.items() if each})
     )
 
 
-@router.get("/{event}")
-def one_health_event(desk: Deps, event: str) -> HealthItem:
+@router.get(f"{EVENTS}/{{event}}")
+def one_health_event(health: HealthPart, event: str) -> HealthItem:
     """One health event."""
-    return health_of(desk, event)
+    return HealthItem.of(health.row(event))
 
 
-@router.post("/{event}/seen")
-def see_health_event(desk: Deps, event: str, said: SeenChange) -> HealthItem:
+@router.post(f"{EVENTS}/{{event}}/seen")
+def see_health_event(health: HealthPart, event: str, change: SeenChange) -> HealthItem:
     """A person has seen it. Of a view that moved, is covered or black: what is seen now is right, and is learnt."""
-    row = desk.health_events.mark_seen(event, desk.clock.now())
-    if row is None:
-        raise Problem(404, "There is no such health event; only the newest are kept.")
-    if row.t_end is None and row.kind in LEARNABLE and desk.probes.rebaseline is not None:
-        desk.probes.rebaseline(row.camera, row.kind)
-    return HealthItem.of(row)
+    return health.mark_seen(event)
+
+
+@router.get("/healthz")
+def healthz(health: HealthPart, request: Request) -> HealthReport:
+    """200 with `ok` or `degraded`: a degraded appliance still watches, so nothing should kill it. 503: the store is
+    gone."""
+    found = health.reasons()
+    return HealthReport(status="degraded" if found else "ok", reasons=found if request.state.known else [])

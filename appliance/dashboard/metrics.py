@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import get_args
+from typing import Annotated, get_args
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import generate_latest
 from starlette.responses import PlainTextResponse
 
-from appliance.dashboard.deps import AlertCountCache, CoreProbes, Deps
+from appliance.dashboard.alerts_api import AlertCountCache
+from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.store.cameras import CameraStore
@@ -240,10 +241,6 @@ def _frame_ages(totals: Iterable[MeterTotal]) -> Family:
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-def metrics(desk: Deps, request: Request) -> PlainTextResponse:
+def metrics(collector: Annotated[ApplianceCollector, Depends(provided(ApplianceCollector))]) -> PlainTextResponse:
     """Counters count since this core started (`_total`), gauges tell the moment."""
-    collector = ApplianceCollector(
-        db=desk.db, meter=desk.meter, cameras=desk.cameras, health_events=desk.health_events, alert_counts=desk.counts,
-        storage=desk.storage, probes=desk.probes, snapshots=desk.snapshots, hub=request.app.state.hub,
-    )  # fmt: skip
     return PlainTextResponse(generate_latest(collector), media_type="text/plain; version=0.0.4")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Body
+from fastapi import APIRouter, Body, Depends
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import FileResponse
 
-from appliance.dashboard.alerts_api import detail_of
-from appliance.dashboard.deps import DashboardDeps, Deps
+from appliance.dashboard.alerts_api import Reader
+from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.errors import EvidenceError, PreconditionError, UsageError
-from appliance.keep.scenario_exporter import KeepOptions
+from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_file import ReviewedAs
 from appliance.keep.scenario_store import NOTE_LENGTH_MAX, StoredScenario
 from appliance.media.atomic_file import DiskWriteError
@@ -57,16 +59,16 @@ class ScenarioItem(ApiModel):
     lacks: str | None = None
 
     @classmethod
-    def of(cls, shelved: StoredScenario) -> ScenarioItem:
-        kept = shelved.card
-        place = {"name": shelved.name, "folder": str(shelved.folder), "bytes": shelved.bytes}
+    def of(cls, stored: StoredScenario) -> ScenarioItem:
+        kept = stored.card
+        place = {"name": stored.name, "folder": str(stored.folder), "bytes": stored.bytes}
         if kept is None:
             return cls.model_validate({**place, "clip": None})
         return cls.model_validate(
             {
                 **kept.model_dump(exclude={"name"}),
                 **place,
-                "clip": f"{API}/scenarios/{quote(shelved.name, safe='')}/clip.mp4",
+                "clip": f"{API}/scenarios/{quote(stored.name, safe='')}/clip.mp4",
                 "alert_page": f"/alerts/{quote(kept.alert, safe='')}",
             }
         )
@@ -80,44 +82,36 @@ class ScenarioList(ApiModel):
     scenarios: list[ScenarioItem]
 
 
-def listed(desk: DashboardDeps) -> ScenarioList:
-    """What is kept on this box."""
-    desk.exporter.store.sweep()
-    items = [ScenarioItem.of(each) for each in desk.exporter.store.all()]
-    return ScenarioList(
-        folder=str(desk.exporter.store.folder), bytes=sum(each.bytes for each in items), scenarios=items
-    )
+Exporter = Annotated[ScenarioExporter, Depends(provided(ScenarioExporter))]
 
 
-def panel(desk: DashboardDeps, detail: AlertDetail) -> dict[str, object]:
-    """What the alert's page says of keeping it: its state, so that a script sees when to show it anew, and words."""
-    shelved = desk.exporter.find(detail.alert.id)
-    if shelved is not None:
-        state = f"kept {shelved.name}"
+def listed(exporter: ScenarioExporter) -> ScenarioList:
+    """What is kept on this appliance."""
+    exporter.store.sweep()
+    items = [ScenarioItem.of(each) for each in exporter.store.all()]
+    return ScenarioList(folder=str(exporter.store.folder), bytes=sum(each.bytes for each in items), scenarios=items)
+
+
+def panel(exporter: ScenarioExporter, detail: AlertDetail) -> dict[str, object]:
+    """The variables of the panel "Keep as a scenario". state: lets a script notice when to show the panel anew."""
+    stored = exporter.find(detail.alert.id)
+    if stored is not None:
+        state = f"kept {stored.name}"
     else:
         state = "lasts" if detail.alert.t_end is None else detail.alert.review or "open"
     return {
         "state": state,
-        "kept": None if shelved is None else ScenarioItem.of(shelved),
+        "kept": None if stored is None else ScenarioItem.of(stored),
         "events": len(detail.events),
         "note_length_max": NOTE_LENGTH_MAX,
     }
 
 
-@router.get("/scenarios")
-def list_scenarios(desk: Deps) -> ScenarioList:
-    """The scenarios that were kept on this box, the newest first."""
-    return listed(desk)
-
-
-@router.post("/alerts/{alert_id}/keep", status_code=201)
-def keep_alert(desk: Deps, alert_id: str, wish: Annotated[KeepRequest, Body()]) -> ScenarioItem:
-    """Keep a reviewed alert as a scenario. 409 says what has to be done first, 410 that its footage is gone."""
-    detail_of(desk, alert_id)
+@contextlib.contextmanager
+def _as_problems() -> Iterator[None]:
+    """Raises what a ScenarioExporter raises as Problem."""
     try:
-        kept = desk.exporter.keep(
-            alert_id, KeepOptions(name=wish.name, note=wish.note, truth=wish.truth, complete=wish.complete)
-        )
+        yield
     except PreconditionError as error:
         raise Problem(409, _sentence(error)) from None
     except UsageError as error:
@@ -126,27 +120,39 @@ def keep_alert(desk: Deps, alert_id: str, wish: Annotated[KeepRequest, Body()]) 
         raise Problem(507, _sentence(error)) from None
     except EvidenceError as error:
         raise Problem(410, _sentence(error)) from None
-    return ScenarioItem.of(kept)
+
+
+@router.get("/scenarios")
+def list_scenarios(exporter: Exporter) -> ScenarioList:
+    """The scenarios that were kept on this appliance, the newest first."""
+    return listed(exporter)
+
+
+@router.post("/alerts/{alert_id}/keep", status_code=201)
+def keep_alert(
+    exporter: Exporter, alerts: Reader, alert_id: str, request: Annotated[KeepRequest, Body()]
+) -> ScenarioItem:
+    """Keep a reviewed alert as a scenario. 409 says what has to be done first, 410 that its footage is gone."""
+    alerts.detail(alert_id)
+    options = KeepOptions(name=request.name, note=request.note, truth=request.truth, complete=request.complete)
+    with _as_problems():
+        return ScenarioItem.of(exporter.keep(alert_id, options))
 
 
 @router.delete("/scenarios/{name}")
-def delete_scenario(desk: Deps, name: str) -> ScenarioList:
+def delete_scenario(exporter: Exporter, name: str) -> ScenarioList:
     """Delete one with its clip; answers with those that are left."""
-    try:
-        found = desk.exporter.store.delete(name)
-    except PreconditionError as error:
-        raise Problem(409, _sentence(error)) from None
-    except DiskWriteError as error:
-        raise Problem(507, _sentence(error)) from None
+    with _as_problems():
+        found = exporter.store.delete(name)
     if not found:
         raise Problem(404, "There is no such scenario; it may have been deleted.")
-    return listed(desk)
+    return listed(exporter)
 
 
 @router.get("/scenarios/{name}/clip.mp4", response_class=FileResponse)
-def scenario_clip(desk: Deps, name: str) -> FileResponse:
+def scenario_clip(exporter: Exporter, name: str) -> FileResponse:
     """The clip of a kept scenario."""
-    kept = next((each for each in desk.exporter.store.all() if each.name == name and each.card), None)
+    kept = next((each for each in exporter.store.all() if each.name == name and each.card), None)
     path = None if kept is None else kept.folder / f"{kept.name}.mp4"
     if path is None or path.is_symlink() or not path.is_file():
         raise Problem(404, "There is no such clip; it may have been deleted.")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from appliance.dashboard.deps import DashboardDeps, Deps
+from fastapi import APIRouter, Depends
+
+from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.templating import span
 from appliance.store.deletions import DeletionReason, StorageClass
 from appliance.store.quotas import RecordMode
 from appliance.store.storage_forecast import Forecast, ForecastKind
-from appliance.store.storage_report import CameraStorage, SiteStorage
+from appliance.store.storage_report import CameraStorage, SiteStorage, StorageReportCache
 
 DAY_S = 86400.0
 DAYS_MAX = 3650.0
@@ -162,15 +164,13 @@ class StorageReport(ApiModel):
         )  # fmt: skip
 
 
+StoragePart = Annotated[StorageReportCache, Depends(provided(StorageReportCache))]
+
+
 @router.get("")
-def storage(desk: Deps) -> StorageReport:
+def storage(cache: StoragePart) -> StorageReport:
     """What everything takes, per camera and class; how many days that lasts; what was deleted, when and why."""
-    return report(desk)
-
-
-def report(desk: DashboardDeps) -> StorageReport:
-    """As it was at most a few seconds ago."""
-    return StorageReport.of(desk.storage.read())
+    return StorageReport.of(cache.read())
 
 
 def days(left: float) -> str:

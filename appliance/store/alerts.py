@@ -199,6 +199,14 @@ class AlertStore:
         where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
         return self._list(f"{where} ORDER BY t_start DESC, id DESC LIMIT ?", (*values, _bounded(limit)))
 
+    def newer_id(self, row: AlertRow) -> str | None:
+        """The next newer alert; None: this is the newest."""
+        with self._db.read() as connection:
+            found = connection.execute(
+                "SELECT id FROM alert WHERE (t_start, id) > (?, ?) ORDER BY t_start, id LIMIT 1", (row.t_start, row.id)
+            ).fetchone()
+        return None if found is None else found["id"]
+
     def events_of(self, alert_id: str) -> list[Event]:
         """What an alert was merged from, oldest first. Raises StoreError."""
         with self._db.read() as connection:

@@ -23,10 +23,11 @@ from waiting import PATIENCE
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
 from appliance.dashboard import app as dashboard_app
+from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.app import create_app
-from appliance.dashboard.deps import AlertCountCache, SystemHealth
+from appliance.dashboard.deps import SystemHealth
 from appliance.dashboard.event_stream import RING_MAX, StreamEvent, StreamHub, changes_of
-from appliance.dashboard.snapshots import Snapshot
+from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span
 from appliance.errors import EvidenceError
 from appliance.store.alerts import AlertCounts, AlertStore
@@ -272,7 +273,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
     with TestClient(app, base_url="http://127.0.0.1") as client, ThreadPoolExecutor(10) as pool:
         answers = list(pool.map(lambda _: client.get("/api/v1/cameras/gate/picture").status_code, range(10)))
     assert answers == [200] * 10
-    assert app.state.desk.snapshots.cuts == 1
+    assert app.state.parts[SnapshotCache].cuts == 1
     assert most == 1
 
 
@@ -288,7 +289,7 @@ def test_a_slow_box_cuts_less_often(site: Site) -> None:
         for _ in range(5):
             assert client.get("/api/v1/cameras/gate/picture").status_code == 503
             site.clock.advance(1.1)  # type: ignore[attr-defined]
-    assert app.state.desk.snapshots.cuts == 1, "a cut of 2 s is followed by 6 s of rest"
+    assert app.state.parts[SnapshotCache].cuts == 1, "a cut of 2 s is followed by 6 s of rest"
 
 
 def test_savings_add_up_and_mark_what_is_estimated(site: Site, client: TestClient) -> None:

@@ -13,9 +13,8 @@ from fastapi.testclient import TestClient
 from appliance.clock import ManualClock
 from appliance.config import DashboardConfig
 from appliance.dashboard.app import create_app
-from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCookies
+from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCookies, local_path
 from appliance.dashboard.guard import AllowedHosts
-from appliance.dashboard.login import local_path
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
 from tests.dashboard_site import Site, config_of
