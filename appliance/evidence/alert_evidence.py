@@ -33,27 +33,27 @@ STILL_QUALITY = 90
 
 
 class AlertStillMaker:
-    """Makes stills. Owner: the evidence maker's thread."""
+    """Makes the stills of alerts. Owner: the evidence maker's thread. Holds no state."""
 
-    def __init__(self, evidence: EvidenceStore, root: Path, recording: RecordingIndex, patience: RetryTracker) -> None:
+    def __init__(self, evidence: EvidenceStore, root: Path, recording: RecordingIndex, retries: RetryTracker) -> None:
         self._evidence = evidence
         self._root = root
         self._recording = recording
-        self._patience = patience
+        self._retries = retries
 
     @staticmethod
     def key(alert: AlertRow) -> str:
-        """Under which the patience with this alert's still is kept."""
+        """Under which the retries of this alert's still are tracked."""
         return f"still {alert.id}"
 
-    def serve(self, alert: AlertRow) -> Outcome:
+    def make(self, alert: AlertRow) -> Outcome:
         """Cut the still, or cut it again when the alert has a better view than the still shows. Raises StoreError."""
         known = next((row for row in self._evidence.of(alert.id) if row.kind == "still"), None)
         view = alert.best
         if known is None or (known.state == "ready" and (view is None or view.box == known.box)):
             return "nothing"
-        age_s = self._patience.age_s(self.key(alert))
-        if not self._patience.may_try(self.key(alert)):
+        age_s = self._retries.age_s(self.key(alert))
+        if not self._retries.may_try(self.key(alert)):
             return "nothing"
         t = alert.t_start if view is None else view.t
         coverage = self._recording.coverage(alert.camera, t)
@@ -61,10 +61,10 @@ class AlertStillMaker:
         if coverage == "ready":
             try:
                 still = cut_still(self._recording.segments(alert.camera, t - 1, t + 1), t)
-                self._evidence.put(*self._pictures(alert, view, still))
+                self._evidence.put(*self._write_images(alert, view, still))
                 return "made"
             except EvidenceError as error:
-                self._patience.failed(self.key(alert))
+                self._retries.failed(self.key(alert))
                 problem = error
         final = coverage == "never" and (alert.t_end is not None or self._recording.is_disabled(alert.camera))
         due = final or age_s >= FRAMES_WAIT_S
@@ -74,7 +74,7 @@ class AlertStillMaker:
         self._evidence.put(EvidenceRow(alert=alert.id, kind="still", state="missing", reason=str(problem)))
         return "missing"
 
-    def _pictures(self, alert: AlertRow, view: BestView | None, still: Still) -> list[EvidenceRow]:
+    def _write_images(self, alert: AlertRow, view: BestView | None, still: Still) -> list[EvidenceRow]:
         data = encode_jpeg(still.image, quality=STILL_QUALITY)
         rows = [self._write(alert, "still", still, view, data)]
         if view is not None:
@@ -107,49 +107,49 @@ CLIP_WAIT_S = 20.0  # beyond the post-roll
 
 
 class AlertClipMaker:
-    """Makes clips with their box paths. Owner: the evidence maker's thread."""
+    """Makes the clips of alerts with their box paths. Owner: the evidence maker's thread. Holds no state."""
 
     def __init__(
         self,
         evidence: EvidenceStore,
         boxes: BoxStore,
         root: Path,
-        rolls: Rolls,
+        settings: Rolls,
         recording: RecordingIndex,
-        patience: RetryTracker,
+        retries: RetryTracker,
     ) -> None:
         self._evidence = evidence
         self._boxes = boxes
         self._root = root
-        self._rolls = rolls
+        self._settings = settings
         self._recording = recording
-        self._patience = patience
+        self._retries = retries
 
     @staticmethod
     def key(alert: AlertRow) -> str:
-        """Under which the patience with this alert's clip is kept, from the alert's end on."""
+        """Under which the retries of this alert's clip are tracked, from the alert's end on."""
         return f"clip {alert.id}"
 
-    def serve(self, alert: AlertRow) -> Outcome:
+    def make(self, alert: AlertRow) -> Outcome:
         """Cut the clip once the alert has ended and its post-roll is on disk, or will not come. Raises StoreError."""
         if alert.t_end is None or alert.clip != "waiting":
             return "nothing"
-        t0, t1 = alert.t_start - self._rolls.pre_roll_s, alert.t_end + self._rolls.post_roll_s
-        age_s = self._patience.age_s(self.key(alert))
+        t0, t1 = alert.t_start - self._settings.pre_roll_s, alert.t_end + self._settings.post_roll_s
+        age_s = self._retries.age_s(self.key(alert))
         due = self._is_due(alert.camera, age_s)
-        if not (due or self._is_there(alert.camera, t1, age_s)) or not self._patience.may_try(self.key(alert)):
+        if not (due or self._is_there(alert.camera, t1, age_s)) or not self._retries.may_try(self.key(alert)):
             return "nothing"
         try:
             self._evidence.put(*self._cut(alert, t0, t1))
             return "made"
         except EvidenceError as error:
-            self._patience.failed(self.key(alert))
+            self._retries.failed(self.key(alert))
             if not due or disk_may_recover(error, age_s):
                 return "nothing"
             return self._go_without(alert, t0, t1, str(error))
 
     def _is_due(self, camera: str, age_s: float) -> bool:
-        if self._recording.is_disabled(camera) or age_s >= self._rolls.post_roll_s + CLIP_WAIT_S:
+        if self._recording.is_disabled(camera) or age_s >= self._settings.post_roll_s + CLIP_WAIT_S:
             return True
         return age_s >= ENDED_GRACE_S and self._recording.has_ended(camera)
 
@@ -166,7 +166,7 @@ class AlertClipMaker:
         return [_clip_row(alert, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
 
     def _go_without(self, alert: AlertRow, t0: float, t1: float, reason: str) -> Outcome:
-        """No clip, and why; the box path is worth keeping all the same."""
+        """Record why there is no clip; the box path is kept all the same."""
         if self._recording.is_disabled(alert.camera):
             reason = self._recording.missing_reason(alert.camera)
         logger.warning("the clip of alert %s is missing: %s", alert.id, reason)
@@ -178,7 +178,7 @@ class AlertClipMaker:
         return "missing"
 
     def _box_path(self, alert: AlertRow, t0: float, t1: float, size: tuple[int, int]) -> EvidenceRow:
-        """Write boxes.json: what was seen in t0..t1, frozen, so that the boxes table may be thinned out."""
+        """Write boxes.json: the examined frames of t0..t1, so that the boxes table may be thinned out."""
         frames = [each for each in self._boxes.span(alert.camera, t0, t1) if each.looked]
         path = f"{evidence_folder(alert.id)}/boxes.json"
         content = {
@@ -220,5 +220,5 @@ def _clip_row(alert: AlertRow, path: str, clip: ClipFile) -> EvidenceRow:
 
 
 def _known_fields(found: TrackedObject) -> dict[str, object]:
-    """What is not known of the object from before is left out."""
+    """The fields of an object, without those that are None."""
     return {key: value for key, value in asdict(found).items() if value is not None}

@@ -49,50 +49,58 @@ from appliance.types import Event
 logger = logging.getLogger(__name__)
 
 CLIP_SHORT_S = 0.5  # on each side of the event, when the clip of the whole span is too large
+CLIP_AFTER_S = 1.0  # after the event: what a person does next is part of what they did
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceFile:
-    """One file that travels, as the alert's evidence and as the question's media."""
+    """One file of an escalation, as a row of the alert's evidence and as a reference in the message."""
 
     row: EvidenceRow
     ref: wire.MediaRef
 
-    def media(self, escalation: str, n: int) -> MediaRow:
+    def media_row(self, escalation: str, n: int) -> MediaRow:
         return MediaRow(escalation=escalation, n=n, path=self.row.path, ref=self.ref)
 
 
 class EvidenceFileWriter:
-    """Makes them. Owner: the evidence maker's thread. Files are whole and on disk when a function returns."""
+    """Writes the images and clips of escalations, redacted. Owner: the evidence maker's thread. Holds no state.
+
+    Invariant: files are whole and on disk when a method returns.
+    """
 
     def __init__(
         self,
         root: Path,
         settings: EscalationConfig,
         recording: RecordingIndex,
-        veil_of: Callable[[str], Redactor],
+        redactor_of: Callable[[str], Redactor],
         boxes: BoxStore,
     ) -> None:
-        """veil_of: what hides, in a camera's pictures, what may not leave."""
+        """redactor_of: the redactor of a camera."""
         self._root = root
         self._settings = settings
         self._recording = recording
-        self._veil_of = veil_of
+        self._redactor_of = redactor_of
         self._boxes = boxes
 
-    def pictures(
-        self, detail: AlertDetail, cut: ImageSet, shots: Sequence[tuple[EvidenceMoment, Still]]
+    def images(
+        self, detail: AlertDetail, image_set: ImageSet, stills: Sequence[tuple[EvidenceMoment, Still]]
     ) -> list[EvidenceFile]:
-        """One picture a shot, each different one once; one that does not fit is left out. Raises DiskRefused."""
+        """One image for each moment and its still, equal ones once; one that is too large is left out.
+
+        Raises DiskWriteError.
+        """
         made: dict[str, EvidenceFile] = {}
-        for moment, still in shots:
+        for moment, still in stills:
             try:
-                picture = encode_image(cut, self._settings, still.t, moment, self._veiled(detail, moment, still))
+                pixels = self._redacted(detail, moment, still)
+                image = encode_image(image_set, self._settings, still.t, moment, pixels)
             except EvidenceError as error:
-                logger.warning("a picture of alert %s is left out: %s", detail.alert.id, error)
+                logger.warning("an image of alert %s is left out: %s", detail.alert.id, error)
                 continue
-            if picture.ref.id not in made:
-                made[picture.ref.id] = self._write(detail, picture, list(made.values()))
+            if image.ref.id not in made:
+                made[image.ref.id] = self._write(detail, image, list(made.values()))
         return list(made.values())
 
     def still_as_frame(self, detail: AlertDetail) -> list[EvidenceFile]:
@@ -105,7 +113,7 @@ class EvidenceFileWriter:
         except EvidenceError as error:
             logger.warning("the still of alert %s: %s", detail.alert.id, error)
             return []
-        return self.pictures(detail, "frame", [(EvidenceMoment(still.t_start, still.box), shown)])
+        return self.images(detail, "frame", [(EvidenceMoment(still.t_start, still.box), shown)])
 
     def clip(self, detail: AlertDetail, t0: float, t: float, t1: float) -> list[EvidenceFile]:
         """t0..t1 of the recording, or less around `t`, within the bound on bytes. Raises EvidenceError."""
@@ -116,28 +124,28 @@ class EvidenceFileWriter:
         for begin, end in ((t0, t1), (t - CLIP_SHORT_S, t + CLIP_SHORT_S)):
             clip = cut_clip(self._recording.segments(camera, begin, end), begin, end, self._root / path, hold_t=t)
             if clip.written.bytes <= self._settings.clip_bytes_max:
-                return [_of_clip(detail.alert.id, n, path, clip)]
+                return [_clip_file(detail.alert.id, n, path, clip)]
             size = clip.written.bytes
         with contextlib.suppress(OSError):
             (self._root / path).unlink()
         raise EvidenceError(f"the clip of {size} bytes is over the limit of {self._settings.clip_bytes_max}")
 
-    def _veiled(self, detail: AlertDetail, moment: EvidenceMoment, still: Still) -> NDArray[np.uint8]:
-        alert, veil = detail.alert, self._veil_of(detail.alert.camera)
-        if not veil.digest:
+    def _redacted(self, detail: AlertDetail, moment: EvidenceMoment, still: Still) -> NDArray[np.uint8]:
+        alert, redactor = detail.alert, self._redactor_of(detail.alert.camera)
+        if not redactor.digest:
             return still.image
         seen = self._boxes.span(
             alert.camera, still.t - PEOPLE_WITHIN_S, still.t + PEOPLE_WITHIN_S, run=alert.run or None
         )
-        return veil.redact(still.image, people_in_frame(still.t, seen, alert.tracks, moment.box))
+        return redactor.redact(still.image, people_in_frame(still.t, seen, alert.tracks, moment.box))
 
-    def _write(self, detail: AlertDetail, picture: EncodedImage, before: Sequence[EvidenceFile]) -> EvidenceFile:
-        ref = picture.ref
+    def _write(self, detail: AlertDetail, image: EncodedImage, before: Sequence[EvidenceFile]) -> EvidenceFile:
+        ref = image.ref
         n = _next_number(detail, ref.kind, before)
-        mark = self._veil_of(detail.alert.camera).digest
-        name = f"{ref.kind}-{n}.{mark}.{picture.suffix}" if mark else f"{ref.kind}-{n}.{picture.suffix}"
+        digest = self._redactor_of(detail.alert.camera).digest
+        name = f"{ref.kind}-{n}.{digest}.{image.suffix}" if digest else f"{ref.kind}-{n}.{image.suffix}"
         path = f"{evidence_folder(detail.alert.id)}/{name}"
-        written = write_file(self._root / path, picture.data)
+        written = write_file(self._root / path, image.data)
         if written.sha256 != ref.sha256:
             raise DiskWriteError(f"{path} is not on disk as it was written")
         row = EvidenceRow(
@@ -158,13 +166,13 @@ class EvidenceFileWriter:
 
 
 def _next_number(detail: AlertDetail, kind: EvidenceKind, before: Sequence[EvidenceFile]) -> int:
-    """A free number; 0 is the alert's own crop and clip, made for people."""
+    """A free number; 0 is the alert's own crop and clip, which are made for people."""
     own = 0 if kind == "frame" else 1
     taken = [row.n + 1 for row in (*detail.evidence, *(each.row for each in before)) if row.kind == kind]
     return max([own, *taken])
 
 
-def _of_clip(alert: str, n: int, path: str, clip: ClipFile) -> EvidenceFile:
+def _clip_file(alert: str, n: int, path: str, clip: ClipFile) -> EvidenceFile:
     written = clip.written
     row = EvidenceRow(
         alert=alert,
@@ -194,32 +202,36 @@ def _of_clip(alert: str, n: int, path: str, clip: ClipFile) -> EvidenceFile:
     return EvidenceFile(row, ref)
 
 
-CLIP_AFTER_S = 1.0  # what somebody does next is part of what they did
-
-
 @dataclass(slots=True)
 class _EscalationJob:
-    """One question while it is served. due: what is not there now is not waited for any longer."""
+    """One message of an escalation while its evidence is made.
 
-    asked: EscalationRow
+    Attributes:
+        due: nothing more is waited for.
+        age_s: since the message was first seen here.
+        event: the event that the escalation is about.
+        files: its evidence so far.
+    """
+
+    escalation: EscalationRow
     detail: AlertDetail
     plan: EvidencePlan
     due: bool
     age_s: float
     event: Event
-    made: list[EvidenceFile] = field(default_factory=list)
+    files: list[EvidenceFile] = field(default_factory=list)
 
 
 class EscalationEvidenceMaker:
     """Turns waiting escalations into ready ones. Owner: the evidence maker's thread.
 
-    Invariant: the first message of a question leaves `waiting` with all the pictures that could be had; after
-    `FRAMES_WAIT_S` it goes with those there are, if need be with none: a question without pictures is worth more than
-    no question. A later message goes with what was asked for or not at all, and the question then ends as `unsure`.
+    Invariant: the first message of an escalation leaves `waiting` with all the images that could be cut; after
+    `FRAMES_WAIT_S` it goes with those there are, if need be with none: an escalation without images is worth more than
+    none. A later message goes with what the cloud requested or not at all, and the escalation then ends as `unsure`.
     """
 
     def __init__(
-        self, db: Database, root: Path, config: SiteConfig, recording: RecordingIndex, patience: RetryTracker
+        self, db: Database, root: Path, config: SiteConfig, recording: RecordingIndex, retries: RetryTracker
     ) -> None:
         self._alerts = AlertStore(db)
         self._boxes = BoxStore(db)
@@ -228,132 +240,138 @@ class EscalationEvidenceMaker:
         self._config = config
         self._settings = config.escalation
         self._recording = recording
-        self._patience = patience
-        self._veils = {name: Redactor(camera) for name, camera in config.cameras.items()}
-        self._exhibits = EvidenceFileWriter(root, config.escalation, recording, self._veil_of, self._boxes)
+        self._retries = retries
+        self._redactors = {name: Redactor(camera) for name, camera in config.cameras.items()}
+        self._files = EvidenceFileWriter(root, config.escalation, recording, self._redactor_of, self._boxes)
 
     @staticmethod
-    def key(asked: EscalationRow) -> str:
-        """Under which the patience with this message is kept."""
-        return f"frames {asked.id} {asked.step}"
+    def key(escalation: EscalationRow) -> str:
+        """Under which the retries of this message are tracked."""
+        return f"frames {escalation.id} {escalation.step}"
 
-    def serve(self, asked: EscalationRow) -> Outcome:
+    def make(self, escalation: EscalationRow) -> Outcome:
         """Make one escalation ready if its time has come. Raises StoreError."""
-        case = self._case(asked)
-        if case is None:
+        job = self._job(escalation)
+        if job is None:
             return "nothing"
-        if case.plan is FACTS_ONLY and asked.step:
-            return self._over(case, "this site sends no pictures")
-        if asked.need == "clip" and not case.plan.clip:
-            return self._over(case, "this camera sends no clips: its pictures are veiled")
-        moments = self._moments(case)
-        if not case.due and (moments is None or any(self._covered(case, each.t) == "later" for each in moments)):
+        if job.plan is FACTS_ONLY and escalation.step:
+            return self._close_unsure(job, "this site sends no pictures")
+        if escalation.need == "clip" and not job.plan.clip:
+            return self._close_unsure(job, "this camera sends no clips: its pictures are veiled")
+        moments = self._moments(job)
+        if not job.due and (moments is None or any(self._coverage(job, each.t) == "later" for each in moments)):
             return "nothing"
-        if case.plan.clip and not case.due and self._recording.covered_until(asked.camera) < _clip_end(case.event):
+        if job.plan.clip and not job.due and self._recording.covered_until(escalation.camera) < _clip_end(job.event):
             return "nothing"
-        return self._make(case, moments or [])
+        return self._make(job, moments or [])
 
-    def _case(self, asked: EscalationRow) -> _EscalationJob | None:
-        age_s = self._patience.age_s(self.key(asked))
-        detail = self._alerts.get(asked.alert)
-        if detail is None or not self._patience.may_try(self.key(asked)):
+    def _job(self, escalation: EscalationRow) -> _EscalationJob | None:
+        age_s = self._retries.age_s(self.key(escalation))
+        detail = self._alerts.get(escalation.alert)
+        if detail is None or not self._retries.may_try(self.key(escalation)):
             return None
-        clips = not self._veil_of(asked.camera).digest
-        chosen = plan_evidence(asked.evidence or self._settings.first, asked.need or None, asked.step, clips=clips)
-        if self._config.image_free(asked.camera):
+        clips = not self._redactor_of(escalation.camera).digest
+        chosen = plan_evidence(
+            escalation.evidence or self._settings.first, escalation.need or None, escalation.step, clips=clips
+        )
+        if self._config.image_free(escalation.camera):
             chosen = FACTS_ONLY
-        over = age_s >= ENDED_GRACE_S and self._recording.has_ended(asked.camera)
-        due = over or age_s >= FRAMES_WAIT_S or self._recording.is_disabled(asked.camera)
-        return _EscalationJob(asked, detail, chosen, due, age_s, _event_of(asked, detail))
+        ended = age_s >= ENDED_GRACE_S and self._recording.has_ended(escalation.camera)
+        due = ended or age_s >= FRAMES_WAIT_S or self._recording.is_disabled(escalation.camera)
+        return _EscalationJob(escalation, detail, chosen, due, age_s, _event_of(escalation, detail))
 
-    def _veil_of(self, camera: str) -> Redactor:
-        """Of a camera that is no longer in the site file: all is hidden."""
-        return self._veils.get(camera, HIDE_EVERYTHING)
+    def _redactor_of(self, camera: str) -> Redactor:
+        """Of a camera that is no longer in the site file, everything is hidden."""
+        return self._redactors.get(camera, HIDE_EVERYTHING)
 
-    def _covered(self, case: _EscalationJob, t: float) -> Coverage:
-        return self._recording.coverage(case.asked.camera, t)
+    def _coverage(self, job: _EscalationJob, t: float) -> Coverage:
+        return self._recording.coverage(job.escalation.camera, t)
 
-    def _moments(self, case: _EscalationJob) -> list[EvidenceMoment] | None:
-        """When the pictures are taken; None: the boxes of the event's frame are not in the table yet."""
-        if case.plan.images == "none":
+    def _moments(self, job: _EscalationJob) -> list[EvidenceMoment] | None:
+        """When the images are taken; None: the boxes of the event's frame are not in the table yet."""
+        if job.plan.images == "none":
             return []
-        event, camera = case.event, case.asked.camera
+        event, camera = job.event, job.escalation.camera
         newest = self._boxes.latest(camera)
-        patient = case.age_s < BOXES_WAIT_S and not case.due
-        if patient and (newest is None or newest.t < event.t):
+        may_wait = job.age_s < BOXES_WAIT_S and not job.due
+        if may_wait and (newest is None or newest.t < event.t):
             return None
-        run = case.detail.alert.run or None
+        run = job.detail.alert.run or None
         seen = self._boxes.span(camera, event.t - self._settings.span_s, event.t, run=run)
-        return select_moments(case.plan.images, self._settings, event, seen, case.detail.alert.best)
+        return select_moments(job.plan.images, self._settings, event, seen, job.detail.alert.best)
 
-    def _make(self, case: _EscalationJob, moments: Sequence[EvidenceMoment]) -> Outcome:
-        there = [each for each in moments if self._covered(case, each.t) == "ready"]
+    def _make(self, job: _EscalationJob, moments: Sequence[EvidenceMoment]) -> Outcome:
+        recorded = [each for each in moments if self._coverage(job, each.t) == "ready"]
         try:
-            shots = self._cut(case.asked, there)
-            if there and not shots and not case.due:
-                self._patience.failed(self.key(case.asked))
+            stills = self._cut(job.escalation, recorded)
+            if recorded and not stills and not job.due:
+                self._retries.failed(self.key(job.escalation))
                 return "nothing"
-            case.made = self._exhibits.pictures(case.detail, case.plan.images, shots)
-            if case.plan.images == "frame" and not case.made:
-                case.made = self._exhibits.still_as_frame(case.detail)
-            if case.plan.clip:
-                case.made += self._exhibits.clip(case.detail, *self._clip_span(case))
+            job.files = self._files.images(job.detail, job.plan.images, stills)
+            if job.plan.images == "frame" and not job.files:
+                job.files = self._files.still_as_frame(job.detail)
+            if job.plan.clip:
+                job.files += self._files.clip(job.detail, *self._clip_span(job))
         except EvidenceError as error:
-            self._patience.failed(self.key(case.asked))
-            if disk_may_recover(error, case.age_s):
-                logger.info("the evidence of escalation %s waits: %s", case.asked.id, error)
+            self._retries.failed(self.key(job.escalation))
+            if disk_may_recover(error, job.age_s):
+                logger.info("the evidence of escalation %s waits: %s", job.escalation.id, error)
                 return "nothing"
-            if case.asked.step:
-                return self._over(case, str(error))
-        return self._send(case)
+            if job.escalation.step:
+                return self._close_unsure(job, str(error))
+        return self._make_ready(job)
 
-    def _clip_span(self, case: _EscalationJob) -> tuple[float, float, float]:
-        return case.event.t - self._settings.span_s, case.event.t, _clip_end(case.event)
+    def _clip_span(self, job: _EscalationJob) -> tuple[float, float, float]:
+        return job.event.t - self._settings.span_s, job.event.t, _clip_end(job.event)
 
-    def _cut(self, asked: EscalationRow, moments: Sequence[EvidenceMoment]) -> list[tuple[EvidenceMoment, Still]]:
+    def _cut(self, escalation: EscalationRow, moments: Sequence[EvidenceMoment]) -> list[tuple[EvidenceMoment, Still]]:
         if not moments:
             return []
-        segments = self._recording.segments(asked.camera, moments[0].t - 1, moments[-1].t + 1)
+        segments = self._recording.segments(escalation.camera, moments[0].t - 1, moments[-1].t + 1)
         try:
             return list(zip(moments, cut_stills(segments, [each.t for each in moments]), strict=True))
         except EvidenceError:
             pass  # one bad frame spoils the batch: take them one by one
-        pictures = []
+        stills = []
         for moment in moments:
             try:
-                pictures.append((moment, cut_stills(segments, [moment.t])[0]))
+                stills.append((moment, cut_stills(segments, [moment.t])[0]))
             except EvidenceError as error:
-                logger.info("a frame for escalation %s is missing: %s", asked.id, error)
-        return pictures
+                logger.info("a frame for escalation %s is missing: %s", escalation.id, error)
+        return stills
 
-    def _send(self, case: _EscalationJob) -> Outcome:
-        asked, chosen = case.asked, case.plan
-        known = {ref.id for ref in asked.body.media}
-        new = {each.ref.id: each for each in case.made if each.ref.id not in known}
-        if asked.step and not new:
-            seen = "it has seen all of that already" if case.made else self._recording.missing_reason(asked.camera)
-            return self._over(case, seen)
+    def _make_ready(self, job: _EscalationJob) -> Outcome:
+        escalation, chosen = job.escalation, job.plan
+        sent = {ref.id for ref in escalation.body.media}
+        new = {each.ref.id: each for each in job.files if each.ref.id not in sent}
+        if escalation.step and not new:
+            reason = (
+                "it has seen all of that already" if job.files else self._recording.missing_reason(escalation.camera)
+            )
+            return self._close_unsure(job, reason)
         if not new and (chosen.images != "none" or chosen.clip):
-            logger.warning("escalation %s goes without pictures: none could be cut", asked.id)
-        body = asked.body.model_copy(update={"step": asked.step, "can": chosen.can, "image_free": chosen is FACTS_ONLY})
-        first = len(known)
-        media = [each.media(asked.id, first + n) for n, each in enumerate(new.values())]
+            logger.warning("escalation %s goes without images: none could be cut", escalation.id)
+        body = escalation.body.model_copy(
+            update={"step": escalation.step, "can": chosen.can, "image_free": chosen is FACTS_ONLY}
+        )
+        first = len(sent)
+        media = [each.media_row(escalation.id, first + n) for n, each in enumerate(new.values())]
         evidence = chosen.evidence if new else "facts"
         if not self._evidence.make_ready(body, media, [each.row for each in new.values()], evidence):
             return "nothing"
         return "made" if new or chosen.evidence == "facts" else "missing"
 
-    def _over(self, case: _EscalationJob, why: str) -> Outcome:
-        """What the cloud asked for cannot be had: the question ends as it answered it."""
-        logger.warning("escalation %s ends as unsure: %s", case.asked.id, why)
-        return "missing" if self._escalations.close_unsure(case.asked, why) else "nothing"
+    def _close_unsure(self, job: _EscalationJob, why: str) -> Outcome:
+        """What the cloud requested cannot be had: the escalation ends with the answer it has."""
+        logger.warning("escalation %s ends as unsure: %s", job.escalation.id, why)
+        return "missing" if self._escalations.close_unsure(job.escalation, why) else "nothing"
 
 
-def _event_of(asked: EscalationRow, detail: AlertDetail) -> Event:
-    """The event that was asked about; as the question tells it, when the table does not hold it."""
-    same = [event for event in detail.events if event.rule == asked.body.rule] or list(detail.events)
-    found = min(same, key=lambda event: abs(event.t - asked.body.t), default=None)
-    return found or _event_from_body(asked.body)
+def _event_of(escalation: EscalationRow, detail: AlertDetail) -> Event:
+    """The event that the escalation is about; built from its body when the table does not hold it."""
+    same = [event for event in detail.events if event.rule == escalation.body.rule] or list(detail.events)
+    found = min(same, key=lambda event: abs(event.t - escalation.body.t), default=None)
+    return found or _event_from_body(escalation.body)
 
 
 def _event_from_body(body: wire.Escalation) -> Event:

@@ -1,4 +1,4 @@
-"""Selects what each message of an escalation carries, and the frames that its images are cut from. Pure."""
+"""Selects what each message of an escalation carries, and the frames that its images are images from. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from appliance.types import BestView, Box, Event, EvidenceStep, FrameBoxes
 
 @dataclass(frozen=True, slots=True)
 class EvidenceMoment:
-    """A time at which a picture is wanted, and the object's box in it (None: not known)."""
+    """A time at which an image is wanted, and the object's box in it (None: not known)."""
 
     t: float
     box: Box | None
 
 
 def spread_moments(event: Event, seen: Sequence[FrameBoxes], best: BestView | None, count: int) -> list[EvidenceMoment]:
-    """At most `count` moments, oldest first: spread over the frames of `seen` that hold the event's track, the first
-    and the last always among them; the best view fills an empty place, the event itself stands in for none."""
+    """At most `count` moments, oldest first, spread over the frames of `seen` that hold the event's track.
+
+    The first and the last frame are always among them. The best view fills an empty place; without any frame, the event
+    itself is the moment.
+    """
     found: dict[float, EvidenceMoment] = {}
     for frame in seen:
         for each in frame.objects:
@@ -39,7 +42,7 @@ def spread_moments(event: Event, seen: Sequence[FrameBoxes], best: BestView | No
 
 
 def best_moment(event: Event, seen: Sequence[FrameBoxes]) -> EvidenceMoment:
-    """The frame of `seen` in which the event's track is seen best; the event itself when it is in none."""
+    """The frame of `seen` with the best view of the event's track; the event itself when no frame holds the track."""
     views = [
         (quality(each.score, each.box), -frame.t, EvidenceMoment(frame.t, each.box))
         for frame in seen
@@ -61,13 +64,19 @@ _FIRST: dict[EvidenceStep, tuple[StepEvidence, ImageSet, bool, tuple[wire.Need, 
     "frames": ("frame", "frames", False, ("clip",)),
     "clip": ("clip", "crops", True, ("frame",)),
 }
-_CUT_FOR: dict[wire.Need, ImageSet] = {"crop": "crops", "frame": "frame", "clip": "none"}
+_IMAGES_FOR: dict[wire.Need, ImageSet] = {"crop": "crops", "frame": "frame", "clip": "none"}
 
 
 @dataclass(frozen=True, slots=True)
 class EvidencePlan:
-    """One message. evidence: what it is called; cut: the pictures in it; clip: whether one goes along; can: what the
-    site would send next."""
+    """What one message carries.
+
+    Attributes:
+        evidence: the name of the step.
+        images: which images it holds.
+        clip: whether a clip goes along.
+        can: what the site would send in a later message.
+    """
 
     evidence: StepEvidence
     images: ImageSet
@@ -76,31 +85,31 @@ class EvidencePlan:
 
 
 FACTS_ONLY = EvidencePlan("facts", "none", False, ())
-"""Of a camera whose pixels may not leave the site."""
+"""For a camera whose pixels may not leave the site."""
 
 
 def plan_evidence(first: EvidenceStep, need: wire.Need | None, step: int, *, clips: bool = True) -> EvidencePlan:
-    """Message number `step` (from 0) of a question: its first one, or one with what the cloud needs to see.
+    """The plan of message number `step` (from 0) of an escalation: the first one, or one with what the cloud needs.
 
-    clips: whether any may leave; a copied clip cannot be veiled.
+    clips: whether clips may leave the site; a copied clip cannot be redacted.
     """
     if need is None:
-        evidence, cut, clip, can = _FIRST[first]
+        evidence, images, clip, can = _FIRST[first]
     else:
-        evidence, cut, clip = need, _CUT_FOR[need], need == "clip"
+        evidence, images, clip = need, _IMAGES_FOR[need], need == "clip"
         can = _ORDER[_ORDER.index(need) + 1 :]
     if not clips:
-        evidence = "crop" if clip and cut == "crops" else evidence
+        evidence = "crop" if clip and images == "crops" else evidence
         clip, can = False, tuple(each for each in can if each != "clip")
-    return EvidencePlan(evidence, cut, clip, can if step + 1 < wire.STEPS_MAX else ())
+    return EvidencePlan(evidence, images, clip, can if step + 1 < wire.STEPS_MAX else ())
 
 
 def select_moments(
-    cut: ImageSet, settings: EscalationConfig, event: Event, seen: Sequence[FrameBoxes], best: BestView | None
+    images: ImageSet, settings: EscalationConfig, event: Event, seen: Sequence[FrameBoxes], best: BestView | None
 ) -> list[EvidenceMoment]:
-    """When the pictures of a message are taken, oldest first."""
-    if cut == "none":
+    """The moments of the images of a message, oldest first."""
+    if images == "none":
         return []
-    if cut == "frame":
+    if images == "frame":
         return [best_moment(event, seen)]
-    return spread_moments(event, seen, best, settings.crops if cut == "crops" else settings.frames)
+    return spread_moments(event, seen, best, settings.crops if images == "crops" else settings.frames)

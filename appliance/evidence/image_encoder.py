@@ -1,4 +1,8 @@
-"""Encodes the crops and frames that travel with an escalation as WebP or JPEG within a bound on bytes."""
+"""Encodes the crops and frames that travel with an escalation as WebP or JPEG within a bound on bytes.
+
+WebP, because at the same error it takes two thirds of a JPEG's bytes (bundled clips and PETS: 7.1 kB against 11.2 kB,
+4.8 against 8.0); it costs 10 ms more to encode, a few times an escalation.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from appliance.evidence.frame_selection import EvidenceMoment, ImageSet
 from appliance.media.stills import downscale, encode_jpeg
 from appliance.types import Box
 
-CONTEXT = 2.5  # a cut-out's side, in longer sides of the box: the surroundings say what somebody is doing
-REGION_SIDE_MIN = 96  # pixels of the camera's picture
-CROP_SIDE_MAX = 320
-SIDE_MIN = 24
-SMALLER = 0.8
-QUALITIES = (75, 60, 45)
+CONTEXT = 2.5  # side of a crop in longer sides of the box: the surroundings show what a person is doing
+REGION_SIDE_MIN = 96  # pixels of the camera's frame
+CROP_SIDE_MAX = 320  # pixels of the encoded crop
+SIDE_MIN = 24  # pixels; a smaller image shows nothing
+SHRINK = 0.8  # from one size that does not fit to the next
+QUALITIES = (75, 60, 45)  # of WebP, tried before the size is reduced
 
 Mime = Literal["image/jpeg", "image/webp"]
 _SUFFIX = {"image/jpeg": "jpg", "image/webp": "webp"}
@@ -31,7 +35,7 @@ _SUFFIX = {"image/jpeg": "jpg", "image/webp": "webp"}
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A picture as it travels, and what the question says of it."""
+    """An encoded image, and its reference in the message."""
 
     ref: wire.MediaRef
     data: bytes
@@ -42,16 +46,16 @@ class EncodedImage:
 
 
 def encode_image(
-    cut: ImageSet, settings: EscalationConfig, t: float, moment: EvidenceMoment, image: NDArray[np.uint8]
+    images: ImageSet, settings: EscalationConfig, t: float, moment: EvidenceMoment, image: NDArray[np.uint8]
 ) -> EncodedImage:
-    """The camera's picture `image` (H, W, 3) BGR of time `t` as `cut` wants it. Raises EvidenceError.
+    """Encode the camera's frame `image` (H, W, 3) BGR of time `t` as `images` says. Raises EvidenceError.
 
-    Of an object whose place is not known there is no cut-out: all of the picture goes, as small.
+    Without a known box there is no crop: the whole frame goes, as small as one.
     """
-    if cut == "frames":
+    if images == "frames":
         small = downscale(image, settings.frame_side_max)
         return _encoded("frame", "image/jpeg", encode_jpeg(small), small, t, moment.box)
-    if cut == "frame":
+    if images == "frame":
         data, small = encode_within(image, settings.frame_side_max, settings.frame_bytes_max)
         return _encoded("frame", "image/webp", data, small, t, moment.box)
     if moment.box is None:
@@ -65,7 +69,7 @@ def encode_image(
 
 
 def crop_region(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
-    """The square around `box` (shares) in pixels (left, top, right, bottom), moved or cut to lie in the picture."""
+    """The square around `box` (shares) in pixels (left, top, right, bottom), moved or cut to lie in the frame."""
     x1, y1, x2, y2 = box
     side = max((x2 - x1) * width, (y2 - y1) * height) * CONTEXT
     side = max(side, REGION_SIDE_MIN)
@@ -75,7 +79,7 @@ def crop_region(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
 
 
 def box_in_region(box: Box, region: Box) -> Box:
-    """Where `box` (shares of the camera's picture) is in the part of it that `region` says; cut at its edges."""
+    """`box` (shares of the camera's frame) as shares of `region`, clipped at its edges."""
     width, height = region[2] - region[0], region[3] - region[1]
     x1, y1 = (box[0] - region[0]) / width, (box[1] - region[1]) / height
     x2, y2 = (box[2] - region[0]) / width, (box[3] - region[1]) / height
@@ -83,31 +87,34 @@ def box_in_region(box: Box, region: Box) -> Box:
 
 
 def encode_within(image: NDArray[np.uint8], side_max: int, bytes_max: int) -> tuple[bytes, NDArray[np.uint8]]:
-    """`image` as WebP of at most `bytes_max` bytes, and its pixels as they went in: first the quality is lowered, then
-    the size; it is never made larger. Raises EvidenceError when even a tiny picture does not fit."""
+    """`image` as WebP of at most `bytes_max` bytes, and the pixels that were encoded.
+
+    First the quality is lowered, then the size; it is never enlarged. Raises EvidenceError when even a tiny image does
+    not fit.
+    """
     for side in _sides(min(side_max, max(image.shape[:2]))):
         small = downscale(image, side)
         for quality in QUALITIES:
             data = _webp(small, quality)
             if len(data) <= bytes_max:
                 return data, small
-    raise EvidenceError(f"a picture does not fit into {bytes_max} bytes")
+    raise EvidenceError(f"an image does not fit into {bytes_max} bytes")
 
 
 def _sides(largest: int) -> Iterator[int]:
     side = float(largest)
     while round(side) >= SIDE_MIN or side == largest:
         yield round(side)
-        side *= SMALLER
+        side *= SHRINK
 
 
 def _webp(image: NDArray[np.uint8], quality: int) -> bytes:
     try:
         done, data = cv2.imencode(".webp", image, [cv2.IMWRITE_WEBP_QUALITY, quality])
     except cv2.error as error:
-        raise EvidenceError(f"the picture could not be written as WebP: {error.err}") from None
+        raise EvidenceError(f"the image could not be encoded as WebP: {error.err}") from None
     if not done:
-        raise EvidenceError("the picture could not be written as WebP")
+        raise EvidenceError("the image could not be encoded as WebP")
     return data.tobytes()
 
 

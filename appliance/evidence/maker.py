@@ -12,7 +12,7 @@ from appliance.config import SiteConfig
 from appliance.errors import VedetteError
 from appliance.evidence.alert_evidence import AlertClipMaker, AlertStillMaker
 from appliance.evidence.escalation_evidence import EscalationEvidenceMaker
-from appliance.evidence.recording_index import RecordingIndex, RetryTracker
+from appliance.evidence.recording_index import Outcome, RecordingIndex, RetryTracker
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
@@ -21,18 +21,18 @@ from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.1
+POLL_S = 0.1  # while evidence waits for the recording
 IDLE_S = 1.0  # while nothing waits; `wake` comes first
-WAITING_MAX = 256
+WAITING_MAX = 256  # alerts and escalations looked through in one run
 ITEMS_PER_RUN_MAX = 16
 
 
 class EvidenceMaker:
     """Turns waiting evidence into files, or into the reason why there is none.
 
-    Owner: one thread that calls `run()`; the core starts and stops it. State: how long each piece has been waited
-    for; all else is in the store, so a restart goes on where it was. Invariant: what the database calls ready is
-    whole and on disk. `made` and `missing` count since the start.
+    Owner: one thread that calls `run()`. State: how long each item has been waited for; all else is in the store, so a
+    restart goes on where it was. Invariant: what the database calls ready is whole and on disk. `made` and `missing`
+    count since the start.
     """
 
     def __init__(
@@ -44,73 +44,73 @@ class EvidenceMaker:
         *,
         ready: Callable[[], None] | None = None,
     ) -> None:
-        """root: the storage folder, to which all stored paths are relative. ready: told when an escalation is."""
+        """root: the storage folder, to which all stored paths are relative. ready: called once an escalation is."""
         self._evidence = EvidenceStore(db)
         self._escalations = EscalationStore(db)
-        self._patience = RetryTracker(clock)
+        self._retries = RetryTracker(clock)
         recording = RecordingIndex(db, root, config)
-        self._questions = EscalationEvidenceMaker(db, root, config, recording, self._patience)
-        self._portrait = AlertStillMaker(self._evidence, root, recording, self._patience)
-        self._reel = AlertClipMaker(self._evidence, BoxStore(db), root, config.alerts, recording, self._patience)
+        self._for_escalations = EscalationEvidenceMaker(db, root, config, recording, self._retries)
+        self._stills = AlertStillMaker(self._evidence, root, recording, self._retries)
+        self._clips = AlertClipMaker(self._evidence, BoxStore(db), root, config.alerts, recording, self._retries)
         self._ready = ready
         self._clock = clock
         self._stop = threading.Event()
-        self._news = threading.Event()
-        self._waits = True
-        self._repeats = LogThrottle(logger, clock)
+        self._wake = threading.Event()
+        self._is_waiting = True
+        self._throttle = LogThrottle(logger, clock)
         self.made = 0
         self.missing = 0
 
     def run(self) -> None:
         """Work until `stop()`. A full disk or a busy database is reported and tried again."""
         while not self._stop.is_set():
-            self._news.clear()
+            self._wake.clear()
             if self._stop.is_set():
                 return
             try:
                 idle = not self.run_once()
             except VedetteError as error:
-                self._repeats.report(error)
+                self._throttle.report(error)
                 idle = True
             if idle:
-                self._clock.sleep(POLL_S if self._waits else IDLE_S, self._news)
+                self._clock.sleep(POLL_S if self._is_waiting else IDLE_S, self._wake)
 
     def wake(self) -> None:
-        """There may be something to make. Any thread."""
-        self._news.set()
+        """An alert or escalation was written. Any thread."""
+        self._wake.set()
 
     def stop(self) -> None:
-        """Let `run()` return after the piece it is working on."""
+        """Let `run()` return after the item it is working on."""
         self._stop.set()
-        self._news.set()
+        self._wake.set()
 
     def run_once(self) -> int:
-        """Make what can be made now, the cloud's frames first, at most PIECES_A_RUN; return how many changed.
+        """Make what can be made now, escalations first, at most ITEMS_PER_RUN_MAX; return how many changed.
 
-        Raises StoreError; nothing is lost then, the pieces still wait.
+        Raises StoreError; nothing is lost then, the items still wait.
         """
         escalations = self._escalations.waiting_for_evidence(WAITING_MAX)
         alerts = self._evidence.waiting(WAITING_MAX)
-        self._waits = bool(escalations or alerts)
-        wanted = {self._questions.key(each) for each in escalations}
-        wanted |= {maker.key(each) for each in alerts for maker in (self._portrait, self._reel)}
-        self._patience.keep(wanted)
+        self._is_waiting = bool(escalations or alerts)
+        wanted = {self._for_escalations.key(each) for each in escalations}
+        wanted |= {maker.key(each) for each in alerts for maker in (self._stills, self._clips)}
+        self._retries.keep(wanted)
         changed = 0
-        for asked in escalations:
-            served = self._count(self._questions.serve(asked))
-            if served and self._ready is not None:
+        for escalation in escalations:
+            made = self._count(self._for_escalations.make(escalation))
+            if made and self._ready is not None:
                 self._ready()
-            changed += served
+            changed += made
             if changed >= ITEMS_PER_RUN_MAX or self._stop.is_set():
                 return changed
-        for maker in (self._portrait, self._reel):
+        for maker in (self._stills, self._clips):
             for alert in alerts:
-                changed += self._count(maker.serve(alert))
+                changed += self._count(maker.make(alert))
                 if changed >= ITEMS_PER_RUN_MAX or self._stop.is_set():
                     return changed
         return changed
 
-    def _count(self, outcome: str) -> int:
+    def _count(self, outcome: Outcome) -> int:
         self.made += outcome == "made"
         self.missing += outcome == "missing"
         return int(outcome != "nothing")

@@ -21,17 +21,17 @@ logger = logging.getLogger(__name__)
 
 Coverage = Literal["ready", "later", "never"]
 Outcome = Literal["nothing", "made", "missing"]
-FRAMES_WAIT_S = 20.0  # a fragment is on disk one GOP after its first frame, and some cameras send 10 s GOPs
-BOXES_WAIT_S = 2.0  # the core flushes boxes once a second
+# How long evidence waits, in seconds.
+FRAMES_WAIT_S = 20.0  # for frames: a fragment is on disk one GOP after its first frame, and some cameras send 10 s GOPs
+BOXES_WAIT_S = 2.0  # for boxes: the core flushes them once a second
 ENDED_GRACE_S = 2.0  # a source that ended may still close its last segment
-DISK_WAIT_S = 600.0  # retention makes room meanwhile, and keeps the segments that waiting evidence needs
+DISK_WAIT_S = 600.0  # retention frees space meanwhile, and keeps the segments that waiting evidence needs
 GIVE_UP_LAG_S = 1.0  # how far the recording must have gone on before a moment that it lacks is given up
-FIRST_RETRY_S = 0.25
-RETRY_S_MAX = 5.0
+FIRST_RETRY_S, RETRY_S_MAX = 0.25, 5.0
 
 
 class RecordingIndex:
-    """The recorded segments as the evidence maker sees them. Holds no state but its parts."""
+    """The recorded segments of all cameras, as the evidence maker needs them. Holds no state of its own."""
 
     def __init__(self, db: Database, root: Path, config: SiteConfig) -> None:
         self._segments = SegmentStore(db)
@@ -40,13 +40,13 @@ class RecordingIndex:
         self._config = config
 
     def segments(self, camera: str, t0: float, t1: float) -> list[RecordedSegment]:
-        """The segments that hold anything of t0..t1, oldest first."""
+        """The segments that overlap t0..t1, oldest first."""
         found = []
         for row in self._segments.covering(camera, t0, t1):
             try:
                 found.append(RecordedSegment(inside(self._root, row.path, SEGMENTS), row.t_start, row.t_end))
             except StoreError as error:
-                logger.warning("passed over a segment: %s", error)
+                logger.warning("a segment is skipped: %s", error)
         return found
 
     def coverage(self, camera: str, t: float) -> Coverage:
@@ -64,12 +64,12 @@ class RecordingIndex:
         return float("-inf") if until is None else until
 
     def is_disabled(self, camera: str) -> bool:
-        """The owner switched recording off for this camera."""
+        """The site file switches recording off for this camera."""
         known = self._config.cameras.get(camera)
         return known is not None and not known.record
 
     def missing_reason(self, camera: str) -> str:
-        """Why the recording cannot give a picture, for a person."""
+        """Why the recording holds no frame, for a person."""
         if self.is_disabled(camera):
             return "recording is off for this camera"
         return "the recording does not hold this moment"
@@ -88,39 +88,39 @@ class _RetryState:
 
 
 class RetryTracker:
-    """How long each piece has been waited for, and when a failed one is tried again.
+    """How long each item has been waited for, and when a failed one is tried again.
 
-    Measured from when it was first seen, on the clock that never jumps. Owner: the evidence maker's thread. Bounded:
-    `keep` forgets all but what is still wanted.
+    State: a wait for each key, measured from its first use on a clock that never jumps. Owner: the evidence maker's
+    thread. Bounded: `keep` forgets all keys but those still wanted.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waits: dict[str, _RetryState] = {}
+        self._states: dict[str, _RetryState] = {}
 
     def age_s(self, key: str) -> float:
-        """Seconds since this was first asked of `key`."""
-        return self._clock.monotonic() - self._of(key).since
+        """Seconds since `key` was first used."""
+        return self._clock.monotonic() - self._state(key).since
 
     def may_try(self, key: str) -> bool:
         """False for a while after `failed`."""
-        return self._clock.monotonic() >= self._of(key).next_try
+        return self._clock.monotonic() >= self._state(key).next_try
 
     def failed(self, key: str) -> None:
-        """A try cost work and brought nothing: wait twice as long before the next."""
-        wait = self._of(key)
-        wait.next_try = self._clock.monotonic() + wait.delay_s
-        wait.delay_s = min(wait.delay_s * 2, RETRY_S_MAX)
+        """An attempt brought nothing: wait twice as long before the next."""
+        state = self._state(key)
+        state.next_try = self._clock.monotonic() + state.delay_s
+        state.delay_s = min(state.delay_s * 2, RETRY_S_MAX)
 
     def keep(self, keys: set[str]) -> None:
-        """Forget all others."""
-        self._waits = {key: wait for key, wait in self._waits.items() if key in keys}
+        """Forget all other keys."""
+        self._states = {key: state for key, state in self._states.items() if key in keys}
 
-    def _of(self, key: str) -> _RetryState:
+    def _state(self, key: str) -> _RetryState:
         now = self._clock.monotonic()
-        return self._waits.setdefault(key, _RetryState(now, now))
+        return self._states.setdefault(key, _RetryState(now, now))
 
 
 def disk_may_recover(error: EvidenceError, age_s: float) -> bool:
-    """Whether to keep waiting: the disk refused the file, and not for long yet."""
+    """Whether to keep waiting: the disk refused the file, but not for DISK_WAIT_S yet."""
     return isinstance(error, DiskWriteError) and age_s < DISK_WAIT_S

@@ -15,25 +15,29 @@ from numpy.typing import NDArray
 from appliance.config import BlurMode, CameraConfig, PrivacyConfig
 from appliance.types import Box, FrameBoxes, Point
 
-PEOPLE_WITHIN_S = 0.75  # a look that is further away says nothing of who is in the picture
-GROW = 0.2  # of a box: hair, a bag, a step since the look
-OWN_GROW = 0.1
+PEOPLE_WITHIN_S = 0.75  # an examined frame further away does not tell who is in the image
+GROW = 0.2  # of a box: hair, a bag, a step since the examined frame
+OWN_GROW = 0.1  # of the box of the alert's own object
 CELLS = 4  # across the shorter side of what is hidden: a face is a square or two
-GREY = 114
+GREY = 114  # of masks
 PEOPLE = frozenset({"person"})
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleInFrame:
-    """Who is in a picture besides the alert's own objects. others: their boxes; None: nobody looked near that time.
-    own: boxes of the alert's objects."""
+    """Who is in an image.
+
+    Attributes:
+        others: boxes of people who are not of the alert; None: no frame near that time was examined.
+        own: boxes of the alert's objects.
+    """
 
     others: tuple[Box, ...] | None
     own: tuple[Box, ...]
 
 
 def people_in_frame(t: float, seen: Sequence[FrameBoxes], tracks: Sequence[int], box: Box | None) -> PeopleInFrame:
-    """Who is in the picture of time `t`, by the looks around it. tracks: the alert's own; box: where its object is."""
+    """Who is in the image of time `t`, by the examined frames around it. tracks: the alert's own; box: its object."""
     known = () if box is None else (box,)
     near = [frame for frame in seen if frame.looked and abs(frame.t - t) <= PEOPLE_WITHIN_S]
     if not near:
@@ -45,33 +49,33 @@ def people_in_frame(t: float, seen: Sequence[FrameBoxes], tracks: Sequence[int],
 
 
 class Redactor:
-    """The veil of one camera, as its `privacy` section says. Pure; the picture it is given stays as it was.
+    """Redacts the images of one camera as its `privacy` section says. Pure; the image it is given stays as it was.
 
-    mark: names what is hidden and how, so that a picture that was made under other rules is known; empty: no veil.
+    digest: of the rules, so that an image that was made under other rules is recognised; empty: nothing is redacted.
     """
 
     def __init__(self, camera: CameraConfig) -> None:
         self._blur: BlurMode = camera.privacy.blur
         self._masks: tuple[tuple[Point, ...], ...] = tuple(camera.zones[name] for name in camera.privacy.mask)
-        said = f"{self._blur} {self._masks}" if camera.privacy.redacts_images else ""
-        self.digest = "v" + hashlib.sha256(said.encode()).hexdigest()[:8] if said else ""
+        rules = f"{self._blur} {self._masks}" if camera.privacy.redacts_images else ""
+        self.digest = "v" + hashlib.sha256(rules.encode()).hexdigest()[:8] if rules else ""
 
     def redact(self, image: NDArray[np.uint8], found: PeopleInFrame) -> NDArray[np.uint8]:
-        """`image` (H, W, 3) as it may leave. The alert's own objects stay to be seen, except under a mask."""
+        """`image` (H, W, 3) as it may leave the site. The alert's own objects stay visible, except under a mask."""
         if not self.digest:
             return image
-        veiled = image
+        redacted = image
         if self._blur == "surroundings" or (self._blur == "people" and found.others is None):
-            veiled = _mosaic(image)
+            redacted = _mosaic(image)
         elif self._blur == "people" and found.others:
-            veiled = image.copy()
+            redacted = image.copy()
             for box in found.others:
-                part = _part(veiled, _grown(box, GROW))
+                part = _part(redacted, _grown(box, GROW))
                 part[:] = _mosaic(part)
-        if veiled is not image:
+        if redacted is not image:
             for box in found.own:
-                _part(veiled, _grown(box, OWN_GROW))[:] = _part(image, _grown(box, OWN_GROW))
-        return self._masked(veiled)
+                _part(redacted, _grown(box, OWN_GROW))[:] = _part(image, _grown(box, OWN_GROW))
+        return self._masked(redacted)
 
     def _masked(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if not self._masks:
@@ -85,7 +89,7 @@ class Redactor:
 
 
 HIDE_EVERYTHING = Redactor(CameraConfig(url="file:none", privacy=PrivacyConfig(blur="surroundings")))
-"""Of a camera about which nothing is known any more."""
+"""For a camera that the site file no longer knows."""
 
 
 def _grown(box: Box, share: float) -> Box:

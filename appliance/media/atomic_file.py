@@ -12,7 +12,7 @@ from appliance.errors import EvidenceError
 
 
 class DiskWriteError(EvidenceError):
-    """The disk did not take the file (full, no rights): the recording is still there, so trying later may help."""
+    """The disk did not take the file (full, no rights). The recording is kept, so a later attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class WrittenFile:
 
 
 def write_file(path: Path, data: bytes) -> WrittenFile:
-    """Put `data` at `path`. Raises DiskRefused."""
+    """Put `data` at `path`. Raises DiskWriteError."""
     temporary = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def finish_file(path: Path) -> WrittenFile:
-    """Flush the temporary file of `path` to disk, give it its name, and say how large it is. Raises DiskRefused."""
+    """Flush the temporary file of `path` to disk, give it its name, and say how large it is. Raises DiskWriteError."""
     temporary = temporary_path(path)
     try:
         digest, size = hashlib.sha256(), 0

@@ -1,4 +1,4 @@
-"""Cuts a clip out of the recording by copying packets (remux to MP4): nothing is encoded again, and time is kept."""
+"""Cuts a clip writer of the recording by copying packets (remux to MP4): nothing is encoded again, and time is kept."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_tem
 from appliance.media.segment_reader import ROUNDING_S, OpenSegment, RecordedSegment, TimedPacket, open_segment
 
 CLIP_BYTES_MAX = 512 * 1024 * 1024
-GAP_S_MIN = 2.0
+GAP_S_MIN = 2.0  # a shorter gap, late begin or early end is not worth a note
 _UNIT = Fraction(1, 90_000)
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.ENOENT}
 
 
 @dataclass(frozen=True, slots=True)
 class ClipFile:
     """A finished clip. A player at `currentTime` shows camera time `t_start + currentTime`.
 
-    note: what is lacking against what was asked for, in words for a person; "" if nothing is.
+    note: what is missing of the requested span, for a person; "" if nothing is.
     """
 
     t_start: float
@@ -43,20 +43,20 @@ def cut_clip(
     """Copy t0..t1 into one progressive MP4 at `path`, from the key frame at or before `t0`.
 
     Where the codec parameters change inside the span, the part that holds `hold_t` (default `t0`) is kept. Gaps stay
-    gaps: the picture before one stands. Raises EvidenceError when nothing can be cut, DiskRefused when
-    it cannot be written.
+    gaps: the frame before one stays on screen. Raises EvidenceError when nothing can be cut, DiskWriteError when it
+    cannot be written.
     """
-    job = _ClipCut(path, t0, t1, t0 if hold_t is None else hold_t)
+    cut = _ClipCut(path, t0, t1, t0 if hold_t is None else hold_t)
     try:
-        for recorded in _touching(segments, t0, t1):
-            if not job.take(recorded):
+        for segment in _touching(segments, t0, t1):
+            if not cut.append(segment):
                 break
-        return job.done()
+        return cut.done()
     except FFmpegError as error:
-        refused = DiskWriteError if error.errno in _DISK else EvidenceError
-        raise refused(f"the clip cannot be written: {error.strerror or error}") from None
+        error_type = DiskWriteError if error.errno in _DISK_ERRORS else EvidenceError
+        raise error_type(f"the clip cannot be written: {error.strerror or error}") from None
     finally:
-        job.close()
+        cut.close()
 
 
 def _touching(segments: Sequence[RecordedSegment], t0: float, t1: float) -> list[RecordedSegment]:
@@ -68,27 +68,30 @@ def _touching(segments: Sequence[RecordedSegment], t0: float, t1: float) -> list
 
 
 class _ClipCut:
-    """State: the open output and what went into it so far. Owner: `cut_clip`. Nothing stays behind after `close`."""
+    """One clip being cut. State: the open output and notes about it. Owner: `cut_clip`.
+
+    Invariant: after `close` no temporary file is left.
+    """
 
     def __init__(self, path: Path, t0: float, t1: float, hold_t: float) -> None:
         self._path = path
         self._t0, self._t1, self._hold_t = t0, t1, hold_t
-        self._out: _ClipWriter | None = None
+        self._writer: _ClipWriter | None = None
         self._notes: list[str] = []
 
-    def take(self, recorded: RecordedSegment) -> bool:
+    def append(self, segment: RecordedSegment) -> bool:
         """Copy what belongs to the span; False when the clip is complete."""
         try:
-            with open_segment(recorded) as opened:
-                return self._take(opened)
+            with open_segment(segment) as opened:
+                return self._append(opened)
         except DiskWriteError:
             raise
         except EvidenceError as error:
             self._notes.append(str(error))
             return True
 
-    def _take(self, opened: OpenSegment) -> bool:
-        if self._out is not None and self._out.parameters != opened.parameters:
+    def _append(self, opened: OpenSegment) -> bool:
+        if self._writer is not None and self._writer.parameters != opened.parameters:
             if self._hold_t < opened.segment.t_start:
                 self._notes.append("it ends where the stream's format changed")
                 return False
@@ -97,33 +100,35 @@ class _ClipCut:
         for timed in _from_key(opened.packets(), self._t0):
             if timed.order_t > self._t1 + ROUNDING_S:
                 return False
-            if self._out is None:
+            if self._writer is None:
                 if not timed.is_key:
                     continue
-                self._out = _ClipWriter(self._path, opened, timed.t)
-            if not self._out.copy(timed):
+                self._writer = _ClipWriter(self._path, opened, timed.t)
+            if not self._writer.copy(timed):
                 self._notes.append(f"it ends early: it reached {CLIP_BYTES_MAX >> 20} MiB")
                 return False
         return True
 
     def done(self) -> ClipFile:
-        out, self._out = self._out, None
-        if out is None:
+        writer, self._writer = self._writer, None
+        if writer is None:
             raise EvidenceError("; ".join(self._notes) or "the recording holds nothing of this time")
-        out.end()
-        if out.t_start > self._t0 + GAP_S_MIN:
-            self._notes.append(f"it begins {out.t_start - self._t0:.0f} s late")
-        if out.t_end < self._t1 - GAP_S_MIN:
-            self._notes.append(f"it ends {self._t1 - out.t_end:.0f} s early")
-        if out.longest_gap_s >= GAP_S_MIN:
-            self._notes.append(f"the longest gap in it lasts {out.longest_gap_s:.0f} s")
-        return ClipFile(out.t_start, out.t_end, out.size, out.frames, finish_file(self._path), "; ".join(self._notes))
+        writer.end()
+        if writer.t_start > self._t0 + GAP_S_MIN:
+            self._notes.append(f"it begins {writer.t_start - self._t0:.0f} s late")
+        if writer.t_end < self._t1 - GAP_S_MIN:
+            self._notes.append(f"it ends {self._t1 - writer.t_end:.0f} s early")
+        if writer.longest_gap_s >= GAP_S_MIN:
+            self._notes.append(f"the longest gap in it lasts {writer.longest_gap_s:.0f} s")
+        return ClipFile(
+            writer.t_start, writer.t_end, writer.size, writer.frames, finish_file(self._path), "; ".join(self._notes)
+        )
 
     def close(self) -> None:
-        """Throw away what is unfinished."""
-        if self._out is not None:
-            self._out.drop()
-            self._out = None
+        """Discard what is unfinished."""
+        if self._writer is not None:
+            self._writer.drop()
+            self._writer = None
 
 
 class _ClipWriter:
@@ -156,7 +161,7 @@ class _ClipWriter:
 
     def copy(self, timed: TimedPacket) -> bool:
         """Append a packet; False when the clip would become too large."""
-        if timed.t < self.t_start:  # shown before the first key frame: it refers to pictures that are not in the clip
+        if timed.t < self.t_start:  # shown before the first key frame: it refers to frames that are not in the clip
             return True
         packet = timed.packet
         self._bytes += packet.size

@@ -1,4 +1,4 @@
-"""Reads recorded segments back as packets with the camera's time, also from a file that is still being written."""
+"""Reads segment segments back as packets with the camera's time, also from a file that is still being written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from appliance.errors import EvidenceError
 
 logger = logging.getLogger(__name__)
 
-ROUNDING_S = 0.001  # times cross borders rounded to a millisecond
+ROUNDING_S = 0.001  # times are stored rounded to a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class RecordedSegment:
 
 @dataclass(frozen=True, slots=True)
 class TimedPacket:
-    """A packet in decode order. t: when its picture is shown; order_t: its place in decode order, on the same axis;
-    pts: its time stamp in the file's own units."""
+    """A packet in decode order. t: when its frame is shown; order_t: its decoding time, on the same axis; pts: its time
+    stamp in the file's own units.
+    """
 
     packet: av.Packet[av.VideoStream]
     pts: int
@@ -45,15 +46,15 @@ class TimedPacket:
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """An open segment; valid inside `reading`."""
+    """An open segment; valid inside `open_segment`. Segments with equal `parameters` can be played as one stream."""
 
     segment: RecordedSegment
     container: InputContainer
     stream: av.VideoStream
-    parameters: tuple[object, ...]  # two segments with equal ones can be played as one stream
+    parameters: tuple[object, ...]
 
     def packets(self) -> Iterator[TimedPacket]:
-        """The readable packets; a torn end of the file ends them quietly."""
+        """The readable packets; they end where the file is torn."""
         base: int | None = None
         try:
             for packet in self.container.demux(self.stream):
@@ -73,20 +74,20 @@ class OpenSegment:
 
 
 @contextlib.contextmanager
-def open_segment(recorded: RecordedSegment) -> Iterator[OpenSegment]:
+def open_segment(segment: RecordedSegment) -> Iterator[OpenSegment]:
     """Open a segment. Raises EvidenceError when it is gone, empty or no video."""
     try:
         # The recorder names its files; nothing is guessed from what stands in them.
-        container = av.open(str(recorded.path), format="matroska" if recorded.path.suffix == ".mkv" else "mp4")
+        container = av.open(str(segment.path), format="matroska" if segment.path.suffix == ".mkv" else "mp4")
     except (FFmpegError, OSError, ValueError) as error:
-        raise EvidenceError(f"the segment {recorded.path.name} cannot be read: {_error_text(error)}") from None
+        raise EvidenceError(f"the segment {segment.path.name} cannot be read: {_error_text(error)}") from None
     with container:
         if not container.streams.video:
-            raise EvidenceError(f"the segment {recorded.path.name} holds no video")
+            raise EvidenceError(f"the segment {segment.path.name} holds no video")
         stream = container.streams.video[0]
         context = stream.codec_context
         parameters = (context.name, context.width, context.height, bytes(context.extradata or b""))
-        yield OpenSegment(recorded, container, stream, parameters)
+        yield OpenSegment(segment, container, stream, parameters)
 
 
 def _error_text(error: Exception) -> str:

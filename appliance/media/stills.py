@@ -17,16 +17,16 @@ from appliance.errors import EvidenceError
 from appliance.media.segment_reader import OpenSegment, RecordedSegment, open_segment
 from appliance.types import Box
 
-FRAME_OFF_S_MAX = 0.1
-CROP_MARGIN = 0.25
-CROP_SIDE_MIN = 96
-CROP_SIDE_MAX = 480
+FRAME_OFF_S_MAX = 0.1  # a frame at the edge of a recording stands for a moment this near: a frame's length at 10 fps
+CROP_MARGIN = 0.25  # of the box, on each side
+CROP_SIDE_MIN = 96  # pixels of the camera's frame
+CROP_SIDE_MAX = 480  # pixels of a crop for people
 JPEG_QUALITY = 85
 
 
 @dataclass(frozen=True, slots=True)
 class Still:
-    """A decoded picture: `image` (H, W, 3) uint8 BGR, at camera time `t`."""
+    """A decoded frame: `image` (H, W, 3) uint8 BGR, at camera time `t`."""
 
     t: float
     image: NDArray[np.uint8]
@@ -41,7 +41,7 @@ class Still:
 class _FramePosition:
     """Where the frame of a moment lies: its pts, and the key frame (both in the file's own units) to decode from."""
 
-    recorded: RecordedSegment
+    segment: RecordedSegment
     pts: int
     key_pts: int
     t: float
@@ -60,30 +60,30 @@ def cut_stills(segments: Sequence[RecordedSegment], times: Sequence[float]) -> l
     A frame counts as the one of `t` when it is the nearest of the two around `t`, or (at the edge of a recording) no
     further than a frame's length. Raises EvidenceError when one of them is not there.
     """
-    places = [_find_frame(segments, t) for t in times]
+    positions = [_find_frame(segments, t) for t in times]
     decoded: dict[tuple[RecordedSegment, int], Still] = {}
-    for recorded in {place.recorded for place in places}:
-        inside = [place for place in places if place.recorded == recorded]
-        for place, still in _decode(recorded, inside):
-            decoded[recorded, place.pts] = still
-    missing = [place for place in places if (place.recorded, place.pts) not in decoded]
+    for segment in {position.segment for position in positions}:
+        inside = [position for position in positions if position.segment == segment]
+        for position, still in _decode(segment, inside):
+            decoded[segment, position.pts] = still
+    missing = [position for position in positions if (position.segment, position.pts) not in decoded]
     if missing:
         raise EvidenceError(f"{len(missing)} of {len(times)} frames could not be decoded from the recording")
-    return [decoded[place.recorded, place.pts] for place in places]
+    return [decoded[position.segment, position.pts] for position in positions]
 
 
 def encode_jpeg(image: NDArray[np.uint8], *, side_max: int | None = None, quality: int = JPEG_QUALITY) -> bytes:
-    """A BGR picture as JPEG, its longer side at most `side_max`; never made larger."""
+    """A BGR image as JPEG, its longer side at most `side_max`; never enlarged. Raises EvidenceError."""
     if side_max is not None:
         image = downscale(image, side_max)
     done, data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])
     if not done:
-        raise EvidenceError("the picture could not be written as JPEG")
+        raise EvidenceError("the image could not be encoded as JPEG")
     return data.tobytes()
 
 
 def downscale(image: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
-    """The picture with its longer side at most `side_max`; never made larger."""
+    """The image with its longer side at most `side_max`; never enlarged."""
     height, width = image.shape[:2]
     if max(height, width) <= side_max:
         return image
@@ -93,7 +93,7 @@ def downscale(image: NDArray[np.uint8], side_max: int) -> NDArray[np.uint8]:
 
 
 def load_still(path: Path, t: float) -> Still:
-    """A picture that was written before. Raises EvidenceError."""
+    """An image file that was written before. Raises EvidenceError."""
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
         raise EvidenceError(f"{path.name} cannot be read")
@@ -101,7 +101,7 @@ def load_still(path: Path, t: float) -> Still:
 
 
 def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDArray[np.uint8]:
-    """The part of a picture around `box` (shares), widened by `margin` of the box on each side, at least 96 px."""
+    """The part of an image around `box` (shares), widened by `margin` of the box on each side, at least 96 px."""
     height, width = image.shape[:2]
     x0, x1 = _stretch(box[0] * width, box[2] * width, margin, width)
     y0, y1 = _stretch(box[1] * height, box[3] * height, margin, height)
@@ -118,16 +118,16 @@ def _stretch(low: float, high: float, margin: float, limit: int) -> tuple[int, i
 def _find_frame(segments: Sequence[RecordedSegment], t: float) -> _FramePosition:
     best: _FramePosition | None = None
     problem = ""
-    for recorded in segments:
-        if recorded.t_start - 1 <= t <= recorded.t_end + 1:
+    for segment in segments:
+        if segment.t_start - 1 <= t <= segment.t_end + 1:
             try:
-                with open_segment(recorded) as opened:
-                    place = _nearest_frame(opened, t)
+                with open_segment(segment) as opened:
+                    position = _nearest_frame(opened, t)
             except EvidenceError as error:
                 problem = f" ({error})"
                 continue
-            if place is not None and (best is None or place.off_s < best.off_s):
-                best = place
+            if position is not None and (best is None or position.off_s < best.off_s):
+                best = position
     if best is None:
         raise EvidenceError(f"the recording does not hold the moment asked for{problem}")
     if not best.certain and best.off_s > FRAME_OFF_S_MAX:
@@ -146,7 +146,7 @@ def _nearest_frame(opened: OpenSegment, t: float) -> _FramePosition | None:
         if key_pts is None:
             continue
         earlier, later = earlier or timed.t <= t, later or timed.t >= t
-        # Pictures shown before their key frame (open GOP) need the GOP before it as well.
+        # Frames shown before their key frame (open GOP) need the GOP before it as well.
         start = previous_key if timed.pts < key_pts and previous_key is not None else key_pts
         off_s = abs(timed.t - t)
         if best is None or off_s < best.off_s:
@@ -155,30 +155,30 @@ def _nearest_frame(opened: OpenSegment, t: float) -> _FramePosition | None:
             break
     if best is None:
         return None
-    return _FramePosition(best.recorded, best.pts, best.key_pts, best.t, best.off_s, earlier and later)
+    return _FramePosition(best.segment, best.pts, best.key_pts, best.t, best.off_s, earlier and later)
 
 
-def _decode(recorded: RecordedSegment, places: Sequence[_FramePosition]) -> Iterator[tuple[_FramePosition, Still]]:
-    """Decode from the earliest key frame needed until all wanted pictures came out."""
-    wanted = {place.pts: place for place in places}
-    starts = {place.key_pts for place in places}
-    with open_segment(recorded) as opened:
+def _decode(segment: RecordedSegment, positions: Sequence[_FramePosition]) -> Iterator[tuple[_FramePosition, Still]]:
+    """Decode from the earliest key frame needed until all wanted frames came out."""
+    wanted = {position.pts: position for position in positions}
+    starts = {position.key_pts for position in positions}
+    with open_segment(segment) as opened:
         opened.stream.thread_type = "NONE"
         started = False
         try:
-            for packet in _then_flush(opened, starts):
+            for packet in _packets_and_flush(opened, starts):
                 started = started or packet is not None
                 for frame in opened.stream.codec_context.decode(packet):
-                    place = None if frame.pts is None else wanted.pop(frame.pts, None)
-                    if place is not None:
-                        yield place, Still(place.t, _bgr(frame))
+                    position = None if frame.pts is None else wanted.pop(frame.pts, None)
+                    if position is not None:
+                        yield position, Still(position.t, _bgr(frame))
                 if not wanted:
                     return
         except FFmpegError as error:
-            raise EvidenceError(f"the segment {recorded.path.name} cannot be decoded: {error.strerror}") from None
+            raise EvidenceError(f"the segment {segment.path.name} cannot be decoded: {error.strerror}") from None
 
 
-def _then_flush(opened: OpenSegment, starts: set[int]) -> Iterator[av.Packet[av.VideoStream] | None]:
+def _packets_and_flush(opened: OpenSegment, starts: set[int]) -> Iterator[av.Packet[av.VideoStream] | None]:
     begun = False
     for timed in opened.packets():
         begun = begun or (timed.is_key and timed.pts in starts)

@@ -35,7 +35,7 @@ from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
 from appliance.store.rows import AlertDetail
 from appliance.store.segments import SegmentStore
-from appliance.types import AlertChange, CameraState, SegmentRow
+from appliance.types import AlertChange, CameraState, SegmentRow, StreamHeader
 
 # Codec, B-frames. 10 fps, a key frame a second, segments of 4 s: frame n is at T0 + n / 10.
 KINDS = [("libx264", 0), ("libx264", 2), ("libx265", 0), ("libx265", 3)]
@@ -346,6 +346,28 @@ class TestMaker:
             digest = hashlib.sha256(data).hexdigest()
             assert (row.ref.bytes, row.ref.sha256, row.ref.id) == (len(data), digest, digest[:32])
             assert (row.ref.chunks, row.chunks_acked, row.ref.kind, row.ref.box) == (1, 0, "frame", BOX)
+
+    def test_with_two_streams_evidence_has_the_size_of_the_recorded_one(self, site: Site) -> None:
+        """Boxes come from the small detect stream, as shares of the frame; the large stream is what is recorded."""
+        header = StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r1")
+        CameraStore(site.db).header(header)
+        site.put(film(0, 60, size=(640, 480)), T0)
+        site.see([n / 5 for n in range(30)])
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 3.5, view=best(T0 + 3)))
+        site.maker.run_once()
+        found = {row.kind: row for row in site.detail().evidence}
+        still, clip = found["still"], found["clip"]
+        assert (still.width, still.height, still.box) == (640, 480, BOX)
+        image = picture(site.root, still.path)
+        assert (image.shape, number(image)) == ((480, 640, 3), 30)
+        expected = crop(image, BOX).shape
+        assert (found["crop"].height, found["crop"].width) == expected[:2], "the box fits the large frame"
+        assert (clip.width, clip.height) == (640, 480)
+        assert json.loads((site.root / found["boxes"].path).read_text())["size"] == [640, 480]
+        assert {(row.width, row.height, row.box) for row in site.detail().evidence if row.kind == "frame"} == {
+            (160, 120, BOX)
+        }
 
     def test_a_better_view_replaces_the_still(self, site: Site) -> None:
         site.record()

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 from shelf import BOX, T0, best, opened, question
+from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
-from test_evidence_question import asked, last_word, media, state, wants
 
 from appliance.cli import main
 from appliance.clock import ManualClock, footage_period

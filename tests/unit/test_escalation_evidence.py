@@ -43,7 +43,7 @@ def scene(width: int = 1280, height: int = 720) -> NDArray[np.uint8]:
 PERSON: Box = (0.5 - 20 / 1280, 0.5 - 60 / 720, 0.5 + 20 / 1280, 0.5 + 60 / 720)
 
 
-class TestPicture:
+class TestEncodedImage:
     def test_a_crop_shows_the_object_with_its_surroundings_and_says_where_it_is_from(self) -> None:
         picture = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, PERSON), scene())
         assert (picture.ref.kind, picture.ref.mime, picture.ref.width, picture.ref.height) == (
