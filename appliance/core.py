@@ -299,7 +299,7 @@ def make_core(
     cameras = {
         name: _CameraContext(
             name,
-            Pipeline(name, camera, config.alerts, wall=local_weekday_minute),
+            Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
             EscalationPlanner(config, name, context, _recent_escalations(config, name, stores, clock)),
         )
         for name, camera in config.cameras.items()

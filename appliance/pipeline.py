@@ -12,16 +12,16 @@ from appliance.types import FrameBoxes, PipelineStep, StreamHeader
 class Pipeline:
     """The decisions of one camera. Owner: the core (one per camera) or a replay; not shared between threads.
 
-    wall: the weekday (Monday 0) and minute of the day of a frame time, for schedules; None: every rule is always
-    armed, as in a replay, whose times are seconds since the clip began. Messages are fed in the order of their
-    making. A message of another camera is a mistake of the caller: ValueError.
+    local_time: the weekday (Monday 0) and minute of the day of a frame time, for schedules; None: every rule is always
+    armed, as in a replay, whose times are seconds since the clip began. Messages are fed in the order in which they
+    were made. A message of another camera is a mistake of the caller: ValueError.
     """
 
     def __init__(
-        self, camera_name: str, camera: CameraConfig, alerts: AlertsConfig, wall: LocalTime | None = None
+        self, camera_name: str, camera: CameraConfig, alerts: AlertsConfig, local_time: LocalTime | None = None
     ) -> None:
         self._camera = camera_name
-        self._rules = RulesEngine(camera_name, camera, wall)
+        self._rules = RulesEngine(camera_name, camera, local_time)
         self._policy = AlertPolicy(camera_name, alerts, camera.rules)
 
     @property

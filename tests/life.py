@@ -111,7 +111,7 @@ class _Watch:
         plan = life.config.cameras[camera]
         self._life, self._camera, self._run, self._eye = life, camera, run, eye
         self._examiner = FrameByFrame(camera, eye, Tracker(eye.labels), plan.detect)
-        self._pipeline = Pipeline(camera, plan, life.config.alerts, wall=local_weekday_minute)
+        self._pipeline = Pipeline(camera, plan, life.config.alerts, local_time=local_weekday_minute)
         self._t: float | None = None
 
     def take(self, frame: DecodedFrame) -> None:

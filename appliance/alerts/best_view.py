@@ -7,14 +7,14 @@ from math import sqrt
 
 from appliance.types import BestView, Box, FrameBoxes, TrackedObject
 
-_EDGE = 0.01
+_EDGE = 0.01  # share of the frame
 _CUT_OFF = 0.5
-# A track that walks out of view is missed for 3 s before its exit is told: 15 looks, or 180 of the fastest camera.
-_LOOKS = 256
+# A track that walks out of view is missed for 3 s before its exit fires: 15 frames, or 180 of the fastest camera.
+_FRAMES_MAX = 256
 
 
 def quality(score: float, box: Box) -> float:
-    """Score times the root of the area: sure and large; halved where the picture's edge cuts the object off."""
+    """Score times the root of the area: sure and large; halved where the frame's edge cuts the object off."""
     x1, y1, x2, y2 = box
     whole = x1 > _EDGE and y1 > _EDGE and x2 < 1 - _EDGE and y2 < 1 - _EDGE
     return score * sqrt(max(0.0, x2 - x1) * max(0.0, y2 - y1)) * (1.0 if whole else _CUT_OFF)
@@ -25,16 +25,16 @@ def view_of(found: TrackedObject, t: float) -> BestView:
 
 
 class RecentFrames:
-    """The last 256 looks, for an event about a track that is no longer in the picture."""
+    """The last 256 examined frames, for an event about a track that is no longer in view."""
 
     def __init__(self) -> None:
-        self._frames: deque[FrameBoxes] = deque(maxlen=_LOOKS)
+        self._frames: deque[FrameBoxes] = deque(maxlen=_FRAMES_MAX)
 
     def add(self, frame: FrameBoxes) -> None:
         self._frames.append(frame)
 
     def last_view(self, track: int) -> BestView | None:
-        """The track as it was last seen; None: not in these looks."""
+        """The track as it was last seen; None: not in these frames."""
         for frame in reversed(self._frames):
             for found in frame.objects:
                 if found.track == track:

@@ -20,90 +20,11 @@ from appliance.types import (
     StreamHeader,
 )
 
-TRACKS_MAX = 256
+TRACKS_MAX = 256  # listed in one alert
 # A better still is worth a write when a person would notice: a fifth larger or surer. Also the bound on the number of
 # such writes, since quality lies in 0..1.
 BETTER_VIEW_RATIO = 1.2
-
-
-def severity_rank(severity: Severity) -> int:
-    return SEVERITIES.index(severity)
-
-
-class OpenAlert:
-    """The open alert. Owner: the AlertPolicy, which holds at most one per camera.
-
-    `active`: the last time at which one of its tracks was seen or an event came. Lists keep the order in which things
-    came and hold nothing twice; beyond TRACKS_MAX tracks are still followed by their events but not listed.
-    """
-
-    def __init__(self, first: Event, run: str, view: BestView | None, not_before: float) -> None:
-        """view: how the first event's track was last seen. not_before: when the camera's previous alert ended."""
-        self.id = hashlib.sha256(f"alert|{first.id}|{first.camera}|{first.t!r}".encode()).hexdigest()[:16]
-        self.active = self._t_start = max(first.t, not_before)
-        self._camera = first.camera
-        self._run = run
-        self._severity: Severity = first.severity
-        self._score = first.score
-        self._rules: dict[str, None] = {}
-        self._labels: dict[str, None] = {}
-        self._tracks: dict[int, None] = {}
-        self._best = view or BestView(track=first.track, label=first.label, t=first.t, score=first.score, box=first.box)
-        self._best_quality = quality(self._best.score, self._best.box)
-        self._told_quality = 0.0
-        self.absorb(first, view)
-
-    @property
-    def t_start(self) -> float:
-        return self._t_start
-
-    def absorb(self, event: Event, view: BestView | None) -> None:
-        """The event belongs to this incident. view: how its track was last seen."""
-        self._rules[event.rule] = None
-        self._labels[event.label] = None
-        if len(self._tracks) < TRACKS_MAX:
-            self._tracks[event.track] = None
-        if severity_rank(event.severity) > severity_rank(self._severity):
-            self._severity = event.severity
-        self._score = max(self._score, event.score)
-        self.active = max(self.active, event.t)
-        if view is not None and quality(view.score, view.box) > self._best_quality:
-            self._best, self._best_quality = view, quality(view.score, view.box)
-
-    def look(self, frame: FrameBoxes) -> None:
-        """Follow its tracks in a frame that was looked at."""
-        for found in frame.objects:
-            if found.track in self._tracks:
-                self.active = max(self.active, frame.t)
-                seen_so_well = quality(found.score, found.box)
-                if seen_so_well > self._best_quality:
-                    self._best, self._best_quality = view_of(found, frame.t), seen_so_well
-
-    @property
-    def markedly_better(self) -> bool:
-        """Whether the best view is one that a person would rather see than the one told last."""
-        return self._best_quality > self._told_quality and self._best_quality >= BETTER_VIEW_RATIO * self._told_quality
-
-    def snapshot(self, t_end: float | None = None, end_reason: str = "") -> Alert:
-        """The alert as it stands now; what it shows counts as told."""
-        self._told_quality = self._best_quality
-        return Alert(
-            camera=self._camera,
-            id=self.id,
-            rules=tuple(self._rules),
-            severity=self._severity,
-            t_start=self._t_start,
-            t_end=t_end,
-            tracks=tuple(self._tracks),
-            labels=tuple(self._labels),
-            score=self._score,
-            run=self._run,
-            best=self._best,
-            end_reason=end_reason,
-        )
-
-
-# Cameras deliver a frame a little out of order now and then; more than this is a clock that was set.
+# Seconds by which a camera delivers a frame out of order now and then; more than this is a clock that was set.
 _REORDER_S = 1.0
 _NEVER = float("-inf")
 
@@ -122,12 +43,12 @@ class AlertPolicy:
 
     - An open alert absorbs every event of the camera, and stays open while one of its tracks is seen.
     - It ends ("quiet") when for `merge_s` none of its tracks was seen and no event came, or ("length") when it has
-      lasted `length_max_s`, or with the run or the stream. Its t_end is when it was last active, not when that was
-      noticed. A time in which the detector did not answer is not quiet: nobody looked.
-    - With no alert open, an event of a rule that fired (was reported) less than its `cooldown_s` ago is suppressed:
+      lasted `length_max_s`, or with the session or the stream. Its t_end is when it was last active, not when that was
+      noticed. A time in which the detector failed is not quiet: it was not examined.
+    - With no alert open, an event of a rule that was reported less than its `cooldown_s` ago is suppressed:
       returned and counted, but opens nothing, unless its severity is higher than that of the last reported one. A
       suppressed event does not prolong the cooldown.
-    - `extended` is said for an event, and when the best view has become markedly better; not for time passing.
+    - `extended` is emitted for an event, and when the best view has become markedly better; not for time passing.
     """
 
     def __init__(self, camera: str, alerts: AlertsConfig, rules: Sequence[Rule]) -> None:
@@ -138,7 +59,7 @@ class AlertPolicy:
         self._cooling: dict[str, _Cooldown] = {}
         self._recent = RecentFrames()
         self._open: OpenAlert | None = None
-        self._run = ""
+        self._session = ""
         self._latest = self._blind = self._ended_t = _NEVER
         self.suppressed = 0
 
@@ -147,11 +68,11 @@ class AlertPolicy:
         return self._open is not None
 
     def begin(self, header: StreamHeader) -> PipelineStep:
-        """A run begins: what was open belongs to tracks that exist no longer. The same run again: no change."""
-        if header.run and header.run == self._run:
+        """A session begins: what was open belongs to tracks that exist no longer. The same session: no change."""
+        if header.run and header.run == self._session:
             return PipelineStep()
         changes = self._end("new run")
-        self._run = header.run
+        self._session = header.run
         self._recent.clear()
         return PipelineStep(changes=changes)
 
@@ -161,7 +82,7 @@ class AlertPolicy:
         if frame.looked:
             self._recent.add(frame)
             if self._open:
-                self._open.look(frame)
+                self._open.follow(frame)
         else:
             self._blind = frame.t
         changes += self._quiet(frame.t)
@@ -181,16 +102,16 @@ class AlertPolicy:
         return PipelineStep(changes=(*self._overlong(t), *self._quiet(t)))
 
     def close(self, t: float, reason: str) -> PipelineStep:
-        """The stream ends at `t`, for `reason`. An alert that is over by then for another reason says that one."""
+        """The stream ends at `t`, for `reason`. An alert that is over by then for another reason keeps that one."""
         return PipelineStep(changes=(*self.tick(t).changes, *self._end(reason)))
 
     def _place(self, event: Event) -> AlertChange | None:
-        # How its track is, or was last, seen: a still cut at the time of an exit would show nobody.
+        # How its track is, or was last, seen: a still cut at the time of an exit would show nothing.
         view = self._recent.last_view(event.track)
         if self._open is None:
             if self._is_cooling(event):
                 return None
-            self._open = OpenAlert(event, self._run, view, not_before=self._ended_t)
+            self._open = OpenAlert(event, self._session, view, not_before=self._ended_t)
             self._cool(event)
             return AlertChange("opened", self._open.snapshot(), event)
         self._open.absorb(event, view)
@@ -241,3 +162,84 @@ class AlertPolicy:
         self._ended_t = self._open.active
         self._open = None
         return (AlertChange("ended", ended),)
+
+
+class OpenAlert:
+    """The alert that lasts. Owner: the AlertPolicy, which holds at most one per camera.
+
+    `active`: the last time at which one of its tracks was seen or an event came. Lists keep the order in which things
+    came and hold nothing twice; beyond TRACKS_MAX tracks are still followed by their events but not listed.
+    """
+
+    def __init__(self, first: Event, session: str, view: BestView | None, not_before: float) -> None:
+        """view: how the first event's track was last seen. not_before: when the camera's previous alert ended."""
+        self.id = hashlib.sha256(f"alert|{first.id}|{first.camera}|{first.t!r}".encode()).hexdigest()[:16]
+        self.active = self._t_start = max(first.t, not_before)
+        self._camera = first.camera
+        self._session = session
+        self._severity: Severity = first.severity
+        self._score = first.score
+        self._rules: dict[str, None] = {}
+        self._labels: dict[str, None] = {}
+        self._tracks: dict[int, None] = {}
+        self._best = view or BestView(track=first.track, label=first.label, t=first.t, score=first.score, box=first.box)
+        self._best_quality = quality(self._best.score, self._best.box)
+        self._reported_quality = 0.0
+        self.absorb(first, view)
+
+    @property
+    def t_start(self) -> float:
+        return self._t_start
+
+    def absorb(self, event: Event, view: BestView | None) -> None:
+        """The event belongs to this alert. view: how its track was last seen."""
+        self._rules[event.rule] = None
+        self._labels[event.label] = None
+        if len(self._tracks) < TRACKS_MAX:
+            self._tracks[event.track] = None
+        if severity_rank(event.severity) > severity_rank(self._severity):
+            self._severity = event.severity
+        self._score = max(self._score, event.score)
+        self.active = max(self.active, event.t)
+        if view is not None and quality(view.score, view.box) > self._best_quality:
+            self._best, self._best_quality = view, quality(view.score, view.box)
+
+    def follow(self, frame: FrameBoxes) -> None:
+        """Take in where its tracks are in an examined frame."""
+        for found in frame.objects:
+            if found.track in self._tracks:
+                self.active = max(self.active, frame.t)
+                found_quality = quality(found.score, found.box)
+                if found_quality > self._best_quality:
+                    self._best, self._best_quality = view_of(found, frame.t), found_quality
+
+    @property
+    def markedly_better(self) -> bool:
+        """Whether the best view is one that a person would rather see than the one reported last."""
+        return (
+            self._best_quality > self._reported_quality
+            and self._best_quality >= BETTER_VIEW_RATIO * self._reported_quality
+        )
+
+    def snapshot(self, t_end: float | None = None, end_reason: str = "") -> Alert:
+        """The alert as it stands now; its best view counts as reported."""
+        self._reported_quality = self._best_quality
+        return Alert(
+            camera=self._camera,
+            id=self.id,
+            rules=tuple(self._rules),
+            severity=self._severity,
+            t_start=self._t_start,
+            t_end=t_end,
+            tracks=tuple(self._tracks),
+            labels=tuple(self._labels),
+            score=self._score,
+            run=self._session,
+            best=self._best,
+            end_reason=end_reason,
+        )
+
+
+def severity_rank(severity: Severity) -> int:
+    """0 for the least."""
+    return SEVERITIES.index(severity)

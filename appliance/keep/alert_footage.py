@@ -17,7 +17,7 @@ from appliance.media.atomic_file import DiskWriteError
 from appliance.media.clips import ClipFile, cut_clip
 from appliance.media.segment_reader import ROUNDING_S, RecordedSegment, open_segment
 from appliance.rules.schedule import ArmedHours
-from appliance.rules.zones_and_lines import SETTLE_S
+from appliance.rules.zones_and_lines import TUNING
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import EVIDENCE, SEGMENTS, inside
 from appliance.store.rows import AlertDetail
@@ -41,7 +41,7 @@ def camera_as_armed(name: str, camera: CameraConfig, events: Iterable[Event], t:
 def lead_s(camera: CameraConfig, event: Event) -> float:
     """How long before an event its rule must have watched to report it."""
     rule = next((each for each in camera.rules if each.name == event.rule), None)
-    return rule.seconds if isinstance(rule, DwellRule) else SETTLE_S
+    return rule.seconds if isinstance(rule, DwellRule) else TUNING.settle_s
 
 
 def _armed(rule: Rule, t: float) -> bool:

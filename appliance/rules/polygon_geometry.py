@@ -24,7 +24,7 @@ def foot(box: Box) -> Point:
 
 
 def at_frame_edge(box: Box) -> bool:
-    """Whether the box touches the border of the picture, so that the object may be walking out of view."""
+    """Whether the box touches the border of the frame, so that the object may be walking out of view."""
     return min(box[0], box[1]) <= _FRAME_EDGE or max(box[2], box[3]) >= 1 - _FRAME_EDGE
 
 

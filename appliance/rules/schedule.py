@@ -8,7 +8,7 @@ from appliance.config import DAYS, OffPeakConfig, Schedule
 
 MINUTES_A_DAY = 24 * 60
 LocalTime = Callable[[float], tuple[int, int]]
-"""The weekday (Monday 0) and minute of the day at which a frame time falls, for the box."""
+"""The weekday (Monday 0) and minute of the day at which a frame time falls at the site."""
 
 
 class ArmedHours:
@@ -40,20 +40,20 @@ class ArmedHours:
         return 8 * MINUTES_A_DAY
 
 
-def armed_at(schedule: Schedule | None, wall: LocalTime) -> Callable[[float], bool]:
+def armed_at(schedule: Schedule | None, local_time: LocalTime) -> Callable[[float], bool]:
     """Whether a time (UTC seconds) is within the schedule; None: always."""
     if schedule is None:
         return lambda t: True
     hours = ArmedHours(schedule)
-    return lambda t: hours.armed(*wall(t))
+    return lambda t: hours.armed(*local_time(t))
 
 
-def off_peak_in_s(hours: OffPeakConfig | None, wall: LocalTime | None) -> Callable[[float], float] | None:
+def off_peak_in_s(hours: OffPeakConfig | None, local_time: LocalTime | None) -> Callable[[float], float] | None:
     """Seconds from a time until the off-peak hours, 0 inside them; None where there are none, or no time of day."""
-    if hours is None or wall is None:
+    if hours is None or local_time is None:
         return None
-    spans, tell = ArmedHours(hours), wall
-    return lambda t: spans.opens_in(*tell(t)) * 60.0
+    spans, at = ArmedHours(hours), local_time
+    return lambda t: spans.opens_in(*at(t)) * 60.0
 
 
 def _span(text: str) -> tuple[int, int]:

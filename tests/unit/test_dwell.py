@@ -56,7 +56,7 @@ def test_a_rule_that_becomes_armed_counts_from_then() -> None:
     armed_from = 10.0
     schedule = {"hours": ["22:00-06:00"]}
     engine = RulesEngine(
-        "gate", camera({**LOITER, "schedule": schedule}), wall=lambda t: (0, 22 * 60 if t >= armed_from else 600)
+        "gate", camera({**LOITER, "schedule": schedule}), local_time=lambda t: (0, 22 * 60 if t >= armed_from else 600)
     )
     assert fired(engine.feed, looks([IN] * 100)) == [("loiter", 15.0)]
 
@@ -64,5 +64,5 @@ def test_a_rule_that_becomes_armed_counts_from_then() -> None:
 @pytest.mark.parametrize(("gap", "seconds"), [(2.0, 2.0), (3.0, 3.0), (30.0, 3.0)])
 def test_an_unwatched_gap_counts_for_at_most_the_longest_loss(gap: float, seconds: float) -> None:
     stay = DwellTimer(began=10.0, seen=10.0)
-    stay.look(10.0 + gap, gap_max_s=3.0)
+    stay.update(10.0 + gap, gap_max_s=3.0)
     assert stay.seconds == pytest.approx(seconds)

@@ -20,7 +20,7 @@ EAST: Point = (0.6, 0.5)
 
 def walk(feet: list[Point], every_s: float = 0.2, margin: float = 0.01) -> list[str]:
     state = LinePosition()
-    passed = [DOOR.look(state, at, index * every_s, margin, 1.0) for index, at in enumerate(feet)]
+    passed = [DOOR.update(state, at, index * every_s, margin, 1.0) for index, at in enumerate(feet)]
     return [direction for direction in passed if direction]
 
 
@@ -68,6 +68,6 @@ def test_a_steady_walk_through_fires_once_at_any_rate(every_s: float) -> None:
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=40))
 def test_crossings_of_a_line_across_the_picture_alternate(feet: list[Point]) -> None:
     line, state = Line("all", (0.5, -1.0), (0.5, 2.0)), LinePosition()
-    passed = [line.look(state, at, index * 0.2, 0.01, 1.0) for index, at in enumerate(feet)]
+    passed = [line.update(state, at, index * 0.2, 0.01, 1.0) for index, at in enumerate(feet)]
     said = [direction for direction in passed if direction]
     assert all(one != other for one, other in itertools.pairwise(said))

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from walks import camera, fired, header, look, looks, person
 
 from appliance.config import Schedule
-from appliance.rules.engine import TRACKS_MAX, RulesEngine
+from appliance.rules.engine import RulesEngine
 from appliance.rules.schedule import ArmedHours
+from appliance.rules.zones_and_lines import TUNING
 from appliance.types import Event, FrameBoxes, Point
 
 INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert"}
@@ -23,8 +24,8 @@ OUT: Point = (0.2, 0.6)
 FRIDAY, SATURDAY = 4, 5
 
 
-def engine(*rules: dict[str, object], wall: Callable[[float], tuple[int, int]] | None = None) -> RulesEngine:
-    made = RulesEngine("gate", camera(*rules), wall)
+def engine(*rules: dict[str, object], local_time: Callable[[float], tuple[int, int]] | None = None) -> RulesEngine:
+    made = RulesEngine("gate", camera(*rules), local_time)
     made.feed(header())
     return made
 
@@ -159,7 +160,7 @@ class TestSchedule:
 
     def test_an_entry_outside_the_hours_does_not_fire_when_they_begin(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["22:00-06:00"]}}
-        night = engine(rule, wall=lambda t: (0, 22 * 60 if t >= 5 else 600))
+        night = engine(rule, local_time=lambda t: (0, 22 * 60 if t >= 5 else 600))
         assert fired(night.feed, looks([OUT, *[IN] * 50])) == []
         assert fired(night.feed, looks([OUT, OUT, IN, IN], t=11.0)) == [("intruder", 11.6)]
 
@@ -230,9 +231,9 @@ class TestMemory:
 
     def test_there_are_never_more_tracks_than_the_cap_and_the_oldest_go_first(self) -> None:
         made = engine(INTRUDER)
-        for track in range(TRACKS_MAX + 20):
+        for track in range(TUNING.tracks_max + 20):
             made.feed(look(track * 0.01, person(OUT, track + 1)))
-        assert made.tracks == TRACKS_MAX
+        assert made.tracks == TUNING.tracks_max
         assert made.evicted == 20
 
     def test_ids_come_from_content_alone(self) -> None:
@@ -306,5 +307,5 @@ def test_dwelling_that_had_begun_before_is_told_when_its_time_has_come() -> None
 
 def test_dwelling_counts_from_when_the_rule_is_armed_also_for_what_stood_there_before() -> None:
     late = {**LOITERER, "schedule": Schedule(hours=("01:00-24:00",)).model_dump()}
-    feed = engine(late, wall=lambda t: (FRIDAY, 0 if t < 10 else 60)).feed
+    feed = engine(late, local_time=lambda t: (FRIDAY, 0 if t < 10 else 60)).feed
     assert fired(feed, stood(600.0, looks_=200)) == [("loiterer", 30.0)]

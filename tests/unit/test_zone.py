@@ -14,7 +14,7 @@ IN: Point = (0.6, 0.6)
 
 def walk(feet: list[Point], every_s: float = 0.2, margin: float = 0.01) -> list[tuple[Passage, int]]:
     member = ZoneMembership()
-    changes = [(YARD.look(member, at, index * every_s, margin, 1.0), index) for index, at in enumerate(feet)]
+    changes = [(YARD.update(member, at, index * every_s, margin, 1.0), index) for index, at in enumerate(feet)]
     return [(change, index) for change, index in changes if change]
 
 
@@ -52,6 +52,6 @@ def test_a_slow_camera_needs_two_looks_however_far_apart() -> None:
 def test_membership_knows_when_it_began() -> None:
     member = ZoneMembership()
     for index, at in enumerate([OUT, IN, IN]):
-        YARD.look(member, at, index * 0.2, 0.01, 1.0)
+        YARD.update(member, at, index * 0.2, 0.01, 1.0)
     assert member.inside
     assert member.since == 0.2
