@@ -52,9 +52,10 @@ def logging_as_it_was() -> Iterator[None]:
 LONGEST = (
     "test_escalation_nats.py", "test_evidence_steps_nats.py", "test_core_restart.py", "test_health_live.py",
     "test_replay_log.py", "test_rtsp_ingest.py", "test_pets_accuracy.py", "test_tamper_detector.py",
-    "test_rtsp_server.py", "test_scenario_run.py", "test_worker_queue.py", "test_thrift_live.py",
+    "test_rtsp_server.py", "test_scenario_run.py", "test_worker_queue.py", "test_decode_policy_live.py",
     "test_storage_policy.py", "test_cassette_nats.py", "test_architecture.py", "test_uplink_nats.py", "test_keep.py",
-    "test_demo.py", "test_chaos.py", "test_ingest_process.py", "test_full_disk.py", "test_check.py", "test_thrift.py",
+    "test_demo.py", "test_chaos.py", "test_ingest_process.py", "test_full_disk.py", "test_check.py",
+    "test_keyframe_policy.py",
 )  # fmt: skip
 
 

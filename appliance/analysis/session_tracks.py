@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter, upright_size
-from appliance.motion.region_mosaic import CUT_SCORE_MIN, Mosaic, contained_share
+from appliance.motion import region_mosaic
+from appliance.motion.region_mosaic import Mosaic, contained_share
 from appliance.track.tracker import VEHICLES
 from appliance.types import Box, Detections, FrameBoxes, TrackedObject
 
@@ -162,7 +163,7 @@ class SessionTracks:
 
 def _shows_new(cut: Detections, objects: Sequence[TrackedObject]) -> bool:
     """Whether a box that ends where a part was cut is none of what is tracked: then the whole frame is wanted."""
-    boxes = cut.select(cut.scores >= CUT_SCORE_MIN).boxes.tolist()
+    boxes = cut.select(cut.scores >= region_mosaic.TUNING.cut_score_min).boxes.tolist()
     return any(all(contained_share(box, each.box) < 0.5 for each in objects) for box in boxes)
 
 

@@ -306,7 +306,7 @@ class DecodePolicy:
         self.state, self.reason = state, reason
         yield from session.decode_all(packet)
         if not packet.keyframe and not self._probe.has_motion(self._t(packet)):
-            self._sizes.learn(packet.size, between=session.gops.is_b_frame)
+            self._sizes.learn(packet.size, b_frame=session.gops.is_b_frame)
 
     def _go_idle(self, packet: VideoPacket) -> None:
         """Idle begins as soon as nothing speaks against it; the decoder stays where it is."""
@@ -323,7 +323,7 @@ class DecodePolicy:
             return
         session.held.add(packet)
         b_frame = session.gops.is_b_frame
-        if self._sizes.observe(packet.size, between=b_frame):
+        if self._sizes.observe(packet.size, b_frame=b_frame):
             yield from self._wake_up(session, packet, PACKETS_GREW)
         elif self._probe.is_active(self._t(packet)):
             yield from self._wake_up(session, packet, MOTION_OR_TRACK)
@@ -332,7 +332,7 @@ class DecodePolicy:
             if self._probe.is_active(self._t(packet)):
                 self._activate(packet, MOTION_OR_TRACK)
         else:
-            self._sizes.learn(packet.size, between=b_frame)
+            self._sizes.learn(packet.size, b_frame=b_frame)
 
     def _idle_key(self, session: DecodeSession, packet: VideoPacket) -> Iterator[DecodedFrame]:
         """A key frame: the one frame that idle always decodes, and may be the cue for the GOP before it."""

@@ -1,5 +1,8 @@
-"""Packet sizes as a motion cue: robust statistics for each kind of packet and a cumulative sum (CUSUM, Page 1954) of
-what is above the usual.
+"""Packet sizes as a motion cue: an encoder spends bytes on what it did not foresee, and a visitor is that.
+
+Each kind of packet (P frames, B frames; key frames are decoded anyway) has its own usual size and spread, both robust:
+median and median absolute deviation over the last packets of that kind. What a packet is above the usual adds up in a
+cumulative sum (CUSUM, Page 1954), so that one big packet is a cue, and so is a small rise that stays.
 """
 
 from __future__ import annotations
@@ -9,58 +12,57 @@ from dataclasses import dataclass
 from statistics import median
 
 LEARN_MIN = 24  # packets of a kind, before their sizes say anything
-WINDOW = 240  # of a kind: 16 s at 15 fps; drift of light and rate control is slower than that
-RENEW_EVERY = 8
-SIGMA_OF_MAD = 1.4826
+WINDOW = 240  # packets of a kind: 16 s at 15 fps; drift of light and rate control is slower than that
+RENEW_EVERY = 8  # packets; the median is not worth more often
+SIGMA_OF_MAD = 1.4826  # of a normal distribution
 SPREAD_SHARE_MIN = 0.1  # of the median: an encoder in a dark room makes packets of nearly one size
 SPREAD_BYTES_MIN = 24.0
 
 
 @dataclass(frozen=True, slots=True)
 class CusumThreshold:
-    """What is a cue. slack: spreads above the usual that are forgiven in each packet; sum_min: of what is beyond, added
-    up, a cue; one packet counts at most `packet_max`, so that a single oddity need not be one."""
+    """What is a cue. All in spreads; chosen on the rendered clips (docs/decode.md)."""
 
-    slack: float
-    sum_min: float
-    packet_max: float
+    slack: float  # above the usual that is forgiven in each packet
+    sum_min: float  # of what is beyond, added up, that is a cue
+    packet_max: float  # one packet counts at most so much, so that a single oddity need not be a cue
 
 
 NORMAL = CusumThreshold(slack=1.0, sum_min=10.0, packet_max=8.0)
-ECONOMY = CusumThreshold(slack=2.5, sum_min=40.0, packet_max=15.0)
+ECONOMY = CusumThreshold(slack=2.5, sum_min=40.0, packet_max=15.0)  # `latency: thrifty`
 
 
 class PacketSizes:
     """State: per kind the last sizes, their median and spread, the sum. Deterministic in the packets it is given.
 
-    What it is shown in `take` it does not learn from; that is for `learn`, to which only packets go in which nothing
-    was found, so that a visitor who stays does not become the usual, and rain, which is nothing, does.
+    `observe` learns nothing; `learn` gets only packets in which nothing was found, so that a visitor who stays does not
+    become the usual, and rain, which is nothing, does.
     """
 
-    def __init__(self, bar: CusumThreshold = NORMAL) -> None:
-        self._bar = bar
-        self._kinds = {False: _Kind(), True: _Kind()}
+    def __init__(self, threshold: CusumThreshold = NORMAL) -> None:
+        self._threshold = threshold
+        self._kinds = {False: _PacketKind(), True: _PacketKind()}
 
     @property
     def known(self) -> bool:
         """Whether enough was learnt to tell a cue."""
         return any(kind.known for kind in self._kinds.values())
 
-    def observe(self, size: int, *, between: bool = False) -> bool:
-        """Whether a packet that is no key frame is a cue. between: a B picture."""
-        return self._kinds[between].take(size, self._bar)
+    def observe(self, size: int, *, b_frame: bool = False) -> bool:
+        """Whether a packet that is no key frame is a cue."""
+        return self._kinds[b_frame].take(size, self._threshold)
 
-    def learn(self, size: int, *, between: bool = False) -> None:
-        self._kinds[between].learn(size)
+    def learn(self, size: int, *, b_frame: bool = False) -> None:
+        self._kinds[b_frame].learn(size)
 
     def reset_sums(self) -> None:
-        """Forget the sums: what led to them was looked into."""
+        """The sums were a cue, and all packets up to here were decoded."""
         for kind in self._kinds.values():
             kind.sum = 0.0
 
 
-class _Kind:
-    """The packets of one kind."""
+class _PacketKind:
+    """The sizes of one kind of packet."""
 
     def __init__(self) -> None:
         self.sum = 0.0
@@ -73,12 +75,12 @@ class _Kind:
     def known(self) -> bool:
         return len(self._sizes) >= LEARN_MIN
 
-    def take(self, size: int, bar: CusumThreshold) -> bool:
+    def take(self, size: int, threshold: CusumThreshold) -> bool:
         if not self.known:
             return False
-        above = min((size - self._usual) / self._spread, bar.packet_max)
-        self.sum = max(0.0, self.sum + above - bar.slack)
-        return self.sum >= bar.sum_min
+        above = min((size - self._usual) / self._spread, threshold.packet_max)
+        self.sum = max(0.0, self.sum + above - threshold.slack)
+        return self.sum >= threshold.sum_min
 
     def learn(self, size: int) -> None:
         self._sizes.append(size)

@@ -10,51 +10,57 @@ from typing import Generic, TypeVar
 
 from appliance.types import DropReason
 
-ACTIVE_PRIORITY = 0.6
-MOTION_PRIORITY = 0.4
-LATE_PRIORITY = 0.8
-COST_SHARE_MIN = 0.5
-
 
 @dataclass(frozen=True, slots=True)
-class PendingInference:
-    """One camera's turn, as it waits now. Times are monotonic seconds.
+class QueueTuning:
+    """What a frame is worth, and how long it may wait. docs/scheduling.md has the simulations."""
 
-    since: when the camera began to wait for this turn (a newer picture keeps its predecessor's place). due: when it
-    should begin. promise: when it has to begin, or the camera's heartbeat is broken. worth: 0..2, see `worth_of`.
-    area: share of a whole picture. size: (width, height) in pixels as far as it can be told, (0, 0): it cannot.
-    """
-
-    since: float
-    due: float
-    deadline: float
-    priority: float
-    area: float = 1.0
-    size: tuple[int, int] = (0, 0)
-
-
-def priority_of(moved: float, *, active: bool, late: bool = False, area: float = 1.0) -> float:
-    """Worth of a look: that somebody is followed, how much moved, or that a cue called for it; more when it is cheap.
-
-    moved: share of the picture, 0..1. Its root counts: a person far away moves a hundredth of the picture, rain all of
-    it. news: decoded after the fact, because a cue says that something began. area: what it costs, in whole pictures;
-    a small one is worth up to twice as much.
-    """
-    worth = ACTIVE_PRIORITY * active + MOTION_PRIORITY * min(1.0, max(0.0, moved)) ** 0.5
-    if late:
-        worth = max(worth, LATE_PRIORITY)
-    return float(worth / (COST_SHARE_MIN + (1 - COST_SHARE_MIN) * min(1.0, max(0.0, area))))
+    active_priority: float = 0.6
+    """Of a camera on which an object moves that is tracked."""
+    motion_priority: float = 0.4
+    """Of a frame that moves all over."""
+    late_priority: float = 0.8
+    """Of a frame that was decoded late, because a cue says that something began: between the two above together."""
+    cost_share_min: float = 0.5
+    """A tiny region is worth 1 / this as much as a whole frame: it costs nothing."""
+    late_s_max: float = 3.0
+    """A late frame that has waited for so long is dropped: what is new matters more than what was missed."""
+    alive_heartbeats: float = 2.0
+    """A camera that has offered nothing for so many heartbeats is not reckoned with."""
 
 
-LATE_S_MAX = 3.0
-ALIVE_HEARTBEATS = 2.0
-
+TUNING = QueueTuning()
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
+class PendingInference:
+    """What a camera asks of the detector now. Times are monotonic seconds."""
+
+    since: float  # when it began to wait; a newer frame keeps its predecessor's place
+    due: float  # when it should begin
+    deadline: float  # when it has to begin, or the camera's heartbeat is broken
+    priority: float  # 0..2, see `priority_of`
+    area: float = 1.0  # in whole frames
+    size: tuple[int, int] = (0, 0)  # (width, height) of the detector's input; (0, 0): unknown
+
+
+def priority_of(motion: float, *, active: bool, late: bool = False, area: float = 1.0) -> float:
+    """0..2: for an object that moves and is tracked, for motion, for a cue; more when it is cheap.
+
+    motion: share of the frame, 0..1. Its root counts: a person far away moves a hundredth of the frame, rain all of it.
+    late: decoded after a cue. area: what it costs, in whole frames; a small one is worth up to twice as much.
+    """
+    priority = TUNING.active_priority * active + TUNING.motion_priority * min(1.0, max(0.0, motion)) ** 0.5
+    if late:
+        priority = max(priority, TUNING.late_priority)
+    least = TUNING.cost_share_min
+    return float(priority / (least + (1 - least) * min(1.0, max(0.0, area))))
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedFrame(Generic[Item]):
-    """A look that was taken. at: when its picture was offered; area, size: as of `Claim`."""
+    """A frame in the queue. at: when it was offered, monotonic; area, size: see `PendingInference`."""
 
     item: Item
     at: float
@@ -64,31 +70,31 @@ class QueuedFrame(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting(Generic[Item]):
-    turn: QueuedFrame[Item]
+    frame: QueuedFrame[Item]
     since: float
-    worth: float
+    priority: float
 
 
 class CameraQueue(Generic[Item]):
-    """State: one slot for the newest picture, and before it at most `late_max` late ones in order of time.
+    """One slot for the newest frame, and before it at most `late_max` late ones in order of time.
 
-    One thread offers and clears, one takes, any asks. Invariant: `offer` never waits; whatever is offered is waiting,
-    taken, or counted in `shed` with its reason. A late look that has waited for LATE_S_MAX is shed: what is new matters
-    more than what was missed.
+    State: those, what was dropped and why, when the camera last offered and was last served. One thread offers and
+    clears, one takes, any asks. Invariant: `offer` never waits; whatever is offered is waiting, taken, or counted in
+    `dropped` with its reason.
     """
 
     def __init__(self, *, fps: float, heartbeat_s: float, late_max: int) -> None:
         self.heartbeat_s = heartbeat_s
-        self.retries = 0
-        self.drop_reason: DropReason = "newer"  # why a picture that is replaced now was not looked at
+        self.retries = 0  # inferences of this camera that were repeated; counted by the detector's thread
+        self.drop_reason: DropReason = "newer"  # of a frame that is replaced now
         self._every_s = 1 / fps
         self._late_max = late_max
         self._lock = threading.Lock()
         self._newest: _Waiting[Item] | None = None
         self._late: deque[_Waiting[Item]] = deque()
-        self._shed: Counter[DropReason] = Counter()
+        self._dropped: Counter[DropReason] = Counter()
         self._offered_at = float("-inf")
-        self._pause_s = self._every_s  # the first picture of a camera is waited for
+        self._pause_s = self._every_s  # between the last two offers; the first frame of a camera is waited for
         self._served_at = float("-inf")
 
     def offer(
@@ -101,11 +107,11 @@ class CameraQueue(Generic[Item]):
         size: tuple[int, int] = (0, 0),
         late: bool = False,
     ) -> None:
-        """A picture that is due. at: monotonic seconds."""
+        """A frame that is due. at: monotonic seconds."""
         new = _Waiting(QueuedFrame(item, at, area, size), at, priority)
         with self._lock:
             if late:
-                self._take_in_late(new)
+                self._add_late(new)
                 return
             if self._offered_at > float("-inf"):
                 self._pause_s = min(at - self._offered_at, self.heartbeat_s)
@@ -113,28 +119,28 @@ class CameraQueue(Generic[Item]):
                 self._served_at = at
             self._offered_at = at
             if self._newest is not None:
-                self._shed[self.drop_reason] += 1
+                self._dropped[self.drop_reason] += 1
                 new = replace(new, since=self._newest.since)
             self._newest = new
 
     def pending(self, now: float) -> PendingInference | None:
-        """What waits, as it is to be weighed at `now`; late looks that have waited too long are shed."""
+        """What waits, as it is to be weighed at `now`; late frames that have waited too long are dropped."""
         with self._lock:
-            while self._late and now - self._late[0].since > LATE_S_MAX:
+            while self._late and now - self._late[0].since > TUNING.late_s_max:
                 self._late.popleft()
-                self._shed["late"] += 1
+                self._dropped["late"] += 1
             waiting = self._late[0] if self._late else self._newest
             if waiting is None:
                 return None
-            # A look may wait half as long as the pause before it: a camera that is looked at five times a second for
-            # a tenth, one that shows its heartbeat every 4 s for two.
+            # A frame may wait half as long as the pause before it: a tenth of a second where five a second are
+            # examined, two where the heartbeat comes every 4 s.
             pause_s = self._every_s if self._late else max(self._every_s, self._pause_s / 2)
-            promise = max(self._served_at + self.heartbeat_s, waiting.since + self.heartbeat_s / 2)
-            due = min(waiting.since + pause_s, promise)
-            return PendingInference(waiting.since, due, promise, waiting.worth, waiting.turn.area, waiting.turn.size)
+            deadline = max(self._served_at + self.heartbeat_s, waiting.since + self.heartbeat_s / 2)
+            due, frame = min(waiting.since + pause_s, deadline), waiting.frame
+            return PendingInference(waiting.since, due, deadline, waiting.priority, frame.area, frame.size)
 
     def next_deadline(self, now: float) -> float | None:
-        """By when the look has to begin that is not offered yet; None of a camera that has been silent for long."""
+        """The deadline of the frame that is not offered yet; None of a camera that has been silent for long."""
         with self._lock:
             if not self.is_alive(now):
                 return None
@@ -142,41 +148,41 @@ class CameraQueue(Generic[Item]):
             return self._offered_at + 1.5 * self.heartbeat_s if quiet else self._served_at + self.heartbeat_s
 
     def is_alive(self, now: float) -> bool:
-        """Something was offered of late."""
-        return now - self._offered_at <= ALIVE_HEARTBEATS * self.heartbeat_s
+        """Something was offered within the last heartbeats."""
+        return now - self._offered_at <= TUNING.alive_heartbeats * self.heartbeat_s
 
     def take(self) -> QueuedFrame[Item] | None:
-        """The look whose turn it is."""
+        """The next frame, which waits no longer."""
         with self._lock:
             self.drop_reason = "newer"
-            return self._late.popleft().turn if self._late else self._take_newest()
+            return self._late.popleft().frame if self._late else self._take_newest()
 
     def take_newer(self) -> QueuedFrame[Item] | None:
-        """The newest picture, if it is also the next."""
+        """The newest frame, if it is also the next."""
         with self._lock:
             return None if self._late else self._take_newest()
 
     def served(self, at: float) -> None:
-        """A picture that was offered at `at` had its turn, whatever came of it."""
+        """A frame that was offered at `at` had its turn, whatever came of it."""
         with self._lock:
             self._served_at = max(self._served_at, at)
 
     def count_dropped(self, reason: DropReason) -> None:
-        """One that was taken came to nothing."""
+        """A frame that was taken came to nothing."""
         with self._lock:
-            self._shed[reason] += 1
+            self._dropped[reason] += 1
 
     def clear(self, reason: DropReason) -> None:
-        """Throw away what waits, counted."""
+        """Drop what waits."""
         with self._lock:
-            self._shed[reason] += len(self._late) + (self._newest is not None)
+            self._dropped[reason] += len(self._late) + (self._newest is not None)
             self._newest = None
             self._late.clear()
 
     def dropped(self) -> Mapping[DropReason, int]:
-        """Looks that were due and came to nothing, ever, by reason."""
+        """Frames that were due and came to nothing, since the start, by reason."""
         with self._lock:
-            return {reason: count for reason, count in self._shed.items() if count}
+            return {reason: count for reason, count in self._dropped.items() if count}
 
     def __len__(self) -> int:
         with self._lock:
@@ -184,12 +190,12 @@ class CameraQueue(Generic[Item]):
 
     def _take_newest(self) -> QueuedFrame[Item] | None:
         waiting, self._newest = self._newest, None
-        return waiting.turn if waiting is not None else None
+        return waiting.frame if waiting is not None else None
 
-    def _take_in_late(self, new: _Waiting[Item]) -> None:
-        earlier, self._newest = self._newest, None  # the key frame before them: looks are taken in order of time
+    def _add_late(self, new: _Waiting[Item]) -> None:
+        earlier, self._newest = self._newest, None  # the key frame before them: frames are taken in order of time
         for each in (earlier, new):
             if each is not None and len(self._late) < self._late_max:
                 self._late.append(each)
             elif each is not None:
-                self._shed["late"] += 1
+                self._dropped["late"] += 1

@@ -11,14 +11,17 @@ from collections.abc import Iterable
 
 from appliance.types import AGE_EDGES_MS
 
-RECENT_S = 10.0
+RECENT_S = 10.0  # of `FrameAges.recent`
 RECENT_MAX = 2000
-HELD_BACK_MAX = 32
-SAME_S = 1e-3
+HELD_BACK_MAX = 32  # packets; no decoder holds back more frames than that
+SAME_S = 1e-3  # two times this near are one
 
 
 class FrameAges:
-    """State: a count for each of AGE_EDGES_MS and one above them, the sum, the ages of the last RECENT_S."""
+    """A histogram. State: a count for each of AGE_EDGES_MS and one above them, the sum, the ages of the last RECENT_S.
+
+    Any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +43,7 @@ class FrameAges:
             return (*self._counts, self._sum_ms)
 
     def recent(self, now: float) -> list[float]:
-        """Milliseconds, of those that were told within the last RECENT_S."""
+        """Milliseconds, of those that were added within the last RECENT_S."""
         with self._lock:
             while self._recent and now - self._recent[0][0] > RECENT_S:
                 self._recent.popleft()
@@ -48,7 +51,7 @@ class FrameAges:
 
 
 class PacketArrivals:
-    """When the packets of the pictures to come have arrived: decoders hold some back. Owner: the camera's thread."""
+    """When the packets of the frames to come have arrived: decoders hold some back. Owner: the camera's thread."""
 
     def __init__(self) -> None:
         self._latest: deque[tuple[float, float]] = deque(maxlen=HELD_BACK_MAX)
@@ -58,10 +61,11 @@ class PacketArrivals:
         self._latest.append((t, at))
 
     def of(self, t: float, otherwise: float) -> float:
+        """When the packet of camera time `t` came; `otherwise` if that is not known any more."""
         return next((at for of, at in reversed(self._latest) if abs(of - t) < SAME_S), otherwise)
 
 
-def p95(ages: Iterable[float]) -> float:
-    """0 where there are none."""
-    found = sorted(ages)
+def p95(values: Iterable[float]) -> float:
+    """The 95th percentile; 0 where there are none."""
+    found = sorted(values)
     return found[min(len(found) - 1, int(0.95 * len(found)))] if found else 0.0

@@ -16,11 +16,50 @@ from appliance.clock import Clock
 from appliance.detect.detector import ObjectDetector
 from appliance.inference.camera_queue import CameraQueue, PendingInference, QueuedFrame
 
-USAGE_TIME_CONSTANT_S = 4.0
+_GREY = 114  # what networks are trained to take for nothing
+Item = TypeVar("Item")
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerTuning:
+    """How cameras share the detector. docs/scheduling.md has the simulations."""
+
+    priority_s: float = 1.0
+    """A priority of 1 counts as much as waiting for so long."""
+    share_floor: float = 0.5
+    """A camera with less than so many equal shares of the detector, and a frame overdue, comes first."""
+    share_cap: float = 4.0
+    """One with more than so many comes last."""
+    cost_safety: float = 1.2
+    """Calls are reckoned to take so many times what they took: deadlines are kept on a busy machine."""
+    batch_window_s: float = 0.05
+    """A call waits at most so long for a fuller batch."""
+    busy_load: float = 0.5
+    """And only if the detector is at work for more of its time: else waiting is only delay."""
+    usage_time_constant_s: float = 4.0
+    """After so long 37 % of what a camera has used still count."""
+    first_cost_s: float = 0.02
+    """Of a whole frame, before any was measured."""
+    cost_s_min: float = 1e-4
+    area_classes: int = 8
+    """Costs are learnt by eighths of a whole frame."""
+    cost_smoothing: float = 0.1
+    """Of a call that goes into the mean of its class."""
+    batch_gain_min: float = 0.1
+    """Of a frame's time that each doubling of the batch has to save."""
+    batch_tries: int = 3
+    """Calls of each batch size; the fastest counts."""
+
+
+TUNING = SchedulerTuning()
 
 
 class UsageEwma:
-    """State: detector-seconds, forgotten with a time constant of OVER_S. Owner: the detector's thread."""
+    """How much of the detector's time a camera has had lately.
+
+    State: detector-seconds, forgotten with `usage_time_constant_s`. Owner: the detector's thread.
+    """
 
     def __init__(self) -> None:
         self._spent_s = 0.0
@@ -32,38 +71,32 @@ class UsageEwma:
 
     def share(self, now: float) -> float:
         """Of the detector's time, about 0..1."""
-        return self._left(now) / USAGE_TIME_CONSTANT_S
+        return self._left(now) / TUNING.usage_time_constant_s
 
     def _left(self, now: float) -> float:
-        return self._spent_s * math.exp((self._at - now) / USAGE_TIME_CONSTANT_S) if self._spent_s else 0.0
-
-
-FIRST_COST_S = 0.02
-COST_S_MIN = 1e-4
-AREA_CLASSES = 8
-_SMOOTHING = 0.1
+        return self._spent_s * math.exp((self._at - now) / TUNING.usage_time_constant_s) if self._spent_s else 0.0
 
 
 class InferenceCosts:
-    """State: the mean time of a call for each class of area (eighths of a whole picture). Owner: the detector's thread.
+    """What an inference costs, learnt from those that were.
 
-    A class that was never seen is reckoned from its nearest neighbour: at most as much as a larger one, in proportion
-    to a smaller one.
+    State: the mean time of a call for each class of area. Owner: the detector's thread. A class that was never seen is
+    reckoned from its nearest neighbour: at most as much as a larger one, in proportion to a smaller one.
     """
 
-    def __init__(self, first_s: float = FIRST_COST_S) -> None:
+    def __init__(self, first_s: float = TUNING.first_cost_s) -> None:
         self._first_s = first_s
         self._means: dict[int, float] = {}
 
     def learn(self, area: float, seconds: float) -> None:
-        """A look at so many whole pictures took so long."""
-        size, seconds = _class(area), max(seconds, COST_S_MIN)
+        """An inference on so many whole frames took so long."""
+        size, seconds = _area_class(area), max(seconds, TUNING.cost_s_min)
         mean = self._means.get(size)
-        self._means[size] = seconds if mean is None else mean + (seconds - mean) * _SMOOTHING
+        self._means[size] = seconds if mean is None else mean + (seconds - mean) * TUNING.cost_smoothing
 
     def of(self, area: float) -> float:
-        """Seconds that such a look is likely to take."""
-        size = _class(area)
+        """Seconds that such an inference is likely to take."""
+        size = _area_class(area)
         known = self._means.get(size)
         if known is not None:
             return known
@@ -73,14 +106,8 @@ class InferenceCosts:
         return self._means[near] * max(1.0, size / near)
 
 
-def _class(area: float) -> int:
-    return max(1, round(area * AREA_CLASSES))
-
-
-GAIN_MIN = 0.1  # of a frame's time that each doubling of the batch has to save
-TRIES = 3  # calls of each size; the fastest counts
-_GREY = 114  # what networks are trained to take for nothing
-Size = tuple[int, int]
+def _area_class(area: float) -> int:
+    return max(1, round(area * TUNING.area_classes))
 
 
 @runtime_checkable
@@ -115,8 +142,8 @@ class BatchPlan:
 
 
 def measure_batching(detector: ObjectDetector, clock: Clock) -> BatchPlan:
-    """As many frames a call as pay: each doubling up to `batch_max` has to save GAIN_MIN of a frame's time. Takes a few
-    calls of a detector that says it may gain. Raises DetectorError."""
+    """As many frames a call as pay: each doubling up to `batch_max` has to save `batch_gain_min` of a frame's time.
+    Takes a few calls of a detector that says it may gain. Raises DetectorError."""
     batch_max = detector.batch_max if isinstance(detector, Batching) else 1
     if batch_max <= 1:
         return BatchPlan()
@@ -127,7 +154,7 @@ def measure_batching(detector: ObjectDetector, clock: Clock) -> BatchPlan:
     while single_s > 0 and counts[-1] < batch_max:
         count = min(2 * counts[-1], batch_max)
         ratio = _call_s(detector, clock, image, count) / single_s
-        if ratio / count > (1 - GAIN_MIN) * ratios[-1] / counts[-1]:
+        if ratio / count > (1 - TUNING.batch_gain_min) * ratios[-1] / counts[-1]:
             break
         counts.append(count)
         ratios.append(ratio)
@@ -136,26 +163,16 @@ def measure_batching(detector: ObjectDetector, clock: Clock) -> BatchPlan:
 
 def _call_s(detector: ObjectDetector, clock: Clock, image: NDArray[np.uint8], count: int) -> float:
     took = []
-    for _ in range(TRIES):
+    for _ in range(TUNING.batch_tries):
         began = clock.monotonic()
         detector.detect([image] * count)
         took.append(clock.monotonic() - began)
     return min(took)
 
 
-PRIORITY_S = 1.0
-SHARE_FLOOR = 0.5
-SHARE_CAP = 4.0
-COST_SAFETY = 1.2
-WINDOW_S_MAX = 0.05
-BUSY_LOAD = 0.5
-
-Item = TypeVar("Item")
-
-
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[Item]):
-    """A look to be taken now. lane: whose, its number."""
+    """A frame to be inferred now. queue: the number of its camera's queue."""
 
     queue: int
     frame: QueuedFrame[Item]
@@ -163,26 +180,36 @@ class Selection(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _Bid:
-    """A claim, weighed. grade 0: has had little and is overdue, 1: as usual, 2: has had more than its part."""
+    """What a camera asks for, weighed. grade 0: has had little and is overdue, 1: as usual, 2: has had too much."""
 
-    lane: int
-    claim: PendingInference
+    queue: int
+    pending: PendingInference
     cost_s: float
     grade: int
     rank: tuple[int, float, int]
 
 
-class InferenceScheduler(Generic[Item]):
-    """Chooses among the lanes. State: what each has had of the detector, what looks cost, how busy the detector is.
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """Work that has to begin by then: the present frame of each camera, and the next one."""
 
-    Owner: the detector's thread. It reads no clock: `now` is monotonic seconds.
+    by: float
+    cost_s: float
+    queue: int
+
+
+class InferenceScheduler(Generic[Item]):
+    """Selects frames from the cameras' queues.
+
+    State: what each camera has had of the detector, what inferences cost, how busy the detector is. Owner: the
+    detector's thread. It reads no clock: `now` is monotonic seconds.
     """
 
-    def __init__(self, lanes: Sequence[CameraQueue[Item]], batching: BatchPlan | None = None) -> None:
+    def __init__(self, queues: Sequence[CameraQueue[Item]], batching: BatchPlan | None = None) -> None:
         self.batching = batching or BatchPlan()
         self.costs = InferenceCosts()
-        self._lanes = tuple(lanes)
-        self._accounts = [UsageEwma() for _ in self._lanes]
+        self._queues = tuple(queues)
+        self._usage = [UsageEwma() for _ in self._queues]
         self._load = UsageEwma()
 
     def load(self, now: float) -> float:
@@ -190,113 +217,105 @@ class InferenceScheduler(Generic[Item]):
         return min(1.0, self._load.share(now))
 
     def wait_s(self, now: float) -> float:
-        """How long it pays to wait for company before the next call: only if calls can be shared, the detector is busy
-        (else waiting is only delay), and nobody's deadline suffers."""
-        claims = self._claims(now)
-        if (
-            self.batching.size_max == 1
-            or not claims
-            or len(claims) >= self.batching.size_max
-            or self.load(now) < BUSY_LOAD
-        ):
+        """How long it pays to wait for a fuller batch before the next call: only if batches pay, the detector is busy
+        (else waiting is only delay), and no deadline suffers."""
+        pending, size_max = [each for _, each in self._pending(now)], self.batching.size_max
+        if size_max == 1 or not pending or len(pending) >= size_max or self.load(now) < TUNING.busy_load:
             return 0.0
-        call_s = self.batching.seconds([self.costs.of(claim.area) for _, claim in claims][: self.batching.size_max])
-        window_s = min(claim.since for _, claim in claims) + min(WINDOW_S_MAX, call_s / 2) - now
-        return max(0.0, min(window_s, min(claim.due for _, claim in claims) - call_s - now))
+        call_s = self.batching.seconds([self.costs.of(each.area) for each in pending][:size_max])
+        window_s = min(each.since for each in pending) + min(TUNING.batch_window_s, call_s / 2) - now
+        return max(0.0, min(window_s, min(each.due for each in pending) - call_s - now))
 
     def next(self, now: float, *, alone: bool = False) -> list[Selection[Item]]:
-        """The looks of the next call; none if none wait. alone: at most one."""
+        """The frames of the next call; none if none wait. alone: at most one."""
         bids = self._bids(now)
-        chosen = self._choose(bids, now, 1 if alone else self.batching.size_max)
-        picked = set()
-        picks = []
-        for bid in chosen:
-            turn = self._lanes[bid.lane].take()
-            if turn is not None:  # else the camera threw it away meanwhile
-                picks.append(Selection(bid.lane, turn))
-                picked.add(bid.lane)
+        selected = []
+        for bid in self._choose(bids, now, 1 if alone else self.batching.size_max):
+            frame = self._queues[bid.queue].take()
+            if frame is not None:  # else its camera dropped it meanwhile
+                selected.append(Selection(bid.queue, frame))
+        taken = {each.queue for each in selected}
         for bid in bids:
-            if bid.lane not in picked:
-                self._lanes[bid.lane].drop_reason = "capped" if bid.grade == 2 else "newer"
-        return picks
+            if bid.queue not in taken:
+                self._queues[bid.queue].drop_reason = "capped" if bid.grade == 2 else "newer"
+        return selected
 
-    def done(self, picks: Sequence[Selection[Item]], seconds: float, now: float) -> None:
-        """The call took so long: learnt, and put to the accounts of those who were in it, by what each would cost."""
-        weights = [self.costs.of(pick.frame.area) for pick in picks]
-        whole = sum(weights)
-        for pick, weight in zip(picks, weights, strict=True):
-            self._accounts[pick.queue].spend(seconds * weight / whole, now)
-            self._lanes[pick.queue].served(pick.frame.at)
-        if len(picks) == 1:
-            self.costs.learn(picks[0].frame.area, seconds)
+    def done(self, selected: Sequence[Selection[Item]], seconds: float, now: float) -> None:
+        """The call took so long: learnt, and put to the usage of the cameras in it, by what each would cost."""
+        costs = [self.costs.of(each.frame.area) for each in selected]
+        whole = sum(costs)
+        for each, cost in zip(selected, costs, strict=True):
+            self._usage[each.queue].spend(seconds * cost / whole, now)
+            self._queues[each.queue].served(each.frame.at)
+        if len(selected) == 1:
+            self.costs.learn(selected[0].frame.area, seconds)
         self._load.spend(seconds, now)
 
-    def _claims(self, now: float) -> list[tuple[int, PendingInference]]:
-        claims = ((number, lane.pending(now)) for number, lane in enumerate(self._lanes))
-        return [(number, claim) for number, claim in claims if claim is not None]
+    def _pending(self, now: float) -> list[tuple[int, PendingInference]]:
+        pending = ((number, queue.pending(now)) for number, queue in enumerate(self._queues))
+        return [(number, each) for number, each in pending if each is not None]
 
     def _bids(self, now: float) -> list[_Bid]:
         """Best first."""
-        claims = self._claims(now)
-        waiting = {number for number, _ in claims}
-        alive = sum(number in waiting or lane.is_alive(now) for number, lane in enumerate(self._lanes))
+        pending = self._pending(now)
+        waiting = {number for number, _ in pending}
+        alive = sum(number in waiting or queue.is_alive(now) for number, queue in enumerate(self._queues))
         bids = []
-        for number, claim in claims:
-            share = self._accounts[number].share(now)
-            poor = share < SHARE_FLOOR / alive and now > claim.due
-            grade = 0 if poor else 2 if share > SHARE_CAP / alive else 1
-            rank = (grade, claim.due - PRIORITY_S * claim.priority, number)
-            bids.append(_Bid(number, claim, COST_SAFETY * self.costs.of(claim.area), grade, rank))
+        for number, each in pending:
+            share = self._usage[number].share(now)
+            poor = share < TUNING.share_floor / alive and now > each.due
+            grade = 0 if poor else 2 if share > TUNING.share_cap / alive else 1
+            rank = (grade, each.due - TUNING.priority_s * each.priority, number)
+            bids.append(_Bid(number, each, TUNING.cost_safety * self.costs.of(each.area), grade, rank))
         return sorted(bids, key=lambda bid: bid.rank)
 
-    def _choose(self, bids: list[_Bid], now: float, most: int) -> list[_Bid]:
+    def _choose(self, bids: list[_Bid], now: float, size_max: int) -> list[_Bid]:
         if len(bids) <= 1:
             return bids
-        promises = self._promises(bids, now)
+        deadlines = self._deadlines(bids, now)
         first = bids[0]
-        if _slack_s(promises, {first.lane}, now) < first.cost_s:
-            bids = sorted(bids, key=lambda bid: (bid.claim.deadline, bid.rank))
+        if _slack_s(deadlines, {first.queue}, now) < first.cost_s:
+            bids = sorted(bids, key=lambda bid: (bid.pending.deadline, bid.rank))
         chosen = bids[:1]
         for bid in bids[1:]:
-            if len(chosen) >= most:
+            if len(chosen) >= size_max:
                 break
-            if self._may_join(chosen, bid, promises, now):
+            if self._may_join([*chosen, bid], deadlines, now):
                 chosen.append(bid)
         return chosen
 
-    def _may_join(self, chosen: list[_Bid], bid: _Bid, promises: list[tuple[float, float, int]], now: float) -> bool:
-        """There is room for it, and neither those in the call nor those who are left out get too late by it."""
-        all_of_them = [*chosen, bid]
-        if not self.batching.fits([each.claim.size for each in all_of_them]):
+    def _may_join(self, batch: list[_Bid], deadlines: Sequence[_Deadline], now: float) -> bool:
+        """There is room for the last one, and no deadline is missed by it, in the call or after it."""
+        if not self.batching.fits([each.pending.size for each in batch]):
             return False
-        call_s = self.batching.seconds([each.cost_s for each in all_of_them])
-        if any(now <= each.claim.deadline < now + call_s for each in chosen):
+        call_s = self.batching.seconds([each.cost_s for each in batch])
+        if any(now <= each.pending.deadline < now + call_s for each in batch[:-1]):
             return False
-        return _slack_s(promises, {each.lane for each in all_of_them}, now) >= call_s
+        return _slack_s(deadlines, {each.queue for each in batch}, now) >= call_s
 
-    def _promises(self, bids: Sequence[_Bid], now: float) -> list[tuple[float, float, int]]:
-        """(by when, seconds of work, lane) of what was promised: the present look of each camera, and the next one."""
-        waiting = {bid.lane: bid for bid in bids}
-        whole_s = COST_SAFETY * self.costs.of(1.0)
+    def _deadlines(self, bids: Sequence[_Bid], now: float) -> list[_Deadline]:
+        """Of all cameras, the earliest first."""
+        waiting = {bid.queue: bid for bid in bids}
+        whole_s = TUNING.cost_safety * self.costs.of(1.0)
         found = []
-        for number, lane in enumerate(self._lanes):
+        for number, queue in enumerate(self._queues):
             bid = waiting.get(number)
-            promise = bid.claim.deadline if bid is not None else lane.next_deadline(now)
-            if promise is not None:
-                found.append((promise, bid.cost_s if bid is not None else whole_s, number))
-                found.append((promise + lane.heartbeat_s, whole_s, number))
-        return sorted(found)
+            by = bid.pending.deadline if bid is not None else queue.next_deadline(now)
+            if by is not None:
+                found.append(_Deadline(by, bid.cost_s if bid is not None else whole_s, number))
+                found.append(_Deadline(by + queue.heartbeat_s, whole_s, number))
+        return sorted(found, key=lambda each: (each.by, each.cost_s, each.queue))
 
 
-def _slack_s(promises: Sequence[tuple[float, float, int]], served: set[int], now: float) -> float:
-    """How long the detector may do something else, and all promises can still be kept in order of their deadlines.
-    served: lanes whose present look needs no more time."""
+def _slack_s(deadlines: Sequence[_Deadline], served: set[int], now: float) -> float:
+    """How long the detector may do something else, and all deadlines can still be kept, in their order. served: queues
+    whose present frame needs no more time."""
     slack_s, work_s = float("inf"), 0.0
     left = set(served)
-    for by, cost_s, lane in promises:
-        if lane in left:
-            left.remove(lane)
+    for each in deadlines:
+        if each.queue in left:
+            left.remove(each.queue)
             continue
-        work_s += cost_s
-        slack_s = min(slack_s, by - now - work_s)
+        work_s += each.cost_s
+        slack_s = min(slack_s, each.by - now - work_s)
     return slack_s

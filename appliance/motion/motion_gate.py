@@ -1,5 +1,10 @@
-"""Motion detection: how much has moved and where, as a priority for the detector, never a permission to skip a
-camera.
+"""Motion detection: how much has moved and where, as a priority for the detector, never a permission to skip a camera.
+
+A fine brightness plane is compared with a slowly following background, cell by cell. Each cell learns how far it
+usually is off (sensor noise at night, leaves, rain), and how widely that varies; what goes beyond is motion. Cells
+that moved and touch are one blob, and a blob has to bring more than those that come and go at once: a threshold that
+rain, snow and insects raise, up to `threshold_max` and never beyond, and that whoever stays in the frame gets over with
+time. What changes everywhere at once (infrared switch, exposure, a shaken camera) is a whole change, and learnt anew.
 """
 
 from __future__ import annotations
@@ -14,28 +19,71 @@ from numpy.typing import NDArray
 from appliance.media.frames import halved
 from appliance.types import Box
 
-STEADY = 1.0
-BLOBS_MAX = 64
-KEPT = 0.8  # of a blob's evidence from one picture to the next
-HEIR_MAX = 3.0  # times what is there now: the faint trace in the background of an insect is no heir to it
-GROWN = 0.25
-FLEETING = 2
+SHIFT_WIDTH = 40  # columns of the grid on which the light of the whole frame is compared
+
+
+@dataclass(frozen=True, slots=True)
+class MotionTuning:
+    """Of the motion gate. Chosen on PETS, the rendered family and the seeded conditions (docs/gate.md); changes are in
+    grey levels of 255, paces are shares a frame at five frames a second."""
+
+    cells_max: int = 160
+    """Cells across; a cell is then 8 pixels of a 720p frame, 16 of a 1080p one."""
+    background_share: float = 0.08
+    """Of a frame that goes into the background."""
+    noise_share: float = 0.05
+    """Of a cell at rest that goes into what is usual for it."""
+    restless_share: float = 0.01
+    """Of a cell that moves: a branch is learnt in the end, a passer-by is not."""
+    noise_max: float = 12.0
+    """A change beyond that is learnt as so much: no cell becomes blind."""
+    floor: float = 2.5
+    """Less than that above the usual is never motion: compression changes flat areas by as much."""
+    spreads: float = 5.0
+    """How many usual spreads above the usual a change must be."""
+    learn_frames: int = 10
+    """From nothing, or after a whole change: 2 s."""
+    learn_above: float = 4.0
+    """While learning, more than so many times the median is something, and not noise."""
+    whole_share: float = 0.35
+    """With so many cells moving the whole frame has changed."""
+    regions_max: int = 8
+    threshold_min: float = 3.0
+    threshold_max: float = 100.0
+    """Evidence (grey levels beyond the usual, summed over cells) that a new blob has to bring: between these two."""
+    threshold_kept: float = 0.998
+    """Of the threshold from one frame to the next: half after 70 s."""
+    threshold_above: float = 1.6
+    """Times the evidence of blobs that come and go at once."""
+    steady: float = 1.0
+    """A cell that changed by less since the last frame brings no evidence: it stands there."""
+    blobs_max: int = 64
+    evidence_kept: float = 0.8
+    """Of a blob's evidence from one frame to the next."""
+    heir_max: float = 3.0
+    """Times what is there now: the faint trace in the background of an insect is no heir to it."""
+    grown: float = 0.25
+    """A blob in which less than this share is new does not grow older."""
+    fleeting_frames: int = 2
+    """A blob that is gone by then has come and gone at once."""
+
+
+TUNING = MotionTuning()
 
 CellArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class MotionBlobs:
-    """Cells that moved and touch. boxes: (N, 4) xyxy in cells; sizes: (N,) cells; evidence: (N,) how far beyond the
-    usual they are as long as that is not what it was in the last picture, and what is left of its forerunner's; peaks:
-    (N,) the most there ever was of it; ages: (N,) pictures in which it changed: what stays as it is, such as a block
-    that an encoder made anew, does not grow older."""
+    """Groups of cells that moved and touch, followed from frame to frame: how much speaks for each being something."""
 
-    boxes: NDArray[np.int32]
-    sizes: NDArray[np.int32]
-    evidence: NDArray[np.float64]
-    peaks: NDArray[np.float64]
-    ages: NDArray[np.int32]
+    boxes: NDArray[np.int32]  # (N, 4) xyxy in cells
+    sizes: NDArray[np.int32]  # (N,) cells
+    evidence: NDArray[
+        np.float64
+    ]  # (N,) beyond the usual, if that is not what it was before, and what is left of before
+    peaks: NDArray[np.float64]  # (N,) the most evidence there ever was
+    ages: NDArray[np.int32]  # (N,) frames in which it changed: a block that an encoder made anew does not grow older
 
     @classmethod
     def none(cls) -> MotionBlobs:
@@ -45,34 +93,33 @@ class MotionBlobs:
     def next_frame(
         self, change: CellArray, before: CellArray, above: CellArray, moved: NDArray[np.bool_]
     ) -> MotionBlobs:
-        """Those of the next picture, as heirs of these. change: of each cell, before: in the last picture, above: how
-        far it is beyond the usual, moved: where that is above 0."""
+        """The blobs of the next frame, as heirs of these. All (rows, columns): change of each cell, before: the same in
+        the last frame, above: how far it is beyond the usual, moved: where that is above 0."""
         there = np.flatnonzero(moved)
         if len(there) == 0:
             return MotionBlobs.none()
         count, labels, stats, _ = cv2.connectedComponentsWithStats(moved.view(np.uint8), connectivity=8)
         label, beyond = labels.ravel()[there], above.ravel()[there]
         weights = np.bincount(label, beyond, count)
-        fresh = np.minimum(beyond, np.abs(change.ravel()[there] - before.ravel()[there]) - STEADY)
+        fresh = np.minimum(beyond, np.abs(change.ravel()[there] - before.ravel()[there]) - TUNING.steady)
         news = np.bincount(label, np.maximum(fresh, 0.0), count)
-        rows = 1 + np.argsort(-weights[1:], kind="stable")[:BLOBS_MAX]
+        rows = 1 + np.argsort(-weights[1:], kind="stable")[: TUNING.blobs_max]
         corner = stats[rows, :2]
         boxes = np.concatenate([corner, corner + stats[rows, 2:4]], axis=1)
         evidence: NDArray[np.float64] = news[rows].astype(np.float64)
-        ages = (news[rows] >= GROWN * weights[rows]).astype(np.int32)
+        ages = (news[rows] >= TUNING.grown * weights[rows]).astype(np.int32)
         peaks = evidence
         if len(self.ages):
             touches = _touch(boxes, self.boxes)
-            left = KEPT * np.where(touches, self.evidence, 0.0).max(axis=1)
-            evidence = evidence + np.minimum(left, HEIR_MAX * weights[rows])
+            left = TUNING.evidence_kept * np.where(touches, self.evidence, 0.0).max(axis=1)
+            evidence = evidence + np.minimum(left, TUNING.heir_max * weights[rows])
             peaks = np.maximum(evidence, np.where(touches, self.peaks, 0.0).max(axis=1))
             ages = ages + np.where(touches, self.ages, 0).max(axis=1)
         return MotionBlobs(boxes, stats[rows, 4], evidence, peaks, ages.astype(np.int32))
 
     def fleeting(self, now: MotionBlobs) -> float:
-        """The most there ever was of those that came and are gone at once, `now` being the next picture's; 0: of
-        none."""
-        gone = self.ages <= FLEETING
+        """The most evidence of blobs that came and are gone at once, `now` being those of the next frame; 0: none."""
+        gone = self.ages <= TUNING.fleeting_frames
         if len(now.ages) and len(self.ages):
             gone &= ~_touch(self.boxes, now.boxes).any(axis=1)
         return float(self.peaks[gone].max()) if gone.any() else 0.0
@@ -85,46 +132,29 @@ def _touch(some: NDArray[np.int32], others: NDArray[np.int32]) -> NDArray[np.boo
     return np.asarray((first <= last + 1).all(axis=2), np.bool_)
 
 
-CELLS_MAX = 160  # across; a cell is then 8 pixels of a 720p picture, 16 of a 1080p one
-BACKGROUND_SHARE = 0.08
-NOISE_SHARE = 0.05
-RESTLESS_SHARE = 0.01  # of a cell that moves: a branch is learnt in the end, a passer-by is not
-NOISE_MAX = 12.0
-FLOOR = 2.5
-SPREADS = 5.0
-LEARN_LOOKS = 10  # from nothing, or after a whole change: 2 s at 5 looks a second
-LEARN_ABOVE = 4.0
-WHOLE_SHARE = 0.35
-REGIONS_MAX = 8
-THRESHOLD_MIN = 3.0
-THRESHOLD_MAX = 100.0
-THRESHOLD_KEPT = 0.998
-THRESHOLD_ABOVE = 1.6
-
-
 @dataclass(frozen=True, slots=True)
 class MotionRegion:
-    """A part of the picture in which something moved. box: shares of the picture; priority: 0..1."""
+    """A part of the frame in which something moved."""
 
-    box: Box
-    priority: float
+    box: Box  # shares of the frame as it is coded
+    priority: float  # share of the frame's cells that moved, 0..1
 
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """What moved. priority: 0 (nothing) to 1; regions: where, the most important first; whole: the whole picture
-    changed (light, infrared, the camera was moved, the first picture), so that regions say nothing."""
+    """What moved in a frame."""
 
-    priority: float
-    regions: tuple[MotionRegion, ...] = ()
-    whole: bool = False
+    priority: float  # 0 (nothing) to 1
+    regions: tuple[MotionRegion, ...] = ()  # the most important first
+    whole: bool = False  # all of it changed (light, infrared, camera moved, first frame): regions mean nothing
 
 
 class MotionGate:
-    """State: background, what is usual for each cell, the blobs of the last picture, the bar. Owner: one camera run.
+    """Measures motion, frame by frame.
 
-    Deterministic in the planes it is given. All planes of a run have one size. eager: the bar stays at its lowest: rain
-    costs looks, and nobody has to bring evidence for a second one.
+    State: background, what is usual for each cell, the blobs of the last frame, the threshold. Owner: one camera
+    session. Deterministic in the planes it is given. eager: the threshold stays at its lowest: rain costs inferences,
+    and a new blob counts at once.
     """
 
     def __init__(self, *, eager: bool = False) -> None:
@@ -133,17 +163,17 @@ class MotionGate:
         self._usual: CellArray = np.zeros((0, 0), np.float32)
         self._spread: CellArray = self._usual
         self._before: CellArray = self._usual
-        self._looks = 0
+        self._frames = 0
         self._blobs = MotionBlobs.none()
-        self._bar = THRESHOLD_MIN
+        self._threshold = TUNING.threshold_min
 
     @property
     def threshold(self) -> float:
-        """What a blob that is new has to bring, BAR_MIN..BAR_MAX: grey levels beyond the usual, summed."""
-        return self._bar
+        """The evidence that a new blob has to bring, `threshold_min`..`threshold_max`."""
+        return self._threshold
 
     def measure(self, plane: NDArray[np.uint8]) -> Motion:
-        """What changed more than it usually does. plane: uint8 (H, W), brightness; see `Pictures.sketch`."""
+        """What changed more than usual. plane: uint8 (H, W), brightness; see `FrameConverter.motion_plane`."""
         if self._background is None or self._background.shape != plane.shape:
             self._begin(plane)
             return Motion(1.0, whole=True)
@@ -151,84 +181,84 @@ class MotionGate:
         above = change - self._bound()
         moved = above > 0
         share = float(np.count_nonzero(moved)) / moved.size
-        if share > WHOLE_SHARE:
-            self._whole(plane, change)
+        if share > TUNING.whole_share:
+            self._whole_change(plane, change)
             return Motion(share, whole=True)
-        cv2.accumulateWeighted(plane, self._background, BACKGROUND_SHARE)
+        cv2.accumulateWeighted(plane, self._background, TUNING.background_share)
         self._learn(change, moved)
         before, self._blobs = self._blobs, self._blobs.next_frame(change, self._before, above, moved)
         self._before = change
-        self._raise(before)
-        return self._told(moved.shape)
+        self._raise_threshold(before)
+        return self._motion(moved.shape)
 
     def peek_priority(self, plane: NDArray[np.uint8]) -> float:
-        """The priority that `measure` would tell, without learning anything."""
+        """The priority that `measure` would give, without learning anything."""
         if self._background is None or self._background.shape != plane.shape:
             return 1.0
         change = _change(plane, self._background)
         above = change - self._bound()
         moved = above > 0
         share = float(np.count_nonzero(moved)) / moved.size
-        if share == 0.0 or share > WHOLE_SHARE:
+        if share == 0.0 or share > TUNING.whole_share:
             return share
         blobs = self._blobs.next_frame(change, self._before, above, moved)
-        return float(blobs.sizes[blobs.evidence >= self._bar].sum()) / moved.size
+        return float(blobs.sizes[blobs.evidence >= self._threshold].sum()) / moved.size
 
     def _begin(self, plane: NDArray[np.uint8]) -> None:
         self._background = plane.astype(np.float32)
         self._before = _change(plane, self._background)
         self._usual, self._spread = np.zeros_like(self._before), np.zeros_like(self._before)
-        self._looks, self._blobs, self._bar = 0, MotionBlobs.none(), THRESHOLD_MIN
+        self._frames, self._blobs, self._threshold = 0, MotionBlobs.none(), TUNING.threshold_min
 
-    def _whole(self, plane: NDArray[np.uint8], change: CellArray) -> None:
-        """The new picture is the background; how noisy it is has to be found out again."""
+    def _whole_change(self, plane: NDArray[np.uint8], change: CellArray) -> None:
+        """The new frame is the background; how noisy it is has to be learnt again."""
         assert self._background is not None
         np.copyto(self._background, plane)
         self._blobs, self._before = MotionBlobs.none(), np.zeros_like(change)
-        if self._looks >= LEARN_LOOKS:
-            self._looks = 1
+        if self._frames >= TUNING.learn_frames:
+            self._frames = 1
         else:  # it goes on: a camera that shakes is learnt, as all that goes on is
             self._learn(change, np.ones(change.shape, np.bool_))
 
     def _bound(self) -> CellArray:
-        return np.asarray(self._usual + SPREADS * self._spread + FLOOR, np.float32)
+        return np.asarray(self._usual + TUNING.spreads * self._spread + TUNING.floor, np.float32)
 
     def _learn(self, change: CellArray, moved: NDArray[np.bool_]) -> None:
         """Mostly from cells at rest, so that a person walking by does not blind the place they walked through."""
-        self._looks += 1
-        if self._looks <= LEARN_LOOKS:
-            # All are learnt from, but what sticks out of the whole picture is something, and not noise.
-            seen = np.minimum(change, min(NOISE_MAX, LEARN_ABOVE * float(np.median(change)) + 1.0))
-            pace: CellArray | float = 1.0 / self._looks
+        self._frames += 1
+        if self._frames <= TUNING.learn_frames:
+            # All are learnt from, but what sticks out of the whole frame is something, and not noise.
+            seen = np.minimum(change, min(TUNING.noise_max, TUNING.learn_above * float(np.median(change)) + 1.0))
+            pace: CellArray | float = 1.0 / self._frames
         else:
-            seen = np.minimum(change, NOISE_MAX)
-            pace = np.where(moved, np.float32(RESTLESS_SHARE), np.float32(NOISE_SHARE))
+            seen = np.minimum(change, TUNING.noise_max)
+            pace = np.where(moved, np.float32(TUNING.restless_share), np.float32(TUNING.noise_share))
         off = seen - self._usual
         self._usual += pace * off
         self._spread += pace * (np.abs(off) - self._spread)
 
-    def _raise(self, before: MotionBlobs) -> None:
-        """What was there for a moment and is gone tells how much is nothing."""
-        self._bar = max(THRESHOLD_MIN, THRESHOLD_KEPT * self._bar)
+    def _raise_threshold(self, before: MotionBlobs) -> None:
+        """Blobs that came and went at once tell how much evidence is nothing."""
+        self._threshold = max(TUNING.threshold_min, TUNING.threshold_kept * self._threshold)
         fleeting = before.fleeting(self._blobs)
         if not self._eager:
-            self._bar = max(self._bar, min(THRESHOLD_MAX, THRESHOLD_ABOVE * fleeting))
+            self._threshold = max(self._threshold, min(TUNING.threshold_max, TUNING.threshold_above * fleeting))
 
-    def _told(self, shape: tuple[int, ...]) -> Motion:
+    def _motion(self, shape: tuple[int, ...]) -> Motion:
         blobs = self._blobs
-        counted = np.flatnonzero(blobs.evidence >= self._bar)
+        counted = np.flatnonzero(blobs.evidence >= self._threshold)
         if len(counted) == 0:
             return Motion(0.0)
         total = shape[0] * shape[1]
         whole = np.array([shape[1], shape[0], shape[1], shape[0]], float)
         boxes = [_box(blobs.boxes[row] / whole) for row in counted]
         parts = [MotionRegion(box, float(blobs.sizes[row]) / total) for box, row in zip(boxes, counted, strict=True)]
-        return Motion(float(blobs.sizes[counted].sum()) / total, _few(parts))
+        return Motion(float(blobs.sizes[counted].sum()) / total, _join_least(parts))
 
 
 def _change(plane: NDArray[np.uint8], background: NDArray[np.float32]) -> CellArray:
-    """Mean change of each cell, without what the whole picture has in common."""
-    step = max(1, plane.shape[1] // 40)
+    """(rows, columns) mean change of each cell, without what the whole frame has in common (light)."""
+    step = max(1, plane.shape[1] // SHIFT_WIDTH)
     light = _median((plane[::step, ::step] - background[::step, ::step]).ravel())
     expected = cv2.convertScaleAbs(background, beta=light)
     return to_cells(np.asarray(cv2.absdiff(plane, expected), np.uint8)).astype(np.float32)
@@ -243,8 +273,8 @@ def _median(values: NDArray[np.float32]) -> float:
 
 
 def to_cells(plane: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The plane halved until it is no wider than CELLS_MAX; halving is what is cheap, other ratios are not."""
-    while plane.shape[1] > CELLS_MAX:
+    """The plane halved until it is no wider than `cells_max`; halving is what is cheap, other ratios are not."""
+    while plane.shape[1] > TUNING.cells_max:
         plane = halved(plane)
     return plane
 
@@ -254,10 +284,10 @@ def _box(sides: NDArray[np.float64]) -> Box:
     return x1, y1, x2, y2
 
 
-def _few(regions: list[MotionRegion]) -> tuple[MotionRegion, ...]:
-    """At most REGIONS_MAX: the least important ones are joined with what is nearest to them."""
+def _join_least(regions: list[MotionRegion]) -> tuple[MotionRegion, ...]:
+    """At most `regions_max`: the least important ones are joined with what is nearest to them."""
     found = sorted(regions, key=lambda each: (-each.priority, each.box))
-    while len(found) > REGIONS_MAX:
+    while len(found) > TUNING.regions_max:
         least = found.pop()
         near = min(range(len(found)), key=lambda n: math.dist(_centre(found[n].box), _centre(least.box)))
         found[near] = MotionRegion(union_box(found[near].box, least.box), found[near].priority + least.priority)

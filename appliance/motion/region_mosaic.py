@@ -15,23 +15,39 @@ from appliance.detect.letterbox import GREY, fitted_side
 from appliance.motion.motion_gate import union_box
 from appliance.types import Box, Detections, TrackedObject
 
-# In the detector's pixels: a network needs some of what is around an object to know it. Chosen on PETS and the
-# rendered clips: docs/gate.md.
-MOTION_MARGIN_PX = 32
-TRACK_MARGIN_PX = 24
-PART_SIDE_MIN_PX = 128
-CERTAIN_SCORE = 0.5
-CUT_EDGE_PX = 2.5  # pixels of the detector's: a box that ends so near to where the part was cut goes on beyond it
-CUT_SCORE_MIN = 0.3  # a cut box of less is no reason to look at the whole picture
-PARTS_MAX = 4
-CLUSTERS_MAX = 10  # where more goes on than that, the whole is looked at
-GROW_STEPS_MAX = 3  # times that parts are widened, so that they cut nobody in two
-_MUST = 1_000_000
+
+@dataclass(frozen=True, slots=True)
+class MosaicTuning:
+    """How parts of a frame are cut, in pixels of the detector's input. A network needs some of what is around an object
+    to know it. Chosen on PETS and the rendered clips (docs/gate.md)."""
+
+    motion_margin_px: int = 32
+    """Around what moved."""
+    track_margin_px: int = 24
+    """Around what is tracked."""
+    side_min_px: int = 128
+    certain_score: float = 0.5
+    """An object of that score is there for certain."""
+    cut_edge_px: float = 2.5
+    """A box that ends so near to where the part was cut goes on beyond it."""
+    cut_score_min: float = 0.3
+    """A cut box of less is no reason to examine the whole frame."""
+    parts_max: int = 4
+    clusters_max: int = 10
+    """With more groups of motion the whole frame is examined."""
+    grow_steps_max: int = 3
+    """Times that parts are widened, so that they cut no object in two."""
+    share_max: float = 0.6
+    """A mosaic that is hardly smaller than the whole frame saves nothing, and shows less."""
+
+
+TUNING = MosaicTuning()
+_MUST = 1_000_000  # more cells than any grid has: these parts are joined whatever that costs
 
 
 @dataclass(frozen=True, slots=True)
 class GridRect:
-    """A rectangle of the network's grid as it lies in the whole picture's input: columns x1 to x2, rows y1 to y2.
+    """A rectangle of the network's grid as it lies in the whole frame's input: columns x1 to x2, rows y1 to y2.
 
     A convolutional network then meets in a part the same grid as in the whole; elsewhere the scores of small people
     change by 0.1 either way.
@@ -57,7 +73,8 @@ class GridRect:
 
 @dataclass(frozen=True, slots=True)
 class DetectorGrid:
-    """The input that the whole picture is laid into, its middle: `size` (width, height) pixels of picture, in steps."""
+    """The detector's input for the whole frame: `size` (width, height) pixels of frame in its middle, in cells of
+    `step` pixels."""
 
     size: tuple[int, int]
     step: int
@@ -71,25 +88,25 @@ class DetectorGrid:
 
     @property
     def edge(self) -> tuple[int, int]:
-        """Pixels of grey left of the picture and above it."""
+        """Pixels of grey left of the frame and above it."""
         across, down = self.cells
         return (across * self.step - self.size[0]) // 2, (down * self.step - self.size[1]) // 2
 
     def around(self, box: Box) -> GridRect:
-        """The cells that hold a box (shares of the picture), at least SIDE_MIN pixels each way."""
+        """The cells that hold a box (shares of the frame), at least `side_min_px` each way."""
         across, down = self.cells
         x1, x2 = self._side(box[0], box[2], 0, across)
         y1, y2 = self._side(box[1], box[3], 1, down)
         return GridRect(x1, y1, x2, y2)
 
     def pixels(self, part: GridRect) -> tuple[int, int, int, int]:
-        """x1, y1, x2, y2 of what of the picture lies in these cells, in its pixels at the size of the whole."""
+        """x1, y1, x2, y2 of the part of the frame in these cells, in pixels of the whole frame at `size`."""
         x, y = self.edge
         x1, y1 = max(0, part.x1 * self.step - x), max(0, part.y1 * self.step - y)
         return x1, y1, min(self.size[0], part.x2 * self.step - x), min(self.size[1], part.y2 * self.step - y)
 
     def box(self, part: GridRect) -> Box:
-        """The same in shares of the picture."""
+        """The same in shares of the frame."""
         x1, y1, x2, y2 = self.pixels(part)
         return x1 / self.size[0], y1 / self.size[1], x2 / self.size[0], y2 / self.size[1]
 
@@ -97,7 +114,7 @@ class DetectorGrid:
         pixels, edge = self.size[way], self.edge[way]
         first = math.floor((low * pixels + edge) / self.step + 1e-6)
         last = min(cells, math.ceil((high * pixels + edge) / self.step - 1e-6))
-        while last - first < min(cells, PART_SIDE_MIN_PX // self.step):
+        while last - first < min(cells, TUNING.side_min_px // self.step):
             first, last = max(0, first - 1), min(cells, last + (1 if first == 0 else 0))
         return first, last
 
@@ -105,42 +122,42 @@ class DetectorGrid:
 def choose_parts(
     moved: Iterable[Box], followed: Iterable[Box], objects: Sequence[Box], grid: DetectorGrid
 ) -> tuple[GridRect, ...]:
-    """The parts that hold what moved and what is followed, with what is around it; none: look at the whole picture.
+    """The parts that hold what moved and what is tracked, with a margin; none: examine the whole frame, or nothing.
 
-    Boxes in shares of the picture. objects: nobody of these is to be cut in two: of a parked car, either half is one
-    too many. None too when there is nothing to be shown. Parts do not overlap.
+    Boxes in shares of the frame. objects: none of these is to be cut in two: of a parked car, either half is one too
+    many. Parts do not overlap.
     """
     width, height = grid.size
-    held = [_grown(box, MOTION_MARGIN_PX / width, MOTION_MARGIN_PX / height) for box in moved]
-    held += [_grown(box, TRACK_MARGIN_PX / width, TRACK_MARGIN_PX / height) for box in followed]
-    heaps = _heaps(held)
-    if len(heaps) > CLUSTERS_MAX:
+    held = [_grown(box, TUNING.motion_margin_px / width, TUNING.motion_margin_px / height) for box in moved]
+    held += [_grown(box, TUNING.track_margin_px / width, TUNING.track_margin_px / height) for box in followed]
+    clusters = _clusters(held)
+    if len(clusters) > TUNING.clusters_max:
         return ()
-    parts = _apart([grid.around(box) for box in heaps])
-    for _ in range(GROW_STEPS_MAX):
+    parts = _joined_where_cheaper([grid.around(box) for box in clusters])
+    for _ in range(TUNING.grow_steps_max):
         halves = [box for box in objects if _cut(box, parts, grid)]
         if not halves:
             return tuple(parts)
-        parts = _apart([*parts, *(grid.around(box) for box in halves)])
+        parts = _joined_where_cheaper([*parts, *(grid.around(box) for box in halves)])
     return ()
 
 
 def _cut(box: Box, parts: Sequence[GridRect], grid: DetectorGrid) -> bool:
-    """Whether some of `box` would be shown, and nowhere all of it."""
+    """Whether a piece of `box` would be shown, and nowhere all of it."""
     shares = [contained_share(box, grid.box(part)) for part in parts]
     return any(share > 0 for share in shares) and max(shares) < 0.99
 
 
-def _heaps(boxes: Sequence[Box]) -> list[Box]:
+def _clusters(boxes: Sequence[Box]) -> list[Box]:
     """Boxes that overlap, joined."""
     found: list[Box] = []
     for box in boxes:
-        heap = box
-        while near := [each for each in found if _overlap(each, heap)]:
+        cluster = box
+        while near := [each for each in found if _overlap(each, cluster)]:
             for each in near:
                 found.remove(each)
-                heap = union_box(heap, each)
-        found.append(heap)
+                cluster = union_box(cluster, each)
+        found.append(cluster)
     return found
 
 
@@ -148,13 +165,13 @@ def _overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def _apart(parts: list[GridRect]) -> list[GridRect]:
+def _joined_where_cheaper(parts: list[GridRect]) -> list[GridRect]:
     """Joined where they overlap, where one costs no more than two, and where there are too many."""
     while len(parts) > 1:
         pairs = [(a, b) for n, a in enumerate(parts) for b in parts[n + 1 :]]
         gains = [a.area + b.area - a.union(b).area + (_MUST if a.overlaps(b) else 0) for a, b in pairs]
         best = max(range(len(pairs)), key=gains.__getitem__)
-        if gains[best] < 0 and len(parts) <= PARTS_MAX:
+        if gains[best] < 0 and len(parts) <= TUNING.parts_max:
             break
         a, b = pairs[best]
         parts = [each for each in parts if each is not a and each is not b] + [a.union(b)]
@@ -162,28 +179,28 @@ def _apart(parts: list[GridRect]) -> list[GridRect]:
 
 
 def all_tracks_certain(followed: Iterable[Box], objects: Sequence[TrackedObject]) -> bool:
-    """Whether somebody was found just now, and all that is followed surely.
+    """Whether an object was found just now, and all that is tracked is certain.
 
-    At the edge of what a network can see, a person is found in one look and not in the next, and less of the
-    surroundings tips the scales: then the whole picture is looked at more often.
+    At the edge of what a network can see, a person is found in one frame and not in the next, and less of the
+    surroundings tips the scales: then the whole frame is examined more often.
     """
-    sure = [each.box for each in objects if each.score >= CERTAIN_SCORE]
+    sure = [each.box for each in objects if each.score >= TUNING.certain_score]
     return bool(sure) and all(any(contained_share(box, each) > 0.5 for each in sure) for box in followed)
 
 
 def to_whole_frame(boxes: NDArray[np.float32], part: Box) -> NDArray[np.float32]:
-    """Boxes (N, 4) in shares of a part, in shares of the whole picture."""
+    """Boxes (N, 4) in shares of a part to shares of the whole frame."""
     x1, y1, x2, y2 = part
     scale = np.array([x2 - x1, y2 - y1, x2 - x1, y2 - y1], np.float32)
     return np.asarray(boxes * scale + np.array([x1, y1, x1, y1], np.float32), np.float32)
 
 
 def ends_at_cut(boxes: NDArray[np.float32], part: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """(N,) which boxes (N, 4; shares of the whole picture) end where the part was cut, and not where the picture ends.
+    """(N,) which boxes (N, 4; shares of the whole frame) end where the part was cut, and not where the frame ends.
 
-    size: (width, height) in which the detector is shown the whole picture.
+    size: (width, height) in which the detector is shown the whole frame.
     """
-    near = np.array([CUT_EDGE_PX / size[0], CUT_EDGE_PX / size[1]] * 2, np.float32)
+    near = np.array([TUNING.cut_edge_px / size[0], TUNING.cut_edge_px / size[1]] * 2, np.float32)
     inner = np.array([part[0] > 0, part[1] > 0, part[2] < 1, part[3] < 1])
     return np.asarray(((np.abs(boxes - np.array(part, np.float32)) <= near) & inner).any(axis=1), np.bool_)
 
@@ -202,52 +219,44 @@ def _grown(box: Box, x: float, y: float) -> Box:
     return max(0.0, box[0] - x), max(0.0, box[1] - y), min(1.0, box[2] + x), min(1.0, box[3] + y)
 
 
-MOSAIC_SHARE_MAX = 0.6  # what is hardly smaller than the whole saves nothing, and sees less
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A part of the picture. box: of it, in shares of the upright picture; corner: x, y of the same in pixels of the
-    picture at the size of the whole; size: its width and height; place: x, y of its corner in the mosaic; frame: x1,
-    y1, x2, y2 of its cells there, with the grey that lies beside the picture in the whole's input, too."""
+    """A part of the frame, and where it lies in the mosaic. Pixels are those of the whole frame's input."""
 
-    box: Box
-    corner: tuple[int, int]
-    size: Size
-    place: tuple[int, int]
-    frame: tuple[int, int, int, int]
+    box: Box  # shares of the upright frame
+    corner: tuple[int, int]  # x, y in the frame
+    size: Size  # (width, height)
+    position: tuple[int, int]  # x, y in the mosaic
+    cells: tuple[int, int, int, int]  # x1, y1, x2, y2 in the mosaic, with the grey beside the frame
 
 
 @dataclass(frozen=True, slots=True)
 class Mosaic:
-    """What is shown of a look. size: (width, height) in pixels, multiples of the detector's step; whole: of the whole
-    picture as the detector is shown it.
+    """The parts of a frame as one image. Networks are trained on mosaics, so nothing lies between the tiles; an object
+    is shown as in the whole frame, pixel by pixel, on the same grid."""
 
-    Networks are trained on mosaics, so nothing lies between the tiles. What is seen of somebody is as in the whole:
-    pixel by pixel the same picture, on the same grid.
-    """
-
-    size: Size
-    whole: Size
+    size: Size  # (width, height) in pixels, multiples of the detector's step
+    whole: Size  # of the whole frame as the detector is shown it
     tiles: tuple[Tile, ...]
 
     @property
     def parts(self) -> tuple[Box, ...]:
         return tuple(tile.box for tile in self.tiles)
 
-    def draw(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """uint8 BGR (height, width, 3), of the whole picture at its size."""
-        sheet = np.full((self.size[1], self.size[0], 3), GREY, np.uint8)
+    def draw(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The mosaic, uint8 BGR (height, width, 3), of the whole frame's image at its size."""
+        mosaic = np.full((self.size[1], self.size[0], 3), GREY, np.uint8)
         for tile in self.tiles:
-            (x, y), (width, height), (left, top) = tile.place, tile.size, tile.corner
-            sheet[y : y + height, x : x + width] = picture[top : top + height, left : left + width]
-        return sheet
+            (x, y), (width, height), (left, top) = tile.position, tile.size, tile.corner
+            mosaic[y : y + height, x : x + width] = image[top : top + height, left : left + width]
+        return mosaic
 
     def split(self, found: Detections) -> tuple[Detections, Detections]:
-        """What was found, in shares of the whole picture: what is seen whole, and what ends where a part was cut.
-
-        A box belongs to the tile in which its middle lies.
+        """Detections in the mosaic to shares of the whole frame: those of whole objects, and those that end where a
+        part was cut. A box belongs to the tile in which its middle lies.
         """
         boxes = found.boxes * np.array(self.size * 2, np.float32)
         middles = (boxes[:, :2] + boxes[:, 2:]) / 2
@@ -255,19 +264,19 @@ class Mosaic:
         cut = np.zeros(len(found), np.bool_)
         shares = np.zeros((len(found), 4), np.float32)
         for tile in self.tiles:
-            mine = (middles >= tile.frame[:2]).all(axis=1) & (middles < tile.frame[2:]).all(axis=1)
-            inside = (boxes[mine] - np.array(tile.place * 2, np.float32)) / np.array(tile.size * 2, np.float32)
+            mine = (middles >= tile.cells[:2]).all(axis=1) & (middles < tile.cells[2:]).all(axis=1)
+            inside = (boxes[mine] - np.array(tile.position * 2, np.float32)) / np.array(tile.size * 2, np.float32)
             shares[mine] = to_whole_frame(np.clip(inside, 0.0, 1.0), tile.box)
             cut[mine] = ends_at_cut(shares[mine], tile.box, self.whole)
             whole |= mine
-        all_of_them = Detections(shares, found.scores, found.class_ids)
-        return all_of_them.select(whole & ~cut), all_of_them.select(cut)
+        in_frame = Detections(shares, found.scores, found.class_ids)
+        return in_frame.select(whole & ~cut), in_frame.select(cut)
 
 
 def lay_mosaic(parts: Sequence[GridRect], grid: DetectorGrid) -> Mosaic | None:
     """The smallest mosaic of these parts; None: it is hardly smaller than the whole, or does not fit into its input."""
     sizes = [(part.x2 - part.x1, part.y2 - part.y1) for part in parts]
-    most = MOSAIC_SHARE_MAX * grid.cells[0] * grid.cells[1]
+    most = TUNING.share_max * grid.cells[0] * grid.cells[1]
     if sum(part.area for part in parts) > most:
         return None
     (across, down), corners = _packed(sizes, grid.cells)
@@ -285,8 +294,8 @@ def _tile(part: GridRect, corner: tuple[int, int], grid: DetectorGrid) -> Tile:
         box=grid.box(part),
         corner=(x1, y1),
         size=(x2 - x1, y2 - y1),
-        place=(left + x1 + edge[0] - part.x1 * step, top + y1 + edge[1] - part.y1 * step),
-        frame=(left, top, left + (part.x2 - part.x1) * step, top + (part.y2 - part.y1) * step),
+        position=(left + x1 + edge[0] - part.x1 * step, top + y1 + edge[1] - part.y1 * step),
+        cells=(left, top, left + (part.x2 - part.x1) * step, top + (part.y2 - part.y1) * step),
     )
 
 
@@ -296,7 +305,7 @@ def _packed(sizes: Sequence[Size], most: Size) -> tuple[Size, list[tuple[int, in
     best: Size = (0, 0)
     corners: list[tuple[int, int]] = []
     for width in range(max(w for w, _ in sizes), min(most[0], sum(w for w, _ in sizes)) + 1):
-        found = _shelves(sizes, width)
+        found = _rows(sizes, width)
         across = max(x + w for (x, _), (w, _) in zip(found, sizes, strict=True))
         down = max(y + h for (_, y), (_, h) in zip(found, sizes, strict=True))
         if down <= most[1] and (not corners or across * down < best[0] * best[1]):
@@ -304,7 +313,7 @@ def _packed(sizes: Sequence[Size], most: Size) -> tuple[Size, list[tuple[int, in
     return best, corners
 
 
-def _shelves(sizes: Sequence[Size], width: int) -> list[tuple[int, int]]:
+def _rows(sizes: Sequence[Size], width: int) -> list[tuple[int, int]]:
     """Corners of rectangles in rows of that width, the highest first (FFDH, Coffman et al. 1980)."""
     corners = dict[int, tuple[int, int]]()
     ends: list[int] = []

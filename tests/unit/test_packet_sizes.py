@@ -15,22 +15,22 @@ def quiet(count: int, usual: float = 4000, spread: float = 300, seed: int = 1) -
     return [round(chance.gauss(usual, spread)) for _ in range(count)]
 
 
-def learnt(sizes: Iterable[int], bar: CusumThreshold = NORMAL, *, between: bool = False) -> PacketSizes:
+def learnt(sizes: Iterable[int], bar: CusumThreshold = NORMAL, *, b_frame: bool = False) -> PacketSizes:
     known = PacketSizes(bar)
     for size in sizes:
-        known.learn(size, between=between)
+        known.learn(size, b_frame=b_frame)
     return known
 
 
-def cues(known: PacketSizes, sizes: Iterable[int], *, between: bool = False) -> list[int]:
+def cues(known: PacketSizes, sizes: Iterable[int], *, b_frame: bool = False) -> list[int]:
     """Which packets are a cue; what is none is learnt, as in idle."""
     found = []
     for n, size in enumerate(sizes):
-        if known.observe(size, between=between):
+        if known.observe(size, b_frame=b_frame):
             found.append(n)
             known.reset_sums()
         else:
-            known.learn(size, between=between)
+            known.learn(size, b_frame=b_frame)
     return found
 
 
@@ -67,8 +67,8 @@ def test_b_pictures_are_small_and_have_their_own_usual() -> None:
     """A P picture is ten times a B picture; together they would hide anything below that."""
     known = learnt(quiet(60))
     for size in quiet(60, 400, 40):
-        known.learn(size, between=True)
-    assert cues(known, [1500] * 4, between=True)
+        known.learn(size, b_frame=True)
+    assert cues(known, [1500] * 4, b_frame=True)
     assert not cues(known, quiet(10, seed=9))
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from appliance import config
 from appliance.clock import ManualClock
 from appliance.detect import detector
-from appliance.inference.camera_queue import LATE_S_MAX, CameraQueue, priority_of
+from appliance.inference.camera_queue import TUNING, CameraQueue, priority_of
 from appliance.inference.scheduler import BatchPlan, InferenceScheduler, measure_batching
 from appliance.types import DROP_REASONS, Detections
 
@@ -276,7 +276,7 @@ def test_late_pictures_are_bounded_in_number_and_in_time() -> None:
         one.offer(f"late{n}", 0.0, late=True)
     one.offer("new", 1.0)
     assert one.dropped() == {"late": 2}
-    assert one.pending(LATE_S_MAX + 0.1) is not None
+    assert one.pending(TUNING.late_s_max + 0.1) is not None
     assert list(taken(one)) == ["new"]
     assert one.dropped() == {"late": 5}
 

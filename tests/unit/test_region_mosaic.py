@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from appliance.motion.region_mosaic import (
-    MOSAIC_SHARE_MAX,
-    PARTS_MAX,
+    TUNING,
     DetectorGrid,
     GridRect,
     Mosaic,
@@ -50,7 +49,7 @@ def test_tiles_show_the_very_pixels_of_the_whole_on_its_grid() -> None:
     sheet = made.draw(NOISE)
     assert sheet.shape[1::-1] == made.size
     for tile in made.tiles:
-        (x, y), (width, height), (left, top) = tile.place, tile.size, tile.corner
+        (x, y), (width, height), (left, top) = tile.position, tile.size, tile.corner
         assert (sheet[y : y + height, x : x + width] == NOISE[top : top + height, left : left + width]).all()
         assert (x - left - GRID.edge[0]) % 32 == (y - top - GRID.edge[1]) % 32 == 0
 
@@ -62,13 +61,13 @@ def test_tiles_do_not_lie_over_each_other_and_hold_all_that_moved() -> None:
         sizes = random.uniform(0.02, 0.1, corners.shape)
         moved = [(x, y, x + w, y + h) for (x, y), (w, h) in zip(corners.tolist(), sizes.tolist(), strict=True)]
         parts = choose_parts(moved, [], [], GRID)
-        assert 1 <= len(parts) <= PARTS_MAX
+        assert 1 <= len(parts) <= TUNING.parts_max
         assert not any(a.overlaps(b) for a, b in itertools.combinations(parts, 2))
         made = lay_mosaic(parts, GRID)
         if made is None:
             continue
-        assert made.size[0] * made.size[1] <= MOSAIC_SHARE_MAX * 13 * 9 * 32 * 32
-        for (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) in itertools.combinations((t.frame for t in made.tiles), 2):
+        assert made.size[0] * made.size[1] <= TUNING.share_max * 13 * 9 * 32 * 32
+        for (ax1, ay1, ax2, ay2), (bx1, by1, bx2, by2) in itertools.combinations((t.cells for t in made.tiles), 2):
             assert ax2 <= bx1 or bx2 <= ax1 or ay2 <= by1 or by2 <= ay1
         for box in moved:
             assert any(p[0] <= box[0] and p[1] <= box[1] and box[2] <= p[2] and box[3] <= p[3] for p in made.parts)
@@ -77,7 +76,7 @@ def test_tiles_do_not_lie_over_each_other_and_hold_all_that_moved() -> None:
 def test_what_is_found_in_a_tile_is_told_where_it_is_in_the_picture() -> None:
     made = mosaic(LEFT, RIGHT)
     for tile in made.tiles:
-        x, y = tile.place
+        x, y = tile.position
         whole, cut = made.split(found(made, (x + 40, y + 50, x + 60, y + 80)))
         assert len(cut) == 0
         left, top = tile.corner[0] + 40, tile.corner[1] + 50
@@ -89,7 +88,7 @@ def test_what_reaches_to_where_a_part_was_cut_is_not_believed_and_what_reaches_t
     left, right = made.tiles
     assert left.box[0] == 0
     assert right.box[2] == 1
-    inner_edge, outer_edge = left.frame[2], left.frame[0]
+    inner_edge, outer_edge = left.cells[2], left.cells[0]
     whole, cut = made.split(
         found(made, (inner_edge - 30, 40, inner_edge + 9, 90), (outer_edge, 40, outer_edge + 30, 90))
     )
