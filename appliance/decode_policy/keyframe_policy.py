@@ -163,7 +163,7 @@ class DecodeSession:
         self._in_sync = False
 
     def decode_key(self, packet: VideoPacket) -> tuple[GopBuffer, int, DecodedFrame | None]:
-        """Decode a key frame alone: the GOP before it with its first index, for `decode_again`, and the frame; None:
+        """Decode a key frame alone: the GOP before it with its first index, for `redecode`, and the frame; None:
         it is damaged."""
         before, before_index = self.held, self._key_index
         self._next_key_t = max(self._next_key_t + 1 / self._fps, packet.t + 0.5 / self._fps)
@@ -173,7 +173,7 @@ class DecodeSession:
         self.held.decoded_count, self._in_sync = 1, self._decoder.in_sync
         return before, before_index, frame
 
-    def decode_again(self, before: GopBuffer, before_index: int, key: VideoPacket) -> Iterator[DecodedFrame]:
+    def redecode(self, before: GopBuffer, before_index: int, key: VideoPacket) -> Iterator[DecodedFrame]:
         """Decode the GOP before a key frame, and then the key frame once more: the decoder needs the order."""
         self._decoder.restart(before_index)
         self._in_sync = True
@@ -345,7 +345,7 @@ class DecodePolicy:
             session.count_skipped(session.gops.count)
             self._activate(packet, KEY_FRAME_DAMAGED, key_interval_s)
         elif before.starts_with_key and len(before.packets) > 1 and self._probe.shows_change(frame.av_frame):
-            yield from session.decode_again(before, before_index, packet)
+            yield from session.redecode(before, before_index, packet)
             self._activate(packet, KEY_FRAME_CHANGED)
         else:
             session.count_skipped(session.gops.count)
