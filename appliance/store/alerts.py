@@ -63,7 +63,7 @@ class AlertCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertCounts:
-    """How many alerts there are; `to_review` are those nobody looked at, `undelivered` wait for the cloud to answer."""
+    """How many alerts there are. to_review: without a review; undelivered: escalations that are not settled."""
 
     total: int
     open: int
@@ -78,7 +78,7 @@ class AlertStore:
     """The alert, event, verdict tables, and the birth of evidence and escalation rows.
 
     Owner: the core; any thread may call. Invariant: an alert and its escalation appear together or not at all, and
-    each escalation has at most one verdict. `orphans` counts verdicts that answered nothing we asked.
+    each escalation has at most one verdict. `orphans` counts verdicts on escalations that are not of this appliance.
     """
 
     def __init__(self, db: Database) -> None:
@@ -98,8 +98,8 @@ class AlertStore:
     ) -> AlertRow:
         """Write one decision of the alert policy, all of it or nothing; return the alert as it now stands.
 
-        route: what the router decided about it, and so whether the question waits; None: it was not asked.
-        notices: who is to be told of it.
+        route: what the router decided about it, and so whether the escalation waits; None: there is no router.
+        notices: the targets that are to be notified.
         Applying the same change again (a restart) changes nothing. An ended alert stays ended. Raises StoreError.
         """
         alert = change.alert
@@ -119,7 +119,7 @@ class AlertStore:
             return _select_alert(connection, alert.id)
 
     def add_suppressed(self, events: Sequence[Event], run: str) -> None:
-        """Keep events that a cooldown suppressed: they belong to no alert, but a person may ask why."""
+        """Keep events that a cooldown suppressed: they belong to no alert, but explain why there is none."""
         if not events:
             return
         with self._db.transaction(durable=False) as connection:
@@ -127,9 +127,9 @@ class AlertStore:
                 write_event(connection, event, run, None)
 
     def apply_verdict(self, verdict: wire.Verdict, t: float) -> bool:
-        """Apply a verdict once; False when it was applied before or answers nothing that was asked. Raises StoreError.
+        """Apply a verdict once; False when it was applied before or its escalation is unknown. Raises StoreError.
 
-        A late verdict on an expired escalation still counts: the question was asked and paid for.
+        A late verdict on an expired escalation still counts: it was paid for.
         """
         with self._db.transaction() as connection:
             step = self._step(connection, verdict)
@@ -138,7 +138,7 @@ class AlertStore:
             return self._escalations.settle(verdict, step if verdict.step is None else verdict.step, t)
 
     def take_verdict(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
-        """Take what a worker said: its last word, once, or that it must see more, once a step. Raises StoreError."""
+        """Apply what a worker sent: a final verdict, once, or a request for more, once a step. Raises StoreError."""
         if verdict.need is None:
             return "settled" if self.apply_verdict(verdict, t) else "known"
         with self._db.transaction() as connection:
@@ -147,19 +147,19 @@ class AlertStore:
             return self._escalations.request_more(verdict, t)
 
     def _step(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> int | None:
-        """The step at which the question stands; None: it was not asked here."""
-        asked = connection.execute(
+        """The present step of the verdict's escalation; None: the escalation is not of this appliance."""
+        row = connection.execute(
             "SELECT alert, site, step FROM escalation WHERE id = ?", (verdict.escalation,)
         ).fetchone()
-        if asked is None or asked["alert"] != verdict.alert or asked["site"] != verdict.site:
+        if row is None or row["alert"] != verdict.alert or row["site"] != verdict.site:
             self.orphans += 1
             logger.warning("refused a verdict on escalation %s: it was not asked here", verdict.escalation)
             return None
-        step: int = asked["step"]
+        step: int = row["step"]
         return step
 
     def review(self, alert_id: str, review: Review | None, t: float) -> bool:
-        """Note what a person said (None takes it back); False when there is no such alert."""
+        """Write a person's review (None takes it back); False when there is no such alert."""
         with self._db.transaction() as connection:
             found = connection.execute(
                 "UPDATE alert SET review = ?, review_t = ? WHERE id = ?",
@@ -208,13 +208,13 @@ class AlertStore:
         return None if found is None else found["id"]
 
     def events_of(self, alert_id: str) -> list[Event]:
-        """What an alert was merged from, oldest first. Raises StoreError."""
+        """The events that were merged into an alert, oldest first. Raises StoreError."""
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", (alert_id,))
             return [read_event(row) for row in rows]
 
     def get(self, alert_id: str) -> AlertDetail | None:
-        """All that is known of one alert."""
+        """One alert with all that belongs to it; None: there is no such alert."""
         with self._db.read() as connection:
             row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
             if row is None:
@@ -222,22 +222,22 @@ class AlertStore:
             one = (alert_id,)
             events = connection.execute("SELECT * FROM event WHERE alert = ? ORDER BY t, id", one)
             evidence = connection.execute("SELECT * FROM evidence WHERE alert = ? ORDER BY kind, n", one)
-            asked = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
-            answers = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
-            told = connection.execute(
+            escalations = connection.execute("SELECT * FROM escalation WHERE alert = ? ORDER BY created_t, id", one)
+            verdicts = connection.execute("SELECT * FROM verdict WHERE alert = ? ORDER BY applied_t, escalation", one)
+            steps = connection.execute(
                 """SELECT step.* FROM step JOIN escalation ON escalation.id = step.escalation WHERE alert = ?
                    ORDER BY created_t, escalation, n""",
                 one,
             )
-            looked = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
+            recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
             return AlertDetail(
                 alert=read_alert(row),
                 events=tuple(map(read_event, events)),
                 evidence=tuple(map(read_evidence, evidence)),
-                escalations=tuple(map(read_escalation, asked)),
-                verdicts=tuple(map(read_verdict, answers)),
-                steps=tuple(map(read_step, told)),
-                recheck=None if looked is None else read_recheck(looked),
+                escalations=tuple(map(read_escalation, escalations)),
+                verdicts=tuple(map(read_verdict, verdicts)),
+                steps=tuple(map(read_step, steps)),
+                recheck=None if recheck is None else read_recheck(recheck),
             )
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
@@ -245,11 +245,11 @@ class AlertStore:
         return self._list("WHERE rev > ? ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
 
     def open_alerts(self) -> list[AlertRow]:
-        """Alerts that last, oldest first."""
+        """Alerts that have not ended, oldest first."""
         return self._list("WHERE t_end IS NULL ORDER BY t_start, id LIMIT ?", (PAGE_MAX,))
 
     def end_interrupted(self) -> int:
-        """End what a dead core left open, where its camera was last looked at; for the start. Returns how many."""
+        """End what a dead core left open, at the last examined frame of its camera; for the start. Returns how many."""
         ended = 0
         with self._db.transaction() as connection:
             for alert_id, t_end in _last_seen(connection):
@@ -259,7 +259,7 @@ class AlertStore:
         return ended
 
     def counts(self) -> AlertCounts:
-        """Numbers for the dashboard's head and /metrics."""
+        """Numbers for the dashboard's front page and /metrics."""
         with self._db.read() as connection:
             row = connection.execute(
                 f"""SELECT count(*) AS total, total(t_end IS NULL) AS open, total(review IS NULL) AS to_review,
@@ -283,7 +283,7 @@ def _select_alert(connection: sqlite3.Connection, alert_id: str) -> AlertRow:
 
 
 def _last_seen(connection: sqlite3.Connection) -> list[tuple[str, float]]:
-    """The open alerts, each with the time at which its run of the camera was last examined."""
+    """The open alerts, each with the time of the last examined frame of its session."""
     rows = connection.execute(
         """SELECT id, max(t_start,
                 coalesce((SELECT max(t) FROM boxes WHERE camera = alert.camera AND run = alert.run), 0),

@@ -34,7 +34,7 @@ _PAGE = 200
 
 @dataclass(frozen=True, slots=True)
 class SettledEscalation:
-    """A question, its last word, and its steps."""
+    """An escalation with its final verdict and its steps."""
 
     escalation: EscalationRow
     verdict: VerdictRow
@@ -42,7 +42,7 @@ class SettledEscalation:
 
 
 def settled_escalations(root: Path, t0: float, t1: float) -> Iterator[SettledEscalation]:
-    """What was asked from t0 to t1 (UTC seconds) and has a verdict, oldest first; holds a page. Raises StoreError.
+    """What was made from t0 to t1 (UTC seconds) and has a verdict, oldest first; holds a page. Raises StoreError.
 
     Each page is a read of its own: the appliance may run meanwhile, and is never held up.
     """
@@ -62,10 +62,10 @@ def settled_escalations(root: Path, t0: float, t1: float) -> Iterator[SettledEsc
 
 
 def _settled_escalation(connection: sqlite3.Connection, row: sqlite3.Row) -> SettledEscalation:
-    asked = read_escalation(row)
-    verdict = connection.execute("SELECT * FROM verdict WHERE escalation = ?", (asked.id,)).fetchone()
-    steps = connection.execute("SELECT * FROM step WHERE escalation = ? ORDER BY n", (asked.id,)).fetchall()
-    return SettledEscalation(asked, read_verdict(verdict), tuple(map(read_step, steps)))
+    escalation = read_escalation(row)
+    verdict = connection.execute("SELECT * FROM verdict WHERE escalation = ?", (escalation.id,)).fetchone()
+    steps = connection.execute("SELECT * FROM step WHERE escalation = ? ORDER BY n", (escalation.id,)).fetchall()
+    return SettledEscalation(escalation, read_verdict(verdict), tuple(map(read_step, steps)))
 
 
 _WINDOW_S = 600.0  # `covering` compares all rows of a window with each other
@@ -73,7 +73,7 @@ _WINDOW_S = 600.0  # `covering` compares all rows of a window with each other
 
 @dataclass(frozen=True, slots=True)
 class ReviewedEvent:
-    """An event, the alert it belongs to (None: a cooldown held it back), and what a person said of that alert."""
+    """An event, the alert it belongs to (None: a cooldown held it back), and the review of that alert."""
 
     event: Event
     alert: str | None
@@ -81,7 +81,7 @@ class ReviewedEvent:
 
 
 class StorageArchive:
-    """Read-only sight of a storage folder. Holds no connection, takes no lock; the appliance may run meanwhile."""
+    """Read-only access to a storage folder. Holds no connection, takes no lock; the appliance may run meanwhile."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -120,7 +120,7 @@ class StorageArchive:
         return None if row["begin"] is None else (row["begin"], row["end"])
 
     def alert(self, alert_id: str) -> AlertDetail | None:
-        """An alert with its events and evidence; of what went to the cloud nothing. Raises StoreError."""
+        """An alert with its events and evidence; without its escalations. Raises StoreError."""
         with open_read_only(self._path) as connection:
             row = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (alert_id,)).fetchone()
             if row is None:
@@ -148,12 +148,12 @@ class StorageArchive:
         window = (camera, t0, t1)
         within = "FROM event WHERE camera = ? AND t BETWEEN ? AND ?"
         with open_read_only(self._path) as connection:
-            said = connection.execute(f"SELECT id, review FROM alert WHERE id IN (SELECT alert {within})", window)
-            reviews: dict[str, Review | None] = {row["id"]: row["review"] for row in said}
+            reviewed = connection.execute(f"SELECT id, review FROM alert WHERE id IN (SELECT alert {within})", window)
+            reviews: dict[str, Review | None] = {row["id"]: row["review"] for row in reviewed}
             rows = connection.execute(f"SELECT * {within} ORDER BY t, id", window)
             return [ReviewedEvent(read_event(row), row["alert"], reviews.get(row["alert"])) for row in rows]
 
     def examined_frames(self, camera: str, t0: float, t1: float, run: str) -> list[FrameBoxes]:
-        """What was seen from t0 to t1 in one run of the camera, oldest first. Raises StoreError."""
+        """The examined frames from t0 to t1 in one session of the camera, oldest first. Raises StoreError."""
         with open_read_only(self._path) as connection:
             return boxes_between(connection, camera, t0, t1, run=run or None)

@@ -11,7 +11,7 @@ from typing import Literal
 from appliance.store.database import Database, open_read_only
 
 AuditKind = Literal["facts", "frame", "crop", "clip", "notice"]
-"""notice: what a target of `notify` was told, which has no pictures; the others go with a question."""
+"""notice: a message to a target of `notify`, which has no images; the others go with an escalation."""
 PAGE_MAX = 1000
 
 

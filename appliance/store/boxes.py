@@ -20,7 +20,7 @@ class BoxStore:
         self._db = db
 
     def append(self, camera: str, run: str, frames: Sequence[FrameBoxes]) -> None:
-        """Write a batch of examined frames of one camera run; a frame written twice is one. Raises StoreError."""
+        """Write a batch of examined frames of one session of a camera; a frame twice is one. Raises StoreError."""
         if not frames:
             return
         rows = [
@@ -33,12 +33,12 @@ class BoxStore:
     def span(
         self, camera: str, t0: float, t1: float, limit: int = SPAN_ROWS_MAX, *, run: str | None = None
     ) -> list[FrameBoxes]:
-        """The examined frames with t0 <= t <= t1, oldest first, of one run or (None) of all."""
+        """The examined frames with t0 <= t <= t1, oldest first, of one session (`run`) or (None) of all."""
         with self._db.read() as connection:
             return boxes_between(connection, camera, t0, t1, limit, run=run)
 
     def latest(self, camera: str) -> FrameBoxes | None:
-        """The newest examined frame of the camera's present run (a clock that was set back leaves others ahead)."""
+        """The newest examined frame of the camera's present session (a clock that was set back leaves others ahead)."""
         with self._db.read() as connection:
             row = connection.execute(
                 """SELECT * FROM boxes WHERE camera = :camera AND t <= :t

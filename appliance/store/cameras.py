@@ -58,7 +58,7 @@ class CameraStore:
                     _open_gap(connection, name, min(last_t, self._db.clock.now()), NOT_RUNNING)
 
     def state(self, state: CameraState) -> None:
-        """Note a change of state; `live` ends the open gap."""
+        """Write a change of state; `live` ends the open gap."""
         with self._db.transaction() as connection:
             connection.execute(
                 """UPDATE camera SET since_t = CASE WHEN state = :state THEN since_t ELSE :t END,
@@ -77,7 +77,7 @@ class CameraStore:
                 )
 
     def header(self, header: StreamHeader) -> None:
-        """Note a new run of a camera: its model and picture size."""
+        """A new session of a camera began: write its model and frame size."""
         with self._db.transaction() as connection:
             connection.execute(
                 "UPDATE camera SET run = ?, model = ?, width = ?, height = ?, rev = ? WHERE name = ?",
@@ -85,7 +85,7 @@ class CameraStore:
             )
 
     def gap(self, gap: Gap) -> None:
-        """Note a gap that began or ended; one that overlaps a known gap is the same gap, told again or by another."""
+        """Write a gap that began or ended; one that overlaps a known gap is the same gap, reported again."""
         with self._db.transaction() as connection:
             known = connection.execute(
                 """SELECT id, t_start, t_end FROM gap WHERE camera = ? AND t_start <= ?

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from appliance.store.database import Database
 
-STEP_S_MIN = 60.0
+STEP_S_MIN = 60.0  # two clocks of one machine drift apart by less than this between two starts
 _BOOT, _APART = "clock_boot", "clock_apart_ms"
 
 
 class ClockOffset:
-    """A clock that is set while no core runs makes everything that waits look older, or younger, than it is. Both
-    clocks go on over a restart of the core, so that it can be seen as long as the machine was not started anew.
+    """Notices that the wall clock was set while no core ran: everything that waits would seem older, or younger, than
+    it is. Both clocks go on over a restart of the core, so it shows as long as the machine was not rebooted.
 
-    State: two numbers in the database: which start of the machine they belong to, and how far the clocks were apart.
+    State: two numbers in the database: the boot that they belong to, and how far the clocks were apart.
     """
 
     def __init__(self, db: Database) -> None:
@@ -23,7 +23,7 @@ class ClockOffset:
         self._boot = int(boot.replace("-", "")[:15] or "0", 16)
 
     def stepped_s(self) -> float:
-        """Seconds by which the wall clock was stepped since the last `set`; 0.0: it was not, or nobody knows."""
+        """Seconds by which the wall clock was stepped since the last `save`; 0.0: it was not, or that is not known."""
         if not self._boot:
             return 0.0
         with self._db.read() as connection:
@@ -34,7 +34,7 @@ class ClockOffset:
         return step_s if abs(step_s) > STEP_S_MIN else 0.0
 
     def save(self) -> None:
-        """What the clocks say now has been seen to. Raises StoreError."""
+        """Remember how far the clocks are apart now. Raises StoreError."""
         if not self._boot:
             return
         with self._db.transaction(durable=False) as connection:

@@ -17,8 +17,8 @@ from appliance.store.migrations import migrate
 
 logger = logging.getLogger(__name__)
 
-BUSY_TIMEOUT_S = 5.0
-IDLE_READERS_MAX = 8
+BUSY_TIMEOUT_S = 5.0  # of SQLite's own lock: a checkpoint takes less
+IDLE_READERS_MAX = 8  # as many as the dashboard reads with at once; more are opened and closed
 WAL_BYTES_KEPT = 64 * 1024 * 1024
 
 # Python 3.10 gives no error code, so SQLite's own words (sqlite3_errstr) decide.
@@ -40,7 +40,7 @@ class Database:
     """Owner of the database file and of every connection to it.
 
     State: one writing connection behind a re-entrant lock, a few idle reading ones, and a lock file that keeps a
-    second core out. Invariant: who is not inside `transaction()` does not write; what `transaction()` returned from
+    second core out. Invariant: nothing is written outside `transaction()`; what `transaction()` returned from
     (durable, the default) survives a power cut.
     """
 
@@ -93,7 +93,7 @@ class Database:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the writer without a transaction: for who must take a lock of their own after it, never before."""
+        """Hold the writer without a transaction: for a caller that takes a lock of its own after it, never before."""
         with self._lock:
             yield
 
@@ -126,7 +126,7 @@ class Database:
             connection.execute("UPDATE counter SET value = value WHERE name = 'rev'")
 
     def quick_check(self) -> None:
-        """Look the file over (a second per some 100 MB). Raises StoreError when it is damaged."""
+        """Check the file (a second per some 100 MB). Raises StoreError when it is damaged."""
         with self.read() as connection:
             found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":

@@ -21,8 +21,8 @@ ROWS_MAX = 50_000
 ESCALATED_MAX = 256
 _BATCH = 5000
 
-# The last decision of each alert of which somebody knows whether it was real. A review outranks a verdict; `unsure`
-# says nothing. Of a camera and label the newest count, so that a site that changed is learnt anew.
+# The last decision of each alert of which it is known whether it was real. A review outranks a verdict; `unsure`
+# counts for nothing. Of a camera and label the newest count, so that a site that changed is learnt anew.
 _OUTCOMES = """SELECT decision.inputs, decision.moment, alert.camera, alert.id,
         CASE alert.review WHEN 'reviewed' THEN 1 WHEN 'false_alarm' THEN 0
              ELSE alert.verdict = 'confirmed' END AS real, alert.review IS NOT NULL AS reviewed
@@ -45,7 +45,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True, slots=True)
 class EscalatedTrackRow:
-    """A question, and of which track in which run of the camera it was; t: of the event. size: of the picture."""
+    """An escalated track of a session (`run`). t: of the event; size: of the frame, (0, 0) if that is not known."""
 
     rule: str
     severity: Severity
@@ -57,7 +57,7 @@ class EscalatedTrackRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSpend:
-    """What asking has cost since the day and the month began, questions that are still to be sent included."""
+    """What escalating has cost since the day and the month began, what is still to be sent included."""
 
     bytes_day: float = 0.0
     bytes_month: float = 0.0
@@ -126,7 +126,7 @@ class DecisionStore:
         return mean
 
     def tokens(self, day_t: float, month_t: float) -> TokenUsage:
-        """Of the judge; see `tokens_taken`. Raises StoreError."""
+        """Of the judge; see `token_usage`. Raises StoreError."""
         return token_usage(self._db, day_t, month_t)
 
     def queue_age_s(self, now: float) -> float:
@@ -140,7 +140,7 @@ class DecisionStore:
         return 0.0 if row["t"] is None else max(0.0, now - row["t"])
 
     def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
-        """What was decided to be asked of a camera since `since_t`, the oldest first. Raises StoreError."""
+        """What was to be escalated of a camera since `since_t`, the oldest first. Raises StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
                 """SELECT event.rule, alert.severity, event.track, alert.run, event.t, camera.width, camera.height
@@ -227,7 +227,7 @@ def outcomes_in(path: Path) -> list[OutcomeRow]:
 
 
 def prune_decisions(db: Database, older_s: float) -> None:
-    """Delete decisions that taught nothing and are older than `older_s`, and the oldest beyond ROWS_MAX.
+    """Delete decisions without an outcome that are older than `older_s`, and the oldest beyond ROWS_MAX.
 
     Bounded to one batch a run. Raises StoreError.
     """
@@ -253,9 +253,9 @@ def _read_outcomes(connection: sqlite3.Connection) -> list[OutcomeRow]:
     ]
 
 
-def _inputs(said: Mapping[str, Any]) -> RouteInputs:
+def _inputs(stored: Mapping[str, Any]) -> RouteInputs:
     """Of a row that an older or newer Vedette wrote: what it does not know keeps its default."""
-    return RouteInputs(**{name: said[name] for name in RouteInputs.__slots__ if name in said})
+    return RouteInputs(**{name: stored[name] for name in RouteInputs.__slots__ if name in stored})
 
 
 def _one(connection: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> sqlite3.Row:

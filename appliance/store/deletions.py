@@ -19,7 +19,7 @@ KEPT_S = 400 * 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedRow:
-    """What was deleted of a camera and class on one day (of the box's own calendar) for one reason.
+    """What was deleted of a camera and class on one day (of the appliance's own calendar) for one reason.
 
     reason: age (its time was up), camera_quota, quota (of the class), size (size_max_gb), disk (too little was free),
     ring (the pre-roll ring went round), done (taken out of the ring for an alert that is finished).
@@ -84,7 +84,7 @@ class DeletionLedger:
 
 
 def newest_deletions(connection: sqlite3.Connection, limit: int, *, rings: bool = False) -> list[DeletedRow]:
-    """The newest entries, the last first; those of the rings' going round only if asked for."""
+    """The newest entries, the last first; those of the rings only with `rings`."""
     rows = connection.execute(
         f"""SELECT * FROM deleted {"" if rings else "WHERE reason <> 'ring'"} ORDER BY last_t DESC, camera, class
             LIMIT ?""",

@@ -62,7 +62,7 @@ class EscalationStore:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    # Asked by the core
+    # Called by the core
 
     def add(self, escalation: wire.Escalation, priority: str, route: Route | None = None) -> bool:
         """Insert it; True when that changed anything.
@@ -87,7 +87,7 @@ class EscalationStore:
             )  # fmt: skip
             return written.rowcount > 0
 
-    # Asked by the router
+    # Called by the router
 
     def postponed(self, limit: int) -> list[EscalationRow]:
         """Those that wait for a better moment, the most urgent and oldest first."""
@@ -126,7 +126,7 @@ class EscalationStore:
         )
         return 0.0 if oldest_t is None else max(0.0, now - oldest_t)
 
-    # Asked by the evidence maker
+    # Called by the evidence maker
 
     def waiting_for_evidence(self, limit: int) -> list[EscalationRow]:
         """The most urgent first."""
@@ -160,7 +160,7 @@ class EscalationStore:
             bump_rev(self._db, connection, escalation.alert)
             return True
 
-    # Asked by whoever shows it
+    # For display
 
     def media(self, escalation: str) -> list[MediaRow]:
         """What an escalation carries, in order."""
@@ -238,7 +238,7 @@ class EscalationStore:
         return "more"
 
     def close_unsure(self, row: EscalationRow, why: str) -> bool:
-        """What the cloud asked to see cannot be sent: its `unsure` stands, with the reason. False: it is settled."""
+        """The requested evidence cannot be sent: the `unsure` verdict stands, with the reason. False: it is settled."""
         with self._db.transaction() as connection:
             found = connection.execute(
                 """SELECT answer FROM step WHERE escalation = ?1 AND n = ?2
@@ -386,7 +386,7 @@ class OutboxStore:
                 self.set_chunks_acked(media, 0)
 
     def drop_medium(self, row: EscalationRow, media: MediaRow, error: str) -> None:
-        """A file cannot be read any more: the escalation goes without it, and says so."""
+        """A file cannot be read any more: the escalation goes without it; `error` says why."""
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM media WHERE escalation = ? AND n = ?", (row.id, media.n))
             body = _body(connection, row.id)
@@ -435,7 +435,7 @@ class OutboxStore:
     def drop(self, row: EscalationRow, why: str) -> list[str]:
         """Give it up for want of room, visibly, and forget its media: their evidence is missing from now on.
 
-        Returns the paths of the files that only it needed. What the cloud said of an earlier step stands.
+        Returns the paths of the files that only it needed. A verdict on an earlier step stands.
         """
         with self._db.transaction() as connection:
             if not (row.step > 0 and self._escalations.close_unsure(row, why)):

@@ -16,7 +16,7 @@ PAGE_MAX = 200
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEventRow:
     """A `HealthEvent` as it stands. told_t: when it was noticed; ended_by: what ended it, "" if it passed by itself;
-    seen_t: when a person said that it was seen, None: not yet."""
+    seen_t: when a person marked it as seen, None: not yet."""
 
     id: str
     camera: str
@@ -40,7 +40,7 @@ class HealthEventStore:
         self._db = db
 
     def put(self, event: HealthEvent) -> bool:
-        """Note what was told; True when it is news that something is wrong."""
+        """Write a report; True when it is news that something is wrong."""
         with self._db.transaction() as connection:
             known = connection.execute("SELECT t_end FROM health_event WHERE id = ?", (event.id,)).fetchone()
             rev = self._db.next_rev(connection)
@@ -52,7 +52,7 @@ class HealthEventStore:
             return event.t_end is None and not was_open
 
     def end_open(self, t: float, why: str) -> int:
-        """End what lasts: whoever told of it is gone. Returns how many."""
+        """End what lasts: the process that reported it is gone. Returns how many."""
         with self._db.transaction() as connection:
             found = connection.execute("SELECT id FROM health_event WHERE t_end IS NULL").fetchall()
             for row in found:
@@ -92,7 +92,7 @@ class HealthEventStore:
         from_t: float | None = None,
         limit: int = 50,
     ) -> list[HealthEventRow]:
-        """Events, newest first. camera: those of the box belong to each; before: (t_start, id) of the last one seen."""
+        """Events, newest first. camera: with those of the appliance; before: (t_start, id) of the last one seen."""
         last_t, last_id = before if before is not None else (9e15, "")
         with self._db.read() as connection:
             rows = connection.execute(
@@ -114,7 +114,7 @@ class HealthEventStore:
             return [HealthEventRow(**dict(row)) for row in rows]
 
     def _supersede(self, connection: sqlite3.Connection, event: HealthEvent) -> None:
-        """An older one of the same kind that nobody ended (a message that was lost) ends where this one begins."""
+        """An older one of the same kind whose end was not reported (a lost message) ends where this one begins."""
         connection.execute(
             """UPDATE health_event SET t_end = max(t_start, ?), ended_by = 'told anew', rev = ?
                WHERE camera = ? AND kind = ? AND t_end IS NULL""",

@@ -18,7 +18,7 @@ from appliance.types import Decision, Severity
 
 NoticeState = Literal["waiting", "told", "changed", "withdrawn", "quiet", "forbidden", "given_up"]
 Standing = Literal["edge", "unverified", "confirmed", "withdrawn", "unsure"]
-"""How an alert stands: nobody was asked; asked and not answered; and then what the cloud said of it."""
+"""What is known of an alert: not escalated; escalated and without a verdict; and then the verdict."""
 OPEN_MAX = 500
 _CHANGES_MAX = 200
 _OPEN = "('waiting', 'changed')"
@@ -26,7 +26,7 @@ _OPEN = "('waiting', 'changed')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNotice:
-    """A target is to be told of an alert. forbidden: why it is not, '' when it is."""
+    """A target is to be notified of an alert. forbidden: why it is not, '' when it is."""
 
     id: str
     alert: str
@@ -63,7 +63,7 @@ class NoticeRow:
 
 @dataclass(frozen=True, slots=True)
 class OpenNotice:
-    """What is to be sent, or was told and may have to be told anew, and how its alert stands now."""
+    """A notice that is to be sent, or was and may need an update, and what is known of its alert now."""
 
     row: NoticeRow
     severity: Severity
@@ -101,7 +101,7 @@ class NoticeStore:
         self._audit = AuditStore(db)
 
     def open(self, target: str) -> list[OpenNotice]:
-        """What is to be sent to a target: what was tried least first, then the most severe, then the oldest."""
+        """What is to be sent to a target: the least tried first, then the most severe, then the oldest."""
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""{_WITH_ALERT} WHERE target = ? AND notice.state IN {_OPEN}
@@ -112,7 +112,7 @@ class NoticeStore:
             return [_open_notice(row) for row in rows]
 
     def changed(self) -> tuple[list[OpenNotice], int]:
-        """The next told notices whose alert changed since it was last looked for, and up to which change that is."""
+        """The next delivered notices whose alert changed since the last `mark_changed`, and up to which change."""
         with self._db.read() as connection:
             since = connection.execute("SELECT value FROM counter WHERE name = 'notice'").fetchone()[0]
             numbers = connection.execute(
@@ -127,7 +127,7 @@ class NoticeStore:
             return [_open_notice(row) for row in rows], upto
 
     def mark_changed(self, again: Iterable[NoticeRow], upto: int, expire_s: float) -> None:
-        """These are to be told anew, within `expire_s`; changes up to `upto` were looked at. Raises StoreError."""
+        """These need an update, within `expire_s`; changes up to `upto` were examined. Raises StoreError."""
         rows = list(again)
         with self._db.transaction(durable=bool(rows)) as connection:
             for row in rows:
@@ -139,11 +139,11 @@ class NoticeStore:
             connection.execute("UPDATE counter SET value = max(value, ?) WHERE name = 'notice'", (upto,))
 
     def begin_attempt(self, row: NoticeRow) -> None:
-        """A message is about to go: should this be the last that is heard of it, it may have arrived."""
+        """A message is about to go: if the process dies now, it may have arrived."""
         with self._db.transaction(durable=False) as connection:
             connection.execute("UPDATE notice SET attempts = attempts + 1, doubtful = 1 WHERE id = ?", (row.id,))
 
-    def record_delivery(self, row: NoticeRow, said: SentMessage) -> None:
+    def record_delivery(self, row: NoticeRow, sent: SentMessage) -> None:
         """A message arrived. Raises StoreError."""
         with self._db.transaction() as connection:
             connection.execute(
@@ -151,16 +151,16 @@ class NoticeStore:
                         told_t = coalesce(told_t, :t), last_t = :t, standing = :standing, severity = :severity,
                         rules = :rules, reason = '' WHERE id = :id AND state IN {_OPEN}""",
                 {
-                    "t": said.t, "standing": said.standing, "severity": said.severity,
-                    "rules": to_json(said.rules), "id": row.id,
+                    "t": sent.t, "standing": sent.standing, "severity": sent.severity,
+                    "rules": to_json(sent.rules), "id": row.id,
                 },
             )  # fmt: skip
-            if said.audit is not None:
-                self._audit.write(said.audit, connection)
+            if sent.audit is not None:
+                self._audit.write(sent.audit, connection)
             bump_rev(self._db, connection, row.alert)
 
     def record_failure(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
-        """A message did not arrive, or (doubtful) nobody said that it did. Raises StoreError."""
+        """A message did not arrive, or (doubtful) it is not known whether it did. Raises StoreError."""
         with self._db.transaction(durable=False) as connection:
             connection.execute(
                 "UPDATE notice SET reason = ?, doubtful = ? WHERE id = ?", (reason, doubtful or row.doubtful, row.id)
@@ -169,7 +169,7 @@ class NoticeStore:
                 bump_rev(self._db, connection, row.alert)
 
     def end(self, row: NoticeRow, state: NoticeState, reason: str) -> None:
-        """Nothing (more) will be sent, and why; what was told before stands in the row. Raises StoreError."""
+        """Nothing (more) will be sent, and why; the row keeps the last message that arrived. Raises StoreError."""
         with self._db.transaction() as connection:
             connection.execute(
                 f"""UPDATE notice SET state = ?, attempts = 0, reason = ?
@@ -179,13 +179,13 @@ class NoticeStore:
             bump_rev(self._db, connection, row.alert)
 
     def of(self, alert: str) -> list[NoticeRow]:
-        """Who is told of an alert, by name."""
+        """The notices of an alert, by the name of the target."""
         with self._db.read() as connection:
             rows = connection.execute("SELECT * FROM notice WHERE alert = ? ORDER BY target", (alert,))
             return [_read(row) for row in rows]
 
     def delivered_since(self, target: str, camera: str, since_t: float) -> list[NoticeRow]:
-        """Of what a target was told since then, withdrawn ones left out."""
+        """Notices that arrived since then, withdrawn ones left out."""
         with self._db.read() as connection:
             rows = connection.execute(
                 """SELECT * FROM notice WHERE target = ? AND camera = ? AND told_t > ? AND standing <> 'withdrawn'
@@ -261,7 +261,7 @@ def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) 
     return count > 0
 
 
-# A question that the router put off counts as deferred, whether its evidence is there or not.
+# An escalation that the router postponed counts as deferred, whether its evidence is there or not.
 _WITH_ALERT = """SELECT notice.*, alert.severity AS now_severity, alert.verdict AS now_verdict,
     alert.rules AS now_rules,
     (SELECT CASE WHEN wait <> '' THEN 'deferred' ELSE state END FROM escalation

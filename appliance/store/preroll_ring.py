@@ -22,8 +22,8 @@ from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-MOVES_A_RUN = 50
-MARGIN_S = 5.0
+MOVES_PER_RUN = 50  # files copied to disk in one run, each flushed
+MARGIN_S = 5.0  # more than evidence reaches, for segments that begin and end late
 
 
 def prepare_ring_folder(root: Path, preroll_dir: Path | None) -> None:
@@ -88,7 +88,7 @@ class PrerollRing:
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment WHERE kind <> 'continuous'
-                    AND kind = 'pre_roll' AND complete = 1 AND NOT {NOT_HELD} ORDER BY t_start LIMIT {MOVES_A_RUN}"""
+                    AND kind = 'pre_roll' AND complete = 1 AND NOT {NOT_HELD} ORDER BY t_start LIMIT {MOVES_PER_RUN}"""
             )
             return [PrunableSegment.of(row) for row in rows]
 
@@ -126,7 +126,7 @@ class PrerollRing:
         self._remove([PrunableSegment.of(row) for row in rows], excess, "ring")
 
     def _let_go(self) -> None:
-        """Delete what was moved for alerts that are finished: their evidence is cut, and no question is open."""
+        """Delete what was moved for alerts that are finished: their evidence is cut, and no escalation is open."""
         with self._db.read() as connection:
             rows = connection.execute(
                 f"""{self._held_long} SELECT path, camera, kind, bytes, t_end FROM segment WHERE kind <> 'continuous'

@@ -16,15 +16,18 @@ from appliance.store.paths import SEGMENTS, inside
 logger = logging.getLogger(__name__)
 
 ROLL_S_MAX = 65.0  # pre-roll, post-roll and escalation span are at most 60 s
+BATCH = 500  # rows in one transaction
+BATCHES_PER_RUN = 20  # what is still too much waits for the next run, seconds later
+WRITING_S_MAX = 600.0  # an incomplete segment older than this is not being written any more
 
 _WAITING_STATE = "state = 'waiting'"
 _UNSETTLED_STATE = f"{INDEXED} OR wait <> ''"
 
 
 def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, unanswered: bool = False) -> str:
-    """A `WITH held (camera, t0, t1)`: of open alerts, and of those of which evidence or a question is still to be cut.
+    """A `WITH held (camera, t0, t1)`: of open alerts, and of those of which evidence is still to be cut.
 
-    unanswered: and of those whose question is not answered yet, for the cloud may ask to see more.
+    unanswered: and of those whose escalation is not settled, for the cloud may request more evidence.
     """
     return f"""WITH held AS (
         SELECT camera, t_start - {before_s:g} AS t0, coalesce(t_end, 9e15) + {after_s:g} AS t1 FROM alert
@@ -35,11 +38,6 @@ def held_clause(before_s: float = ROLL_S_MAX, after_s: float = ROLL_S_MAX, *, un
 HELD = held_clause()
 NOT_HELD = """NOT EXISTS (SELECT 1 FROM held WHERE held.camera = segment.camera
     AND segment.t_end > held.t0 AND segment.t_start < held.t1)"""
-
-
-BATCH = 500
-BATCHES_A_RUN = 20
-WRITING_S_MAX = 600.0
 
 # Both orders are an index's own, so the first BATCH rows cost the same with a thousand rows and with a million.
 OF_ALL = f"""{HELD} SELECT path, camera, kind, bytes, t_end FROM segment
@@ -80,7 +78,7 @@ class SegmentPruner:
     def begin(self) -> None:
         """A new run."""
         self.files = self.bytes = self.refused = 0
-        self._batches = BATCHES_A_RUN
+        self._batches = BATCHES_PER_RUN
 
     @property
     def exhausted(self) -> bool:

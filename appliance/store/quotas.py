@@ -14,6 +14,12 @@ from appliance.store.deletions import STORAGE_CLASSES, StorageClass
 
 GB = 1_000_000_000
 MB = 1_000_000
+HOUR_S = 3600.0
+LOOK_BACK_HOURS = 24
+RATE_AFTER_S = 3600.0  # of video; before, a rate shows the start more than the camera
+EVIDENCE_AFTER_S = 6 * 3600.0  # alerts come in bursts
+FREE_HEADROOM = 1.2  # the recorder stops at disk_free_min_mb, so retention aims at more
+_TRIM_FROM = 8  # with so many hours, the highest and the lowest are left out
 RecordMode = Literal["continuous", "pre_roll", "off"]
 
 
@@ -59,6 +65,11 @@ class StorageLimits:
         return self.cameras.get(name, self.other)
 
     @property
+    def free_bytes_wanted(self) -> float:
+        """Bytes that retention keeps free on the disk."""
+        return self.free_bytes_min * FREE_HEADROOM
+
+    @property
     def rings(self) -> dict[str, int]:
         """The cameras that keep a pre-roll only, and the bytes of each ring."""
         return {name: each.preroll_bytes for name, each in self.cameras.items() if each.mode == "pre_roll"}
@@ -76,13 +87,6 @@ def _camera_limits(storage: StorageConfig, quota: CameraQuotaConfig, mode: Recor
 
 def _bytes(gigabytes: float | None) -> float | None:
     return None if gigabytes is None else gigabytes * GB
-
-
-HOUR_S = 3600.0
-LOOK_BACK_HOURS = 24
-RATE_AFTER_S = 3600.0  # of video; before, a rate says more about the start than about the camera
-EVIDENCE_AFTER_S = 6 * 3600.0  # alerts come in bursts
-_TRIM_FROM = 8  # with so many hours, the highest and the lowest are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +190,7 @@ def read_write_rates(connection: sqlite3.Connection, now: float) -> WriteRates:
 def trimmed_rate(hours: tuple[WrittenHour, ...]) -> float | None:
     """Bytes a second of video; None: of less than RATE_AFTER_S of video it is not yet known.
 
-    Of seconds that were recorded, so that a camera that was away does not look cheap. With `_TRIM_FROM` hours or more
+    Of seconds that were recorded, so that a camera that was away does not seem cheap. With `_TRIM_FROM` hours or more
     the busiest and the quietest are left out: one hour of snow or of a covered lens is not the day.
     """
     known = [hour for hour in hours if hour.seconds > 0]

@@ -10,15 +10,15 @@ from appliance.store.database import Database
 from appliance.store.rows import ALERT_COLUMNS, AlertRow, Delivery, read_alert, to_json
 from appliance.types import EdgeVerdict
 
-ATTEMPTS_MAX = 2
+ATTEMPTS_MAX = 2  # a crop that killed the detector once may do so again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnverifiedAlert:
-    """An alert that neither the cloud nor a person has spoken about, nor the box a second time.
+    """An alert without a verdict of the cloud, a review, or a re-check.
 
-    asked_t: when its question was made; sent_t: when it went; wait: for what the router keeps it back; refused: why it
-    asked nothing. attempts: second looks that were begun and came to nothing.
+    escalated_t: when its escalation was made; sent_t: when that went; wait: for what the router keeps it back;
+    refused: why the router escalated nothing. attempts: re-checks that were begun and came to nothing.
     """
 
     alert: AlertRow
@@ -34,7 +34,7 @@ class UnverifiedAlert:
 
 
 class RecheckStore:
-    """The second_look table. Owner: the second looks' thread writes, any thread reads.
+    """The second_look table. Owner: the re-check's thread writes, any thread reads.
 
     Invariants: an alert has at most one edge verdict, and none is written after the cloud's.
     """
@@ -46,7 +46,7 @@ class RecheckStore:
         """Of those written since `since_t`, the most severe and then the oldest first. Raises StoreError."""
         with self._db.read() as connection:
             rows = connection.execute(
-                f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS looks_begun
+                f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS attempts_begun
                     FROM alert LEFT JOIN second_look ON second_look.alert = alert.id
                     WHERE alert.created_t >= ? AND alert.verdict IS NULL AND alert.review IS NULL
                       AND (second_look.alert IS NULL OR second_look.state = 'asked' AND second_look.attempts < ?)
@@ -57,7 +57,7 @@ class RecheckStore:
             return [_open(connection, row) for row in rows]
 
     def begin(self, alert: str, why: str) -> int:
-        """A look is about to begin; which of the alert's attempts it is. Raises StoreError."""
+        """A re-check is about to begin; which of the alert's attempts it is. Raises StoreError."""
         with self._db.transaction() as connection:
             row = connection.execute(
                 """INSERT INTO second_look (alert, state, why, asked_t, attempts) VALUES (?, 'asked', ?, ?, 1)
@@ -69,7 +69,7 @@ class RecheckStore:
         return attempts
 
     def record_verdict(self, alert: str, verdict: EdgeVerdict) -> bool:
-        """Write what the box says; False: it has said so before, or the cloud was faster. Raises StoreError."""
+        """Write the appliance's own verdict; False: there is one, or the cloud was faster. Raises StoreError."""
         body = {name: getattr(verdict, name) for name in EdgeVerdict.__slots__}
         with self._db.transaction() as connection:
             if _has_verdict(connection, alert):
@@ -89,7 +89,7 @@ class RecheckStore:
             return done.rowcount > 0
 
     def record_failure(self, alert: str, why: str, error: str) -> None:
-        """No second look can be had of it: it says so, and nothing of what is there. Raises StoreError."""
+        """The alert cannot be re-checked, because of `error`. Raises StoreError."""
         with self._db.transaction() as connection:
             connection.execute(
                 """INSERT INTO second_look (alert, state, why, asked_t, attempts, made_t, error)
@@ -102,8 +102,8 @@ class RecheckStore:
 
 
 def _open(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedAlert:
-    fields = {name: row[name] for name in row.keys() if name != "looks_begun"}  # noqa: SIM118 (a Row is no dict)
-    asked = connection.execute(
+    fields = {name: row[name] for name in row.keys() if name != "attempts_begun"}  # noqa: SIM118 (a Row is no dict)
+    escalation = connection.execute(
         "SELECT created_t, sent_t, wait FROM escalation WHERE alert = ? ORDER BY created_t DESC, id DESC LIMIT 1",
         (row["id"],),
     ).fetchone()
@@ -112,11 +112,11 @@ def _open(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedAlert:
     ).fetchone()
     return UnverifiedAlert(
         alert=read_alert(fields),
-        escalated_t=asked["created_t"] if asked else None,
-        sent_t=asked["sent_t"] if asked else None,
-        wait=asked["wait"] if asked else "",
-        refused=decided["reason"] if decided and not asked else "",
-        attempts=row["looks_begun"],
+        escalated_t=escalation["created_t"] if escalation else None,
+        sent_t=escalation["sent_t"] if escalation else None,
+        wait=escalation["wait"] if escalation else "",
+        refused=decided["reason"] if decided and not escalation else "",
+        attempts=row["attempts_begun"],
     )
 
 

@@ -46,7 +46,7 @@ MeasureSegment = Callable[[Path], MeasuredSegment | None]
 class ReconcileReport:
     """What the comparison of index and disk found, and what was done.
 
-    rows_dropped: their file was gone or held nothing; rows_closed: left open, or shorter than they said, and measured;
+    rows_dropped: their file was gone or held nothing; rows_closed: left open, or shorter than their row, and measured;
     adopted: files without a row that got one; adopted_s: how much video that is.
     """
 
@@ -76,8 +76,8 @@ def reconcile(
     with db.transaction() as connection:
         recount_usage(connection)
     if found != ReconcileReport():
-        said = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
-        logger.info("compared the recording with its index: %s", said)
+        changes = ", ".join(f"{name} {value:g}" for name, value in asdict(found).items() if value)
+        logger.info("compared the recording with its index: %s", changes)
     return found
 
 

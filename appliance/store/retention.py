@@ -30,12 +30,31 @@ from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-BOXES_A_BATCH = 20_000
-ALERTS_A_RUN = 200
-WRITTEN_KEPT_S = 72 * 3600
 REMOVED_FOR_ROOM = "removed to make room, after it was reviewed"
 
-# There is evidence to delete, and no question of the alert is under way.
+
+@dataclass(frozen=True, slots=True)
+class RetentionTuning:
+    """How much one run does, and how careful it is.
+
+    Attributes:
+        sweep_every_s: files without a row are rare, and looking for them reads every folder.
+        clock_settle_s: for so long after a step of the wall clock nothing is deleted for its age.
+        boxes_per_batch: rows of one camera in one transaction.
+        alerts_per_run: alerts whose evidence one run deletes.
+        written_kept_s: of the hourly sums; rates are made of the last 24 hours.
+    """
+
+    sweep_every_s: float = 3600.0
+    clock_settle_s: float = 600.0
+    boxes_per_batch: int = 20_000
+    alerts_per_run: int = 200
+    written_kept_s: float = 72 * 3600
+
+
+TUNING = RetentionTuning()
+
+# There is evidence to delete, and no escalation of the alert is under way.
 _DONE = f"""EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'ready')
     AND NOT EXISTS (SELECT 1 FROM escalation WHERE alert = alert.id
                     AND {in_states(UNSETTLED)})"""
@@ -44,6 +63,147 @@ _DONE = f"""EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'r
 _CAMERAS = """WITH RECURSIVE hop (camera) AS (SELECT min(camera) FROM boxes UNION ALL
     SELECT (SELECT min(camera) FROM boxes WHERE camera > hop.camera) FROM hop WHERE hop.camera IS NOT NULL)
     SELECT camera FROM hop WHERE camera IS NOT NULL"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionReport:
+    """What one run deleted. `short_bytes`: what is still missing to the limits because the rest is needed."""
+
+    segments: int = 0
+    segment_bytes: int = 0
+    evidence_files: int = 0
+    evidence_bytes: int = 0
+    boxes: int = 0
+    refused: int = 0
+    short_bytes: int = 0
+
+
+class Retention:
+    """Keeps the storage folder within its limits: age, quotas, size, free space.
+
+    Owner: one thread that calls `run_once()` now and then. State: the clocks at its last run, so that a clock that was
+    stepped does not pass for age. Invariant: it deletes only below segments/ and evidence/; alerts, verdicts and
+    audit rows stay.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        root: Path,
+        storage: StorageConfig,
+        cameras: Mapping[str, CameraConfig] | None = None,
+        *,
+        free_bytes: Callable[[Path], int] = lambda root: shutil.disk_usage(root).free,
+    ) -> None:
+        self._db = db
+        self._root = root
+        self._limits = StorageLimits.of(storage, cameras or {})
+        self._ring_in_memory = storage.preroll_dir is not None
+        self._keep_boxes_s = storage.keep_hours * 3600
+        self._free_bytes = free_bytes
+        self._clock = db.clock
+        self._steps = ClockStepDetector(self._clock)
+        self._distrust_until = float("-inf")
+        self._swept_at = self._clock.monotonic()
+        self._repeats = LogThrottle(logger, self._clock, every_s=600.0)
+        self._deletions = DeletionLedger(db)
+        self._pruner = SegmentPruner(db, root, self._deletions)
+        self._evidence: list[int] = []
+        self.last = RetentionReport()
+
+    def run_once(self) -> RetentionReport:
+        """Delete what is beyond the limits, at most `BATCHES_PER_RUN` batches of segments. Raises StoreError."""
+        self._pruner.begin()
+        self._evidence = []
+        trusted = self._clock_is_trusted()
+        if trusted:
+            self._by_age()
+        self._by_quota()
+        self._for_room()
+        self.last = RetentionReport(
+            segments=self._pruner.files,
+            segment_bytes=self._pruner.bytes,
+            evidence_files=len(self._evidence),
+            evidence_bytes=sum(self._evidence),
+            boxes=prune_boxes(self._db, self._keep_boxes_s, HELD) if trusted else 0,
+            refused=self._pruner.refused,
+            short_bytes=int(max(0, self._over_size(), self._lacking())),
+        )
+        self._sweep()
+        self._log()
+        return self.last
+
+    def _clock_is_trusted(self) -> bool:
+        """False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk at once."""
+        step_s = self._steps.step_s()
+        if step_s:
+            logger.warning("the clock was stepped by %+.0f s: nothing is deleted for its age", step_s)
+            self._distrust_until = self._clock.monotonic() + TUNING.clock_settle_s
+        return self._clock.monotonic() >= self._distrust_until
+
+    def _by_age(self) -> None:
+        now = self._clock.now()
+        for camera in self._usage().cameras("continuous"):
+            self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
+        self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
+        prune_side_rows(self._db, self._limits.evidence_s)
+        prune_decisions(self._db, self._limits.evidence_s)
+        self._deletions.forget_old()
+
+    def _by_quota(self) -> None:
+        usage, limits = self._usage(), self._limits
+        for camera, own in limits.cameras.items():
+            if own.continuous_bytes is not None:
+                over = usage.bytes("continuous", camera) - own.continuous_bytes
+                self._pruner.prune("camera_quota", enough=over, camera=camera)
+            if own.evidence_bytes is not None:
+                self._free_evidence(usage.bytes("evidence", camera) - own.evidence_bytes, "camera_quota", camera)
+        usage = self._usage()
+        if limits.continuous_bytes is not None:
+            self._pruner.prune("quota", enough=usage.bytes("continuous") - limits.continuous_bytes)
+        if limits.evidence_bytes is not None:
+            self._free_evidence(usage.bytes("evidence") - limits.evidence_bytes, "quota")
+
+    def _for_room(self) -> None:
+        self._make_room("size", self._over_size())
+        self._make_room("disk", self._lacking())
+
+    def _make_room(self, reason: DeletionReason, excess: float) -> None:
+        """Of evidence only what no recording could make up for. The disk is not asked in between: it may report freed
+        space late."""
+        freed = self._pruner.prune(reason, enough=excess)
+        if not self._pruner.exhausted:
+            self._free_evidence(excess - freed, reason)
+
+    def _free_evidence(self, enough: float, reason: DeletionReason, camera: str | None = None) -> None:
+        if enough > 0:
+            self._evidence += delete_reviewed_evidence(self._db, self._root, self._deletions, enough, reason, camera)
+
+    def _usage(self) -> StorageUsage:
+        with self._db.read() as connection:
+            return read_usage(connection)
+
+    def _over_size(self) -> float:
+        usage = self._usage()
+        ring = 0 if self._ring_in_memory else usage.bytes("pre_roll")
+        return usage.bytes() + ring - self._limits.size_bytes
+
+    def _lacking(self) -> float:
+        return self._limits.free_bytes_wanted - self._free_bytes(self._root)
+
+    def _sweep(self) -> None:
+        if self._clock.monotonic() - self._swept_at >= TUNING.sweep_every_s:
+            self._swept_at = self._clock.monotonic()
+            SegmentStore(self._db).sweep_orphans(self._root)
+
+    def _log(self) -> None:
+        if self.last.segments or self.last.evidence_files:
+            logger.info("deleted %d segments and %d evidence files", self.last.segments, self.last.evidence_files)
+        if self.last.short_bytes:
+            self._repeats.report(
+                f"{self.last.short_bytes // 1_000_000} MB more should be free, but what is left is needed by alerts, "
+                "not reviewed, being written, or not ours"
+            )
 
 
 def prune_boxes(db: Database, keep_s: float, held: str) -> int:
@@ -64,7 +224,8 @@ def prune_boxes(db: Database, keep_s: float, held: str) -> int:
             ).fetchone()[0]
             gone = connection.execute(
                 f"""DELETE FROM boxes WHERE camera = :camera AND t < min(:cutoff_t, coalesce(
-                    (SELECT t FROM boxes WHERE camera = :camera ORDER BY t LIMIT 1 OFFSET {BOXES_A_BATCH}), 9e15))""",
+                    (SELECT t FROM boxes WHERE camera = :camera ORDER BY t LIMIT 1 OFFSET {TUNING.boxes_per_batch}),
+                    9e15))""",
                 {"camera": camera, "cutoff_t": cutoff_t},
             )
             deleted += gone.rowcount
@@ -79,7 +240,7 @@ def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, old
     with db.read() as connection:
         alerts = connection.execute(
             f"""SELECT id, camera FROM alert WHERE t_end < ? AND {_DONE} ORDER BY t_start LIMIT ?""",
-            (db.clock.now() - older_s, ALERTS_A_RUN),
+            (db.clock.now() - older_s, TUNING.alerts_per_run),
         ).fetchall()
     words = f"removed after {older_s / 86400:g} days"
     return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "age", words)]
@@ -94,14 +255,14 @@ def delete_reviewed_evidence(
     camera: str | None = None,
 ) -> list[int]:
     """Delete the evidence files of the oldest alerts until `enough` bytes are freed: of alerts that a person has
-    reviewed and of which no question is under way, and of no others. Returns the size of each file deleted.
+    reviewed and of which no escalation is under way, and of no others. Returns the size of each file deleted.
     """
     with db.read() as connection:
         alerts = connection.execute(
             f"""SELECT id, camera FROM alert WHERE review IS NOT NULL AND t_end IS NOT NULL AND {_DONE}
                 AND NOT EXISTS (SELECT 1 FROM evidence WHERE alert = alert.id AND state = 'waiting')
                 AND (:camera IS NULL OR camera = :camera) ORDER BY t_start LIMIT :most""",
-            {"camera": camera, "most": ALERTS_A_RUN},
+            {"camera": camera, "most": TUNING.alerts_per_run},
         ).fetchall()
     sizes: list[int] = []
     for row in alerts:
@@ -144,150 +305,4 @@ def prune_side_rows(db: Database, older_s: float) -> None:
     with db.transaction(durable=False) as connection:
         connection.execute("DELETE FROM event WHERE alert IS NULL AND t < ?", (before_t,))
         connection.execute("DELETE FROM gap WHERE t_end < ?", (before_t,))
-        connection.execute("DELETE FROM written WHERE hour < ?", ((db.clock.now() - WRITTEN_KEPT_S) / 3600,))
-
-
-HEADROOM = 1.2  # the recorder stops at disk_free_min_mb, so there is to be more
-SWEEP_EVERY_S = 3600.0
-CLOCK_SETTLE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionReport:
-    """What one run deleted. `short_bytes`: what is still missing to the limits because the rest is needed."""
-
-    segments: int = 0
-    segment_bytes: int = 0
-    evidence_files: int = 0
-    evidence_bytes: int = 0
-    boxes: int = 0
-    refused: int = 0
-    short_bytes: int = 0
-
-
-class Retention:
-    """Keeps the storage folder within its limits: age, quotas, size, free space.
-
-    Owner: one thread that calls `run_once()` now and then. State: when it last looked, so that a clock that was
-    stepped does not pass for age. Invariant: it deletes only below segments/ and evidence/; alerts, verdicts and
-    audit rows stay.
-    """
-
-    def __init__(
-        self,
-        db: Database,
-        root: Path,
-        storage: StorageConfig,
-        cameras: Mapping[str, CameraConfig] | None = None,
-        *,
-        free_bytes: Callable[[Path], int] = lambda root: shutil.disk_usage(root).free,
-    ) -> None:
-        self._db = db
-        self._root = root
-        self._limits = StorageLimits.of(storage, cameras or {})
-        self._ring_in_memory = storage.preroll_dir is not None
-        self._keep_boxes_s = storage.keep_hours * 3600
-        self._free_bytes = free_bytes
-        self._clock = db.clock
-        self._steps = ClockStepDetector(self._clock)
-        self._distrust_until = float("-inf")
-        self._swept_at = self._clock.monotonic()
-        self._repeats = LogThrottle(logger, self._clock, every_s=600.0)
-        self._deletions = DeletionLedger(db)
-        self._pruner = SegmentPruner(db, root, self._deletions)
-        self._evidence: list[int] = []
-        self.last = RetentionReport()
-
-    def run_once(self) -> RetentionReport:
-        """Delete what is beyond the limits, at most `BATCHES_A_RUN` batches of segments. Raises StoreError."""
-        self._pruner.begin()
-        self._evidence = []
-        trusted = self._clock_is_trusted()
-        if trusted:
-            self._by_age()
-        self._by_quota()
-        self._for_room()
-        self.last = RetentionReport(
-            segments=self._pruner.files,
-            segment_bytes=self._pruner.bytes,
-            evidence_files=len(self._evidence),
-            evidence_bytes=sum(self._evidence),
-            boxes=prune_boxes(self._db, self._keep_boxes_s, HELD) if trusted else 0,
-            refused=self._pruner.refused,
-            short_bytes=int(max(0, self._over_size(), self._lacking())),
-        )
-        self._sweep()
-        self._say()
-        return self.last
-
-    def _clock_is_trusted(self) -> bool:
-        """False for ten minutes after the wall clock was stepped: a wrong date must not empty the disk at once."""
-        step_s = self._steps.step_s()
-        if step_s:
-            logger.warning("the clock was stepped by %+.0f s: nothing is deleted for its age", step_s)
-            self._distrust_until = self._clock.monotonic() + CLOCK_SETTLE_S
-        return self._clock.monotonic() >= self._distrust_until
-
-    def _by_age(self) -> None:
-        now = self._clock.now()
-        for camera in self._usage().cameras("continuous"):
-            self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
-        self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
-        prune_side_rows(self._db, self._limits.evidence_s)
-        prune_decisions(self._db, self._limits.evidence_s)
-        self._deletions.forget_old()
-
-    def _by_quota(self) -> None:
-        usage, limits = self._usage(), self._limits
-        for camera, own in limits.cameras.items():
-            if own.continuous_bytes is not None:
-                over = usage.bytes("continuous", camera) - own.continuous_bytes
-                self._pruner.prune("camera_quota", enough=over, camera=camera)
-            if own.evidence_bytes is not None:
-                self._shed(usage.bytes("evidence", camera) - own.evidence_bytes, "camera_quota", camera)
-        usage = self._usage()
-        if limits.continuous_bytes is not None:
-            self._pruner.prune("quota", enough=usage.bytes("continuous") - limits.continuous_bytes)
-        if limits.evidence_bytes is not None:
-            self._shed(usage.bytes("evidence") - limits.evidence_bytes, "quota")
-
-    def _for_room(self) -> None:
-        self._make_room("size", self._over_size())
-        self._make_room("disk", self._lacking())
-
-    def _make_room(self, reason: DeletionReason, excess: float) -> None:
-        """Of evidence only what no recording could make up for; not asked again in between, for a disk may be late to
-        tell of what was freed."""
-        freed = self._pruner.prune(reason, enough=excess)
-        if not self._pruner.exhausted:
-            self._shed(excess - freed, reason)
-
-    def _shed(self, enough: float, reason: DeletionReason, camera: str | None = None) -> None:
-        if enough > 0:
-            self._evidence += delete_reviewed_evidence(self._db, self._root, self._deletions, enough, reason, camera)
-
-    def _usage(self) -> StorageUsage:
-        with self._db.read() as connection:
-            return read_usage(connection)
-
-    def _over_size(self) -> float:
-        usage = self._usage()
-        ring = 0 if self._ring_in_memory else usage.bytes("pre_roll")
-        return usage.bytes() + ring - self._limits.size_bytes
-
-    def _lacking(self) -> float:
-        return self._limits.free_bytes_min * HEADROOM - self._free_bytes(self._root)
-
-    def _sweep(self) -> None:
-        if self._clock.monotonic() - self._swept_at >= SWEEP_EVERY_S:
-            self._swept_at = self._clock.monotonic()
-            SegmentStore(self._db).sweep_orphans(self._root)
-
-    def _say(self) -> None:
-        if self.last.segments or self.last.evidence_files:
-            logger.info("deleted %d segments and %d evidence files", self.last.segments, self.last.evidence_files)
-        if self.last.short_bytes:
-            self._repeats.report(
-                f"{self.last.short_bytes // 1_000_000} MB more should be free, but what is left is needed by alerts, "
-                "not reviewed, being written, or not ours"
-            )
+        connection.execute("DELETE FROM written WHERE hour < ?", ((db.clock.now() - TUNING.written_kept_s) / 3600,))

@@ -28,8 +28,8 @@ RecheckState = Literal["asked", "judged", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckRow:
-    """verdict: what it said, of `state` judged; error: why it said nothing, of failed. why: what kept the cloud from
-    answering; attempts: looks that were begun."""
+    """A re-check of an alert. verdict: of `state` judged; error: why there is none, of failed. why: what kept the cloud
+    from answering; attempts: re-checks that were begun."""
 
     alert: str
     state: RecheckState
@@ -57,9 +57,11 @@ Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
 class AlertRow:
     """An alert as lists show it. Times are UTC seconds; `t_end` None while it lasts.
 
-    delivery: how far the newest escalation got (None: nothing was asked of the cloud); still, clip: the evidence's
-    state (None: not planned). edge, edge_confidence: what the box itself says after a second look (None: nothing); the
-    verdict stands above it. rev grows with every change of the alert, its evidence, delivery, verdicts or review.
+    Attributes:
+        delivery: how far the newest escalation got; None: there is none.
+        still, clip: the state of that evidence; None: not planned.
+        edge, edge_confidence: the verdict of a re-check; None: there is none. `verdict` counts above it.
+        rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
     id: str
@@ -90,9 +92,11 @@ class AlertRow:
 class EvidenceRow:
     """One piece of evidence. `path` is relative to the storage folder and "" unless `state` is ready.
 
-    t_start is the camera's time of the picture, or of the clip's first frame (so a clip's frame at `currentTime`
-    shows camera time `t_start + currentTime`). box: the flagged object in this picture; None: not known.
-    reason: why it is missing, or what is lacking in a ready one.
+    Attributes:
+        t_start: the camera's time of the still, or of the clip's first frame: a clip's frame at `currentTime` shows
+            camera time `t_start + currentTime`.
+        box: the flagged object in this image; None: not known.
+        reason: why it is missing, or what is lacking in a ready one.
     """
 
     alert: str
@@ -113,12 +117,15 @@ class EvidenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscalationRow:
-    """One question to the cloud and how far it got. `body.media` is empty until the state is ready.
+    """One escalation and how far it got. `body.media` is empty until the state is ready.
 
-    step: which of its messages is being made, sent or answered; need: what the cloud asked to see in it ("" in the
-    first). attempts are those of this step, bytes_sent those of all. evidence: the step it begins with, as the router
-    decided ("" in a row of before: as the site file says). wait: what a question waits for that the router put off (see
-    store/decisions.py), not before until_t; once its evidence is there its state is `deferred`.
+    Attributes:
+        step: which of its messages is being made, sent or answered.
+        need: the evidence that the cloud requested for this step; "" in the first.
+        attempts: of this step. bytes_sent: of all steps, payload and headers.
+        evidence: the evidence of the first step, as the router decided; "" in an old row: as the site file says.
+        wait: what it waits for if the router postponed it; once its evidence is there its state is `deferred`.
+        until_t: not before this time, UTC seconds.
     """
 
     id: str
@@ -143,9 +150,9 @@ class EscalationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One message of a question. evidence: the most telling kind it brought ("" while it is being made).
+    """One message of an escalation. evidence: the most telling kind in it ("" while it is being made).
 
-    answer: the verdict that asked for more after it; None: none did, or it was the last.
+    answer: the verdict that requested more after it; None: none did, or it was the last.
     """
 
     escalation: str
@@ -157,7 +164,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
-    """The cloud's answer, as it was applied. step: which of the question's messages settled it."""
+    """The cloud's final verdict, as it was applied. step: which of the messages settled it."""
 
     escalation: str
     alert: str
@@ -180,7 +187,7 @@ class MediaRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDetail:
-    """Everything the store knows of one alert: events, evidence, escalations, verdicts and steps, oldest first."""
+    """One alert with all that belongs to it: events, evidence, escalations, verdicts and steps, oldest first."""
 
     alert: AlertRow
     events: tuple[Event, ...] = ()
@@ -222,8 +229,8 @@ def best_json(best: BestView | None) -> str | None:
 
 
 def objects_json(objects: Sequence[TrackedObject]) -> str:
-    """As in a log: what is not known of an object from before is not written."""
-    return to_json([{key: said for key, said in asdict(each).items() if said is not None} for each in objects])
+    """As in a log: fields that are not known are left out."""
+    return to_json([{key: value for key, value in asdict(each).items() if value is not None} for each in objects])
 
 
 def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:

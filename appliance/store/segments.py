@@ -45,7 +45,7 @@ class SegmentStore:
     def covering(self, camera: str, t0: float, t1: float) -> list[SegmentRow]:
         """The segments that hold any frame of t0..t1, oldest first, the one being written included.
 
-        After the clock was set back two recordings claim the same hour: the one told last counts.
+        After the clock was set back two recordings claim the same hour: the one reported last counts.
         """
         with self._db.read() as connection:
             return covering(connection, camera, t0, t1)
@@ -56,9 +56,9 @@ class SegmentStore:
         return None if newest is None else newest.t_end
 
     def latest(self, camera: str) -> SegmentRow | None:
-        """The segment told last; not the one with the latest time, which a clock set back leaves in the future."""
+        """The segment reported last; not the one with the latest time, which a clock set back leaves in the future."""
         with self._db.read() as connection:
-            row = connection.execute(  # INSERT OR REPLACE gives each telling a new, higher rowid
+            row = connection.execute(  # INSERT OR REPLACE gives each report a new, higher rowid
                 "SELECT * FROM segment WHERE camera = ? ORDER BY rowid DESC LIMIT 1", (camera,)
             ).fetchone()
         return None if row is None else read_segment(row)

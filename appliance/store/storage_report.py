@@ -34,7 +34,6 @@ from appliance.store.storage_forecast import Forecast, Growth, RecordingPlan, fo
 DELETED_SHOWN = 50
 SCENARIO_FILES_MAX = 50_000  # 500 scenarios of at most 100 files
 CACHED_S = 10.0
-FREE_HEADROOM = 1.2  # see retention.HEADROOM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +96,15 @@ def disk_space(root: Path) -> Disk:
 
 
 def read_storage(db: Database, root: Path, config: SiteConfig, *, disk: DiskProbe = disk_space) -> SiteStorage:
-    """How it is now. Raises StoreError."""
+    """The report of this moment. Raises StoreError."""
     with db.read() as connection:
         return _report(connection, root, config, db.clock.now(), disk)
 
 
 class StorageReportCache:
-    """The same for many who ask: reckoned anew at most every `STANDS_S`, for it walks folders and adds up evidence.
+    """The report for many readers: made anew at most every `CACHED_S`, for it walks folders and adds up evidence.
 
-    State: the last answer and until when it stands. Owner: whoever asks; two at once may both reckon.
+    State: the last report and until when it is good. Any thread may call; two at once may both make one.
     """
 
     def __init__(self, db: Database, root: Path, config: SiteConfig, *, disk: DiskProbe = disk_space) -> None:
@@ -114,20 +113,20 @@ class StorageReportCache:
         self._config = config
         self._disk = disk
         self._last: SiteStorage | None = None
-        self._stands_until = float("-inf")
+        self._good_until = float("-inf")
 
     def read(self) -> SiteStorage:
-        """How it is, or was a few seconds ago. Raises StoreError."""
+        """The report of this moment, or of a few seconds ago. Raises StoreError."""
         last, began = self._last, self._db.clock.monotonic()
-        if last is not None and began < self._stands_until:
+        if last is not None and began < self._good_until:
             return last
         self._last = found = read_storage(self._db, self._root, self._config, disk=self._disk)
-        self._stands_until = self._db.clock.monotonic() + CACHED_S
+        self._good_until = self._db.clock.monotonic() + CACHED_S
         return found
 
 
 def read_storage_offline(root: Path, config: SiteConfig, now: float, *, disk: DiskProbe = disk_space) -> SiteStorage:
-    """The same beside a running appliance, or without one. Raises StoreError, also for a file of an older version."""
+    """The report beside a running appliance, or without one. Raises StoreError, also for a file of an older version."""
     with open_read_only(root / DATABASE) as connection:
         return _report(connection, root, config, now, disk)
 
@@ -207,7 +206,7 @@ def _plan(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteR
 
 
 def _evidence_growth(name: str, limits: StorageLimits, usage: StorageUsage, written: WriteRates) -> Growth:
-    """Evidence counts with its age alone: what nobody reviewed, no quota deletes."""
+    """Evidence counts with its age alone: no quota deletes what is not reviewed."""
     rate = written.evidence_rate(name)
     level = float("inf") if rate is None else rate * limits.evidence_s
     return Growth(rate=rate, bytes=usage.bytes("evidence", name), level=level)
@@ -217,7 +216,7 @@ def _rooms(limits: StorageLimits, usage: StorageUsage, free: int, ring_in_memory
     ring = 0 if ring_in_memory else usage.bytes("pre_roll")
     rooms = {
         "size": limits.size_bytes - usage.bytes() - ring,
-        "disk": free - limits.free_bytes_min * FREE_HEADROOM,
+        "disk": free - limits.free_bytes_wanted,
     }
     if limits.continuous_bytes is not None:
         rooms["quota"] = limits.continuous_bytes - usage.bytes("continuous")

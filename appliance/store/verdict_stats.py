@@ -1,6 +1,4 @@
-"""Sums over verdicts: tokens and judge time per day and camera, and decisions by the versions of appliance and
-judge.
-"""
+"""Sums over verdicts: tokens, judge time per day and camera, and decisions by the versions of appliance and judge."""
 
 from __future__ import annotations
 
@@ -11,12 +9,14 @@ from appliance.store.database import Database
 from appliance.store.escalations import RELEASED
 
 MEAN_OVER_VERDICTS = 1000
+WORK_ROWS_MAX = 10_000
+GROUPS_MAX = 200  # versions change rarely; names from the wire may not
 
-# What was said of each question, requests for more included.
-_ANSWERS = """(SELECT escalation AS of, applied_t AS t, body AS said FROM verdict
+# The verdicts on each escalation, requests for more included.
+_ANSWERS = """(SELECT escalation AS of, applied_t AS t, body AS verdict FROM verdict
             UNION ALL SELECT escalation, json_extract(answer, '$.judged_t'), answer
             FROM step WHERE answer IS NOT NULL)"""
-_TOKENS_IN, _TOKENS_OUT = "total(json_extract(said, '$.tokens_in'))", "total(json_extract(said, '$.tokens_out'))"
+_TOKENS_IN, _TOKENS_OUT = "total(json_extract(verdict, '$.tokens_in'))", "total(json_extract(verdict, '$.tokens_out'))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """day, month: since these began. mean: of a question, and due: how many are still to be judged, by camera and the
-    evidence with which the question began."""
+    """day, month: since these began. mean: of one escalation, due: how many are still to be judged; both by camera and
+    the evidence of the first step."""
 
     day: TokenCount = TokenCount()
     month: TokenCount = TokenCount()
@@ -39,7 +39,7 @@ class TokenUsage:
 
 
 def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
-    """Since the times `day_t` and `month_t`; means of the last LAST verdicts. Raises StoreError."""
+    """Since the times `day_t` and `month_t`; means of the last MEAN_OVER_VERDICTS verdicts. Raises StoreError."""
     with db.read() as connection:
 
         def since(t: float) -> TokenCount:
@@ -65,13 +65,10 @@ def token_usage(db: Database, day_t: float, month_t: float) -> TokenUsage:
         )
 
 
-WORK_ROWS_MAX = 10_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyJudgeWork:
-    """One day (of this box) of one camera. verdicts: last words; judge_s: seconds of the judge, those of earlier steps
-    included; bytes: payload and headers of the questions that were settled that day, retries included."""
+    """One day (of the appliance's calendar) of one camera. verdicts: final ones; judge_s: seconds of the judge, earlier
+    steps included; bytes: payload and headers of the escalations that were settled that day, retries included."""
 
     day: str
     camera: str
@@ -83,15 +80,15 @@ class DailyJudgeWork:
 
 
 def judge_work_since(db: Database, t: float) -> list[DailyJudgeWork]:
-    """The newest day first, at most ROWS_MAX. Raises StoreError."""
+    """The newest day first, at most WORK_ROWS_MAX. Raises StoreError."""
     with db.read() as connection:
         rows = connection.execute(
             """SELECT date(t, 'unixepoch', 'localtime') AS day, escalation.camera AS camera, sum(last) AS verdicts,
-                      total(json_extract(said, '$.seconds')) AS judge_s,
-                      CAST(total(json_extract(said, '$.tokens_in')) AS INTEGER) AS tokens_in,
-                      CAST(total(json_extract(said, '$.tokens_out')) AS INTEGER) AS tokens_out,
+                      total(json_extract(verdict, '$.seconds')) AS judge_s,
+                      CAST(total(json_extract(verdict, '$.tokens_in')) AS INTEGER) AS tokens_in,
+                      CAST(total(json_extract(verdict, '$.tokens_out')) AS INTEGER) AS tokens_out,
                       CAST(total(iif(last, escalation.bytes_sent, 0)) AS INTEGER) AS bytes
-               FROM (SELECT escalation AS of, applied_t AS t, body AS said, 1 AS last FROM verdict
+               FROM (SELECT escalation AS of, applied_t AS t, body AS verdict, 1 AS last FROM verdict
                      UNION ALL
                      SELECT escalation, json_extract(answer, '$.judged_t'), answer, 0
                      FROM step WHERE answer IS NOT NULL)
@@ -102,13 +99,10 @@ def judge_work_since(db: Database, t: float) -> list[DailyJudgeWork]:
         return [DailyJudgeWork(**dict(row)) for row in rows]
 
 
-GROUPS_MAX = 200
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictGroup:
-    """How many verdicts with this decision. box: its version and the detector that raised the alert; judge: the engine,
-    its model, the version of its prompt."""
+    """How many verdicts with this decision, by the version of the appliance and the detector that raised the alert, and
+    by the judge's engine, its model and the version of its prompt."""
 
     box_version: str
     detector: str
@@ -120,8 +114,7 @@ class VerdictGroup:
 
 
 def verdict_groups(db: Database) -> list[VerdictGroup]:
-    """The largest groups first, at most GROUPS_MAX: versions change rarely, names from the wire may not. Raises
-    StoreError."""
+    """The largest groups first, at most GROUPS_MAX. Raises StoreError."""
     with db.read() as connection:
         rows = connection.execute(
             """SELECT coalesce(json_extract(escalation.body, '$.box_version'), '') AS box_version,

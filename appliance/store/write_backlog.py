@@ -41,7 +41,7 @@ class WriteBacklog:
 
     @property
     def warning(self) -> str:
-        """What a person should know now, or ''."""
+        """A sentence for a person, or ''."""
         if not self._jobs:
             return ""
         held = f"{len(self._jobs)} changes wait in memory, {self.dropped} examined frames were not kept"
