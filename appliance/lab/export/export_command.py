@@ -19,10 +19,9 @@ from appliance.config import SiteConfig
 from appliance.errors import UsageError
 from appliance.lab.export.export_folder import SPLITS, ExportFolder, ExportFormat, ExportSettings, zip_folder
 from appliance.lab.export.export_formats import ExportReport
-from appliance.lab.export.exporter import Exporter
-from appliance.lab.export.exporter import ExportProgress as Told
+from appliance.lab.export.exporter import Exporter, ExportProgress
 
-PER_ALERT_MAX = 200
+PER_ALERT_MAX = 200  # more frames of one incident are nearly the same frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,53 +40,53 @@ class ExportOptions:
     as_json: bool = False
 
 
-def export_command(asked: ExportOptions, site_file: Path) -> int:
+def export_command(options: ExportOptions, site_file: Path) -> int:
     """Export. Returns 0; raises UsageError, StoreError and DiskRefused."""
     site = config.load(site_file)
-    export = Exporter(site, export_settings(asked, site), asked.to)
-    with _progress(quiet=asked.as_json) as told:
-        report = export.run(told)
-        zipped = _zipped(export, asked.to) if asked.zip else None
-    if asked.as_json:
-        print(json.dumps({"folder": str(asked.to), "zip": None if zipped is None else str(zipped), **asdict(report)}))
+    exporter = Exporter(site, export_settings(options, site), options.to)
+    with _progress(quiet=options.as_json) as progress:
+        report = exporter.run(progress)
+        zipped = _zipped(exporter, options.to) if options.zip else None
+    if options.as_json:
+        print(json.dumps({"folder": str(options.to), "zip": None if zipped is None else str(zipped), **asdict(report)}))
     else:
-        _print(report, asked.to, zipped, Console(highlight=False, soft_wrap=True))
+        _print(report, options.to, zipped, Console(highlight=False, soft_wrap=True))
     return 0
 
 
-def _zipped(export: Exporter, to: Path) -> Path:
+def _zipped(exporter: Exporter, to: Path) -> Path:
     folder = ExportFolder(to)
-    export.must_have_room(sum(file.stat().st_size for file in folder.files()))
+    exporter.must_have_room(sum(file.stat().st_size for file in folder.files()))
     return zip_folder(folder)
 
 
-def export_settings(asked: ExportOptions, site: SiteConfig) -> ExportSettings:
-    """The settings that the words mean. Raises UsageError."""
-    if not 0 <= asked.split <= 1:
-        raise UsageError(f"--split is a share of the incidents, from 0 to 1; {asked.split:g} is not")
-    if not 1 <= asked.per_alert <= PER_ALERT_MAX:
+def export_settings(options: ExportOptions, site: SiteConfig) -> ExportSettings:
+    """The options as settings. Raises UsageError."""
+    if not 0 <= options.split <= 1:
+        raise UsageError(f"--split is a share of the incidents, from 0 to 1; {options.split:g} is not")
+    if not 1 <= options.per_alert <= PER_ALERT_MAX:
         raise UsageError(f"--per-alert is from 1 to {PER_ALERT_MAX}")
     watched = tuple(
         dict.fromkeys(label for camera in site.cameras.values() for rule in camera.rules for label in rule.labels)
     )
-    labels = watched if asked.labels is None else _words(asked.labels, "--labels")
-    cameras = None if asked.cameras is None else _words(asked.cameras, "--cameras")
+    labels = watched if options.labels is None else _names(options.labels, "--labels")
+    cameras = None if options.cameras is None else _names(options.cameras, "--cameras")
     if not labels:
         raise UsageError("no rule of the site file watches for anything: say which labels with --labels")
     for camera in cameras or ():
         if camera not in site.cameras:
             raise UsageError(f"there is no camera `{camera}` (there is: {', '.join(site.cameras)})")
-    t_from = None if asked.t_from is None else parse_moment(asked.t_from)
-    t_to = None if asked.t_to is None else parse_moment(asked.t_to)
+    t_from = None if options.t_from is None else parse_moment(options.t_from)
+    t_to = None if options.t_to is None else parse_moment(options.t_to)
     if t_from is not None and t_to is not None and t_to <= t_from:
         raise UsageError("--to-time must be later than --from")
     return ExportSettings(
-        site=site.site.name, format=asked.format, labels=labels, cameras=cameras, t_from=t_from, t_to=t_to,
-        split=asked.split, per_alert=asked.per_alert,
+        site=site.site.name, format=options.format, labels=labels, cameras=cameras, t_from=t_from, t_to=t_to,
+        split=options.split, per_alert=options.per_alert,
     )  # fmt: skip
 
 
-def _words(text: str, option: str) -> tuple[str, ...]:
+def _names(text: str, option: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not found:
         raise UsageError(f"{option} is a list such as person,car")
@@ -95,9 +94,9 @@ def _words(text: str, option: str) -> tuple[str, ...]:
 
 
 def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console) -> None:
-    pictures = report.pictures
+    images = report.pictures
     console.print(
-        f"{sum(pictures.values())} pictures in {escape(str(to))}: {pictures['train']} to train, {pictures['val']} to "
+        f"{sum(images.values())} pictures in {escape(str(to))}: {images['train']} to train, {images['val']} to "
         f"validate; {report.boxes} boxes, {report.backgrounds} pictures of false alarms without one"
     )
     console.print(
@@ -106,7 +105,7 @@ def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console
     )
     console.print(f"  left out: {report.left_out_text}")
     for part in SPLITS:
-        if sum(pictures.values()) and not pictures[part]:
+        if sum(images.values()) and not images[part]:
             console.print(f"  nothing in {part} yet: so few incidents all fell into the other part")
     if zipped is not None:
         console.print(f"  and as {escape(str(zipped))}")
@@ -114,7 +113,7 @@ def _print(report: ExportReport, to: Path, zipped: Path | None, console: Console
 
 
 @contextlib.contextmanager
-def _progress(*, quiet: bool) -> Iterator[Told | None]:
+def _progress(*, quiet: bool) -> Iterator[ExportProgress | None]:
     """A bar on a terminal, nothing elsewhere."""
     if quiet or not sys.stderr.isatty():
         yield None

@@ -21,41 +21,41 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 class LabelledBox(BaseModel):
-    """One box as the detector drew it. box: shares of the picture; flagged: its track was what the alert was about."""
+    """A bounding box as the detector drew it."""
 
     model_config = ConfigDict(frozen=True)
 
     label: str
     track: int
     score: float
-    box: Box
-    flagged: bool
+    box: Box  # shares of the image
+    flagged: bool  # its track was what the alert was about
 
 
 class ExportSample(BaseModel):
-    """One picture. file: its name; t: the camera's time, UTC seconds; drawn: empty for a background."""
+    """One image of the data set."""
 
     model_config = ConfigDict(frozen=True)
 
-    file: str
-    t: float
+    file: str  # its name
+    t: float  # the camera's time, UTC seconds
     width: int
     height: int
-    drawn: tuple[LabelledBox, ...] = ()
+    drawn: tuple[LabelledBox, ...] = ()  # empty for a background
 
 
 class ExportedAlert(BaseModel):
-    """What one alert gave. review: what a person had said of it then; left_out: why there are no samples of it."""
+    """The samples of one alert."""
 
     model_config = ConfigDict(frozen=True)
 
     alert: str
     camera: str
     t_start: float
-    review: Review
+    review: Review  # at the time of the export
     split: Split
     samples: tuple[ExportSample, ...] = ()
-    left_out: str = ""
+    left_out: str = ""  # why there are no samples
 
     @property
     def background(self) -> bool:
@@ -68,7 +68,7 @@ ExportFormat = Literal["coco", "yolo"]
 
 
 class ExportSettings(BaseModel):
-    """What decides which pictures an export holds; an export goes on only with the same."""
+    """What decides which images an export holds; an interrupted export is continued only with the same."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -85,7 +85,7 @@ class ExportSettings(BaseModel):
 
 
 class ExportFolder:
-    """One export on disk. Invariant: what an alert gave is noted after all its files are whole and on disk."""
+    """One export on disk. Invariant: the samples of an alert are noted after all its files are whole and on disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -97,17 +97,17 @@ class ExportFolder:
             raise UsageError(f"{self.root} is a file; an export needs a folder")
         mark = self.root / MARK
         if mark.is_file():
-            self._must_be_the_same(mark, settings)
+            self._refuse_other_settings(mark, settings)
         elif self.root.is_dir() and any(each.name != temporary_path(mark).name for each in self.root.iterdir()):
             raise UsageError(f"{self.root} holds something that is no export of Vedette: choose a new or empty folder")
         self._write(MARK, _json({**settings.model_dump(mode="json"), "complete": False}))
 
     def complete(self, settings: ExportSettings) -> None:
-        """Say that all is there."""
+        """Mark the export as complete."""
         self._write(MARK, _json({**settings.model_dump(mode="json"), "complete": True}))
 
     def noted(self, name: str) -> ExportedAlert | None:
-        """What the alert gave in an earlier run, if every file of it is still there."""
+        """The samples of the alert from an earlier run, if every file of them is still there."""
         try:
             found = ExportedAlert.model_validate_json((self.root / _STATE / f"{name}.json").read_bytes())
         except (OSError, ValidationError):
@@ -116,12 +116,12 @@ class ExportFolder:
         return found if there else None
 
     def note(self, name: str, exported: ExportedAlert) -> None:
-        """Remember what an alert gave."""
+        """Remember the samples of an alert."""
         self._write(f"{_STATE}/{name}.json", exported.model_dump_json().encode())
 
     @staticmethod
     def image(exported: ExportedAlert, file: str) -> str:
-        """Where a picture lies, relative to the folder."""
+        """The path of an image, relative to the folder."""
         return f"images/{exported.split}/{file}"
 
     def write(self, relative: str, data: bytes) -> None:
@@ -137,7 +137,7 @@ class ExportFolder:
                     file.unlink()
 
     def files(self) -> Iterator[Path]:
-        """What a person is to have of it, sorted by name."""
+        """The files that belong to the data set, sorted by name."""
         for file in sorted(self.root.rglob("*")):
             hidden = any(part.startswith(".") for part in file.relative_to(self.root).parts)
             if file.is_file() and not file.is_symlink() and not hidden:
@@ -147,7 +147,7 @@ class ExportFolder:
         for name in ("images", "labels", _STATE):
             yield from (each for each in sorted((self.root / name).rglob("*")) if each.is_file())
 
-    def _must_be_the_same(self, mark: Path, settings: ExportSettings) -> None:
+    def _refuse_other_settings(self, mark: Path, settings: ExportSettings) -> None:
         try:
             before = ExportSettings.model_validate(
                 {k: v for k, v in json.loads(mark.read_bytes()).items() if k != "complete"}
@@ -177,7 +177,7 @@ def _json(content: object) -> bytes:
 
 
 _DATE = (1980, 1, 1, 0, 0, 0)
-_PICTURE = {".jpg"}
+_STORED_SUFFIXES = {".jpg"}
 
 
 def zip_folder(folder: ExportFolder) -> Path:
@@ -190,8 +190,8 @@ def zip_folder(folder: ExportFolder) -> Path:
                 _add(out, file, file.relative_to(folder.root).as_posix())
     except OSError as error:
         discard_temporary(temporary)
-        words = error.strerror or errno.errorcode.get(error.errno or 0, "the disk refused it")
-        raise DiskWriteError(f"{target.name} cannot be written: {words}") from None
+        cause = error.strerror or errno.errorcode.get(error.errno or 0, "the disk refused it")
+        raise DiskWriteError(f"{target.name} cannot be written: {cause}") from None
     except BaseException:
         discard_temporary(temporary)
         raise
@@ -202,5 +202,5 @@ def zip_folder(folder: ExportFolder) -> Path:
 def _add(out: zipfile.ZipFile, file: Path, name: str) -> None:
     entry = zipfile.ZipInfo(name, _DATE)
     entry.external_attr = 0o644 << 16
-    entry.compress_type = zipfile.ZIP_STORED if file.suffix in _PICTURE else zipfile.ZIP_DEFLATED
+    entry.compress_type = zipfile.ZIP_STORED if file.suffix in _STORED_SUFFIXES else zipfile.ZIP_DEFLATED
     out.writestr(entry, file.read_bytes())

@@ -19,20 +19,17 @@ STILL_OPEN = "still lasting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """pictures: by part; alerts: `right` and `false alarm` that gave pictures; left_out: alerts by reason.
-
-    reused: alerts whose pictures an earlier run had made. bytes: of the pictures of this run.
-    """
+    """What an export holds and what it left out, in numbers."""
 
     site: str
     format: ExportFormat
     labels: tuple[str, ...]
-    pictures: Mapping[Split, int]
+    pictures: Mapping[Split, int]  # by part
     boxes: int
     backgrounds: int
-    alerts: Mapping[str, int]
-    left_out: Mapping[str, int]
-    reused: int = 0
+    alerts: Mapping[str, int]  # `right` and `false alarm` that gave images
+    left_out: Mapping[str, int]  # alerts by reason
+    reused: int = 0  # alerts whose images an earlier run had made
 
     @property
     def left_out_text(self) -> str:
@@ -48,8 +45,8 @@ def report_of(
     labels: tuple[str, ...],
     reused: int,
 ) -> ExportReport:
-    """Count. skipped: alerts that were not looked into, by reason."""
-    pictures: Counter[Split] = Counter(dict.fromkeys(SPLITS, 0))
+    """Count. skipped: alerts that were not exported at all, by reason."""
+    images: Counter[Split] = Counter(dict.fromkeys(SPLITS, 0))
     alerts = Counter({"right": 0, "false alarm": 0})
     left_out = Counter({reason: count for reason, count in skipped.items() if count})
     boxes = backgrounds = 0
@@ -57,12 +54,12 @@ def report_of(
         if not each.samples:
             left_out[each.left_out] += 1
             continue
-        pictures[each.split] += len(each.samples)
+        images[each.split] += len(each.samples)
         alerts["false alarm" if each.background else "right"] += 1
         boxes += sum(len(sample.drawn) for sample in each.samples)
         backgrounds += len(each.samples) if each.background else 0
     return ExportReport(
-        site=site, format=format_, labels=labels, pictures=dict(pictures), boxes=boxes, backgrounds=backgrounds,
+        site=site, format=format_, labels=labels, pictures=dict(images), boxes=boxes, backgrounds=backgrounds,
         alerts=dict(alerts), left_out=dict(left_out), reused=reused,
     )  # fmt: skip
 
@@ -156,12 +153,12 @@ def yolo_data_yaml(labels: Sequence[str]) -> bytes:
 
 
 def yolo_label_file(exported: ExportedAlert, sample: ExportSample) -> str:
-    """Where the labels of a picture lie, relative to the export."""
+    """The path of an image's labels, relative to the export."""
     return f"labels/{exported.split}/{sample.file.rpartition('.')[0]}.txt"
 
 
 def yolo_label_text(sample: ExportSample, labels: Sequence[str]) -> bytes:
-    """`class x y width height` a line, the middle of the box, all shares of the picture; nothing: a background."""
+    """`class x y width height` a line, the middle of the box, all shares of the image; nothing: a background."""
     lines = []
     for drawn in sample.drawn:
         left, top, right, bottom = drawn.box
@@ -215,7 +212,7 @@ An empty label file is a background.
 
 
 def export_readme(report: ExportReport) -> bytes:
-    """README.md of the export that `report` tells of."""
+    """README.md of an export."""
     marked = "`flagged` is true for who was" if report.format == "coco" else "this format cannot mark who was"
     text = _TEXT.format(
         site=report.site,

@@ -33,43 +33,43 @@ def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameB
         except (EvidenceError, StoreError):
             frozen = []
         if frozen:
-            return [look for look in frozen if alert.t_start <= look.t <= end]
-    return [look for look in archive.examined_frames(alert.camera, alert.t_start, end, alert.run) if look.looked]
+            return [frame for frame in frozen if alert.t_start <= frame.t <= end]
+    return [frame for frame in archive.examined_frames(alert.camera, alert.t_start, end, alert.run) if frame.looked]
 
 
 def choose_labelled(
-    looks: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
+    frames: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
 ) -> list[FrameBoxes]:
-    """At most `count` looks for a right alert, spread over its time.
+    """At most `count` frames for a right alert, spread over its time.
 
-    Each shows one of its tracks. Preferred are those that show all that were about then, for who is in the picture
-    without a label teaches that nobody is; and of these the ones in which nothing else was found.
+    Each shows one of its tracks. Preferred are those that show all tracks present then, because a person without a
+    label teaches that there is none; and of these the ones in which nothing else was found.
     """
     own = set(tracks)
-    seen = [look for look in looks if any(_is(found, own, labels) for found in look.objects)]
-    lives = _lives(looks, own)
-    whole = [look for look in seen if _about(lives, look.t) <= {found.track for found in look.objects}]
-    alone = [look for look in whole if _others(look, own, labels) == 0]
+    seen = [frame for frame in frames if any(_is(found, own, labels) for found in frame.objects)]
+    spans = _spans(frames, own)
+    whole = [frame for frame in seen if _present(spans, frame.t) <= {found.track for found in frame.objects}]
+    alone = [frame for frame in whole if _others(frame, own, labels) == 0]
     return _spread(alone or whole or seen, count)
 
 
 def choose_backgrounds(
-    looks: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
+    frames: Sequence[FrameBoxes], tracks: Sequence[int], labels: Sequence[str], count: int
 ) -> list[FrameBoxes]:
-    """At most `count` looks for a false alarm: those that show what deceived the detector, and nothing else of the
-    labels, as a picture without labels must hold nothing that should have one."""
+    """At most `count` frames for a false alarm: those that show what deceived the detector, and nothing else of the
+    labels, as an image without labels must hold nothing that should have one."""
     own = set(tracks)
-    seen = [look for look in looks if any(found.track in own for found in look.objects)]
-    return _spread([look for look in seen if _others(look, own, labels) == 0], count)
+    seen = [frame for frame in frames if any(found.track in own for found in frame.objects)]
+    return _spread([frame for frame in seen if _others(frame, own, labels) == 0], count)
 
 
-def labels_in(look: FrameBoxes, tracks: Sequence[int], labels: Sequence[str]) -> tuple[LabelledBox, ...]:
-    """The boxes of a look that have one of the labels."""
+def labels_in(frame: FrameBoxes, tracks: Sequence[int], labels: Sequence[str]) -> tuple[LabelledBox, ...]:
+    """The boxes of a frame that have one of the labels."""
     return tuple(
         LabelledBox(
             label=found.label, track=found.track, score=found.score, box=found.box, flagged=found.track in tracks
         )
-        for found in look.objects
+        for found in frame.objects
         if found.label in labels and found.box[2] > found.box[0] and found.box[3] > found.box[1]
     )
 
@@ -78,29 +78,29 @@ def _is(found: TrackedObject, own: set[int], labels: Sequence[str]) -> bool:
     return found.track in own and found.label in labels
 
 
-def _others(look: FrameBoxes, own: set[int], labels: Sequence[str]) -> int:
-    return sum(found.track not in own and found.label in labels for found in look.objects)
+def _others(frame: FrameBoxes, own: set[int], labels: Sequence[str]) -> int:
+    return sum(found.track not in own and found.label in labels for found in frame.objects)
 
 
-def _lives(looks: Sequence[FrameBoxes], own: set[int]) -> dict[int, tuple[float, float]]:
+def _spans(frames: Sequence[FrameBoxes], own: set[int]) -> dict[int, tuple[float, float]]:
     """When each of the tracks was first and last seen."""
-    lives: dict[int, tuple[float, float]] = {}
-    for look in looks:
-        for track in own.intersection(found.track for found in look.objects):
-            lives[track] = (lives.get(track, (look.t,))[0], look.t)
-    return lives
+    spans: dict[int, tuple[float, float]] = {}
+    for frame in frames:
+        for track in own.intersection(found.track for found in frame.objects):
+            spans[track] = (spans.get(track, (frame.t,))[0], frame.t)
+    return spans
 
 
-def _about(lives: Mapping[int, tuple[float, float]], t: float) -> set[int]:
+def _present(spans: Mapping[int, tuple[float, float]], t: float) -> set[int]:
     """The tracks that were seen before and after `t`."""
-    return {track for track, (first, last) in lives.items() if first <= t <= last}
+    return {track for track, (first, last) in spans.items() if first <= t <= last}
 
 
-def _spread(looks: Sequence[FrameBoxes], count: int) -> list[FrameBoxes]:
-    if len(looks) <= count:
-        return list(looks)
-    last = len(looks) - 1
-    return [looks[round(index * last / max(1, count - 1))] for index in range(count)]
+def _spread(frames: Sequence[FrameBoxes], count: int) -> list[FrameBoxes]:
+    if len(frames) <= count:
+        return list(frames)
+    last = len(frames) - 1
+    return [frames[round(index * last / max(1, count - 1))] for index in range(count)]
 
 
 def _read(path: Path, camera: str) -> list[FrameBoxes]:
@@ -126,7 +126,7 @@ def _read(path: Path, camera: str) -> list[FrameBoxes]:
         raise EvidenceError(f"{path.name} cannot be read: {error}") from None
 
 
-EXPORT_JPEG_QUALITY = 92  # what a network learns from should not be artefacts of ours
+EXPORT_JPEG_QUALITY = 92  # so that a network does not learn our compression
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ExportImage:
 
 
 def cut_images(archive: StorageArchive, detail: AlertDetail, times: Sequence[float]) -> Mapping[float, ExportImage]:
-    """The pictures of as many of `times` as can be had. Raises StoreError."""
+    """The images of as many of `times` as can be had. Raises StoreError."""
     found: dict[float, ExportImage] = {}
     for source in (_segments, _own_clip):
         missing = [t for t in times if t not in found]
@@ -182,13 +182,13 @@ def _from(source: Sequence[RecordedSegment], times: Sequence[float]) -> dict[flo
     if not source:
         return {}
     with contextlib.suppress(EvidenceError):
-        return dict(zip(times, map(_picture, cut_stills(source, times)), strict=True))
+        return dict(zip(times, map(_export_image, cut_stills(source, times)), strict=True))
     found = {}
-    for t in times:  # one bad frame spoils the batch: take them one by one
+    for t in times:  # one bad frame fails the batch: take them one by one
         with contextlib.suppress(EvidenceError):
-            found[t] = _picture(cut_stills(source, [t])[0])
+            found[t] = _export_image(cut_stills(source, [t])[0])
     return found
 
 
-def _picture(cut: Still) -> ExportImage:
+def _export_image(cut: Still) -> ExportImage:
     return ExportImage(encode_jpeg(cut.image, quality=EXPORT_JPEG_QUALITY), *cut.size)

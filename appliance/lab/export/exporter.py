@@ -30,7 +30,8 @@ from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import Review
 
 PAGE = 500
-# An incident that outlasts `length_max_s`, or during which the camera came back, is told in several alerts.
+# Seconds between alerts of one incident: one that outlasts `length_max_s`, or during which the camera reconnected,
+# is reported in several alerts.
 INCIDENT_GAP_S = 30.0
 
 
@@ -54,7 +55,7 @@ def every_alert(archive: StorageArchive) -> Iterator[AlertRow]:
 def incidents(rows: Iterable[AlertRow]) -> Iterator[ChosenAlert]:
     """Each alert with its incident: alerts of one camera that follow on each other within INCIDENT_GAP_S are one.
 
-    rows: all alerts in order of camera and time, so that the incident does not depend on what is asked for.
+    rows: all alerts in order of camera and time, so that the incident does not depend on the selection.
     """
     camera, until, incident = "", float("-inf"), ""
     for row in rows:
@@ -65,21 +66,21 @@ def incidents(rows: Iterable[AlertRow]) -> Iterator[ChosenAlert]:
 
 
 def split_of(incident: str, share: float) -> Split:
-    """`train` for about `share` of all incidents. Depends on nothing else: what comes later moves nothing."""
+    """`train` for about `share` of all incidents. Depends on nothing else, so a later export moves no incident."""
     number = int.from_bytes(hashlib.sha256(f"split|{incident}".encode()).digest()[:8], "big")
     return "train" if number < share * 2**64 else "val"
 
 
 ExportProgress = Callable[[int, int], None]
 _REVIEWS: tuple[Review, ...] = ("reviewed", "false_alarm")
-_STILL_OFF_S_MAX = 0.06
+_STILL_OFF_S_MAX = 0.06  # between an alert's still and the frame whose boxes label it
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Exporter:
-    """One export of one box into one folder. Reads the store beside a running appliance; writes below `to` only.
+    """One export of one appliance into one folder. Reads the store beside a running appliance; writes below `to` only.
 
-    It leaves storage.disk_free_min_mb free on the disk that the box records to.
+    It leaves storage.disk_free_min_mb free on the disk that the appliance records to.
     """
 
     def __init__(
@@ -98,15 +99,15 @@ class Exporter:
         self._reused = 0
 
     def run(self, progress: ExportProgress | None = None) -> ExportReport:
-        """Write all of it. Raises UsageError, StoreError, and DiskRefused: then what is there is whole, and the same
-        again goes on."""
+        """Write all of it. Raises UsageError, StoreError, and DiskWriteError: then what is there is whole, and the same
+        command continues."""
         chosen = list(self._chosen())
         self._folder.begin(self._settings)
         exported = []
         for number, each in enumerate(chosen):
             if progress is not None:
                 progress(number, len(chosen))
-            exported.append(self._one(each))
+            exported.append(self._export(each))
         settings = self._settings
         exported.sort(key=lambda each: (each.t_start, each.alert))
         report = report_of(exported, self._skipped, settings.site, settings.format, settings.labels, self._reused)
@@ -114,7 +115,7 @@ class Exporter:
         return report
 
     def must_have_room(self, bytes_needed: int = 0) -> None:
-        """The disk that the box records to is not filled up by an export. Raises DiskRefused."""
+        """An export must not fill the disk that the appliance records to. Raises DiskWriteError."""
         root, storage = self._folder.root, self._config.storage
         if root.stat().st_dev != storage.dir.stat().st_dev:
             return
@@ -125,7 +126,7 @@ class Exporter:
             )
 
     def _chosen(self) -> Iterator[ChosenAlert]:
-        """The reviewed alerts that are asked for; the others are counted."""
+        """The reviewed alerts of the selection; the others are counted."""
         settings = self._settings
         for each in incidents(every_alert(self._archive)):
             alert = each.alert
@@ -140,7 +141,7 @@ class Exporter:
             else:
                 yield each
 
-    def _one(self, chosen: ChosenAlert) -> ExportedAlert:
+    def _export(self, chosen: ChosenAlert) -> ExportedAlert:
         name = evidence_folder(chosen.alert.id).rpartition("/")[2]
         before = self._folder.noted(name)
         if before is not None and before.review == chosen.alert.review and before.samples:
@@ -150,11 +151,11 @@ class Exporter:
         detail = self._archive.alert(chosen.alert.id)
         if detail is None or detail.alert.review is None:
             raise UsageError(f"alert {chosen.alert.id} was changed meanwhile: run the same command again")
-        exported = self._made(detail, name, split_of(chosen.incident, self._settings.split) == "train")
+        exported = self._make(detail, name, split_of(chosen.incident, self._settings.split) == "train")
         self._folder.note(name, exported)
         return exported
 
-    def _made(self, detail: AlertDetail, name: str, train: bool) -> ExportedAlert:
+    def _make(self, detail: AlertDetail, name: str, train: bool) -> ExportedAlert:
         alert = detail.alert
         assert alert.review is not None
         blank = ExportedAlert(
@@ -164,12 +165,12 @@ class Exporter:
             review=alert.review,
             split="train" if train else "val",
         )
-        found, why = self._shots(detail, background=blank.background)
+        found, why = self._images_of(detail, background=blank.background)
         samples = []
-        for t, (picture, drawn) in found.items():
+        for t, (image, drawn) in found.items():
             file = f"{_UNSAFE.sub('_', alert.camera)}-{name}-{round((t - alert.t_start) * 1000):06d}.jpg"
-            sample = ExportSample(file=file, t=t, width=picture.width, height=picture.height, drawn=drawn)
-            self._folder.write(ExportFolder.image(blank, file), picture.data)
+            sample = ExportSample(file=file, t=t, width=image.width, height=image.height, drawn=drawn)
+            self._folder.write(ExportFolder.image(blank, file), image.data)
             if self._settings.format == "yolo":
                 self._folder.write(
                     export_formats.yolo_label_file(blank, sample),
@@ -178,32 +179,32 @@ class Exporter:
             samples.append(sample)
         return blank.model_copy(update={"samples": tuple(samples), "left_out": "" if samples else why})
 
-    def _shots(
+    def _images_of(
         self, detail: AlertDetail, *, background: bool
     ) -> tuple[dict[float, tuple[ExportImage, tuple[LabelledBox, ...]]], str]:
-        """The pictures of an alert by their moment, each with its labels; or none, and why."""
+        """The images of an alert by their moment, each with its labels; or none, and why."""
         tracks, labels, count = detail.alert.tracks, self._settings.labels, self._settings.per_alert
-        looks = export_images.examined_frames(self._archive, detail)
+        frames = export_images.examined_frames(self._archive, detail)
         if not background and not set(detail.alert.labels) & set(labels):
             return {}, "with other labels"
-        if not looks:
+        if not frames:
             return {}, "without boxes, which were not kept"
         choose = export_images.choose_backgrounds if background else export_images.choose_labelled
-        wanted = choose(looks, tracks, labels, count)
+        wanted = choose(frames, tracks, labels, count)
         if not wanted:
             return {}, "with something else in every picture" if background else "without a box of these labels"
-        cut = export_images.cut_images(self._archive, detail, [look.t for look in wanted])
+        cut = export_images.cut_images(self._archive, detail, [frame.t for frame in wanted])
         if not cut:
             kept = export_images.still_image(self._archive, detail)
-            near = [] if kept is None else [look for look in looks if abs(look.t - kept[0]) <= _STILL_OFF_S_MAX]
+            near = [] if kept is None else [frame for frame in frames if abs(frame.t - kept[0]) <= _STILL_OFF_S_MAX]
             wanted = choose(near, tracks, labels, 1)
             cut = {wanted[0].t: kept[1]} if kept is not None and wanted else {}
-        shots = {
-            look.t: (cut[look.t], () if background else export_images.labels_in(look, tracks, labels))
-            for look in wanted
-            if look.t in cut
+        images = {
+            frame.t: (cut[frame.t], () if background else export_images.labels_in(frame, tracks, labels))
+            for frame in wanted
+            if frame.t in cut
         }
-        return shots, "without a picture, which was not kept"
+        return images, "without a picture, which was not kept"
 
     def _finish(self, exported: list[ExportedAlert], report: ExportReport) -> None:
         files = []
