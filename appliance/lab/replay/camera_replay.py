@@ -43,234 +43,236 @@ from appliance.types import (
 )
 
 InferenceObserver = Callable[[FrameBoxes, InferenceRequest], None]
-"""Shown every look and what was found in it, before anything is decided about it; changes nothing of the replay."""
+"""Called with each examined frame and its boxes before anything is decided about them; must change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayContext:
-    """What all lanes of a replay have in common. outlook: what the routers know of the whole site. looks None: no
-    answer of the detector is kept. watch: see `Watch`. answers: who answers the questions to the cloud; None: nobody.
-    weather: what is made of the pictures."""
+    """What the cameras of a replay share."""
 
     config: SiteConfig
     detector: ObjectDetector
     log: ReplayLog
     executor: OrderedExecutor[Detections | None]
     router_context: RouterContext
-    detections: DetectionJournal | None = None
-    local_time: LocalTime | None = None
+    detections: DetectionJournal | None = None  # None: no detections are kept for a resumed replay
+    local_time: LocalTime | None = None  # None: the footage has no time of day
     observer: InferenceObserver | None = None
-    verdict_source: VerdictSource | None = None
+    verdict_source: VerdictSource | None = None  # None: no escalation is answered
     conditions: ConditionSet = NO_CONDITIONS
 
 
 class CameraReplay:
-    """One camera's way through gate, detector, tracker, rules, policy and router.
+    """One camera's way from its frames to log lines: CameraAnalysis, rules, alert policy, router.
 
-    State: those parts, the counts, whether the next frame begins a run. The header of a run is written with its first
-    frame, which tells the size; a gap before it waits for that. Which frames are due is found out ahead of the
-    detector's answers; tracker, rules, router, log and counts follow them, all through `Shared.order`, so that
-    nothing depends on how long an answer took.
+    State: those parts, the counts, the number of sessions so far. The header of a session is written with its first
+    frame, which gives the size; a gap before it waits for that. Invariant: CameraAnalysis selects frames ahead of the
+    detector; tracker, rules, router, log and counts follow in order, all through `ReplayContext.executor`, so nothing
+    depends on how long the detector took.
     """
 
     def __init__(
-        self, camera: str, film: FrameSource, run: str, shared: ReplayContext, t_from: float | None = None
+        self, camera: str, source: FrameSource, run: str, context: ReplayContext, t_from: float | None = None
     ) -> None:
         """t_from: UTC seconds of the footage's t = 0, where they are known."""
         self.camera = camera
-        self.source = film
+        self.source = source
         self.run = run
-        self._shared = shared
-        plan = shared.config.cameras[camera]
-        self._pipeline = Pipeline(camera, plan, shared.config.alerts, shared.local_time)
-        self._routing = ReplayRouting(shared.config, camera, shared.detector.name, shared.router_context)
-        self._docket = PendingVerdicts(shared.verdict_source, FootageRef(film.name, t_from))
+        self._context = context
+        plan = context.config.cameras[camera]
+        self._pipeline = Pipeline(camera, plan, context.config.alerts, context.local_time)
+        self._routing = ReplayRouting(context.config, camera, context.detector.name, context.router_context)
+        self._verdicts = PendingVerdicts(context.verdict_source, FootageRef(source.name, t_from))
         parked = StationaryObjects()  # as live, they are known to the camera's next session; nothing is kept on disk
         self.analysis = CameraAnalysis(
             camera,
-            shared.detector,
+            context.detector,
             lambda labels: Tracker(labels, parked),
             plan.detect,
-            tamper=TamperDetector(camera, shared.config.health, plan.health_ignore, self._ill, mend=False),
-            frame_filter=frame_transform_of(shared.conditions),
-            drain=shared.executor.drain,
+            tamper=TamperDetector(camera, context.config.health, plan.health_ignore, self._log_health, mend=False),
+            frame_filter=frame_transform_of(context.conditions),
+            drain=context.executor.drain,
             # Conditions change frames; packet sizes know nothing of them.
-            decode_everything=bool(shared.conditions.conditions),
+            decode_everything=bool(context.conditions.conditions),
         )
-        self._runs = 0
+        self._sessions = 0
         self._gaps: list[Gap] = []
-        self._tally = ReplayStats()
+        self._stats = ReplayStats()
 
     @property
     def t(self) -> float:
         """Seconds of the last frame."""
-        return self._tally.t
+        return self._stats.t
 
-    def take(self, scene: SourceItem) -> None:
-        """What the film shows next."""
-        if isinstance(scene, DecodedFrame):
-            self._frame(scene)
-        elif isinstance(scene, NewSession):
+    def take(self, item: SourceItem) -> None:
+        """The next item of the source."""
+        if isinstance(item, DecodedFrame):
+            self._frame(item)
+        elif isinstance(item, NewSession):
             self.analysis.end_session()
         else:
-            self._gap(scene)
+            self._gap(item)
 
     def close(self) -> None:
-        """The film is over: end what is open, and say so in the log."""
-        self._tally.t = max(self._tally.t, round(self.source.counts.t, 3))
-        self._shared.executor.call(self._close)
+        """The source is at its end: end what is open, and log that."""
+        self._stats.t = max(self._stats.t, round(self.source.counts.t, 3))
+        self._context.executor.call(self._close)
 
     def _close(self) -> None:
         reason = "end of clip" if self.source.error is None else "clip broke off"
-        self._step(self._pipeline.close(self._tally.t, reason))
-        self._told(self._docket.remaining())
-        self._shared.log.end(self._end(reason))
-        self._shared.log.flush()
+        self._step(self._pipeline.close(self._stats.t, reason))
+        self._log_verdicts(self._verdicts.remaining())
+        self._context.log.end(self._end(reason))
+        self._context.log.flush()
 
     def result(self, *, wall_s: float, cpu_s: float, behind_s: float) -> ReplayResult:
-        tally, source, counts = self._tally, self.source, self.source.counts
+        stats, source, counts = self._stats, self.source, self.source.counts
         return ReplayResult(
             clip=source.name,
             camera=self.camera,
-            model=self._shared.detector.name,
+            model=self._context.detector.name,
             run=self.run,
-            size=tally.size,
+            size=stats.size,
             frames=counts.frames,
-            examined=tally.examined,
-            unlooked=tally.unlooked,
-            boxes=tally.boxes,
-            tracks=len(tally.tracks),
-            events=tuple(tally.events),
-            suppressed=tuple(tally.suppressed),
-            alerts=tuple(tally.alerts),
-            footage_s=tally.t,
+            examined=stats.examined,
+            unlooked=stats.unlooked,
+            boxes=stats.boxes,
+            tracks=len(stats.tracks),
+            events=tuple(stats.events),
+            suppressed=tuple(stats.suppressed),
+            alerts=tuple(stats.alerts),
+            footage_s=stats.t,
             wall_s=wall_s,
             cpu_s=cpu_s,
             skipped=counts.skipped,
             decode_errors=counts.damaged,
             time_jumps=counts.jumps,
             error=source.error,
-            routes=tuple(tally.routes),
-            gaps=tuple(tally.gaps),
-            health=tuple(tally.health.values()),
-            sent_bytes=sent_bytes(tally.routes, tally.verdicts),
+            routes=tuple(stats.routes),
+            gaps=tuple(stats.gaps),
+            health=tuple(stats.health.values()),
+            sent_bytes=sent_bytes(stats.routes, stats.verdicts),
             footage_bytes=source.bytes,
             behind_s=behind_s,
-            remembered=self._shared.detections.remembered if self._shared.detections else 0,
-            answered_by=str(self._shared.verdict_source.answered_by) if self._shared.verdict_source else "",
-            verdicts=tuple(tally.verdicts),
-            unanswered=unanswered(tally.routes, tally.verdicts) if self._shared.verdict_source else 0,
-            weather=str(self._shared.conditions),
+            remembered=self._context.detections.remembered if self._context.detections else 0,
+            answered_by=str(self._context.verdict_source.answered_by) if self._context.verdict_source else "",
+            verdicts=tuple(stats.verdicts),
+            unanswered=unanswered(stats.routes, stats.verdicts) if self._context.verdict_source else 0,
+            weather=str(self._context.conditions),
         )
 
     def _frame(self, frame: DecodedFrame) -> None:
         if not self.analysis.has_session:
             self._start_session(frame)
         t = round(frame.t, 3)
-        self._tally.t = t
-        look = self.analysis.select(replace(frame, t=t))
-        if look is None:
+        self._stats.t = t
+        request = self.analysis.select(replace(frame, t=t))
+        if request is None:
             return
-        looks, then = self._shared.detections, partial(self._looked, self._runs, look)
-        if looks is not None and looks.has_next:
-            self._shared.executor.call(partial(then, looks.read_next(self.camera, look.frame_index)))
+        journal, then = self._context.detections, partial(self._examined, self._sessions, request)
+        if journal is not None and journal.has_next:
+            self._context.executor.call(partial(then, journal.read_next(self.camera, request.frame_index)))
             return
-        question = partial(_answer, self._shared.detector, self.analysis.detector_input(look))
-        self._shared.executor.submit(question, partial(self._keep, look, then))
+        detect = partial(_detect, self._context.detector, self.analysis.detector_input(request))
+        self._context.executor.submit(detect, partial(self._keep, request, then))
 
     def _keep(
-        self, look: InferenceRequest, then: Callable[[Detections | None], None], found: Detections | None
+        self, request: InferenceRequest, then: Callable[[Detections | None], None], found: Detections | None
     ) -> None:
-        """An answer that is new: remembered before anything of it stands in the log."""
-        if self._shared.detections is not None:
-            self._shared.detections.append(self.camera, look.frame_index, found)
+        """New detections are in the journal before anything of them is in the log."""
+        if self._context.detections is not None:
+            self._context.detections.append(self.camera, request.frame_index, found)
         then(found)
 
-    def _looked(self, run: int, look: InferenceRequest, found: Detections | None) -> None:
-        """What follows from an answer; None: the detector did not answer."""
-        boxes = self.analysis.result(look, found)
-        self._told(self._docket.due(boxes.t))
-        self._tally.add_boxes(run, boxes)
-        self._shared.log.boxes(boxes)
-        self._routing.add(boxes, look.av_frame)
-        if self._shared.observer is not None:
-            self._shared.observer(boxes, look)
+    def _examined(self, session: int, request: InferenceRequest, found: Detections | None) -> None:
+        """What follows from the detections; None: the detector failed."""
+        boxes = self.analysis.result(request, found)
+        self._log_verdicts(self._verdicts.due(boxes.t))
+        self._stats.add_boxes(session, boxes)
+        self._context.log.boxes(boxes)
+        self._routing.add(boxes, request.av_frame)
+        if self._context.observer is not None:
+            self._context.observer(boxes, request)
         self._step(self._pipeline.feed(boxes))
 
     def _start_session(self, frame: DecodedFrame) -> None:
         """As live, what was tracked before is no longer known."""
-        run = self.run if self._runs == 0 else hashlib.sha256(f"{self.run}|{self._runs}".encode()).hexdigest()[:16]
-        self._runs += 1
-        self._tally.size = self.analysis.start_session(frame)
+        run = (
+            self.run
+            if self._sessions == 0
+            else hashlib.sha256(f"{self.run}|{self._sessions}".encode()).hexdigest()[:16]
+        )
+        self._sessions += 1
+        self._stats.size = self.analysis.start_session(frame)
         header = StreamHeader(
             camera=self.camera,
             clip=self.source.name,
-            model=self._shared.detector.name,
-            size=self._tally.size,
+            model=self._context.detector.name,
+            size=self._stats.size,
             run=run,
         )
         gaps, self._gaps = self._gaps, []
-        self._shared.executor.call(partial(self._begun, header, gaps))
+        self._context.executor.call(partial(self._log_start, header, gaps))
 
-    def _ill(self, event: HealthEvent) -> None:
-        """What the sentry says of the picture, in its place among the looks."""
-        self._tally.health[event.id] = event
-        self._shared.executor.call(partial(self._shared.log.health, event))
+    def _log_health(self, event: HealthEvent) -> None:
+        """At its place among the examined frames."""
+        self._stats.health[event.id] = event
+        self._context.executor.call(partial(self._context.log.health, event))
 
-    def _begun(self, header: StreamHeader, gaps: Sequence[Gap]) -> None:
-        self._shared.log.header(header)
+    def _log_start(self, header: StreamHeader, gaps: Sequence[Gap]) -> None:
+        self._context.log.header(header)
         self._routing.begin(header)
         for gap in gaps:
-            self._shared.log.gap(gap)
+            self._context.log.gap(gap)
         self._step(self._pipeline.feed(header))
 
     def _gap(self, gap: Gap) -> None:
-        self._tally.gaps.append(gap)
-        if self._runs == 0:
+        self._stats.gaps.append(gap)
+        if self._sessions == 0:
             self._gaps.append(gap)
         else:
-            self._shared.executor.call(partial(self._away, gap))
+            self._context.executor.call(partial(self._log_gap, gap))
 
-    def _away(self, gap: Gap) -> None:
-        self._shared.log.gap(gap)
+    def _log_gap(self, gap: Gap) -> None:
+        self._context.log.gap(gap)
         if gap.t_end is not None:  # time passed without boxes, as when a live camera is away
             self._step(self._pipeline.tick(gap.t_end))
 
     def _step(self, step: PipelineStep) -> None:
         routes = self._routing.decide(step)
-        if self._docket.enabled:
-            self._docket.submit(self._routing.escalations())
-        step = self._docket.with_verdicts(step)
-        self._shared.log.step(step, routes)
-        self._tally.add_step(step, routes)
+        if self._verdicts.enabled:
+            self._verdicts.submit(self._routing.escalations())
+        step = self._verdicts.with_verdicts(step)
+        self._context.log.step(step, routes)
+        self._stats.add_step(step, routes)
 
-    def _told(self, verdicts: Sequence[LogVerdict]) -> None:
+    def _log_verdicts(self, verdicts: Sequence[LogVerdict]) -> None:
         for verdict in verdicts:
-            self._shared.log.verdict(verdict)
-        self._tally.verdicts += verdicts
+            self._context.log.verdict(verdict)
+        self._stats.verdicts += verdicts
 
     def _end(self, reason: str) -> LogEnd:
         counts = self.source.counts
         return LogEnd(
             camera=self.camera,
             run=self.run,
-            t=self._tally.t,
+            t=self._stats.t,
             reason=reason,
             frames=counts.frames,
-            examined=self._tally.examined,
-            unlooked=self._tally.unlooked,
+            examined=self._stats.examined,
+            unlooked=self._stats.unlooked,
             decode_errors=counts.damaged,
             time_jumps=counts.jumps,
             footage_bytes=self.source.bytes,
-            suppressed=tuple(event.id for event in self._tally.suppressed),
+            suppressed=tuple(event.id for event in self._stats.suppressed),
             error=self.source.error,
             skipped=counts.skipped,
         )
 
 
-def _answer(detector: ObjectDetector, picture: NDArray[np.uint8]) -> Detections | None:
-    """None: the detector did not answer."""
+def _detect(detector: ObjectDetector, image: NDArray[np.uint8]) -> Detections | None:
+    """None: the detector failed."""
     try:
-        return detector.detect([picture])[0]
+        return detector.detect([image])[0]
     except DetectorError:
         return None

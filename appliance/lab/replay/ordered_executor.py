@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, TypeVar
 
-QUEUED_PER_WORKER = 2  # questions that wait for each thread: one in hand, one so that it need not stand still
+QUEUED_PER_WORKER = 2  # calls for each thread: one running, one so that it need not wait
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class _Step(Generic[Result]):
-    answer: Future[Result]
+    result: Future[Result]
     then: Callable[[Result], None]
 
 
 class OrderedExecutor(Generic[Result]):
-    """Does things one after the other, in the order in which they were handed in, always in the caller's thread.
+    """Runs calls on worker threads and handles their results in the order of submission, in the caller's thread.
 
-    State: what waits for an answer, or for something before it. Invariants: `then` of a question is called once its
-    answer is there and all that was handed in before is done; at most AHEAD questions a thread wait. hands: threads
-    that answer; with one, everything is done at once in the caller's thread. Use as a context manager: on leaving,
-    what waits is done, or dropped when an error leaves with us (a killed replay goes on from what its log holds).
+    State: what waits for a result, or for something before it. Invariants: `then` of a call runs once its result is
+    there and all that was submitted before is handled; at most QUEUED_PER_WORKER calls a worker wait. With one worker
+    everything runs at once in the caller's thread. Use as a context manager: on leaving, what waits is handled, or
+    dropped when an exception leaves (a killed replay is resumed from what its log holds).
     """
 
-    def __init__(self, hands: int = 1) -> None:
-        self._pool = ThreadPoolExecutor(hands, thread_name_prefix="replay-look") if hands > 1 else None
-        self._ahead_max = QUEUED_PER_WORKER * hands
+    def __init__(self, workers: int = 1) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="replay-worker") if workers > 1 else None
+        self._running_max = QUEUED_PER_WORKER * workers
         self._waiting: deque[_Step[Result] | Callable[[], None]] = deque()
-        self._asked = 0
+        self._running = 0
 
     def __enter__(self) -> OrderedExecutor[Result]:
         return self
@@ -48,14 +48,14 @@ class OrderedExecutor(Generic[Result]):
             if self._pool is not None:
                 self._pool.shutdown(cancel_futures=True)
 
-    def submit(self, question: Callable[[], Result], then: Callable[[Result], None]) -> None:
-        """Have `question` answered, and hand its answer to `then`. What it raises is raised when its turn comes."""
+    def submit(self, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
+        """Run `call` on a worker, and hand its result to `then`. What it raises is raised when its turn comes."""
         if self._pool is None:
-            then(question())
+            then(call())
             return
-        self._waiting.append(_Step(self._pool.submit(question), then))
-        self._asked += 1
-        while self._asked > self._ahead_max:
+        self._waiting.append(_Step(self._pool.submit(call), then))
+        self._running += 1
+        while self._running > self._running_max:
             self._next()
         self._collect()
 
@@ -65,22 +65,22 @@ class OrderedExecutor(Generic[Result]):
         self._collect()
 
     def drain(self) -> None:
-        """Wait until everything that was handed in is done."""
+        """Wait until everything that was submitted is handled."""
         while self._waiting:
             self._next()
 
     def _collect(self) -> None:
-        """What need not wait any more, so that a replay in real time writes its log in real time."""
+        """Handle what need not wait any more, so that a replay in real time writes its log in real time."""
         while self._waiting:
             first = self._waiting[0]
-            if isinstance(first, _Step) and not first.answer.done():
+            if isinstance(first, _Step) and not first.result.done():
                 return
             self._next()
 
     def _next(self) -> None:
         first = self._waiting.popleft()
         if isinstance(first, _Step):
-            self._asked -= 1
-            first.then(first.answer.result())
+            self._running -= 1
+            first.then(first.result.result())
         else:
             first()

@@ -38,6 +38,7 @@ from appliance.lab.replay.replay_runner import (
     ReplayInput,
     ReplayOptions,
     ReplayPlan,
+    ReplayProgress,
     clip_input,
     play,
     with_conditions,
@@ -53,17 +54,17 @@ FILES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ReplaySelection:
-    """The command line. cameras: values of --camera, `NAME` or `NAME=CLIP`; t_from, t_to: as written."""
+    """What the command line says is to be replayed."""
 
-    paths: tuple[Path, ...] = ()
-    cameras: tuple[str, ...] = ()
-    t_from: str | None = None
+    paths: tuple[Path, ...] = ()  # clips and folders of them
+    cameras: tuple[str, ...] = ()  # values of --camera, `NAME` or `NAME=CLIP`
+    t_from: str | None = None  # as written
     t_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
-    """One run: a clip of one camera, clips of several together, or (paths empty) the recording of some cameras."""
+    """One replay: a clip of one camera, clips of several together, or (clips empty) the recording of some cameras."""
 
     name: str
     cameras: tuple[str, ...]
@@ -73,21 +74,21 @@ class ReplayTarget:
     def plan(self, config: SiteConfig, detector: ObjectDetector) -> ReplayPlan:
         """Raises SourceError, StoreError."""
         if self.span is None:
-            reels = [
+            inputs = [
                 clip_input(clip, config, camera, detector)
                 for camera, clip in zip(self.cameras, self.clips, strict=True)
             ]
-            return ReplayPlan(tuple(reels), config, detector)
+            return ReplayPlan(tuple(inputs), config, detector)
         span = self.span
-        reels = [_recording(camera, config, span, detector) for camera in self.cameras]
-        return ReplayPlan(tuple(reels), config, detector, local_time=lambda t: local_weekday_minute(span.t0 + t))
+        inputs = [_recording(camera, config, span, detector) for camera in self.cameras]
+        return ReplayPlan(tuple(inputs), config, detector, local_time=lambda t: local_weekday_minute(span.t0 + t))
 
 
-def replay_targets(asked: ReplaySelection, config: SiteConfig, site_file: Path) -> list[ReplayTarget]:
-    """What is to be played, in order. Raises UsageError or ConfigError with what would be right."""
-    pairs = [each.partition("=") for each in asked.cameras]
+def replay_targets(selection: ReplaySelection, config: SiteConfig, site_file: Path) -> list[ReplayTarget]:
+    """What is to be replayed, in order. Raises UsageError or ConfigError with what would be right."""
+    pairs = [each.partition("=") for each in selection.cameras]
     named = any(sign for _, sign, _ in pairs)
-    _one_kind(asked, named=named)
+    _refuse_mixed_kinds(selection, named=named)
     if named:
         if not all(sign for _, sign, _ in pairs):
             raise UsageError("say of every camera what it plays: --camera gate=gate.mp4 --camera yard=yard.mp4")
@@ -95,12 +96,12 @@ def replay_targets(asked: ReplaySelection, config: SiteConfig, site_file: Path) 
         if len(set(cameras)) < len(cameras):
             raise UsageError("a camera can play one clip at a time; --camera names one twice")
         return [ReplayTarget("+".join(cameras), tuple(cameras), tuple(Path(clip) for _, _, clip in pairs))]
-    names = [_known(name, config, site_file) for name in dict.fromkeys(asked.cameras)] or [_only(config, site_file)]
-    if asked.t_from is not None:
-        return [_recorded(names, asked, config)]
+    names = [_known(name, config, site_file) for name in dict.fromkeys(selection.cameras)] or [_only(config, site_file)]
+    if selection.t_from is not None:
+        return [_recorded(names, selection, config)]
     if len(names) > 1:
         raise UsageError("clips go to one camera; several together: --camera gate=gate.mp4 --camera yard=yard.mp4")
-    return [ReplayTarget(file.name, (names[0],), (file,)) for file in video_files(asked.paths)]
+    return [ReplayTarget(file.name, (names[0],), (file,)) for file in video_files(selection.paths)]
 
 
 def video_files(paths: Sequence[Path]) -> list[Path]:
@@ -119,14 +120,14 @@ def video_files(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _one_kind(asked: ReplaySelection, *, named: bool) -> None:
-    recording = asked.t_from is not None or asked.t_to is not None
-    if (bool(asked.paths) + named + recording) != 1:
+def _refuse_mixed_kinds(selection: ReplaySelection, *, named: bool) -> None:
+    recording = selection.t_from is not None or selection.t_to is not None
+    if (bool(selection.paths) + named + recording) != 1:
         raise UsageError(
             "say what to replay, in one way: clips or folders, or --camera NAME=CLIP for several together, or "
             "--camera NAME --from TIME for what this box recorded (see vedette replay --help)"
         )
-    if recording and asked.t_from is None:
+    if recording and selection.t_from is None:
         raise UsageError("--to needs --from")
 
 
@@ -144,16 +145,16 @@ def _known(name: str, config: SiteConfig, site_file: Path) -> str:
     return name
 
 
-def _recorded(cameras: Sequence[str], asked: ReplaySelection, config: SiteConfig) -> ReplayTarget:
+def _recorded(cameras: Sequence[str], selection: ReplaySelection, config: SiteConfig) -> ReplayTarget:
     archive = StorageArchive(config.storage.dir)
     spans = {camera: archive.span(camera) for camera in cameras}
     known = [span for span in spans.values() if span is not None]
     if not known:
         raise SourceError(f"nothing is recorded of {', '.join(cameras)} in {config.storage.dir}")
-    t0 = parse_moment(asked.t_from or "")
-    t1 = parse_moment(asked.t_to) if asked.t_to is not None else max(end for _, end in known)
+    t0 = parse_moment(selection.t_from or "")
+    t1 = parse_moment(selection.t_to) if selection.t_to is not None else max(end for _, end in known)
     begin, end = min(begin for begin, _ in known), max(end for _, end in known)
-    if t0 >= t1 and asked.t_to is not None:
+    if t0 >= t1 and selection.t_to is not None:
         raise UsageError("--to must be later than --from")
     if t0 > end or t1 < begin:
         raise SourceError(
@@ -167,33 +168,33 @@ def _recording(camera: str, config: SiteConfig, span: TimeSpan, detector: Object
     rows = archive.segments(camera, span.t0, span.t1)
     if not rows:
         raise SourceError(f"nothing is recorded of {camera} between {iso_utc(span.t0)} and {iso_utc(span.t1)}")
-    film = RecordingSource(archive.root, camera, span, rows, archive.gaps(camera, span.t0, span.t1))
+    source = RecordingSource(archive.root, camera, span, rows, archive.gaps(camera, span.t0, span.t1))
     plan = config.cameras[camera]
-    readable = [(path, limit) for path, limit in film.files() if path.is_file()]
+    readable = [(path, limit) for path, limit in source.files() if path.is_file()]
     run = run_id_of(readable, camera, plan, config.detector, f"{detector.name}|{span.t0!r}|{span.t1!r}")
     replayed = Replayed(
         camera=camera,
         kind="recording",
-        clip=film.name,
+        clip=source.name,
         run=run,
         files=len(rows),
         t_from=span.t0,
         t_to=span.t1,
     )
-    return ReplayInput(film, replayed)
+    return ReplayInput(source, replayed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Bar:
-    """told: seconds done, and the footage's length if it is known; None: nobody looks. say: what is waited for."""
+class _ProgressBar:
+    """A progress bar, or nothing where there is no terminal."""
 
-    told: Callable[[float, float | None], None] | None = None
-    say: Callable[[str], None] = lambda sentence: None
+    advance: ReplayProgress | None = None
+    show_status: Callable[[str], None] = lambda sentence: None  # what is waited for
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayCommandOptions:
-    """How the command is to go about it; see `arguments.add_replay`. stand_in: who can make one of a scenario."""
+    """How the replay is done; see `vedette replay --help`."""
 
     model: str | None = None
     speed: float | None = None
@@ -201,50 +202,52 @@ class ReplayCommandOptions:
     resume: bool = False
     as_json: bool = False
     verdicts: VerdictOptions = field(default_factory=VerdictOptions)
-    oracle: MakeOracle | None = None
+    oracle: MakeOracle | None = None  # makes the oracle judge of a scenario
     conditions: ConditionSet = NO_CONDITIONS
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """One run. results: none when the footage could not be read at all; error says why."""
+class _Finished:
+    """One replay: its results, or why the footage could not be read at all."""
 
     name: str
     results: tuple[ReplayResult, ...] = ()
     error: str | None = None
 
     @property
-    def well(self) -> bool:
+    def ok(self) -> bool:
         return self.error is None and all(each.error is None and not each.unanswered for each in self.results)
 
 
-def replay_command(asked: ReplaySelection, site_file: Path, wishes: ReplayCommandOptions) -> int:
-    """Replay and print what it raised. Returns 0, or 1 when some footage could not be read to its end, or a question
-    was not answered by whoever was to answer."""
-    site = site_for_verdicts(config.load(site_file), wishes.verdicts)
-    if wishes.model is not None:
-        site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": wishes.model})})
-    if wishes.resume and wishes.log is None:
+def replay_command(selection: ReplaySelection, site_file: Path, options: ReplayCommandOptions) -> int:
+    """Replay and print what it found. Returns 0, or 1 when some footage could not be read to its end, or an escalation
+    has no verdict although there is a source of them."""
+    site = site_for_verdicts(config.load(site_file), options.verdicts)
+    if options.model is not None:
+        site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": options.model})})
+    if options.resume and options.log is None:
         raise UsageError("--resume goes on with a log: say which with --log")
-    todo = replay_targets(asked, site, site_file)
-    logs = _logs(todo, wishes.log)
-    with open_verdict_source(site, wishes.verdicts, wishes.oracle) as answers:
-        stage = _Stage(site, detector.load(with_remembered_precision(site.detector, site.storage.dir)), wishes, answers)
-        if len(todo) == 1:
-            done = [_run(todo[0], logs[0], stage)]
+    targets = replay_targets(selection, site, site_file)
+    logs = _logs(targets, options.log)
+    with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
+        setup = _Setup(
+            site, detector.load(with_remembered_precision(site.detector, site.storage.dir)), options, verdicts
+        )
+        if len(targets) == 1:
+            done = [_run(targets[0], logs[0], setup)]
         else:
-            done = [_try(item, log, stage) for item, log in zip(todo, logs, strict=True)]
-    _print(done, as_json=wishes.as_json)
-    return 0 if all(each.well for each in done) else 1
+            done = [_try(target, log, setup) for target, log in zip(targets, logs, strict=True)]
+    _print(done, as_json=options.as_json)
+    return 0 if all(each.ok for each in done) else 1
 
 
-def _logs(todo: Sequence[ReplayTarget], log: Path | None) -> list[Path | None]:
-    """Where each run's log goes: the file itself for one, `NAME.jsonl` in a folder for several."""
+def _logs(targets: Sequence[ReplayTarget], log: Path | None) -> list[Path | None]:
+    """Where each log goes: the file itself for one, `NAME.jsonl` in a folder for several."""
     if log is None:
-        return [None] * len(todo)
-    if len(todo) == 1 and not log.is_dir():
+        return [None] * len(targets)
+    if len(targets) == 1 and not log.is_dir():
         return [log]
-    names = [f"{item.name}.jsonl" for item in todo]
+    names = [f"{target.name}.jsonl" for target in targets]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
         raise UsageError(
@@ -258,49 +261,49 @@ def _logs(todo: Sequence[ReplayTarget], log: Path | None) -> list[Path | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
-    """What all runs of a command have in common."""
+class _Setup:
+    """What all replays of a command share."""
 
     site: SiteConfig
     detector: ObjectDetector
-    wishes: ReplayCommandOptions
-    answering: ActiveVerdictSource
+    options: ReplayCommandOptions
+    verdicts: ActiveVerdictSource
 
 
-def _try(item: ReplayTarget, log: Path | None, stage: _Stage) -> _Done:
-    """One clip of many that cannot be read is told of at the end, and does not keep the others from being replayed."""
+def _try(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
+    """One clip of many that cannot be read is reported at the end, and does not stop the others."""
     try:
-        return _run(item, log, stage)
+        return _run(target, log, setup)
     except SourceError as error:
-        return _Done(item.name, error=str(error))
+        return _Finished(target.name, error=str(error))
 
 
-def _run(item: ReplayTarget, log: Path | None, stage: _Stage) -> _Done:
-    show = with_conditions(item.plan(stage.site, stage.detector), stage.wishes.conditions)
-    show = replace(show, verdict_source=stage.answering.source)
+def _run(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
+    plan = with_conditions(target.plan(setup.site, setup.detector), setup.options.conditions)
+    plan = replace(plan, verdict_source=setup.verdicts.source)
     if log is None:
-        return _Done(item.name, _play(show, None, item.name, stage))
+        return _Finished(target.name, _play(plan, None, target.name, setup))
     try:
-        with open_log(log, show.header(), resume=stage.wishes.resume) as file:
+        with open_log(log, plan.header(), resume=setup.options.resume) as file:
             if file.finished is not None:
-                return _Done(item.name, file.finished)
-            results = _play(show, file, item.name, stage)
+                return _Finished(target.name, file.finished)
+            results = _play(plan, file, target.name, setup)
             file.complete()
-            return _Done(item.name, results)
+            return _Finished(target.name, results)
     except OSError as error:
         raise UsageError(f"{log}: the log cannot be written: {error.strerror}") from None
 
 
-def _play(show: ReplayPlan, file: OpenLog | None, name: str, stage: _Stage) -> tuple[ReplayResult, ...]:
-    with _progress(name, quiet=stage.wishes.as_json) as bar:
-        stage.answering.show = bar.say
-        manner = ReplayOptions(
-            SystemClock(), stage.wishes.speed, bar.told, file.detections if file else None, workers_for(stage.site)
+def _play(plan: ReplayPlan, file: OpenLog | None, name: str, setup: _Setup) -> tuple[ReplayResult, ...]:
+    with _progress(name, quiet=setup.options.as_json) as bar:
+        setup.verdicts.show = bar.show_status
+        options = ReplayOptions(
+            SystemClock(), setup.options.speed, bar.advance, file.detections if file else None, workers_for(setup.site)
         )
-        return play(show, file.sink if file else None, manner)
+        return play(plan, file.sink if file else None, options)
 
 
-def _print(done: Sequence[_Done], *, as_json: bool) -> None:
+def _print(done: Sequence[_Finished], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_json(done)))
         return
@@ -313,7 +316,7 @@ def _print(done: Sequence[_Done], *, as_json: bool) -> None:
     replay_report.print_total([result for each in done for result in each.results], console)
 
 
-def _json(done: Sequence[_Done]) -> object:
+def _json(done: Sequence[_Finished]) -> object:
     """One clip gives one object; several runs, or cameras together, a list of them under `runs`."""
     if len(done) == 1 and len(done[0].results) == 1:
         return replay_report.as_json(done[0].results[0])
@@ -323,19 +326,19 @@ def _json(done: Sequence[_Done]) -> object:
 
 
 @contextlib.contextmanager
-def _progress(name: str, *, quiet: bool) -> Iterator[_Bar]:
+def _progress(name: str, *, quiet: bool) -> Iterator[_ProgressBar]:
     """A bar on a terminal, nothing elsewhere."""
     if quiet or not sys.stderr.isatty():
-        yield _Bar()
+        yield _ProgressBar()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"replaying {name}", total=None)
 
-        def told(done: float, total: float | None) -> None:
+        def advance(done: float, total: float | None) -> None:
             bar.update(task, completed=done, total=total)
 
-        def say(sentence: str) -> None:
+        def show_status(sentence: str) -> None:
             bar.update(task, description=f"replaying {name}{': ' if sentence else ''}{sentence}")
 
-        yield _Bar(told, say)
+        yield _ProgressBar(advance, show_status)

@@ -29,17 +29,18 @@ from appliance.types import Detections, Gap
 class ReplayPacer:
     """Holds frames back until they are due. Decides nothing: a replay that cannot keep up drops no frame.
 
-    State: when and where it began; the furthest it fell behind. speed None: as fast as the machine allows.
+    State: when and at which second of the footage it began; the furthest it fell behind.
     """
 
     def __init__(self, clock: Clock, speed: float | None) -> None:
+        """speed: times real time; None: as fast as the machine allows."""
         self._clock = clock
         self._speed = speed
         self._begin: tuple[float, float] | None = None
         self.behind_s = 0.0
 
     def wait(self, t: float) -> None:
-        """Return when the footage's second `t` is due; the first call says where it begins."""
+        """Return when the footage's second `t` is due; the first call sets where it begins."""
         if self._speed is None:
             return
         now = self._clock.monotonic()
@@ -52,14 +53,14 @@ class ReplayPacer:
             self._clock.sleep(ahead_s)
 
 
-WORKERS_MAX = 8  # decoding feeds no more looks than that
+WORKERS_MAX = 8  # decoding, in one thread, feeds no more detectors than that
 ReplayProgress = Callable[[float, float | None], None]
-"""Told the seconds of footage done, and the footage's length if it is known."""
+"""Called with the seconds of footage done, and the footage's length if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayInput:
-    """A camera's footage and how the log's first line calls it."""
+    """A camera's footage and how the log's first line names it."""
 
     source: FrameSource
     replayed: Replayed
@@ -67,22 +68,18 @@ class ReplayInput:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Reels that are replayed together, synchronised by the time in them: everything that decides what is logged.
-
-    wall: weekday and minute of a time in the footage, for schedules; None: every rule is armed. answers: who answers
-    the questions to the cloud; None: nobody. weather: what is made of the footage, see `under`.
-    """
+    """Inputs that are replayed together, synchronised by their time: everything that decides what is logged."""
 
     inputs: tuple[ReplayInput, ...]
     config: SiteConfig
     detector: ObjectDetector
-    local_time: LocalTime | None = None
-    verdict_source: VerdictSource | None = None
-    conditions: ConditionSet = NO_CONDITIONS
+    local_time: LocalTime | None = None  # of a time in the footage, for schedules; None: every rule is armed
+    verdict_source: VerdictSource | None = None  # None: no escalation is answered
+    conditions: ConditionSet = NO_CONDITIONS  # see `with_conditions`
 
     def header(self) -> LogHeader:
         """What the log's first line will say; its `digest` tells replays apart."""
-        replayed = [reel.replayed for reel in self.inputs]
+        replayed = [each.replayed for each in self.inputs]
         cameras = [each.camera for each in replayed]
         settings = settings_of(
             self.config,
@@ -97,16 +94,14 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How a show is played; nothing of it changes what is found. speed None: as fast as the machine allows.
-
-    hands: threads that ask the detector, each of them for another look. More than one only for a detector that can be
-    asked from several threads at once and answers each time the same, as those of `appliance.detect` do.
-    """
+    """How a plan is played; nothing of it changes what is found."""
 
     clock: Clock
-    speed: float | None = None
+    speed: float | None = None  # times real time; None: as fast as the machine allows
     progress: ReplayProgress | None = None
     detections: DetectionJournal | None = None
+    # Threads that run the detector, each on another frame. More than one only for a detector that several threads may
+    # use at once and that is deterministic, as those of `appliance.detect` are.
     workers: int = 1
     observer: InferenceObserver | None = None
 
@@ -129,17 +124,17 @@ def replay(
     """Replay `clip` as if `camera` of the site had filmed it.
 
     The log (see docs/replay.md) depends on the clip, the site file, the model and its backend, on nothing else: no
-    clock is in it and no path. wall: weekday and minute of a clip time, for schedules; without it every rule is
-    armed. clock: for the pace and for the cost in the result only. A clip that breaks off gives what was found until
-    then, and `error`. Raises SourceError when it is not a video at all, OSError when the log cannot be written.
+    clock is in it and no path. local_time: of a clip time, for schedules; without it every rule is armed.
+    clock: for the pace and for the cost in the result only. A clip that breaks off gives what was found until then, and
+    `error`. Raises SourceError when it is not a video at all, OSError when the log cannot be written.
     """
-    show = with_conditions(
+    plan = with_conditions(
         ReplayPlan(
             (clip_input(clip, config, camera, detector),), config, detector, local_time, verdict_source=verdict_source
         ),
         conditions,
     )
-    (result,) = play(show, log, ReplayOptions(clock or SystemClock(), speed, progress, workers=workers))
+    (result,) = play(plan, log, ReplayOptions(clock or SystemClock(), speed, progress, workers=workers))
     return result
 
 
@@ -150,96 +145,100 @@ def clip_input(clip: Path, config: SiteConfig, camera: str, detector: ObjectDete
 
 
 def workers_for(config: SiteConfig) -> int:
-    """As many threads as this machine has cores for looks, each of `detector.threads`. Only for detectors of
-    `appliance.detect`, see `Manner`."""
+    """As many workers as this machine has cores for, each of `detector.threads`. Only for detectors of
+    `appliance.detect`, see `ReplayOptions`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(WORKERS_MAX, cores // config.detector.threads))
 
 
-def with_conditions(show: ReplayPlan, weather: ConditionSet) -> ReplayPlan:
-    """The same show in other weather; its runs get other ids, since other boxes are found."""
-    if not weather.conditions:
-        return replace(show, conditions=weather)
-    reels = []
-    for reel in show.inputs:
-        run = hashlib.sha256(f"{reel.replayed.run}|{weather.texts}|{weather.seed}".encode()).hexdigest()[:16]
-        reels.append(replace(reel, replayed=reel.replayed.model_copy(update={"run": run})))
-    return replace(show, conditions=weather, inputs=tuple(reels))
+def with_conditions(plan: ReplayPlan, conditions: ConditionSet) -> ReplayPlan:
+    """The same plan under other conditions; its sessions get other ids, since other boxes are found."""
+    if not conditions.conditions:
+        return replace(plan, conditions=conditions)
+    inputs = []
+    for each in plan.inputs:
+        run = hashlib.sha256(f"{each.replayed.run}|{conditions.texts}|{conditions.seed}".encode()).hexdigest()[:16]
+        inputs.append(replace(each, replayed=each.replayed.model_copy(update={"run": run})))
+    return replace(plan, conditions=conditions, inputs=tuple(inputs))
 
 
-def play(show: ReplayPlan, log: LogSink | None, manner: ReplayOptions) -> tuple[ReplayResult, ...]:
-    """Play all reels to their ends, merged by time; of frames at the same time the reel named first is first.
+def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple[ReplayResult, ...]:
+    """Replay all inputs to their ends, merged by time; of frames at the same time the input named first comes first.
 
     Raises SourceError when one of them is no video, OSError when the log cannot be written.
     """
-    wall_s, cpu_s = manner.clock.monotonic(), process_cpu_s()
-    pace = ReplayPacer(manner.clock, manner.speed)
-    with OrderedExecutor[Detections | None](manner.workers) as order:
-        shared = ReplayContext(
-            show.config,
-            show.detector,
-            ReplayLog(log, show.header()),
-            order,
-            router_context_of(show.config, show.local_time),
-            manner.detections,
-            show.local_time,
-            observer=manner.observer,
-            verdict_source=show.verdict_source,
-            conditions=show.conditions,
+    wall_s, cpu_s = options.clock.monotonic(), process_cpu_s()
+    pacer = ReplayPacer(options.clock, options.speed)
+    with OrderedExecutor[Detections | None](options.workers) as executor:
+        context = ReplayContext(
+            plan.config,
+            plan.detector,
+            ReplayLog(log, plan.header()),
+            executor,
+            router_context_of(plan.config, plan.local_time),
+            options.detections,
+            plan.local_time,
+            observer=options.observer,
+            verdict_source=plan.verdict_source,
+            conditions=plan.conditions,
         )
-        lanes = [
+        cameras = [
             CameraReplay(
-                reel.replayed.camera,
-                with_stream_faults(reel.source, reel.replayed.camera, show.conditions),
-                reel.replayed.run,
-                shared,
-                reel.replayed.t_from,
+                each.replayed.camera,
+                with_stream_faults(each.source, each.replayed.camera, plan.conditions),
+                each.replayed.run,
+                context,
+                each.replayed.t_from,
             )
-            for reel in show.inputs
+            for each in plan.inputs
         ]
-        for lane, scene in _merged(lanes):
-            if isinstance(scene, DecodedFrame) and not (manner.detections and manner.detections.has_next):
-                pace.wait(scene.t)
-            lane.take(scene)
-            if isinstance(scene, DecodedFrame) and manner.progress is not None:
-                manner.progress(lane.t, _length_s(lanes))
-    cost = {"wall_s": manner.clock.monotonic() - wall_s, "cpu_s": process_cpu_s() - cpu_s, "behind_s": pace.behind_s}
-    return tuple(lane.result(**cost) for lane in lanes)
+        for camera, item in _merged(cameras):
+            if isinstance(item, DecodedFrame) and not (options.detections and options.detections.has_next):
+                pacer.wait(item.t)
+            camera.take(item)
+            if isinstance(item, DecodedFrame) and options.progress is not None:
+                options.progress(camera.t, _length_s(cameras))
+    cost = {"wall_s": options.clock.monotonic() - wall_s, "cpu_s": process_cpu_s() - cpu_s, "behind_s": pacer.behind_s}
+    return tuple(camera.result(**cost) for camera in cameras)
 
 
-def _merged(lanes: Sequence[CameraReplay]) -> Iterator[tuple[CameraReplay, SourceItem]]:
-    """What the films show, in order of time; a film that is over closes its lane at once, so the order is always the
-    same. Holds one frame of each film."""
-    films = [(lane, lane.source.play(lane.analysis.decode_policy)) for lane in lanes]
-    heads: list[tuple[CameraReplay, Iterator[SourceItem], SourceItem]] = []
-    for lane, film in films:
-        heads += _head(lane, film)
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The next item of one camera's source, and the rest."""
+
+    camera: CameraReplay
+    item: SourceItem
+    rest: Iterator[SourceItem]
+
+    @property
+    def t(self) -> float:
+        """A frame's time; a gap where it begins; a new session at once, after what its own source gave before."""
+        if isinstance(self.item, DecodedFrame):
+            return round(self.item.t, 3)
+        return self.item.t_start if isinstance(self.item, Gap) else float("-inf")
+
+
+def _merged(cameras: Sequence[CameraReplay]) -> Iterator[tuple[CameraReplay, SourceItem]]:
+    """The items of all sources in order of time. A camera whose source is at its end is closed at once, so the order is
+    always the same. Holds one frame of each source."""
+    playing = [(camera, camera.source.play(camera.analysis.decode_policy)) for camera in cameras]
+    heads = [head for camera, items in playing for head in _next(camera, items)]
     while heads:
-        index = min(range(len(heads)), key=lambda each: (_time(heads[each]), each))
-        lane, film, scene = heads[index]
-        yield lane, scene
-        heads[index : index + 1] = _head(lane, film)
+        index = min(range(len(heads)), key=lambda each: (heads[each].t, each))
+        head = heads[index]
+        yield head.camera, head.item
+        heads[index : index + 1] = _next(head.camera, head.rest)
 
 
-def _head(
-    lane: CameraReplay, film: Iterator[SourceItem]
-) -> list[tuple[CameraReplay, Iterator[SourceItem], SourceItem]]:
-    scene = next(film, None)
-    if scene is None:
-        lane.close()
+def _next(camera: CameraReplay, items: Iterator[SourceItem]) -> list[_Head]:
+    item = next(items, None)
+    if item is None:
+        camera.close()
         return []
-    return [(lane, film, scene)]
+    return [_Head(camera, item, items)]
 
 
-def _time(head: tuple[CameraReplay, Iterator[SourceItem], SourceItem]) -> float:
-    """A frame's time; a gap where it begins; a new run at once, after what its own film showed before."""
-    scene = head[2]
-    if isinstance(scene, DecodedFrame):
-        return round(scene.t, 3)
-    return scene.t_start if isinstance(scene, Gap) else float("-inf")
-
-
-def _length_s(lanes: Sequence[CameraReplay]) -> float | None:
-    lengths = [lane.source.length_s for lane in lanes]
+def _length_s(cameras: Sequence[CameraReplay]) -> float | None:
+    lengths = [camera.source.length_s for camera in cameras]
     known = [length for length in lengths if length is not None]
     return max(known) if len(known) == len(lengths) else None
