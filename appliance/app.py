@@ -122,7 +122,7 @@ def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Applian
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
     evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
-    recheck = RecheckService(config, db, meter, clock, supervisor.send, sources)
+    recheck = RecheckService(config.second_look, config.escalation.router, db, meter, clock, supervisor.send, sources)
     core = make_core(
         config,
         stores,

@@ -14,14 +14,14 @@ from appliance.types import Event, PrivacyLevel
 
 
 @dataclass(frozen=True, slots=True)
-class _Never:
-    """One `privacy.never`. zones: by name; empty: the whole camera."""
+class _NeverRule:
+    """One entry of `privacy.never`. zones: by name; empty: the whole camera."""
 
     hours: ArmedHours
     zones: dict[str, Polygon]
 
-    def forbids(self, event: Event, wall: LocalTime | None) -> bool:
-        if wall is not None and not self.hours.armed(*wall(event.t)):
+    def forbids(self, event: Event, local_time: LocalTime | None) -> bool:
+        if local_time is not None and not self.hours.armed(*local_time(event.t)):
             return False
         if not self.zones or event.zone in self.zones:
             return True
@@ -30,58 +30,62 @@ class _Never:
 
 
 class PrivacyRules:
-    """The rules of a site. Pure: an event and the time on the box's wall decide.
+    """The privacy rules of a site. Pure: an event and its local time decide."""
 
-    wall: the weekday and minute of a frame time; None (footage without a time of day): every hour counts as named.
-    """
-
-    def __init__(self, config: SiteConfig, wall: LocalTime | None) -> None:
+    def __init__(self, config: SiteConfig, local_time: LocalTime | None) -> None:
+        """local_time: weekday and minute of a frame time; None (footage without a time of day): every hour counts."""
         self._config = config
-        self._wall = wall
-        self._never = {name: _nevers(camera) for name, camera in config.cameras.items()}
+        self._local_time = local_time
+        self._never = {name: _never_rules(camera) for name, camera in config.cameras.items()}
 
     def level(self, event: Event) -> PrivacyLevel:
-        """never: nothing leaves; image_free: facts alone; free: pictures as well, veiled as the camera's section says.
+        """never: nothing leaves; image_free: facts alone; free: images as well, redacted as the camera's section says.
 
-        Of a camera that the site file does not know (any more) nothing leaves.
+        Nothing leaves of a camera that the site file does not know (any more).
         """
         never = self._never.get(event.camera)
-        if never is None or any(each.forbids(event, self._wall) for each in never):
+        if never is None or any(each.forbids(event, self._local_time) for each in never):
             return "never"
         return "image_free" if self._config.image_free(event.camera) else "free"
 
 
 class PrivacyEgressPolicy:
-    """The rules once more, when a question's turn to leave has come: they may have been changed since it was made.
+    """Applies the rules again when an escalation is about to be sent: they may have changed since it was made.
 
-    events_of: an alert's events, to know where its object stood. A picture made under a veil that is not today's (its
-    file name tells) does not leave.
+    An image that was redacted under other rules than today's (its file name tells) does not leave.
     """
 
-    def __init__(self, config: SiteConfig, wall: LocalTime | None, events_of: Callable[[str], Sequence[Event]]) -> None:
+    def __init__(
+        self, config: SiteConfig, local_time: LocalTime | None, events_of: Callable[[str], Sequence[Event]]
+    ) -> None:
+        """events_of: the events of an alert, to know where its object stood."""
         self._config = config
-        self._rules = PrivacyRules(config, wall)
+        self._rules = PrivacyRules(config, local_time)
         self._events_of = events_of
-        self._careful = {name for name, camera in config.cameras.items() if camera.privacy.never}
-        self._marks = {name: Redactor(camera).digest for name, camera in config.cameras.items()}
+        self._with_never_rules = {name for name, camera in config.cameras.items() if camera.privacy.never}
+        self._digests = {name: Redactor(camera).digest for name, camera in config.cameras.items()}
 
-    def forbids(self, question: wire.Escalation) -> bool:
-        if question.camera in self._marks and question.camera not in self._careful:
+    def forbids(self, escalation: wire.Escalation) -> bool:
+        """Nothing of it may leave."""
+        if escalation.camera in self._digests and escalation.camera not in self._with_never_rules:
             return False
-        told = Event(camera=question.camera, rule=question.rule, kind="enter", track=-1, label="", t=question.t)
-        same = [event for event in self._events_of(question.alert) if event.rule == question.rule]
-        asked = min(same, key=lambda event: abs(event.t - question.t), default=told)
-        return self._rules.level(asked) == "never"
+        from_body = Event(
+            camera=escalation.camera, rule=escalation.rule, kind="enter", track=-1, label="", t=escalation.t
+        )
+        same = [event for event in self._events_of(escalation.alert) if event.rule == escalation.rule]
+        event = min(same, key=lambda each: abs(each.t - escalation.t), default=from_body)
+        return self._rules.level(event) == "never"
 
     def withholds(self, camera: str, path: str) -> bool:
-        mark = self._marks.get(camera)
-        if mark is None or self._config.image_free(camera):
+        """The evidence file at `path` may not leave."""
+        digest = self._digests.get(camera)
+        if digest is None or self._config.image_free(camera):
             return True
-        return bool(mark) and f".{mark}." not in path
+        return bool(digest) and f".{digest}." not in path
 
 
-def _nevers(camera: CameraConfig) -> tuple[_Never, ...]:
+def _never_rules(camera: CameraConfig) -> tuple[_NeverRule, ...]:
     return tuple(
-        _Never(ArmedHours(each), {name: Polygon(camera.zones[name]) for name in each.zones})
+        _NeverRule(ArmedHours(each), {name: Polygon(camera.zones[name]) for name in each.zones})
         for each in camera.privacy.never
     )

@@ -1,6 +1,7 @@
-"""Decides when an alert is re-checked on the appliance, which object at which moments, and what verdict follows.
+"""Decides when an alert is re-checked on the appliance, which object at which moments, and what verdict follows. Pure.
 
-Pure.
+A re-check answers "is there such an object at this place?", and nothing more. Finding it confirms the alert; not
+finding it makes the appliance unsure, and never withdraws the alert: a network that misses a person may do so twice.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from appliance.router.track_stats import CameraTrackStats
 from appliance.store.rows import AlertRow, Delivery
 from appliance.types import Box, CropRequest, CropResult, EdgeVerdict, FrameBoxes, RecheckResult
 
-SETTLED_S = 2.0  # the object should have been seen more than once
-DOWN_S = 3.0  # a link is not gone because it has just been made
+SETTLED_S = 2.0  # after an alert was written: its object should have been seen more than once
+DOWN_S = 3.0  # a link that has been down for less may be just connecting
 LOAD_MAX = 1.5  # running tasks per core, where router.load_max says nothing
+SCORE_MIN = 0.5  # from which a crop counts as showing the object
+SHARE_MIN = 0.5  # of the crops that must show it
+_DIGITS = 3
 
 Blocker = Literal["", "ingest", "detector", "box", "rate"]
 BLOCKER_TEXT: dict[Blocker, str] = {
@@ -39,8 +43,13 @@ _WAITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudStatus:
-    """How the way to the cloud is. asked: the site has an uplink; down_s: since the link was lost, None: it is up;
-    silent: it is up and nobody answers."""
+    """Whether the cloud can answer.
+
+    Attributes:
+        asked: the site has an uplink.
+        down_s: since the link was lost; None: it is up.
+        silent: the link is up and no escalation is answered.
+    """
 
     asked: bool = False
     down_s: float | None = None
@@ -49,8 +58,14 @@ class CloudStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceStatus:
-    """How this box is. starts: which life of the ingest process it is, 0: it does not run; load: running tasks per
-    core; detector_load: share of the time it is at work, detector_queue: cameras that wait for it."""
+    """Whether the appliance has capacity for a re-check.
+
+    Attributes:
+        starts: how often the ingest process was started; 0: it does not run.
+        load: running tasks per core; None: not known.
+        detector_load: share of the time that the detector is busy, 0..1.
+        detector_queue: cameras that wait for it.
+    """
 
     starts: int = 0
     load: float | None = None
@@ -61,69 +76,89 @@ class ApplianceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckCandidate:
-    """One alert without a verdict. age_s: since it was written; question_s: since its question was made; sent_s: since
-    that left; wait, refused: why the router keeps it back, or asked nothing."""
+    """One alert without a verdict.
+
+    Attributes:
+        age_s: since the alert was written.
+        ended: the alert is over.
+        delivery: how far its escalation got; None: there is none.
+        escalated_s, sent_s: since its escalation was made, and sent.
+        wait: why the router postpones it; refused: why the router made none.
+    """
 
     age_s: float
     ended: bool = False
     delivery: Delivery | None = None
-    question_s: float = 0.0
+    escalated_s: float = 0.0
     sent_s: float | None = None
     wait: str = ""
     refused: str = ""
 
 
-def recheck_reason(case: RecheckCandidate, cloud: CloudStatus, settings: RecheckConfig) -> str:
-    """Why nobody else answers (in time), for a person; "": somebody will, or it is too early to say."""
-    if not settings.enabled or (case.age_s < SETTLED_S and not case.ended):
+def recheck_reason(candidate: RecheckCandidate, cloud: CloudStatus, settings: RecheckConfig) -> str:
+    """Why the cloud does not answer (in time), for a person; "": it will, or it is too early to say."""
+    if not settings.enabled or (candidate.age_s < SETTLED_S and not candidate.ended):
         return ""
     if not cloud.asked:
         return "this site asks no cloud"
-    if case.delivery is None:
-        return f"the cloud was not asked: {case.refused}" if case.refused else ""
-    if case.delivery == "expired":
+    if candidate.delivery is None:
+        return f"the cloud was not asked: {candidate.refused}" if candidate.refused else ""
+    if candidate.delivery == "expired":
         return "no answer came in time"
-    if case.wait:
-        return _WAITS.get(case.wait, "the question waits")
+    if candidate.wait:
+        return _WAITS.get(candidate.wait, "the question waits")
     if cloud.down_s is not None and cloud.down_s >= DOWN_S:
         return "the cloud cannot be reached"
     if cloud.silent:
         return "the cloud does not answer"
-    if case.sent_s is not None and case.delivery == "sent":
-        return f"the cloud has not answered for {case.sent_s:.0f} s" if case.sent_s >= settings.after_s else ""
-    return f"the question has not left for {case.question_s:.0f} s" if case.question_s >= settings.after_s else ""
+    if candidate.sent_s is not None and candidate.delivery == "sent":
+        return (
+            f"the cloud has not answered for {candidate.sent_s:.0f} s" if candidate.sent_s >= settings.after_s else ""
+        )
+    return (
+        f"the question has not left for {candidate.escalated_s:.0f} s"
+        if candidate.escalated_s >= settings.after_s
+        else ""
+    )
 
 
 def find_blocker(
-    box: ApplianceStatus, looks_last_minute: int, settings: RecheckConfig, router: RouterConfig
+    appliance: ApplianceStatus, rechecks_last_minute: int, settings: RecheckConfig, router: RouterConfig
 ) -> Blocker:
-    """What keeps the box from a second look now; "": nothing."""
-    if not box.starts:
+    """What prevents a re-check now; "": nothing."""
+    if not appliance.starts:
         return "ingest"
-    if box.detector_load > settings.detector_load_max or box.detector_queue > 0:
+    if appliance.detector_load > settings.detector_load_max or appliance.detector_queue > 0:
         return "detector"
     load_max = LOAD_MAX if router.load_max is None else router.load_max
-    if box.load is not None and box.load > load_max:
+    if appliance.load is not None and appliance.load > load_max:
         return "box"
-    if box.temperature_c is not None and box.temperature_c > (router.temperature_max_c or float("inf")):
+    if appliance.temperature_c is not None and appliance.temperature_c > (router.temperature_max_c or float("inf")):
         return "box"
-    return "rate" if looks_last_minute >= settings.per_minute else ""
+    return "rate" if rechecks_last_minute >= settings.per_minute else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RecheckSubject:
-    """label, seen: what the live looks said of it; glimpses: where it is to be looked at again, oldest first."""
+    """What is re-checked.
+
+    Attributes:
+        label, seen: of the object, by the live detections.
+        crops: where it is to be detected again, oldest first.
+    """
 
     label: str
     seen: TrackStability
-    glimpses: tuple[CropRequest, ...]
+    crops: tuple[CropRequest, ...]
 
 
 def choose_subject(
     alert: AlertRow, frames: Sequence[FrameBoxes], until_t: float, size: tuple[int, int], count: int
 ) -> RecheckSubject | None:
-    """The object of the alert's best view, or its newest. None: it was in none of `frames` up to `until_t` (what is
-    later is not recorded yet). size: of the picture."""
+    """The object of the alert's best view, or its newest.
+
+    None: none of `frames` up to `until_t` holds it (later ones are not recorded yet). size: (width, height) of a frame.
+    """
     track = alert.best.track if alert.best is not None else alert.tracks[-1] if alert.tracks else None
     seen = [
         (frame.t, each)
@@ -133,64 +168,60 @@ def choose_subject(
     ]
     if track is None or not seen:
         return None
-    sightings = CameraTrackStats()
-    sightings.begin(size)
+    stats = CameraTrackStats()
+    stats.begin(size)
     for frame in frames:
-        sightings.observe(frame)
-    known = sightings.of(track)
+        stats.observe(frame)
+    known = stats.of(track)
     assert known is not None, "it is in at least one of the frames"
     views = [(view_score(each.score, each.box), CropRequest(t=t, box=each.box)) for t, each in seen]
     return RecheckSubject(known.label, known.stability, _best_of_parts(views, count))
 
 
 def view_score(score: float, box: Box) -> float:
-    """How well it is to be seen: sure and large."""
+    """How good a view is: sure and large."""
     return score * sqrt(max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1]))
 
 
 def _best_of_parts(views: Sequence[tuple[float, CropRequest]], count: int) -> tuple[CropRequest, ...]:
-    """The best of each of `count` equal parts."""
+    """The best view of each of `count` equal parts."""
     parts = min(count, len(views))
     bounds = [len(views) * n // parts for n in range(parts + 1)]
     return tuple(max(views[begin:end], key=lambda view: view[0])[1] for begin, end in pairwise(bounds))
 
 
-SCORE_MIN = 0.5  # from which a picture speaks for the object
-SHARE_MIN = 0.5  # of the pictures must
-_DIGITS = 3
-
 ChanceOf = Callable[[TrackStability], float]
-"""The probability that an alert about an object that was seen so is right."""
+"""The probability that an alert about an object seen like this is right."""
 
 
-def judge_recheck(label: str, seen: TrackStability, sight: RecheckResult, why: str, chance: ChanceOf) -> EdgeVerdict:
-    """label, seen: what the live looks said. why: what keeps the cloud from answering.
+def judge_recheck(label: str, seen: TrackStability, result: RecheckResult, why: str, chance: ChanceOf) -> EdgeVerdict:
+    """The appliance's own verdict. label, seen: by the live detections; why: what keeps the cloud from answering.
 
-    The confidence is the chance of the router's own calibration, of an object that was seen as sure as the second look
-    saw it. Where that is unsure, it is never above the chance of before.
+    The confidence comes from the router's calibration, for an object seen as surely as in the re-check. An
+    unsure verdict never has a higher confidence than the live detections gave.
     """
-    scores = [score_at(each, label) for each in sight.sightings]
+    scores = [score_at(each, label) for each in result.sightings]
     found = sum(score >= SCORE_MIN for score in scores)
     confirmed = bool(scores) and found >= SHARE_MIN * len(scores)
     mean = sum(scores) / len(scores) if scores else 0.0
-    again = TrackStability(score=mean, spread=_score_deviation(scores, mean), looks=seen.looks, moved=seen.moved)
-    confidence = chance(again) if confirmed else min(chance(seen), chance(again))
+    rechecked = TrackStability(score=mean, spread=_score_deviation(scores, mean), looks=seen.looks, moved=seen.moved)
+    confidence = chance(rechecked) if confirmed else min(chance(seen), chance(rechecked))
     return EdgeVerdict(
         decision="confirmed" if confirmed else "unsure",
         confidence=round(confidence, _DIGITS),
         reason=_reason(label, confirmed, found, len(scores), why),
-        model=sight.model,
+        model=result.model,
         why=why,
         looks=len(scores),
         seen=found,
         score=round(mean, _DIGITS),
-        ms=sight.ms,
+        ms=result.ms,
     )
 
 
-def score_at(sighting: CropResult, label: str) -> float:
-    """How sure it is that the object is there; 0: it is not found there."""
-    at = (each.score for each in sighting.found if each.label == label and is_same_place(each.box, sighting.box))
+def score_at(crop: CropResult, label: str) -> float:
+    """The score of the object at its place; 0: it was not found there."""
+    at = (each.score for each in crop.found if each.label == label and is_same_place(each.box, crop.box))
     return max(at, default=0.0)
 
 
@@ -200,8 +231,8 @@ def _score_deviation(scores: Sequence[float], mean: float) -> float:
 
 def _reason(label: str, confirmed: bool, found: int, of: int, why: str) -> str:
     pictures = "1 picture" if of == 1 else f"{of} pictures"
-    said = f"found the {label} again in {found} of {pictures}"
+    text = f"found the {label} again in {found} of {pictures}"
     if not confirmed:
-        said = f"found the {label} again in only {found} of {pictures}" if found else f"did not find the {label} again"
-        said += ", which proves nothing: the alert stands"
-    return f"A second look on this box {said}. It looked because {why}."
+        text = f"found the {label} again in only {found} of {pictures}" if found else f"did not find the {label} again"
+        text += ", which proves nothing: the alert stands"
+    return f"A second look on this box {text}. It looked because {why}."

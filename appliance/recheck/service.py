@@ -1,6 +1,4 @@
-"""Re-checks alerts that the cloud does not answer: picks the next one, orders it from ingest, writes the edge
-verdict.
-"""
+"""Re-checks alerts that the cloud does not answer: picks one, orders it from ingest, writes the edge verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from appliance.clock import Clock
-from appliance.config import SiteConfig
+from appliance.config import RecheckConfig, RouterConfig
 from appliance.errors import StoreUnavailable
 from appliance.recheck.recheck_policy import (
     BLOCKER_TEXT,
@@ -38,33 +36,33 @@ from appliance.types import FootageSpan, RecheckCommand, RecheckResult, SegmentR
 logger = logging.getLogger(__name__)
 
 CROPS_PER_RECHECK = 4
-FRESH_S = 600.0  # what is older is history: its recording may be gone, and nobody waits for the box's word
-SPAN_S = 10.0  # of an alert's life: decoding more of it would cost more than looking
+FRESH_S = 600.0  # older alerts are history: the recording may be gone, and no person waits for the verdict
+SPAN_S = 10.0  # of an alert's life: decoding more of it would cost more than detecting
 LEAD_S = 2.0  # the track began before its rule fired
-MORE_S = 6.0  # for so long more pictures of it are waited for
-GIVE_UP_S = 120.0
-ANSWER_S = 30.0
+MORE_S = 6.0  # after the alert: for so long more frames of its object are waited for
+GIVE_UP_S = 120.0  # after the alert: what could not be re-checked by then is recorded as failed
+ANSWER_S = 30.0  # the ingest process must have answered
 EVERY_S = 1.0
-OPEN_MAX = 64
+OPEN_MAX = 64  # alerts looked through in one run
 LOST = "the ingest process ended meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingRecheck:
-    """The look that is under way. starts: the life of the ingest process that was asked."""
+    """The re-check under way. starts: of the ingest process that it was sent to."""
 
     id: str
-    open_: UnverifiedAlert
+    unverified: UnverifiedAlert
     subject: RecheckSubject
     why: str
     attempt: int
-    asked_at: float
+    sent_at: float
     starts: int
 
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """What the second looks are told of the world; each may be asked at any time, and answers at once."""
+    """What the service reads of other parts; each may be called at any time and returns at once."""
 
     appliance: Callable[[], ApplianceStatus]
     cloud: Callable[[], CloudStatus]
@@ -72,152 +70,153 @@ class StatusSources:
 
 
 class RecheckService:
-    """Owner of one thread that calls `run()`. One look is under way at a time.
+    """Re-checks one alert at a time. Owner of one thread that calls `run()`.
 
-    The ingest process is asked (`send`), and answers with boxes (`take`, any thread): no pixel comes here. A look that
-    came to nothing is made once more, not if the ingest process died of it; then it is given up, and told as failed,
-    never as "nothing there". State: the look under way, and when the last minute's began; all else is in the store.
+    The ingest process gets a command (`send`) and answers with boxes (`receive`): no pixel comes here. A re-check that
+    failed is retried once, but not if the ingest process died of it; then it is recorded as failed, never as "nothing
+    there". State: the re-check under way, and when those of the last minute began; all else is in the store.
     """
 
     def __init__(
         self,
-        config: SiteConfig,
+        settings: RecheckConfig,
+        router: RouterConfig,
         db: Database,
         meter: Meter,
         clock: Clock,
         send: Callable[[RecheckCommand], bool],
-        views: StatusSources,
+        sources: StatusSources,
     ) -> None:
-        self._settings, self._router = config.second_look, config.escalation.router
+        self._settings, self._router = settings, router
         self._store = RecheckStore(db)
         self._boxes = BoxStore(db)
         self._segments = SegmentStore(db)
         self._meter = meter
         self._clock = clock
         self._send = send
-        self._views = views
+        self._sources = sources
         self._pending: _PendingRecheck | None = None
-        self._begun: deque[float] = deque(maxlen=config.second_look.per_minute)
-        self._answers: SimpleQueue[RecheckResult] = SimpleQueue()
-        self._news = threading.Event()
+        self._begun: deque[float] = deque(maxlen=settings.per_minute)
+        self._results: SimpleQueue[RecheckResult] = SimpleQueue()
+        self._wake = threading.Event()
         self._stop = threading.Event()
-        self._repeats = LogThrottle(logger, clock)
+        self._throttle = LogThrottle(logger, clock)
 
     def run(self) -> None:
-        """Look until `stop()`."""
+        """Re-check until `stop()`."""
         while not self._stop.is_set():
-            self._news.clear()
+            self._wake.clear()
             try:
                 self.run_once()
             except StoreUnavailable as error:
-                self._repeats.report(f"second looks wait: {error}")
+                self._throttle.report(f"re-checks wait: {error}")
             if not self._stop.is_set():
-                self._clock.sleep(EVERY_S, self._news)
+                self._clock.sleep(EVERY_S, self._wake)
 
     def stop(self) -> None:
         self._stop.set()
-        self._news.set()
+        self._wake.set()
 
-    def receive(self, sight: RecheckResult) -> None:
+    def receive(self, result: RecheckResult) -> None:
         """The ingest process has answered. Any thread; never waits."""
-        self._answers.put(sight)
-        self._news.set()
+        self._results.put(result)
+        self._wake.set()
 
     def run_once(self) -> None:
-        """Hear what was answered, give up what was not, begin the next. Raises StoreError."""
-        self._hear()
+        """Handle the result, give up a re-check without one, begin the next. Raises StoreError."""
+        self._handle_result()
         if self._pending is None:
-            self._next()
+            self._begin_next()
 
-    def _hear(self) -> None:
+    def _handle_result(self) -> None:
         pending = self._pending
         while pending is not None:
             try:
-                sight = self._answers.get_nowait()
+                result = self._results.get_nowait()
             except Empty:
                 break
-            if sight.id == pending.id:
-                self._answered(pending, sight)
+            if result.id == pending.id:
+                self._conclude(pending, result)
                 self._pending = pending = None
         if pending is None:
             return
-        if self._views.appliance().starts != pending.starts:
-            self._came_to_nothing(pending, LOST, again=False)
-        elif self._clock.monotonic() - pending.asked_at > ANSWER_S:
-            self._came_to_nothing(pending, f"nothing was heard of it for {ANSWER_S:.0f} s", again=True)
+        if self._sources.appliance().starts != pending.starts:
+            self._failed(pending, LOST, retry=False)
+        elif self._clock.monotonic() - pending.sent_at > ANSWER_S:
+            self._failed(pending, f"nothing was heard of it for {ANSWER_S:.0f} s", retry=True)
         else:
             return
         self._pending = None
 
-    def _answered(self, pending: _PendingRecheck, sight: RecheckResult) -> None:
-        if sight.error or not sight.sightings:
-            self._came_to_nothing(pending, sight.error or "no picture was looked at", again=True)
+    def _conclude(self, pending: _PendingRecheck, result: RecheckResult) -> None:
+        if result.error or not result.sightings:
+            self._failed(pending, result.error or "no picture was looked at", retry=True)
             return
-        alert, subject = pending.open_.alert, pending.subject
-        calibration = self._views.calibration()
-        said = judge_recheck(
+        alert, subject = pending.unverified.alert, pending.subject
+        calibration = self._sources.calibration()
+        verdict = judge_recheck(
             subject.label,
             subject.seen,
-            sight,
+            result,
             pending.why,
             lambda seen: calibration.probability(alert.camera, subject.label, seen),
         )
-        if self._store.record_verdict(alert.id, said):
-            self._count(alert.camera, said.decision)
-            logger.info("edge verdict on alert %s: %s (%s)", alert.id, said.decision, pending.why)
+        if self._store.record_verdict(alert.id, verdict):
+            self._count(alert.camera, verdict.decision)
+            logger.info("edge verdict on alert %s: %s (%s)", alert.id, verdict.decision, pending.why)
         else:
             self._count(alert.camera, "late")
 
-    def _came_to_nothing(self, pending: _PendingRecheck, error: str, *, again: bool) -> None:
-        """Once more, if it may; the store offers it again then."""
-        alert = pending.open_.alert
-        if again and pending.attempt < ATTEMPTS_MAX:
+    def _failed(self, pending: _PendingRecheck, error: str, *, retry: bool) -> None:
+        """Leave it to be retried, if it may; the store offers the alert again then."""
+        alert = pending.unverified.alert
+        if retry and pending.attempt < ATTEMPTS_MAX:
             self._count(alert.camera, "retried")
             return
         self._store.record_failure(alert.id, pending.why, error)
         self._count(alert.camera, "failed")
-        logger.warning("the second look at alert %s failed: %s", alert.id, error)
+        logger.warning("the re-check of alert %s failed: %s", alert.id, error)
 
-    def _next(self) -> None:
+    def _begin_next(self) -> None:
         if not self._settings.enabled:
             return
         now = self._clock.now()
-        cloud, obstacle = self._views.cloud(), self._obstacle()
-        for open_ in self._store.unverified_alerts(now - FRESH_S, OPEN_MAX):
-            why = recheck_reason(_candidate(open_, now), cloud, self._settings)
-            if why and self._begin(open_, why, obstacle, now):
+        cloud, blocker = self._sources.cloud(), self._blocker()
+        for unverified in self._store.unverified_alerts(now - FRESH_S, OPEN_MAX):
+            why = recheck_reason(_candidate(unverified, now), cloud, self._settings)
+            if why and self._begin(unverified, why, blocker, now):
                 return
 
-    def _begin(self, open_: UnverifiedAlert, why: str, obstacle: Blocker, now: float) -> bool:
-        """True: it is under way."""
-        late = now - open_.alert.created_t > GIVE_UP_S
-        order = None if obstacle else self._order(open_, now)
-        if order is None:
+    def _begin(self, unverified: UnverifiedAlert, why: str, blocker: Blocker, now: float) -> bool:
+        """True: the re-check is under way."""
+        late = now - unverified.alert.created_t > GIVE_UP_S
+        command_and_subject = None if blocker else self._command(unverified, now)
+        if command_and_subject is None:
             if late:
                 self._store.record_failure(
-                    open_.alert.id, why, BLOCKER_TEXT.get(obstacle, "the recording does not hold it")
+                    unverified.alert.id, why, BLOCKER_TEXT.get(blocker, "the recording does not hold it")
                 )
-                self._count(open_.alert.camera, "missed")
+                self._count(unverified.alert.camera, "missed")
             return False
-        wanted, subject = order
+        command, subject = command_and_subject
         self._pending = _PendingRecheck(
-            id=wanted.id,
-            open_=open_,
+            id=command.id,
+            unverified=unverified,
             subject=subject,
             why=why,
-            attempt=self._store.begin(open_.alert.id, why),
-            asked_at=self._clock.monotonic(),
-            starts=self._views.appliance().starts,
+            attempt=self._store.begin(unverified.alert.id, why),
+            sent_at=self._clock.monotonic(),
+            starts=self._sources.appliance().starts,
         )
         self._begun.append(self._clock.monotonic())
-        if not self._send(wanted):
-            self._came_to_nothing(self._pending, "the ingest process does not run", again=True)
+        if not self._send(command):
+            self._failed(self._pending, "the ingest process does not run", retry=True)
             self._pending = None
         return True
 
-    def _order(self, open_: UnverifiedAlert, now: float) -> tuple[RecheckCommand, RecheckSubject] | None:
-        """What is to be looked at; None: it is not recorded (yet)."""
-        alert = open_.alert
+    def _command(self, unverified: UnverifiedAlert, now: float) -> tuple[RecheckCommand, RecheckSubject] | None:
+        """What is to be re-checked; None: it is not recorded (yet)."""
+        alert = unverified.alert
         best_t = alert.t_start if alert.best is None else alert.best.t
         t0 = max(alert.t_start - LEAD_S, best_t - SPAN_S / 2)
         t1 = min(alert.t_end or float("inf"), t0 + SPAN_S)
@@ -226,28 +225,28 @@ class RecheckService:
             return None
         frames = self._boxes.span(alert.camera, t0, t1, run=alert.run or None)
         subject = choose_subject(alert, frames, footage[-1].t_end, footage[-1].size, CROPS_PER_RECHECK)
-        if subject is None or (len(subject.glimpses) < CROPS_PER_RECHECK and now - alert.created_t < MORE_S):
+        if subject is None or (len(subject.crops) < CROPS_PER_RECHECK and now - alert.created_t < MORE_S):
             return None
-        wanted = RecheckCommand(
-            id=f"{alert.id}.{open_.attempts + 1}",
+        command = RecheckCommand(
+            id=f"{alert.id}.{unverified.attempts + 1}",
             camera=alert.camera,
-            glimpses=subject.glimpses,
+            glimpses=subject.crops,
             footage=_needed(footage, subject),
         )
-        return wanted, subject
+        return command, subject
 
-    def _obstacle(self) -> Blocker:
+    def _blocker(self) -> Blocker:
         since = self._clock.monotonic() - 60
         recent = sum(at > since for at in self._begun)
-        return find_blocker(self._views.appliance(), recent, self._settings, self._router)
+        return find_blocker(self._sources.appliance(), recent, self._settings, self._router)
 
     def _count(self, camera: str, outcome: str) -> None:
         self._meter.add(camera, f"second_look_{outcome}", 1)
 
 
 def _needed(footage: list[SegmentRow], subject: RecheckSubject) -> tuple[FootageSpan, ...]:
-    """The segments that hold a glimpse."""
-    times = [glimpse.t for glimpse in subject.glimpses]
+    """The segments that hold one of the crops."""
+    times = [crop.t for crop in subject.crops]
     return tuple(
         FootageSpan(path=row.path, t_start=row.t_start, t_end=row.t_end)
         for row in footage
@@ -255,14 +254,14 @@ def _needed(footage: list[SegmentRow], subject: RecheckSubject) -> tuple[Footage
     )
 
 
-def _candidate(open_: UnverifiedAlert, now: float) -> RecheckCandidate:
-    alert = open_.alert
+def _candidate(unverified: UnverifiedAlert, now: float) -> RecheckCandidate:
+    alert = unverified.alert
     return RecheckCandidate(
         age_s=now - alert.created_t,
         ended=alert.t_end is not None,
-        delivery=open_.delivery,
-        question_s=now - open_.escalated_t if open_.escalated_t is not None else 0.0,
-        sent_s=now - open_.sent_t if open_.sent_t is not None else None,
-        wait=open_.wait,
-        refused=open_.refused,
+        delivery=unverified.delivery,
+        escalated_s=now - unverified.escalated_t if unverified.escalated_t is not None else 0.0,
+        sent_s=now - unverified.sent_t if unverified.sent_t is not None else None,
+        wait=unverified.wait,
+        refused=unverified.refused,
     )

@@ -33,9 +33,14 @@ from appliance.types import (
 
 logger = logging.getLogger(__name__)
 
-CONTEXT = 2.5  # the side of the close-up, in longer sides of the box
+WAITING_MAX = 2  # commands
+CROPS_MAX, SEGMENTS_MAX = 8, 16  # of one command
+NICE = 10  # of the worker's thread: recording and live detection come first
+# Larger is not better: a network sees best what is as large as the objects it learnt from. An object enlarged to two
+# fifths of the input is missed more often than one of a quarter (docs/second_look.md).
+CONTEXT = 2.5  # side of the close-up in longer sides of the box
 SHARE = 0.7  # of the network's input that the close-up takes, so that the object takes 0.28 of it
-SIDE_MIN = 96  # pixels of the camera's picture
+SIDE_MIN = 96  # pixels of the camera's frame
 
 Image = NDArray[np.uint8]
 Region = tuple[int, int, int, int]
@@ -43,9 +48,9 @@ Region = tuple[int, int, int, int]
 
 
 def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
-    """The square around `box` (shares) in a picture of `width` x `height`, moved or cut to lie in it.
+    """The square around `box` (shares) in a frame of `width` x `height`, moved or cut to lie in it.
 
-    step: see `size_of`. A network of fixed shape sees as much more around the object as there is room for.
+    step: see `close_up_size`. A network of fixed shape sees as much more around the object as there is room for.
     """
     context = CONTEXT if step else CONTEXT / SHARE
     x1, y1, x2, y2 = box
@@ -56,8 +61,11 @@ def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
 
 
 def close_up_size(whole: tuple[int, int], step: int) -> tuple[int, int]:
-    """The (width, height) of the close-up. whole: in which the network wants a whole picture of that shape; step: it
-    takes smaller ones at less cost, in multiples of this (0: it does not)."""
+    """The (width, height) of the close-up.
+
+    whole: the size in which the network wants a whole frame of that shape. step: it takes smaller ones at less cost, in
+    multiples of this (0: it does not).
+    """
     if not step:
         return whole
     longer = max(whole)
@@ -75,14 +83,14 @@ def close_up(image: Image, region: Region, size: tuple[int, int]) -> Image:
 def found_objects(
     seen: Detections, labels: Sequence[str], region: Region, size: tuple[int, int]
 ) -> tuple[RecheckDetection, ...]:
-    """What was seen in the region, in shares of the whole picture of `size` (width, height)."""
+    """The objects found in the region, their boxes in shares of the whole frame of `size` (width, height)."""
     return tuple(
-        RecheckDetection(label=labels[int(kind)], score=round(float(score), 3), box=_placed(box, region, size))
+        RecheckDetection(label=labels[int(kind)], score=round(float(score), 3), box=_box_in_frame(box, region, size))
         for box, score, kind in zip(seen.boxes.tolist(), seen.scores, seen.class_ids, strict=True)
     )
 
 
-def _placed(box: Sequence[float], region: Region, size: tuple[int, int]) -> Box:
+def _box_in_frame(box: Sequence[float], region: Region, size: tuple[int, int]) -> Box:
     x1, y1, x2, y2 = box
     left, top, right, bottom = region
     across, down = right - left, bottom - top
@@ -101,33 +109,27 @@ def _span(middle: float, length: float, limit: int) -> tuple[int, int]:
     return begin, begin + whole
 
 
-WAITING_MAX = 2
-CROPS_MAX = 8
-SEGMENTS_MAX = 16
-NICE = 10
-
-
 class RecheckWorker:
-    """Owner of one named thread that is nicer than all others: it decodes, cuts out, and has the eye look.
+    """Carries out re-checks. Owner of one named thread of low priority that decodes, cuts close-ups and detects.
 
-    Each order is answered by exactly one SecondSight, one that cannot be done by its reason. Bounded: WAITING_MAX
-    orders wait, what is beyond is refused at once. The pictures stay here; what is told is boxes.
+    Invariant: each command is answered by exactly one RecheckResult; one that cannot be done, by its reason. Bounded:
+    WAITING_MAX commands wait, more are refused at once. Pixels stay here; only boxes are emitted.
     """
 
     def __init__(
         self,
         root: Path,
-        eye_of: Callable[[], ObjectDetector],
+        load_detector: Callable[[], ObjectDetector],
         emit: Callable[[RecheckResult], None],
         clock: Clock,
     ) -> None:
-        """root: the storage folder. eye_of: who looks; asked with the first order, for it may have to be loaded."""
+        """root: the storage folder. load_detector: called with the first command."""
         self._root = root.absolute()
-        self._eye_of = eye_of
-        self._eye: ObjectDetector | None = None
+        self._load_detector = load_detector
+        self._detector: ObjectDetector | None = None
         self._emit = emit
         self._clock = clock
-        self._orders: Queue[RecheckCommand | None] = Queue(WAITING_MAX)
+        self._commands: Queue[RecheckCommand | None] = Queue(WAITING_MAX)
         self._stopping = False
         self._thread = threading.Thread(target=self.run, name="second look", daemon=True)
 
@@ -135,76 +137,76 @@ class RecheckWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """No more orders; the thread ends after the one it is at."""
+        """Take no more commands; the thread ends after the one it is at."""
         self._stopping = True
         with contextlib.suppress(Full):
-            self._orders.put_nowait(None)
+            self._commands.put_nowait(None)
 
-    def submit(self, wanted: RecheckCommand) -> None:
-        """Have it looked at. Any thread; never waits."""
+    def submit(self, command: RecheckCommand) -> None:
+        """Queue a re-check. Any thread; never waits."""
         try:
-            self._orders.put_nowait(wanted)
+            self._commands.put_nowait(command)
         except Full:
-            self._emit(_failed(wanted, "too many second looks are under way"))
+            self._emit(_failed(command, "too many second looks are under way"))
 
     def run(self) -> None:
         with contextlib.suppress(OSError, AttributeError):  # of this thread alone, where the system can
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         while not self._stopping:
             try:
-                wanted = self._orders.get(timeout=1.0)
+                command = self._commands.get(timeout=1.0)
             except Empty:
                 continue
-            if wanted is not None:
-                self._emit(self.recheck(wanted))
+            if command is not None:
+                self._emit(self.recheck(command))
 
-    def recheck(self, wanted: RecheckCommand) -> RecheckResult:
-        """What is seen now. Never raises: what failed is told as failed."""
+    def recheck(self, command: RecheckCommand) -> RecheckResult:
+        """The result of a command. Never raises: a failure is a result with its reason."""
         began = self._clock.monotonic()
         try:
-            eye = self._eye = self._eye or self._eye_of()
-            sightings = tuple(self._sighting(eye, glimpse, still) for glimpse, still in self._stills(wanted))
+            detector = self._detector = self._detector or self._load_detector()
+            crops = tuple(_check_crop(detector, crop, still) for crop, still in self._stills(command))
         except VedetteError as error:
-            return _failed(wanted, str(error))
-        except Exception as error:  # the top of this thread's loop: recording and the live looks go on
-            logger.exception("a second look failed in an unexpected way")
-            return _failed(wanted, f"it failed: {type(error).__name__}")
+            return _failed(command, str(error))
+        except Exception as error:  # the top of this thread's loop: recording and live detection go on
+            logger.exception("a re-check failed in an unexpected way")
+            return _failed(command, f"it failed: {type(error).__name__}")
         ms = round(1000 * (self._clock.monotonic() - began), 1)
-        return RecheckResult(id=wanted.id, camera=wanted.camera, model=eye.name, ms=ms, sightings=sightings)
+        return RecheckResult(id=command.id, camera=command.camera, model=detector.name, ms=ms, sightings=crops)
 
-    def _stills(self, wanted: RecheckCommand) -> list[tuple[CropRequest, Still]]:
-        """The pictures that can be had: together, for each segment is then decoded once, else one by one."""
-        if not 0 < len(wanted.glimpses) <= CROPS_MAX or len(wanted.footage) > SEGMENTS_MAX:
+    def _stills(self, command: RecheckCommand) -> list[tuple[CropRequest, Still]]:
+        """The frames that can be had: together, as each segment is then decoded once, else one by one."""
+        if not 0 < len(command.glimpses) <= CROPS_MAX or len(command.footage) > SEGMENTS_MAX:
             raise EvidenceError("it asks for nothing, or for too much")
-        footage = [self._recorded(each) for each in wanted.footage]
+        segments = [self._segment(each) for each in command.footage]
         try:
-            stills = cut_stills(footage, [glimpse.t for glimpse in wanted.glimpses])
-            return list(zip(wanted.glimpses, stills, strict=True))
+            stills = cut_stills(segments, [crop.t for crop in command.glimpses])
+            return list(zip(command.glimpses, stills, strict=True))
         except EvidenceError as error:
-            found = [(glimpse, still) for glimpse in wanted.glimpses for still in _if_there(footage, glimpse.t)]
+            found = [(crop, still) for crop in command.glimpses for still in _if_there(segments, crop.t)]
             if not found:
                 raise error from None
             return found
 
-    def _recorded(self, footage: FootageSpan) -> RecordedSegment:
+    def _segment(self, footage: FootageSpan) -> RecordedSegment:
         return RecordedSegment(inside(self._root, footage.path, SEGMENTS), footage.t_start, footage.t_end)
 
-    @staticmethod
-    def _sighting(eye: ObjectDetector, glimpse: CropRequest, still: Still) -> CropResult:
-        step = eye.shape_step if isinstance(eye, VariableInput) else 0
-        region = close_up_region(glimpse.box, *still.size, step)
-        size = close_up_size(eye.preferred_size(region[2] - region[0], region[3] - region[1]), step)
-        seen = eye.detect([close_up(still.image, region, size)])[0]
-        return CropResult(t=glimpse.t, box=glimpse.box, found=found_objects(seen, eye.labels, region, still.size))
+
+def _check_crop(detector: ObjectDetector, crop: CropRequest, still: Still) -> CropResult:
+    step = detector.shape_step if isinstance(detector, VariableInput) else 0
+    region = close_up_region(crop.box, *still.size, step)
+    size = close_up_size(detector.preferred_size(region[2] - region[0], region[3] - region[1]), step)
+    seen = detector.detect([close_up(still.image, region, size)])[0]
+    return CropResult(t=crop.t, box=crop.box, found=found_objects(seen, detector.labels, region, still.size))
 
 
-def _if_there(footage: Sequence[RecordedSegment], t: float) -> list[Still]:
+def _if_there(segments: Sequence[RecordedSegment], t: float) -> list[Still]:
     try:
-        return [cut_still(footage, t)]
+        return [cut_still(segments, t)]
     except EvidenceError as error:
-        logger.debug("a second look goes without a picture: %s", error)
+        logger.debug("a re-check goes without a frame: %s", error)
         return []
 
 
-def _failed(wanted: RecheckCommand, why: str) -> RecheckResult:
-    return RecheckResult(id=wanted.id, camera=wanted.camera, error=why)
+def _failed(command: RecheckCommand, why: str) -> RecheckResult:
+    return RecheckResult(id=command.id, camera=command.camera, error=why)

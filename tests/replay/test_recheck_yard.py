@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from second_yard import FPS, PATH, record, walk
+from recheck_yard import FPS, PATH, record, walk
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.detect import detector

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from second_yard import alert_of, record
+from recheck_yard import alert_of, record
 from servers.nats import NatsServer
 from servers.site import RULE, Site, picture, site
 from servers.worker import ScriptedDetector, worker
@@ -25,6 +25,7 @@ from appliance.router.calibration import UNTRAINED
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.escalations import EscalationStore
 from appliance.threads import Service, ServiceGroup
+from appliance.types import RecheckCommand
 from cloud_worker.engines.redetect import Redetect
 from tests.system.test_escalation_nats import make_streams
 
@@ -33,26 +34,38 @@ CONFIG = SiteConfig.model_validate({"cameras": {"gate": {"url": "rtsp://127.0.0.
 
 
 @contextmanager
-def second_looks(here: Site) -> Iterator[None]:
-    """The box's side of it, in threads of their own, with the detector of the box."""
+def rechecks(here: Site) -> Iterator[None]:
+    """The appliance's side, in threads of its own, with its detector."""
     eye = detector.load(DetectorConfig(model="vedette-nano"))
 
     def cloud() -> CloudStatus:
         link = here.service.link
         return CloudStatus(asked=True, down_s=None if link.up else 60.0, silent=link.up and link.breaker != "closed")
 
-    views = StatusSources(lambda: ApplianceStatus(starts=1), cloud, lambda: UNTRAINED)
-    looks = RecheckService(CONFIG, here.db, here.meter, here.clock, lambda order: again.submit(order) is None, views)
-    again = RecheckWorker(here.root, lambda: eye, looks.receive, here.clock)
+    def send(command: RecheckCommand) -> bool:
+        recheck_worker.submit(command)
+        return True
+
+    sources = StatusSources(lambda: ApplianceStatus(starts=1), cloud, lambda: UNTRAINED)
+    service = RecheckService(
+        CONFIG.second_look,
+        CONFIG.escalation.router,
+        here.db,
+        here.meter,
+        here.clock,
+        send,
+        sources,
+    )
+    recheck_worker = RecheckWorker(here.root, lambda: eye, service.receive, here.clock)
     parts = ServiceGroup()
-    again.start()
-    parts.start(Service("second looks", looks.run, looks.stop))
+    recheck_worker.start()
+    parts.start(Service("rechecks", service.run, service.stop))
     try:
         yield
     finally:
         parts.stop()
         assert parts.wait() == 0
-        again.stop()
+        recheck_worker.stop()
 
 
 def shown(here: Site) -> AlertFull:
@@ -74,7 +87,7 @@ def test_the_box_speaks_during_the_outage_and_the_cloud_after_it(
         t0 = here.clock.now() - T0_AGO_S
         record(here.root, here.db, t0)
         here.connect()
-        with second_looks(here):
+        with rechecks(here):
             alert_of(
                 here.db,
                 t0,

@@ -1,4 +1,4 @@
-"""The ingest process looks again: at its recording, close up, when the detector is idle; a failure is no finding."""
+"""The ingest process re-checks its recording, close up, when the detector is idle; a failure is no finding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from second_yard import FPS, PATH, record, walk
+from recheck_yard import FPS, PATH, record, walk
 from waiting import until
 
 from appliance.clock import ManualClock, SystemClock
@@ -41,8 +41,8 @@ from appliance.wire import decode_command, decode_ingest, encode_command, encode
 T0 = 1_700_000_000.0
 
 
-class Eye:
-    """Finds one person in the middle of every picture, a little to the left, or fails."""
+class ScriptedDetector:
+    """Finds one person in the middle of every frame, a little to the left, or fails."""
 
     name, labels, warning, shape_step = "eye", ("person",), "", 32
 
@@ -64,7 +64,7 @@ class Eye:
         return [Detections(box, np.array([0.8], np.float32), np.array([0], np.int32)) for _ in pictures]
 
 
-def order(*frames: int, path: str = PATH) -> RecheckCommand:
+def command_for(*frames: int, path: str = PATH) -> RecheckCommand:
     boxes = walk()
     return RecheckCommand(
         id="a1.1",
@@ -83,16 +83,16 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
-    eye, frames = Eye(), sorted(walk())
-    sight = RecheckWorker(root, lambda: eye, print, SystemClock()).recheck(order(frames[9], frames[12]))
-    assert (sight.error, sight.model, len(sight.sightings)) == ("", "eye", 2)
-    assert [picture.shape for picture in eye.seen] == [(288, 288, 3)] * 2, "what the network sees it best in"
-    for sighting in sight.sightings:
-        (found,) = sighting.found
-        middle, seen_at = (sighting.box[0] + sighting.box[2]) / 2, (found.box[0] + found.box[2]) / 2
-        side = 2.5 * (sighting.box[3] - sighting.box[1]) * 540 / 960
+    detector, frames = ScriptedDetector(), sorted(walk())
+    result = RecheckWorker(root, lambda: detector, print, SystemClock()).recheck(command_for(frames[9], frames[12]))
+    assert (result.error, result.model, len(result.sightings)) == ("", "eye", 2)
+    assert [picture.shape for picture in detector.seen] == [(288, 288, 3)] * 2, "what the network sees it best in"
+    for crop in result.sightings:
+        (found,) = crop.found
+        middle, seen_at = (crop.box[0] + crop.box[2]) / 2, (found.box[0] + found.box[2]) / 2
+        side = 2.5 * (crop.box[3] - crop.box[1]) * 540 / 960
         assert seen_at == pytest.approx(middle - 0.1 * side, abs=0.01), "as far left of the middle as in the close-up"
-    assert sight == decode_ingest(encode_ingest(sight)), "boxes and words are all that leaves"
+    assert result == decode_ingest(encode_ingest(result)), "boxes and words are all that leaves"
 
 
 def test_a_close_up_lies_in_the_picture_and_its_boxes_in_the_whole() -> None:
@@ -114,11 +114,11 @@ def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> N
 
 
 @pytest.mark.parametrize(
-    ("wanted", "words"),
+    ("command", "words"),
     [
-        (order(180, path="segments/gate/gone.mp4"), "gone.mp4"),
-        (order(180, path="../outside.mp4"), "leads out of"),
-        (order(), "asks for nothing"),
+        (command_for(180, path="segments/gate/gone.mp4"), "gone.mp4"),
+        (command_for(180, path="../outside.mp4"), "leads out of"),
+        (command_for(), "asks for nothing"),
         (
             RecheckCommand(
                 id="x",
@@ -131,88 +131,90 @@ def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> N
     ],
     ids=["the file is gone", "a path that leads out", "nothing", "a moment that is not recorded"],
 )
-def test_what_cannot_be_looked_at_is_told_with_the_reason(root: Path, wanted: RecheckCommand, words: str) -> None:
-    sight = RecheckWorker(root, Eye, print, SystemClock()).recheck(wanted)
-    assert words in sight.error
-    assert sight.sightings == ()
+def test_what_cannot_be_looked_at_is_resultswith_the_reason(root: Path, command: RecheckCommand, words: str) -> None:
+    result = RecheckWorker(root, ScriptedDetector, print, SystemClock()).recheck(command)
+    assert words in result.error
+    assert result.sightings == ()
 
 
-def test_a_picture_that_is_not_recorded_is_gone_without(root: Path) -> None:
-    whole = order(sorted(walk())[9])
-    wanted = replace(whole, glimpses=(*whole.glimpses, CropRequest(t=T0 + 900, box=(0.1, 0.1, 0.2, 0.2))))
-    sight = RecheckWorker(root, Eye, print, SystemClock()).recheck(wanted)
-    assert (sight.error, [each.t for each in sight.sightings]) == ("", [whole.glimpses[0].t])
+def test_a_recheck_goes_without_a_frame_that_is_not_recorded(root: Path) -> None:
+    whole = command_for(sorted(walk())[9])
+    command = replace(whole, glimpses=(*whole.glimpses, CropRequest(t=T0 + 900, box=(0.1, 0.1, 0.2, 0.2))))
+    result = RecheckWorker(root, ScriptedDetector, print, SystemClock()).recheck(command)
+    assert (result.error, [each.t for each in result.sightings]) == ("", [whole.glimpses[0].t])
 
 
-def test_a_detector_that_fails_has_not_seen_nothing(root: Path) -> None:
-    sight = RecheckWorker(root, lambda: Eye("out of memory"), print, SystemClock()).recheck(order(sorted(walk())[0]))
-    assert "out of memory" in sight.error
-    assert sight.sightings == ()
+def test_a_failed_detection_is_no_finding(root: Path) -> None:
+    result = RecheckWorker(root, lambda: ScriptedDetector("out of memory"), print, SystemClock()).recheck(
+        command_for(sorted(walk())[0])
+    )
+    assert "out of memory" in result.error
+    assert result.sightings == ()
 
 
-def test_too_many_orders_are_refused_at_once(root: Path) -> None:
-    told_: list[RecheckResult] = []
-    again = RecheckWorker(root, Eye, told_.append, SystemClock())
+def test_too_many_commands_are_refused_at_once(root: Path) -> None:
+    results: list[RecheckResult] = []
+    worker = RecheckWorker(root, ScriptedDetector, results.append, SystemClock())
     for _ in range(WAITING_MAX + 1):
-        again.submit(order(180))
-    assert [sight.error for sight in told_] == ["too many second looks are under way"]
+        worker.submit(command_for(180))
+    assert [result.error for result in results] == ["too many second looks are under way"]
 
 
-def test_every_order_is_answered_once_by_a_thread_of_its_own(root: Path) -> None:
-    told_: list[RecheckResult] = []
-    again = RecheckWorker(root, Eye, told_.append, SystemClock())
-    again.start()
-    again.submit(order(sorted(walk())[0]))
-    until(lambda: len(told_) == 1)
-    again.stop()
-    assert told_[0].error == ""
+def test_every_command_is_answered_once_by_a_thread_of_its_own(root: Path) -> None:
+    results: list[RecheckResult] = []
+    worker = RecheckWorker(root, ScriptedDetector, results.append, SystemClock())
+    worker.start()
+    worker.submit(command_for(sorted(walk())[0]))
+    until(lambda: len(results) == 1)
+    worker.stop()
+    assert results[0].error == ""
 
 
 @pytest.fixture
-def looks() -> Iterator[tuple[InferenceWorker, Eye]]:
+def idle_worker() -> Iterator[tuple[InferenceWorker, ScriptedDetector]]:
     """The detector's thread with no camera to look at."""
-    eye = Eye()
-    looks = InferenceWorker(eye, [], SystemClock())
-    thread = threading.Thread(target=looks.run)
+    detector = ScriptedDetector()
+    worker = InferenceWorker(detector, [], SystemClock())
+    thread = threading.Thread(target=worker.run)
     thread.start()
-    yield looks, eye
-    eye.gate.set()
-    looks.stop()
+    yield worker, detector
+    detector.gate.set()
+    worker.stop()
     thread.join(20)
     assert not thread.is_alive()
 
 
-def test_an_idle_detector_looks_aside(looks: tuple[InferenceWorker, Eye]) -> None:
-    aside = looks[0].idle_detector
-    assert len(aside.detect([np.zeros((96, 96, 3), np.uint8)])[0]) == 1
-    assert looks[0].load() == 0.0, "the cameras' load is not that of second looks"
-    looks[1].error = "broken"
+def test_an_idle_detector_looks_aside(idle_worker: tuple[InferenceWorker, ScriptedDetector]) -> None:
+    idle = idle_worker[0].idle_detector
+    assert len(idle.detect([np.zeros((96, 96, 3), np.uint8)])[0]) == 1
+    assert idle_worker[0].load() == 0.0, "the cameras' load is not that of re-checks"
+    idle_worker[1].error = "broken"
     with pytest.raises(DetectorError, match="broken"):
-        aside.detect([np.zeros((96, 96, 3), np.uint8)])
-    looks[1].error = ""
-    assert len(aside.detect([np.zeros((96, 96, 3), np.uint8)])) == 1, "one that failed stops nobody"
+        idle.detect([np.zeros((96, 96, 3), np.uint8)])
+    idle_worker[1].error = ""
+    assert len(idle.detect([np.zeros((96, 96, 3), np.uint8)])) == 1, "one that failed stops nothing"
 
 
-def test_who_gets_no_answer_hears_that_there_was_no_time() -> None:
-    aside = IdleDetector(Eye(), wait_s=0.01)
+def test_without_a_result_in_time_detection_fails() -> None:
+    idle = IdleDetector(ScriptedDetector(), wait_s=0.01)
     with pytest.raises(DetectorError, match="had no time"):
-        aside.detect([np.zeros((8, 8, 3), np.uint8)])
-    assert not aside.run_once(), "and it does not lie about for later"
-    aside.stop()
+        idle.detect([np.zeros((8, 8, 3), np.uint8)])
+    assert not idle.run_once(), "and it does not lie about for later"
+    idle.stop()
     with pytest.raises(DetectorError, match="stops"):
-        aside.detect([np.zeros((8, 8, 3), np.uint8)])
+        idle.detect([np.zeros((8, 8, 3), np.uint8)])
 
 
-def test_a_bug_of_a_model_is_told_as_a_failure() -> None:
-    class Bug(Eye):
+def test_a_bug_of_a_model_is_resultsas_a_failure() -> None:
+    class Bug(ScriptedDetector):
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             raise RuntimeError("bug")
 
-    aside, heard = IdleDetector(Bug()), []
+    idle, heard = IdleDetector(Bug()), []
 
     def ask() -> None:
         with pytest.raises(DetectorError, match="the detector failed"):
-            aside.detect([np.zeros((8, 8, 3), np.uint8)])
+            idle.detect([np.zeros((8, 8, 3), np.uint8)])
         heard.append(True)
 
     thread = threading.Thread(target=ask)
@@ -220,7 +222,7 @@ def test_a_bug_of_a_model_is_told_as_a_failure() -> None:
 
     def turn() -> bool:
         try:
-            return aside.run_once()
+            return idle.run_once()
         except RuntimeError:
             return True
 
@@ -229,6 +231,6 @@ def test_a_bug_of_a_model_is_told_as_a_failure() -> None:
     assert heard
 
 
-@pytest.mark.parametrize("command", [order(180), RebaselineCommand(camera="gate", kind="moved")])
+@pytest.mark.parametrize("command", [command_for(180), RebaselineCommand(camera="gate", kind="moved")])
 def test_commands_cross_the_channel_whole(command: Command) -> None:
     assert decode_command(encode_command(command)) == command
