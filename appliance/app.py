@@ -33,7 +33,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import NOT_RUNNING, CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import OutboxStore
+from appliance.store.escalations import EscalationStore, OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
@@ -112,6 +112,7 @@ def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Applian
         SegmentStore(db),
         meter,
         DecisionStore(db),
+        EscalationStore(db),
         HealthEventStore(db),
     )
     backlog, context, notices_due = WriteBacklog(clock), router_context(config), LoopSignal()
@@ -127,7 +128,7 @@ def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Applian
         config,
         stores,
         clock,
-        system_load=SystemLoadMonitor(link, stores.decisions, clock).read,
+        system_load=SystemLoadMonitor(link, stores.escalations, clock).read,
         context=context,
         backlog=backlog,
         listener=_CoreListener(evidence, notifier, recheck),

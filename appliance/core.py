@@ -22,6 +22,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.notices import NewNotice
@@ -77,6 +78,7 @@ class CoreStores:
     segments: SegmentStore
     meter: Meter
     decisions: DecisionStore
+    escalations: EscalationStore
     health: HealthEventStore | None = None
 
 
@@ -300,12 +302,14 @@ def make_core(
         name: _CameraContext(
             name,
             Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
-            EscalationPlanner(config, name, context, _recent_escalations(config, name, stores, clock)),
+            EscalationPlanner(name, camera.rules, context, _recent_escalations(config, name, stores, clock)),
         )
         for name, camera in config.cameras.items()
         if camera.enabled
     }
-    maintenance = RouterMaintenance(stores.decisions, context, clock, system_load) if config.uplink else None
+    maintenance = (
+        RouterMaintenance(stores.decisions, stores.escalations, context, clock, system_load) if config.uplink else None
+    )
     notices = _notice_planner(config.site.name, config.notify, PrivacyRules(config, local_weekday_minute))
     return Core(
         stores, cameras, notices, maintenance, backlog or WriteBacklog(clock), clock, listener or CoreListener()
@@ -315,7 +319,11 @@ def make_core(
 def router_context(config: SiteConfig) -> RouterContext:
     """What the router knows beyond one camera, as at the start: nothing learnt, nothing spent."""
     off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
-    return RouterContext.of(config, local_period, off_peak, PrivacyRules(config, local_weekday_minute).level)
+    privacy = PrivacyRules(config, local_weekday_minute).level
+    return RouterContext.of(
+        config.site.name, config.escalation, local_period, privacy,
+        uplink=config.uplink is not None, off_peak_in_s=off_peak,
+    )  # fmt: skip
 
 
 def _recent_escalations(config: SiteConfig, camera: str, stores: CoreStores, clock: Clock) -> RecentEscalations | None:

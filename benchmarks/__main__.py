@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from appliance import config, wire, yamlfile
-from appliance.clock import ManualClock, footage_period
+from appliance.clock import ManualClock
 from appliance.detect import detector
+from appliance.lab.replay.replay_routing import router_context_of
 from appliance.lab.replay.replay_runner import replay
 from appliance.pipeline import Pipeline
 from appliance.router.decide import RouterCase, decide, expected_bytes
-from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.router.escalation_planner import EscalationPlanner
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.types import Alert, AlertChange, Event, FrameBoxes, RouteInputs, StreamHeader, TrackedObject
@@ -88,12 +89,12 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
     pipeline = Pipeline("yard", camera, site.alerts)
     pipeline.feed(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
     times = [call_ms(lambda n=n: pipeline.feed(crowd(n))) for n in range(3000)]
-    outlook = RouterContext.of(site, footage_period)
-    planner = EscalationPlanner(site, "yard", outlook)
+    context = router_context_of(site)
+    planner = EscalationPlanner("yard", camera.rules, context)
     planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
     looks = [call_ms(lambda n=n: planner.observe(crowd(n))) for n in range(3000)]
     planned = [call_ms(lambda n=n: planner.plan(opened(n), 0.0)) for n in range(3000)]
-    costs = tuple(outlook.budget.cost(each) for each in expected_bytes(site.escalation))
+    costs = tuple(context.budget.cost(each) for each in expected_bytes(site.escalation))
     cases = [
         RouterCase(
             alert=f"a{n}", rule="enters", escalate=True, uplink=True, inputs=RouteInputs(chance=n / 3000), costs=costs

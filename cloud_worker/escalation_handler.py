@@ -217,7 +217,7 @@ class EscalationHandler:
             try:
                 verdict = await self.breaker.call(lambda: self._judge.verdict(case, timings))
             except EngineUnavailable as error:
-                self._engine_log.report(f"escalations wait: {error}")
+                self._engine_log.report(f"questions wait: {error}")
                 if self._clock.monotonic() - since < self._settings.engine_wait_max_s:
                     continue
                 self._metrics.given_up.inc()

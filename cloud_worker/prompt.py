@@ -105,7 +105,7 @@ def prompt_version(escalation: Escalation) -> str:
     return f"{PROMPT_VERSION}/{kind}.{_QUESTIONS[kind][0]}"
 
 
-def rule_question(escalation: Escalation) -> str:
+def rule_prompt(escalation: Escalation) -> str:
     """The same text for all questions of a rule: what to look for, and the site's own words as a JSON string."""
     label = "".join(char for char in escalation.label if char.isalnum() or char in " -_")[:40] or "thing"
     asked = {"question": escalation.question, "rule": escalation.rule}

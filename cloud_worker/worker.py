@@ -154,7 +154,7 @@ class Worker:
     async def _dispatch(self, client: Client, jetstream: JetStreamContext) -> None:
         if not self._warm:
             await self._wait_for_judge()
-        logger.info("waiting for escalations, %d at a time", self._slots.total)
+        logger.info("waiting for questions, %d at a time", self._slots.total)
         while True:
             self._changed.clear()
             priorities, now = self._slots.open_priorities(), self._clock.monotonic()

@@ -15,6 +15,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
@@ -65,6 +66,7 @@ class BoxCore:
             SegmentStore(self.db),
             self.meter,
             self.decisions,
+            EscalationStore(self.db),
             self.health,
         )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})

@@ -12,16 +12,16 @@ from pydantic import TypeAdapter, ValidationError
 from appliance.errors import UsageError
 
 VERSION = 1
-LOOKS_LOG_MAX = 5.0  # 32 looks; more make nothing surer
+LOOKS_LOG_MAX = 5.0  # 32 detections; more make nothing surer
 MOVED_MAX = 2.0
 _SCORE_EDGE = 0.02
 
 Weights = tuple[float, float, float, float, float]
-"""Of one, the score's log odds, the binary logarithm of the looks, the way moved, the spread of the scores."""
+"""Of one, the score's log odds, the binary logarithm of the detections, the way moved, the spread of the scores."""
 
 # What is believed before anything was learnt: set by hand, from what trackers and detectors are like, on no footage. A
 # score means odds, a track that is seen again and again and that moves is more often real than one that flickers on
-# the spot. A box that learns keeps the signs (see SIGNS), whatever it is told.
+# the spot. An appliance that learns keeps the signs (see SIGNS), whatever the reviews say.
 PRIOR: Weights = (-1.0, 1.0, 0.5, 0.8, -2.0)
 SIGNS: tuple[int, int, int, int, int] = (0, 1, 1, 1, -1)
 

@@ -1,6 +1,9 @@
 """Fits a calibration to alerts known to be real or not, and bounds the recall that leaving some of them out keeps.
 
-Numpy only.
+Platt scaling (J. Platt, 1999: a logistic regression on the score), with the track's stability beside the score, as
+the most probable weights under a normal prior (MAP), found by Newton's method. The prior of a camera's label is what
+was found for the label, that of a label what was found for all: with few answers a group is close to its parent, with
+many it goes its own way. Pure; numpy only.
 """
 
 from __future__ import annotations
@@ -164,7 +167,7 @@ def fit(outcomes: Sequence[AlertOutcome], recall: float = UNTRAINED.recall) -> C
         recall=recall,
         everything=done(range(len(outcomes)), taught.everything.weights),
         labels={name: done(rows, taught.labels[name].weights) for name, rows in _by(outcomes, _label).items()},
-        cameras={name: done(rows, taught.cameras[name].weights) for name, rows in _by(outcomes, _place).items()},
+        cameras={name: done(rows, taught.cameras[name].weights) for name, rows in _by(outcomes, _camera_label).items()},
     )
 
 
@@ -238,7 +241,7 @@ def _learn(outcomes: Sequence[AlertOutcome]) -> Calibration:
     }
     cameras = {
         name: GroupFit(weights=map_weights(table.rows(rows), labels[outcomes[rows[0]].label].weights, CAMERA_PRECISION))
-        for name, rows in _by(outcomes, _place).items()
+        for name, rows in _by(outcomes, _camera_label).items()
     }
     return Calibration(everything=everything, labels=labels, cameras=cameras)
 
@@ -255,7 +258,7 @@ def _label(each: AlertOutcome) -> str:
     return each.label
 
 
-def _place(each: AlertOutcome) -> str:
+def _camera_label(each: AlertOutcome) -> str:
     return f"{each.camera}/{each.label}"
 
 
@@ -265,8 +268,8 @@ AUDIT_WEIGHT_MAX = 200.0
 def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
     """Alerts that were reviewed or judged, as the router saw them when it decided.
 
-    One that was asked about as one of an audit sample stands for all that were left out like it, so that what is not
-    asked is not forgotten (inverse probability weighting; D. Horvitz, D. Thompson, 1952).
+    One that was escalated as one of an audit sample stands for all that were left out like it, so that what is not
+    escalated is not forgotten (inverse probability weighting; D. Horvitz, D. Thompson, 1952).
     """
     return [
         AlertOutcome(

@@ -1,4 +1,14 @@
-"""Decides whether, when and with which evidence the cloud is asked about an alert. Pure."""
+"""Decides whether, when and with which evidence the cloud is asked about an alert. Pure.
+
+The rules come in this order, and an earlier one is never outweighed by a later one: privacy; what the site file rules
+out; what was escalated before; what is hardly ever real, or worth less than its bytes (of these an audit sample is
+escalated all the same); then what must wait: for the budget, for the appliance, for the queue, for off-peak hours.
+
+The value is `weight of the severity x chance of being real / 100 kB of the evidence it begins with`: in a budget of
+bytes, escalating in the order of falling value brings the most real incidents to the cloud (the greedy solution of the
+fractional knapsack, G. Dantzig, 1957). The weights differ little, so that sure nonsense of a grave rule comes after a
+sure person of a lesser one. A question in the owner's own words is worth more, for its answer says more than yes or no.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.config import EscalationConfig
-from appliance.config import RouterConfig as Settings
+from appliance.config import EscalationConfig, RouterConfig
 from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs, SendTiming, Severity
 
-FACTS_BYTES = 1500  # the question with subject and headers
-CROP_FILL, FRAME_FILL = 0.8, 0.9  # how much of what is allowed a picture takes
-JPEG_BYTES_A_PIXEL = 0.12  # of whole pictures at full quality
-JUDGE_S = 1.0  # until a verdict says otherwise
+FACTS_BYTES = 1500  # the escalation with subject and headers
+CROP_FILL, CLIP_FILL = 0.8, 0.9  # share of the allowed bytes that crops and clips take
+JPEG_BYTES_PER_PIXEL = 0.12  # of whole frames at full quality
+JUDGE_S = 1.0  # GPU seconds of an escalation, until the first verdict tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemLoad:
-    """How link and box are doing; None: unknown. load: 1 minute mean per core."""
+    """How link and appliance are doing; None: unknown. load: 1 minute mean of running tasks per core."""
 
     link_up: bool | None = None
     queue_age_s: float | None = None
@@ -29,7 +38,7 @@ class SystemLoad:
 
 @dataclass(frozen=True, slots=True)
 class EscalationCost:
-    """What a question is expected to take."""
+    """What an escalation is expected to take: bytes on the uplink, seconds of the GPU, money in the site's currency."""
 
     bytes: int
     gpu_s: float
@@ -42,8 +51,10 @@ class EscalationCost:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimit:
-    """One budget: `amount` of `what` (bytes, gpu_s, money), of which `spent` is gone, until `renew_t`. name: its key in
-    the site file."""
+    """One budget of the site file.
+
+    name: its key there. what: bytes, gpu_s or money. amount, spent: in that unit. renew_t: UTC seconds.
+    """
 
     name: str
     what: str
@@ -52,7 +63,7 @@ class BudgetLimit:
     renew_t: float
 
     def has_room(self, cost: EscalationCost, reserve: float) -> bool:
-        """For a question that must leave the share `reserve` of it."""
+        """For an escalation that must leave the share `reserve` of it."""
         return self.spent + cost.of(self.what) <= self.amount * (1 - reserve)
 
     def ever_has_room(self, cost: EscalationCost, reserve: float) -> bool:
@@ -62,7 +73,7 @@ class BudgetLimit:
 
 @dataclass(frozen=True, slots=True)
 class Postponement:
-    """What a question waits for (budget, box, queue, off-peak), and not before until_t if that is known."""
+    """What an escalation waits for: budget, box (the appliance's load), queue or off-peak. until_t: not before."""
 
     why: str
     until_t: float | None = None
@@ -93,8 +104,8 @@ class RouterCase:
 class RouterDecision:
     """What is to be done, and why, for a person. priority: one of wire.PRIORITIES; empty when never.
 
-    value: expected worth of the answer per 100 kB: a rank, to be compared with others of the same settings. cost: of
-    the evidence it begins with. audit_share: above 0 it is asked only as one of a sample of what was left out.
+    value: expected value of the verdict per 100 kB: a rank, to be compared with others of the same settings. cost: of
+    the evidence it begins with. audit_share: above 0 it is escalated only as one of a sample of what was left out.
     """
 
     when: SendTiming
@@ -112,16 +123,16 @@ class RouterDecision:
 
 
 def expected_bytes(settings: EscalationConfig) -> tuple[int, ...]:
-    """Bytes of a question that begins with each evidence step, in their order, as the site file sizes them."""
+    """Bytes of an escalation that begins with each evidence step, in their order, as the site file sizes them."""
     crops = settings.crops * settings.crop_bytes_max * CROP_FILL
-    frames = settings.frames * settings.frame_side_max**2 * 9 / 16 * JPEG_BYTES_A_PIXEL
-    clip = settings.clip_bytes_max * FRAME_FILL
+    frames = settings.frames * settings.frame_side_max**2 * 9 / 16 * JPEG_BYTES_PER_PIXEL
+    clip = settings.clip_bytes_max * CLIP_FILL
     return tuple(round(FACTS_BYTES + more) for more in (0, crops, frames, clip))
 
 
-SEVERITY_VALUE: dict[Severity, float] = {"alert": 1.0, "warning": 0.8, "info": 0.6}
+SEVERITY_VALUE: dict[Severity, float] = {"alert": 1.0, "warning": 0.8, "info": 0.6}  # set by hand; see above
 OWN_QUESTION_FACTOR = 1.25
-REPEAT_FACTOR = 0.1
+REPEAT_FACTOR = 0.1  # a parked car that was escalated before is worth a tenth
 VALUE_BYTES = 100_000
 _WAITS = {
     "budget": "waits until the budget is renewed",
@@ -132,7 +143,7 @@ _WAITS = {
 
 
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
-    """Ask the cloud about this alert? Depends on nothing but its arguments."""
+    """Whether the cloud is asked about this alert. Depends on nothing but its arguments."""
     inputs = case.inputs
     refused = _refused(case, settings)
     if refused:
@@ -147,7 +158,7 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
     evidence = _affordable(case, first, settings, urgent)
     priority = "low" if left_out else wire.PRIORITY_OF[inputs.severity]
     reason = f"severity {inputs.severity} is asked about with {priority} priority"
-    asked = RouterDecision(
+    decided = RouterDecision(
         "now",
         f"audit sample: {left_out}" if left_out else reason,
         priority,
@@ -156,7 +167,7 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
         case.cost(evidence),
         audit_share=audit_share,
     )
-    return _postponed(asked, case, settings, urgent)
+    return _postponed(decided, case, settings, urgent)
 
 
 def must_wait(
@@ -167,7 +178,7 @@ def must_wait(
     now: float,
     urgent: bool,
 ) -> Postponement | None:
-    """What a question that costs this much waits for now; None: for nothing. Urgent ones wait for the budget alone."""
+    """What an escalation of this cost waits for now; None: for nothing. Urgent ones wait for the budget alone."""
     reserve = 0.0 if urgent else settings.budget.alert_reserve
     short = [limit.renew_t for limit in limits if not limit.has_room(cost, reserve)]
     if short:
@@ -197,7 +208,7 @@ def in_sample(alert: str, share: float) -> bool:
 
 
 def _refused(case: RouterCase, settings: EscalationConfig) -> str:
-    """Why it is out of the question, or ''."""
+    """Why it must not be escalated, or ''."""
     inputs = case.inputs
     if inputs.privacy == "never":
         return "the privacy rule of this camera forbids it"
@@ -212,8 +223,8 @@ def _refused(case: RouterCase, settings: EscalationConfig) -> str:
     return ""
 
 
-def _left_out(inputs: RouteInputs, value: float, settings: Settings) -> str:
-    """Why the answer is not worth having, or ''. These are the router's own opinions, and so they are audited."""
+def _left_out(inputs: RouteInputs, value: float, settings: RouterConfig) -> str:
+    """Why the verdict is not worth having, or ''. These are the router's own estimates, and so they are audited."""
     if inputs.repeat:
         return f"this {inputs.label} stands where it was asked about before"
     if inputs.chance < inputs.chance_min:
@@ -224,9 +235,9 @@ def _left_out(inputs: RouteInputs, value: float, settings: Settings) -> str:
 
 
 def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
-    """The evidence to begin with: less than usual where box, queue or budget are short and it cannot or need not wait.
+    """The evidence to begin with: less than usual where appliance, queue or budget are short and it cannot wait.
 
-    A question of the owner's own is never asked without a picture for want of money: facts do not answer it.
+    A question in the owner's own words never goes without an image for want of money: facts do not answer it.
     """
     index = EVIDENCE_STEPS.index(first)
     crops = EVIDENCE_STEPS.index("crops")
@@ -242,26 +253,26 @@ def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfi
     return EVIDENCE_STEPS[index]
 
 
-def _postponed(asked: RouterDecision, case: RouterCase, settings: EscalationConfig, urgent: bool) -> RouterDecision:
-    wait = must_wait(case.inputs, asked.cost, case.limits, settings, case.now, urgent)
+def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationConfig, urgent: bool) -> RouterDecision:
+    wait = must_wait(case.inputs, decided.cost, case.limits, settings, case.now, urgent)
     if wait is None:
-        return asked
+        return decided
     never = ""
     reserve = 0.0 if urgent else settings.budget.alert_reserve
-    if any(not limit.ever_has_room(asked.cost, reserve) for limit in case.limits):
+    if any(not limit.ever_has_room(decided.cost, reserve) for limit in case.limits):
         never = "one question costs more than the budget allows"
     elif wait.until_t is not None and wait.until_t - case.now > settings.expire_hours * 3600:
         never = "it would expire before its time came: it " + _WAITS[wait.why]
     if never:
-        return RouterDecision("never", never, evidence=asked.evidence, value=asked.value, cost=asked.cost)
-    reason = f"{asked.reason}; it {_WAITS[wait.why]}"
+        return RouterDecision("never", never, evidence=decided.evidence, value=decided.value, cost=decided.cost)
+    reason = f"{decided.reason}; it {_WAITS[wait.why]}"
     return RouterDecision(
-        "later", reason, asked.priority, asked.evidence, asked.value, asked.cost, wait, asked.audit_share
+        "later", reason, decided.priority, decided.evidence, decided.value, decided.cost, wait, decided.audit_share
     )
 
 
-def _strained(inputs: RouteInputs, settings: Settings) -> bool:
-    """Whether the box has more to do than the site file wants it to have."""
+def _strained(inputs: RouteInputs, settings: RouterConfig) -> bool:
+    """Whether the appliance is busier or hotter than the site file allows."""
     hot = inputs.temperature_c is not None and settings.temperature_max_c is not None
     busy = inputs.load is not None and settings.load_max is not None
     return bool(

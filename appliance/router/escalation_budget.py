@@ -17,7 +17,7 @@ _GB, _MB, _HOUR_S, _MILLION = 1e9, 1e6, 3600.0, 1e6
 class EscalationBudget:
     """The budgets of a site and what is gone of them. Owner: the core, or a replay; one thread.
 
-    State: what was spent in the day and month of the last look at it; of tokens, what a question takes in the mean, and
+    State: what was spent in the day and month of the last count; of tokens, what an escalation takes in the mean, and
     the money that was reckoned for those that are not judged yet. period: which those are (see clock.py).
     """
 
@@ -30,7 +30,7 @@ class EscalationBudget:
         self._tokens = TokenUsage()
         self._reckoned = 0.0
         self.gpu_s = JUDGE_S
-        """Seconds of the judge that one question is expected to take."""
+        """Seconds of the judge that one escalation is expected to take."""
 
     @property
     def is_limited(self) -> bool:
@@ -45,12 +45,12 @@ class EscalationBudget:
         return bool(priced) and (budget.money_day is not None or budget.money_month is not None)
 
     def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> EscalationCost:
-        """Of a question of so many bytes, of this camera, that begins with this evidence."""
+        """Of an escalation of so many bytes, of this camera, that begins with this evidence."""
         tokens = self._price(self._mean(camera, evidence))
         return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s) + tokens)
 
     def spend(self, cost: EscalationCost, now: float) -> None:
-        """A question is asked."""
+        """An escalation goes out."""
         self._roll(now)
         had = self._spent
         self._spent = CloudSpend(
@@ -100,7 +100,7 @@ class EscalationBudget:
         return bytes_ / _GB * self._prices.uplink_gb + gpu_s / _HOUR_S * self._prices.gpu_hour
 
     def _mean(self, camera: str, evidence: str) -> TokenCount:
-        """Of a question of this camera that began so; else of any camera's, else of any; 0: nobody knows."""
+        """Of an escalation of this camera that began so; else of any camera's, else of any; 0: not known yet."""
         mean = self._tokens.mean
         if not mean or (camera, evidence) in mean:
             return mean.get((camera, evidence), TokenCount())

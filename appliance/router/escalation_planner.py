@@ -1,16 +1,17 @@
-"""Plans the escalations of one camera: for each alert, and each change of it, what the router decides and what it
-sends.
+"""Plans the escalations of one camera: for each alert, and each change of it, what the router decides and what to send.
+
+The core and a replay use this very class, so that both decide the same.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from appliance import wire
 from appliance.clock import Period
-from appliance.config import EscalationConfig, LineRule, Rule, SiteConfig
+from appliance.config import EscalationConfig, LineRule, Rule
 from appliance.router.calibration import UNTRAINED, AlertChance, Calibration, TrackStability
 from appliance.router.decide import (
     BudgetLimit,
@@ -48,7 +49,7 @@ _CLAIM = {
 def build_escalation(
     alert: Alert, event: Event, rule: Rule, *, site: str, now: float, model: str = ""
 ) -> wire.Escalation:
-    """The question, still without pictures. The same alert of the same site always makes the same id."""
+    """The escalation, still without media. The same alert of the same site always makes the same id."""
     return wire.Escalation(
         id=escalation_id(site, alert.id),
         site=site,
@@ -84,14 +85,17 @@ def _default_question(event: Event, rule: Rule) -> str:
 
 @dataclass(slots=True)
 class RouterContext:
-    """What was learnt, what may be spent, how link and box are doing, how far off-peak hours are.
+    """What the router knows beyond one camera: what was learnt, what may be spent, how link and appliance are doing.
 
-    One for all cameras of a site. Owner: the core, which renews it, or a replay, in which surroundings are unknown; one
-    thread. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there are none. bytes_:
-    expected of a question that begins with each evidence step. privacy: what may leave of an event's alert.
+    One for all cameras of a site. Owner: the core, which renews it, or a replay, in which the load is unknown; one
+    thread. uplink: the site has one. off_peak_in_s: seconds until off-peak hours at a time, 0 inside them; None: there
+    are none. bytes_: expected of an escalation that begins with each evidence step. privacy: what may leave of an
+    event's alert.
     """
 
+    site: str
     settings: EscalationConfig
+    uplink: bool
     budget: EscalationBudget
     off_peak_in_s: Callable[[float], float] | None = None
     calibration: Calibration = UNTRAINED
@@ -102,44 +106,41 @@ class RouterContext:
     @classmethod
     def of(
         cls,
-        config: SiteConfig,
+        site: str,
+        settings: EscalationConfig,
         period: Callable[[float], Period],
+        privacy: Callable[[Event], PrivacyLevel],
+        *,
+        uplink: bool,
         off_peak_in_s: Callable[[float], float] | None = None,
-        privacy: Callable[[Event], PrivacyLevel] | None = None,
     ) -> RouterContext:
-        """With nothing learnt and nothing spent. privacy: see `appliance.privacy`; None: what `image_free` says."""
-        settings = config.escalation
-        purse = EscalationBudget(settings.budget, settings.prices, period)
-        return cls(
-            settings, purse, off_peak_in_s, bytes_=expected_bytes(settings), privacy=privacy or _by_image_free(config)
-        )
+        """With nothing learnt and nothing spent. privacy: see `appliance.privacy`."""
+        budget = EscalationBudget(settings.budget, settings.prices, period)
+        sizes = expected_bytes(settings)
+        return cls(site, settings, uplink, budget, off_peak_in_s, bytes_=sizes, privacy=privacy)
 
     def costs(self, camera: str) -> tuple[EscalationCost, ...]:
-        """Of a question of this camera that begins with each evidence step."""
+        """Of an escalation of this camera that begins with each evidence step."""
         steps = zip(self.bytes_, EVIDENCE_STEPS, strict=False)
         return tuple(self.budget.cost(bytes_, camera, step) for bytes_, step in steps)
 
 
-def _by_image_free(config: SiteConfig) -> Callable[[Event], PrivacyLevel]:
-    return lambda event: "image_free" if config.image_free(event.camera) else "free"
-
-
-TRACKS_JUDGED_MAX = 4
+TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
 OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
 _DIGITS, _MONEY_DIGITS = 4, 6
 
 
 @dataclass(frozen=True, slots=True)
 class RoutePlan:
-    """What is to be done about an alert: the decision as it is logged, and the question, if there is one.
+    """What is to be done about an alert: the decision as it is logged, and the escalation, if there is one.
 
-    event: which was decided about. again: the question was put off before, and is now let go.
+    event: which was decided about. released: the escalation was postponed before, and goes now.
     """
 
     route: Route
     event: Event
     escalation: wire.Escalation | None = None
-    again: bool = False
+    released: bool = False
 
 
 @dataclass(slots=True)
@@ -154,7 +155,7 @@ class _Open:
 class _Subject:
     """The object by which an alert is judged: of its tracks the one that is most likely real."""
 
-    seen: TrackStability
+    stability: TrackStability
     seconds: float
     chance: AlertChance
 
@@ -162,22 +163,22 @@ class _Subject:
 class EscalationPlanner:
     """Decides about the alerts of one camera. Owner: the core or a replay, in one thread.
 
-    State: how its tracks were seen, which places were asked about, and of each open alert what was decided. An alert is
-    decided about with each of its events, and when its best view improves, until it is asked about; it is asked once. A
-    question that was put off is let go when a later event makes it urgent.
+    State: how its tracks were seen, what was escalated lately, and of each open alert what was decided. An alert is
+    decided about with each of its events, and when its best view improves, until it is escalated; that happens once. An
+    escalation that was postponed is released when a later event makes it urgent.
     """
 
     def __init__(
-        self, config: SiteConfig, camera: str, outlook: RouterContext, places: RecentEscalations | None = None
+        self, camera: str, rules: Sequence[Rule], context: RouterContext, recent: RecentEscalations | None = None
     ) -> None:
-        """places: what was asked about before (`recall`); None: nothing."""
-        self._config = config
+        """rules: of the camera. recent: what was escalated before (`restore_recent`); None: nothing."""
+        settings = context.settings
         self._camera = camera
-        self._rules = {rule.name: rule for rule in config.cameras[camera].rules}
-        self._outlook = outlook
-        self._asks = config.uplink is not None and config.escalation.enabled
-        self._sightings = CameraTrackStats()
-        self._places = RecentEscalations(config.escalation.router.repeat_s) if places is None else places
+        self._rules = {rule.name: rule for rule in rules}
+        self._context = context
+        self._enabled = context.uplink and settings.enabled
+        self._tracks = CameraTrackStats()
+        self._recent = RecentEscalations(settings.router.repeat_s) if recent is None else recent
         self._open: dict[str, _Open] = {}
         self._run = self._model = ""
 
@@ -186,16 +187,16 @@ class EscalationPlanner:
         if header.run and header.run == self._run:
             return
         self._run, self._model = header.run, header.model
-        self._sightings.begin(header.size)
+        self._tracks.begin(header.size)
 
     def observe(self, boxes: FrameBoxes) -> None:
-        """What was seen, before what it decides is handed to `plan`. Nothing is held for a site that never asks."""
-        if self._asks and boxes.looked:
-            self._sightings.observe(boxes)
-            self._places.observe(boxes, self._sightings)
+        """What was detected, before what it decides goes to `plan`. Nothing is kept for a site that never escalates."""
+        if self._enabled and boxes.looked:
+            self._tracks.observe(boxes)
+            self._recent.observe(boxes, self._tracks)
 
     def plan(self, change: AlertChange, now: float) -> RoutePlan | None:
-        """What is to be done; None: nothing that was not decided before. `now`: see Case."""
+        """What is to be done; None: nothing that was not decided before. `now`: see RouterCase."""
         open_ = self._open.get(change.alert.id)
         if change.kind == "ended":
             self._open.pop(change.alert.id, None)
@@ -208,9 +209,9 @@ class EscalationPlanner:
         return self._decide(change.alert, open_, now)
 
     def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
-        told, case = open_.decision, self._case(alert, open_.event, now)
-        decision = decide(case, self._config.escalation)
-        if told is not None and not _changes(told, decision):
+        before, case = open_.decision, self._case(alert, open_.event, now)
+        decision = decide(case, self._context.settings)
+        if before is not None and not _changes(before, decision):
             return None
         open_.decision = decision
         rule, event = self._rules[case.rule], open_.event
@@ -218,27 +219,28 @@ class EscalationPlanner:
         if not decision.ask:
             return RoutePlan(route, event)
         if decision.when == "now":
-            self._outlook.budget.spend(decision.cost, now)
-        for seen in self._tracks(alert, event):
-            self._places.record(rule.name, alert.severity, seen)
-        asked = build_escalation(alert, event, rule, site=self._config.site.name, model=self._model, now=now)
-        return RoutePlan(replace(route, question=asked.question), event, asked, again=told is not None and told.ask)
+            self._context.budget.spend(decision.cost, now)
+        for seen in self._tracks_of(alert, event):
+            self._recent.record(rule.name, alert.severity, seen)
+        escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
+        route = replace(route, question=escalation.question)
+        return RoutePlan(route, event, escalation, released=before is not None and before.ask)
 
     def _case(self, alert: Alert, event: Event, now: float) -> RouterCase:
-        rule, limits = self._rules[event.rule], self._outlook.budget.limits(now)
+        rule, limits = self._rules[event.rule], self._context.budget.limits(now)
         return RouterCase(
             alert=alert.id,
             rule=rule.name,
             escalate=rule.escalate,
-            uplink=self._config.uplink is not None,
+            uplink=self._context.uplink,
             inputs=self._inputs(alert, event, rule, now, limits),
-            costs=self._outlook.costs(alert.camera),
+            costs=self._context.costs(alert.camera),
             limits=limits,
             now=now,
         )
 
     def _route(self, alert: Alert, event: Event, decision: RouterDecision, inputs: RouteInputs) -> Route:
-        cost, facts, wait = decision.cost, self._outlook.bytes_[0], decision.wait
+        cost, facts, wait = decision.cost, self._context.bytes_[0], decision.wait
         route = Route(
             camera=alert.camera,
             alert=alert.id,
@@ -268,39 +270,39 @@ class EscalationPlanner:
     def _inputs(
         self, alert: Alert, event: Event, rule: Rule, now: float, limits: tuple[BudgetLimit, ...]
     ) -> RouteInputs:
-        tracks = self._tracks(alert, event)
+        tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
-        around = self._outlook.system_load
+        load = self._context.system_load
         left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
         return RouteInputs(
             label=event.label,
             severity=alert.severity,
             own_question=bool(rule.ask),
-            privacy=self._outlook.privacy(event),
-            score=subject.seen.score,
-            spread=subject.seen.spread,
-            looks=subject.seen.looks,
+            privacy=self._context.privacy(event),
+            score=subject.stability.score,
+            spread=subject.stability.spread,
+            looks=subject.stability.looks,
             seconds=subject.seconds,
-            moved=subject.seen.moved,
+            moved=subject.stability.moved,
             chance=round(subject.chance.p, _DIGITS),
             chance_n=subject.chance.n,
             chance_min=round(subject.chance.p_min, _DIGITS),
-            repeat=bool(tracks) and all(self._places.is_repeat(rule.name, alert.severity, seen) for seen in tracks),
-            link_up=around.link_up,
-            queue_age_s=around.queue_age_s,
-            load=around.load,
-            temperature_c=around.temperature_c,
+            repeat=bool(tracks) and all(self._recent.is_repeat(rule.name, alert.severity, seen) for seen in tracks),
+            link_up=load.link_up,
+            queue_age_s=load.queue_age_s,
+            load=load.load,
+            temperature_c=load.temperature_c,
             off_peak_in_s=self._off_peak_in_s(alert, now),
             budget_left=round(min(left), _DIGITS) if left else None,
         )
 
-    def _tracks(self, alert: Alert, event: Event) -> list[TrackStats]:
+    def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:
         """The alert's newest tracks as they were seen, that of the event first."""
         numbers = dict.fromkeys((event.track, *reversed(alert.tracks[1 - TRACKS_JUDGED_MAX :])))
-        return [seen for seen in map(self._sightings.of, numbers) if seen is not None]
+        return [seen for seen in map(self._tracks.of, numbers) if seen is not None]
 
     def _subject(self, event: Event, tracks: list[TrackStats]) -> _Subject:
-        calibration = self._outlook.calibration
+        calibration = self._context.calibration
         judged = [(seen.stability, seen.seconds, seen.label) for seen in tracks]
         if not judged:
             judged = [(TrackStability(score=round(event.score, 3)), 0.0, event.label)]
@@ -310,15 +312,15 @@ class EscalationPlanner:
         return _Subject(stability, seconds, calibration.chance(self._camera, label, stability))
 
     def _off_peak_in_s(self, alert: Alert, now: float) -> float | None:
-        hours = self._config.escalation.off_peak
-        if hours is None or self._outlook.off_peak_in_s is None or alert.severity not in hours.severities:
+        hours = self._context.settings.off_peak
+        if hours is None or self._context.off_peak_in_s is None or alert.severity not in hours.severities:
             return None
-        return self._outlook.off_peak_in_s(now)
+        return self._context.off_peak_in_s(now)
 
 
-def _changes(told: RouterDecision, decision: RouterDecision) -> bool:
-    """Whether a later decision is another: one that was put off is only ever let go, or made more urgent."""
-    if told.when == "later":
+def _changes(before: RouterDecision, decision: RouterDecision) -> bool:
+    """Whether a later decision is another: one that was postponed is only ever released, or made more urgent."""
+    if before.when == "later":
         order = wire.PRIORITIES.index
-        return decision.when == "now" and order(decision.priority) <= order(told.priority)
-    return (told.when, told.reason, told.priority) != (decision.when, decision.reason, decision.priority)
+        return decision.when == "now" and order(decision.priority) <= order(before.priority)
+    return (before.when, before.reason, before.priority) != (decision.when, decision.reason, decision.priority)

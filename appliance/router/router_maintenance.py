@@ -12,14 +12,16 @@ from appliance.router.calibration_fit import fit, outcomes_of
 from appliance.router.decide import Postponement, SystemLoad, must_wait
 from appliance.router.escalation_planner import RouterContext
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.rows import EscalationRow
 from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs
 
 logger = logging.getLogger(__name__)
 
-LEARN_EVERY_S = 3600.0
+LEARN_EVERY_S = 3600.0  # reviews come by hand; a fit takes some 100 ms
 COUNT_EVERY_S = 10.0
-RELEASES_PER_RUN = 32
+RELEASES_PER_RUN = 32  # a run is one of the core's seconds: what is left is released in the next
+UNTIL_CHANGE_S = 60.0  # a later end of the wait is written when it differs by more than this
 
 Write = Callable[[Callable[[], object]], None]
 
@@ -27,27 +29,30 @@ Write = Callable[[Callable[[], object]], None]
 class RouterMaintenance:
     """Owner: the core, which calls `run_once` about once a second, in the thread in which its planners decide.
 
-    Invariant: a question that was put off is let go once, when nothing is left that it must wait for, or given up
-    when it is as old as any question may become. `around` says how link and box are doing.
+    Invariant: an escalation that was postponed is released once, when nothing is left that it must wait for, or given
+    up when it is as old as any may become. State: when it learns and counts next.
     """
 
     def __init__(
         self,
         decisions: DecisionStore,
-        outlook: RouterContext,
+        escalations: EscalationStore,
+        context: RouterContext,
         clock: Clock,
-        around: Callable[[], SystemLoad] = SystemLoad,
+        system_load: Callable[[], SystemLoad] = SystemLoad,
     ) -> None:
+        """system_load: how link and appliance are doing now."""
         self._decisions = decisions
-        self._outlook = outlook
+        self._escalations = escalations
+        self._context = context
         self._clock = clock
-        self._around = around
+        self._system_load = system_load
         self._learn_at = self._count_at = float("-inf")
 
     def run_once(self, write: Write) -> None:
         """`write` does a job that the store may refuse for a while. Raises StoreError."""
         try:
-            self._outlook.system_load = self._around()
+            self._context.system_load = self._system_load()
             now = self._clock.monotonic()
             if now >= self._learn_at:
                 self._learn_at = now + LEARN_EVERY_S
@@ -55,65 +60,65 @@ class RouterMaintenance:
             if now >= self._count_at:
                 self._count_at = now + COUNT_EVERY_S
                 self._count()
-            for asked in self._decisions.deferred(RELEASES_PER_RUN):
-                self._look_at(asked, write)
+            for row in self._escalations.postponed(RELEASES_PER_RUN):
+                self._release_or_expire(row, write)
         except StoreUnavailable as error:
-            logger.info("the router looks again later: %s", error)
+            logger.info("the router tries again later: %s", error)
 
     def _learn(self) -> None:
-        recall = self._outlook.settings.router.recall_min
+        recall = self._context.settings.router.recall_min
         outcomes = outcomes_of(self._decisions.outcomes())
-        self._outlook.calibration = fit(outcomes, recall)
+        self._context.calibration = fit(outcomes, recall)
         if outcomes:
             real = sum(each.real for each in outcomes)
             logger.info("the router learnt from %d alerts, %d of them real", len(outcomes), real)
 
     def _count(self) -> None:
-        purse, now = self._outlook.budget, self._clock.now()
-        if purse.is_limited:
-            at = purse.period(now)
-            purse.gpu_s = self._decisions.gpu_s_mean() or purse.gpu_s
-            purse.set_spent(self._decisions.spent(at.day, at.day_t, at.month_t), now)
-            if purse.counts_tokens:
-                purse.set_tokens(self._decisions.tokens(at.day_t, at.month_t))
+        budget, now = self._context.budget, self._clock.now()
+        if budget.is_limited:
+            at = budget.period(now)
+            budget.gpu_s = self._decisions.gpu_s_mean() or budget.gpu_s
+            budget.set_spent(self._decisions.spent(at.day, at.day_t, at.month_t), now)
+            if budget.counts_tokens:
+                budget.set_tokens(self._decisions.tokens(at.day_t, at.month_t))
 
-    def _look_at(self, asked: EscalationRow, write: Write) -> None:
-        now, settings = self._clock.now(), self._outlook.settings
-        if now - asked.created_t > settings.expire_hours * 3600:
-            why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[asked.wait]}"
-            write(lambda: self._decisions.expire(asked, why))
+    def _release_or_expire(self, row: EscalationRow, write: Write) -> None:
+        now, settings = self._clock.now(), self._context.settings
+        if now - row.created_t > settings.expire_hours * 3600:
+            why = f"given up after {settings.expire_hours:g} h: it waited for {_WAITED[row.wait]}"
+            write(lambda: self._escalations.expire_postponed(row, why))
             return
-        wait = self._wait(asked, settings, now)
+        wait = self._wait(row, settings, now)
         if wait is None:
-            self._outlook.budget.spend(self._outlook.costs(asked.camera)[_step(asked, settings)], now)
-            write(lambda: self._decisions.release(asked))
-            logger.info("escalation %s has waited for %s and is let go", asked.id, _WAITED[asked.wait])
-        elif (wait.why, wait.until_t) != (asked.wait, asked.until_t):
+            self._context.budget.spend(self._context.costs(row.camera)[_step(row, settings)], now)
+            write(lambda: self._escalations.release(row))
+            logger.info("escalation %s has waited for %s and is released", row.id, _WAITED[row.wait])
+        elif (wait.why, wait.until_t) != (row.wait, row.until_t):
             until_t = wait.until_t
-            if wait.why != asked.wait or until_t is None or abs(until_t - (asked.until_t or 0)) > 60:
-                write(lambda: self._decisions.postpone(asked, wait.why, until_t))
+            if wait.why != row.wait or until_t is None or abs(until_t - (row.until_t or 0)) > UNTIL_CHANGE_S:
+                write(lambda: self._escalations.postpone(row, wait.why, until_t))
 
-    def _wait(self, asked: EscalationRow, settings: EscalationConfig, now: float) -> Postponement | None:
-        """What a question of the store still waits for: the rules of `decide`, with what is known now.
+    def _wait(self, row: EscalationRow, settings: EscalationConfig, now: float) -> Postponement | None:
+        """What an escalation of the store still waits for: the rules of `decide`, with what is known now.
 
         One that waited for the queue waits until it is half as long, lest the queue be filled by what waited for it.
         """
-        outlook, urgent = self._outlook, asked.body.severity == "alert" and asked.priority != "low"
-        around = outlook.system_load
-        queue = around.queue_age_s
-        if queue is not None and asked.wait == "queue":
+        context, urgent = self._context, row.body.severity == "alert" and row.priority != "low"
+        load = context.system_load
+        queue = load.queue_age_s
+        if queue is not None and row.wait == "queue":
             queue *= 2
         hours = settings.off_peak
-        known = hours is not None and asked.body.severity in hours.severities and outlook.off_peak_in_s is not None
+        known = hours is not None and row.body.severity in hours.severities and context.off_peak_in_s is not None
         inputs = RouteInputs(
-            severity=asked.body.severity,
+            severity=row.body.severity,
             queue_age_s=queue,
-            load=around.load,
-            temperature_c=around.temperature_c,
-            off_peak_in_s=outlook.off_peak_in_s(now) if known and outlook.off_peak_in_s else None,
+            load=load.load,
+            temperature_c=load.temperature_c,
+            off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None,
         )
-        cost = outlook.costs(asked.camera)[_step(asked, settings)]
-        return must_wait(inputs, cost, outlook.budget.limits(now), settings, now, urgent)
+        cost = context.costs(row.camera)[_step(row, settings)]
+        return must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent)
 
 
 _WAITED = {
@@ -124,6 +129,6 @@ _WAITED = {
 }
 
 
-def _step(asked: EscalationRow, settings: EscalationConfig) -> int:
-    first: EvidenceStep = asked.evidence or settings.first
+def _step(row: EscalationRow, settings: EscalationConfig) -> int:
+    first: EvidenceStep = row.evidence or settings.first
     return EVIDENCE_STEPS.index(first)

@@ -9,21 +9,21 @@ from pathlib import Path
 from appliance.broker import LinkState
 from appliance.clock import Clock
 from appliance.router.decide import SystemLoad
-from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore
 
 THERMAL = Path("/sys/class/thermal")
-READ_EVERY_S = 10.0
+READ_EVERY_S = 10.0  # temperatures and one-minute means move no faster
 _ZONES_MAX = 32
 
 
 class SystemLoadMonitor:
-    """Reads what there is to read, at most every READ_EVERY_S (the link each time). Owner: the core's thread."""
+    """Reads the load, at most every READ_EVERY_S (the link each time). Owner: the core's thread."""
 
     def __init__(
-        self, link: Callable[[], LinkState] | None, decisions: DecisionStore, clock: Clock, thermal: Path = THERMAL
+        self, link: Callable[[], LinkState] | None, escalations: EscalationStore, clock: Clock, thermal: Path = THERMAL
     ) -> None:
         self._link = link
-        self._decisions = decisions
+        self._escalations = escalations
         self._clock = clock
         self._thermal = thermal
         self._read_at = float("-inf")
@@ -35,7 +35,7 @@ class SystemLoadMonitor:
         if now >= self._read_at:
             self._read_at = now + READ_EVERY_S
             self._last = SystemLoad(
-                queue_age_s=round(self._decisions.queue_age_s(self._clock.now()), 1),
+                queue_age_s=round(self._escalations.queue_age_s(self._clock.now()), 1),
                 load=load_per_core(),
                 temperature_c=temperature_c(self._thermal),
             )
@@ -49,7 +49,7 @@ class SystemLoadMonitor:
 
 
 def load_per_core() -> float | None:
-    """1 minute mean of running tasks per core; None: the system does not say."""
+    """1 minute mean of running tasks per core; None: the system does not tell."""
     try:
         return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
     except OSError:

@@ -21,7 +21,7 @@ from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import QueuedEscalation, SendQueue
 from appliance.wire import CHUNK_BYTES, PRIORITIES, STREAM_ESCALATION, STREAM_MEDIA
 
-SEND_WORKERS = 8  # fill a link of 4 Mbit/s over a round trip of 250 ms with messages of 16 kB
+SEND_WORKERS = 8  # so that a long way to the broker does not slow small messages down
 FLIGHT_BYTES_MAX = CHUNK_BYTES + 1024
 GIVE_WAY_S = 0.1  # less than the slack of the rate, so that the backlog makes up for it
 POLL_S = 1.0  # `wake` comes first

@@ -29,7 +29,7 @@ from cloud_worker.prompt import (
     alert_facts,
     prompt_version,
     response_format,
-    rule_question,
+    rule_prompt,
 )
 
 logger = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class OpenAiVlm:
         """The same bytes for all escalations come first, then those for all of a rule, and the case itself last."""
         content = [_image(each.jpeg) for each in shown]
         times = [(each.t, each.source.ref) for each in shown]
-        asked = {"type": "text", "text": rule_question(case.escalation)}
+        asked = {"type": "text", "text": rule_prompt(case.escalation)}
         return self._body([asked, *content, {"type": "text", "text": alert_facts(case.escalation, times)}])
 
     def _body(self, content: list[dict[str, Any]]) -> bytes:

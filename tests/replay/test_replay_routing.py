@@ -24,7 +24,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import OutboxStore
+from appliance.store.escalations import EscalationStore, OutboxStore
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
@@ -75,6 +75,7 @@ def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path,
         SegmentStore(box.db),
         Meter(box.db, "r"),
         DecisionStore(box.db),
+        EscalationStore(box.db),
     )
     core = make_core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
@@ -131,6 +132,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         SegmentStore(box.db),
         Meter(box.db, "r"),
         DecisionStore(box.db),
+        EscalationStore(box.db),
     )
     core = make_core(config, shelves, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))

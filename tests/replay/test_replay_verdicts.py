@@ -37,6 +37,7 @@ from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
 from appliance.store.segments import SegmentStore
@@ -379,7 +380,15 @@ def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> AlertStore:
     alerts = AlertStore(db)
     core = make_core(
         config,
-        CoreStores(alerts, BoxStore(db), CameraStore(db), SegmentStore(db), Meter(db, "r"), DecisionStore(db)),
+        CoreStores(
+            alerts,
+            BoxStore(db),
+            CameraStore(db),
+            SegmentStore(db),
+            Meter(db, "r"),
+            DecisionStore(db),
+            EscalationStore(db),
+        ),
         ManualClock(T0),
     )
     core.take(StreamHeader(camera="gate", clip="", model=BrightBlock.name, size=(320, 240), run="r1"))

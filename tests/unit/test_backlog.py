@@ -18,6 +18,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
+from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
 from appliance.store.segments import SegmentStore
 from appliance.store.write_backlog import RETRY_S, WriteBacklog
@@ -127,6 +128,7 @@ class Watched:
             SegmentStore(self.db),
             Meter(self.db, "r"),
             DecisionStore(self.db),
+            EscalationStore(self.db),
         )
         shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
         self.core = make_core(CONFIG, shelves, clock)

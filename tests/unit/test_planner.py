@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from box_core import site
 
-from appliance.clock import footage_period
 from appliance.config import SiteConfig
+from appliance.lab.replay.replay_routing import router_context_of
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim
 from appliance.router.decide import SystemLoad
-from appliance.router.escalation_planner import OPEN_MAX, EscalationPlanner, RoutePlan, RouterContext
+from appliance.router.escalation_planner import OPEN_MAX, EscalationPlanner, RoutePlan
 from appliance.router.track_stats import TRACKS_MAX, CameraTrackStats
 from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, Severity, StreamHeader, TrackedObject
 
@@ -26,8 +26,8 @@ class Street:
 
     def __init__(self, config: SiteConfig | None = None) -> None:
         self.config = config or site()
-        self.outlook = RouterContext.of(self.config, footage_period)
-        self.planner = EscalationPlanner(self.config, "gate", self.outlook)
+        self.context = router_context_of(self.config)
+        self.planner = EscalationPlanner("gate", self.config.cameras["gate"].rules, self.context)
         self.planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self.t = 0.0
         self._alerts = 0
@@ -107,13 +107,13 @@ def test_a_severity_that_rises_is_decided_about_again(street: Street) -> None:
     assert street.extended(alert) is None  # nothing is said twice
     graver = street.extended(replace(alert, severity="warning"))
     assert graver is not None
-    assert (graver.route.when, graver.route.priority, graver.again) == ("now", "normal", False)
+    assert (graver.route.when, graver.route.priority, graver.released) == ("now", "normal", False)
 
 
 def test_a_confidence_that_rises_is_decided_about_again_without_an_event() -> None:
     street = Street()
     claim = RecallClaim(chance_min=0.9, recall=0.99, recall_low=0.98, real=200, effective=200)
-    street.outlook.calibration = Calibration(labels={}, cameras={}, everything=GroupFit(claim=claim))
+    street.context.calibration = Calibration(labels={}, cameras={}, everything=GroupFit(claim=claim))
     street.see(walker(0, score=0.55), looks=2)
     alert = street.alert(9)
     first = street.opened(alert)
@@ -131,7 +131,7 @@ def test_a_confidence_that_rises_is_decided_about_again_without_an_event() -> No
 
 def test_what_was_put_off_is_let_go_when_it_becomes_urgent() -> None:
     street = Street(site(router={"load_max": 1.0}))
-    street.outlook.system_load = LOADED
+    street.context.system_load = LOADED
     alert = street.alert(9)
     first = street.opened(alert)
     assert first is not None
@@ -139,7 +139,7 @@ def test_what_was_put_off_is_let_go_when_it_becomes_urgent() -> None:
     assert street.extended(alert) is None
     graver = street.extended(replace(alert, severity="alert"))
     assert graver is not None
-    assert (graver.route.when, graver.route.priority, graver.again) == ("now", "high", True)
+    assert (graver.route.when, graver.route.priority, graver.released) == ("now", "high", True)
     assert graver.escalation is not None
     assert first.escalation is not None
     assert graver.escalation.id == first.escalation.id

@@ -17,12 +17,13 @@ from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 
 from appliance.cli import main
-from appliance.clock import ManualClock, footage_period
+from appliance.clock import ManualClock
 from appliance.config import CameraConfig, SiteConfig, load
 from appliance.errors import ConfigError
 from appliance.evidence.redaction import CELLS, GREY, PeopleInFrame, Redactor, people_in_frame
+from appliance.lab.replay.replay_routing import router_context_of
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
-from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.router.escalation_planner import EscalationPlanner
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
@@ -96,9 +97,7 @@ class TestNever:
     def test_the_router_asks_nothing_and_says_why(self) -> None:
         rule = {"name": "r", "kind": "enter", "zone": "left", "severity": "alert"}
         config = site(privacy={"never": [{"zones": ["left"]}]}, rules=[rule])
-        planner = EscalationPlanner(
-            config, "yard", RouterContext.of(config, footage_period, None, PrivacyRules(config, None).level)
-        )
+        planner = EscalationPlanner("yard", config.cameras["yard"].rules, router_context_of(config))
         planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
         alert = Alert(
             camera="yard",

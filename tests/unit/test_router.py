@@ -13,11 +13,23 @@ from hypothesis import strategies as st
 
 from appliance import config
 from appliance.clock import footage_period, local_period
+from appliance.lab.replay.replay_routing import router_context_of
 from appliance.router.decide import BudgetLimit, EscalationCost, RouterCase, decide, expected_bytes, in_sample
 from appliance.router.escalation_budget import EscalationBudget
-from appliance.router.escalation_planner import build_escalation
+from appliance.router.escalation_planner import EscalationPlanner, build_escalation
+from appliance.router.track_stats import TRACKS_MAX
 from appliance.rules.schedule import off_peak_in_s
-from appliance.types import Alert, Event, PrivacyLevel, RouteInputs, Severity
+from appliance.types import (
+    Alert,
+    AlertChange,
+    Event,
+    FrameBoxes,
+    PrivacyLevel,
+    RouteInputs,
+    Severity,
+    StreamHeader,
+    TrackedObject,
+)
 
 ALERT = Alert(camera="gate", id="a1", rules=("r",), severity="alert", t_start=1.0, t_end=None, tracks=(1,))
 EVENT = Event(camera="gate", rule="r", kind="enter", track=1, label="person", t=1.5, score=0.8, zone="yard")
@@ -317,3 +329,50 @@ def test_off_peak_days_may_be_far_away_and_a_clip_has_no_hours() -> None:
     assert hours(0.0) == 6 * DAY_S
     assert off_peak_in_s(config.OffPeakConfig(), None) is None
     assert off_peak_in_s(None, lambda t: (0, 0)) is None
+
+
+DECISION_MS_MAX = 1.0
+"""Fifty times the figure of docs/router.md, in CPU time: what a change of the algorithm costs, not a busy machine."""
+
+
+def test_a_decision_costs_a_fraction_of_a_millisecond_whatever_it_is() -> None:
+    """The core decides in the thread that reads the cameras: an alert may not hold them up."""
+    settings = told({"audit_share": 0.02, "value_min": 0.1}, off_peak={"hours": ["22:00-06:00"]})
+    limits = tuple(BudgetLimit(name, "bytes", 1e9, 5e8, DAY_S) for name in ("mb_day", "mb_month"))
+    cases = [case(f"a{n}", limits=limits, chance=n / 2000, chance_min=0.2, load=n / 500) for n in range(2000)]
+    began = time.process_time()
+    found = [decide(each, settings) for each in cases]
+    took_ms = (time.process_time() - began) * 1000 / len(cases)
+    assert {each.when for each in found} >= {"now", "never"}
+    assert took_ms < DECISION_MS_MAX
+
+
+def test_planning_an_alert_costs_the_same_with_one_track_and_with_as_many_as_are_kept() -> None:
+    def planned_ms(tracks: int) -> float:
+        site = config.SiteConfig.model_validate(
+            {
+                "uplink": {"url": "nats://hub:4222"},
+                "cameras": {
+                    "gate": {
+                        "url": "file:/x.mp4",
+                        "zones": {"yard": [[0, 0], [1, 0], [1, 1]]},
+                        "rules": [{"name": "r", "kind": "enter", "zone": "yard"}],
+                    }
+                },
+            }
+        )
+        planner = EscalationPlanner("gate", site.cameras["gate"].rules, router_context_of(site))
+        planner.begin(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
+        for n in range(tracks):
+            boxes = (TrackedObject(track=n, label="person", score=0.8, box=(0.1, 0.1, 0.2, 0.4)),)
+            planner.observe(FrameBoxes(camera="gate", seq=n, frame=n, t=n / 10, looked=True, objects=boxes))
+        changes = [
+            AlertChange("opened", replace(ALERT, id=f"a{n}"), replace(EVENT, track=tracks - 1)) for n in range(500)
+        ]
+        began = time.process_time()
+        assert all(planner.plan(each, 0.0) is not None for each in changes)
+        return (time.process_time() - began) * 1000 / len(changes)
+
+    few, many = planned_ms(1), planned_ms(TRACKS_MAX + 100)
+    assert max(few, many) < 5 * DECISION_MS_MAX
+    assert many < 5 * few + DECISION_MS_MAX

@@ -166,7 +166,11 @@ def router_context_of(config: SiteConfig, wall: LocalTime | None = None) -> Rout
     """What the router knows beyond one camera, in a replay: the site file's budgets, off-peak hours where the footage
     has a time of day, nothing of link and system load, nothing calibrated."""
     privacy = PrivacyRules(config, wall)
-    return RouterContext.of(config, footage_period, off_peak_in_s(config.escalation.off_peak, wall), privacy.level)
+    escalation = config.escalation
+    return RouterContext.of(
+        config.site.name, escalation, footage_period, privacy.level,
+        uplink=config.uplink is not None, off_peak_in_s=off_peak_in_s(escalation.off_peak, wall),
+    )  # fmt: skip
 
 
 class ReplayRouting:
@@ -181,7 +185,7 @@ class ReplayRouting:
         self._escalates = config.uplink is not None and config.escalation.enabled
         self._camera = camera
         self._model = model
-        self._planner = EscalationPlanner(config, camera, outlook or router_context_of(config))
+        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, outlook or router_context_of(config))
         self._frame_history = FrameHistory(config, camera)
         self._t = 0.0
         self._escalations: tuple[ReplayEscalation, ...] = ()
@@ -222,7 +226,7 @@ class ReplayRouting:
         route = plan.route
         if plan.escalation is None:
             return route, None
-        if plan.again:
+        if plan.released:
             return replace(route, bytes=0, message_bytes=0, picture_bytes=0), None
         images = self._frame_history.images(change.alert, plan.event, route.evidence)
         escalation = replay_escalation(

@@ -1,0 +1,115 @@
+"""The systemd units say what the commands mean: names, options, exit codes and times; systemd itself accepts them."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from appliance.cli import COMMANDS
+from appliance.cli.command_table import build_parser
+from cloud_worker.__main__ import main as worker_main
+from cloud_worker.config import HandlingConfig
+from cloud_worker.worker import ARCHIVE_DRAIN_S
+
+ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+
+
+def read(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Sections, keys and their values in order: a key may stand several times."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in path.read_text().splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), {})
+        elif "=" in line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            section.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.fixture(params=UNITS, ids=lambda path: path.stem)
+def unit(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+def commands(path: Path) -> list[list[str]]:
+    service = read(path)["Service"]
+    return [line.split() for key in ("ExecStartPre", "ExecStart") for line in service.get(key, ())]
+
+
+def test_there_is_a_unit_for_the_appliance_and_one_for_the_worker() -> None:
+    assert [path.name for path in UNITS] == ["vedette-worker.service", "vedette.service"]
+
+
+def test_a_unit_is_an_ini_file_without_a_key_twice(unit: Path) -> None:
+    parser = configparser.ConfigParser(interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(unit)
+    assert {"Unit", "Service", "Install"} == set(parser.sections())
+
+
+def test_the_commands_exist_and_take_these_options(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for program, *options in commands(unit):
+        name = Path(program).name
+        assert name in scripts
+        assert name == unit.stem
+        if name == "vedette":
+            build_parser(COMMANDS).parse_args(options)
+        else:
+            with pytest.raises(SystemExit) as ended:
+                worker_main([*options, "--help"])
+            assert ended.value.code == 0
+    capsys.readouterr()
+
+
+def test_a_wrong_file_is_no_reason_to_start_again(unit: Path) -> None:
+    service = read(unit)["Service"]
+    assert service["Restart"] == ["on-failure"]
+    assert service["RestartPreventExitStatus"] == ["2"], "the exit code of a wrong file (ConfigError)"
+
+
+def test_it_runs_without_rights_that_it_does_not_need(unit: Path) -> None:
+    service = read(unit)["Service"]
+    assert service["User"] == ["vedette"]
+    assert service["NoNewPrivileges"] == ["yes"]
+    assert service["ProtectSystem"] == ["strict"]
+    assert [f"/var/lib/{name}" for name in service["StateDirectory"]] == service["WorkingDirectory"]
+
+
+def test_the_worker_may_drain_before_it_is_killed() -> None:
+    (stop_s,) = read(ROOT / "deploy" / "systemd" / "vedette-worker.service")["Service"]["TimeoutStopSec"]
+    assert int(stop_s) > HandlingConfig().drain_s + ARCHIVE_DRAIN_S
+
+
+def test_passwords_are_read_from_a_file_and_stand_in_no_unit(unit: Path) -> None:
+    service = read(unit)["Service"]
+    assert service["EnvironmentFile"] == ["-/etc/vedette/environment"]
+    assert "Environment" not in service
+    assert not re.search(r"(?i)(password|token|secret)=", unit.read_text())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
+    """With a program that is there: systemd looks for it."""
+    program = shutil.which("true")
+    assert program is not None
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"(?m)^(Exec\w+=)\S+", rf"\g<1>{program}", unit.read_text()))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False, timeout=60
+    )
+    complaints = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert complaints == []
