@@ -10,12 +10,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
 def return_large_blocks() -> bool:
-    """Have every block of LARGE_BYTES or more mapped by itself and given back when it is freed. False: not glibc.
+    """Have every block of MMAP_THRESHOLD_BYTES or more mapped by itself and given back when freed. False: not glibc.
 
-    glibc raises that threshold to the size of whatever large block was freed last. From then on decoded pictures lie
+    glibc raises that threshold to the size of whatever large block was freed last. From then on decoded frames lie
     in the heaps of their cameras' threads, of which there is one each, and what is freed with each lost connection
     leaves holes there that nothing else fits into: with eight cameras 50 MB more in five minutes, and rising.
-    Pictures come from pools of the decoder, so mapping costs nothing while a connection holds.
+    Frames come from pools of the decoder, so mapping costs nothing while a connection holds.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

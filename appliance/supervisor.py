@@ -23,10 +23,10 @@ from appliance.wire import WireError, decode_ingest, encode_command
 
 logger = logging.getLogger(__name__)
 
-LINE_BYTES_MAX = 1024 * 1024
-SILENCE_S_MAX = 20.0
-STOP_S_MAX = 8.0
-HEALTHY_AFTER_S = 30.0
+LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
+SILENCE_S_MAX = 20.0  # it sends a sign of life each second
+STOP_S_MAX = 8.0  # its own limit is 6 s
+HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 EXIT_WRONG_USE = 2
 _READ_BYTES = 256 * 1024
 
@@ -36,12 +36,12 @@ class IngestDied(VedetteError):
 
 
 class IngestRefused(UsageError):
-    """The ingest process will not start with this configuration or model; it has said why on standard error."""
+    """The ingest process will not start with this configuration or model; the reason is on standard error."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestStatus:
-    """How the ingest process does, for /healthz and /metrics. `pid` 0: not running."""
+    """The state of the ingest process, for /healthz and /metrics. `pid` 0: not running."""
 
     pid: int = 0
     starts: int = 0
@@ -50,7 +50,7 @@ class IngestStatus:
 
 
 class IngestListener(Protocol):
-    """Who works on what the ingest process reports: the core."""
+    """Takes the messages of the ingest process: the core."""
 
     def take(self, message: IngestMessage) -> None: ...
 
@@ -75,13 +75,13 @@ class IngestSupervisor:
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
     ) -> None:
-        self._plan = config.model_dump_json(exclude={"notify"}).encode() + b"\n"
+        self._config_line = config.model_dump_json(exclude={"notify"}).encode() + b"\n"
         self._clock = clock
         self._command = command
         self._stop = threading.Event()
-        self._speaking = threading.Lock()
-        self._spoken_to: subprocess.Popen[bytes] | None = None
-        self._heard = False
+        self._child_lock = threading.Lock()
+        self._child_process: subprocess.Popen[bytes] | None = None
+        self._has_spoken = False
         self._backoff = Backoff(0.5, 8.0)
         self._repeats = LogThrottle(logger, clock, every_s=1.0)
         self._refused = LogThrottle(logger, clock)
@@ -105,21 +105,21 @@ class IngestSupervisor:
     def run_once(self, listener: IngestListener) -> None:
         """One life of the child. Raises IngestDied when it ends, unless asked to stop.
 
-        Raises IngestRefused when no child has ever said anything and this one ends with 2: wrong use does not pass by
-        itself. One that has worked is started again whatever it says: the appliance goes on without eyes and shows it.
+        Raises IngestRefused when no child has ever sent anything and this one ends with 2: wrong use does not pass by
+        itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows it.
         """
         with self._child() as (child, channel):
             for line in self._lines(child, channel):
                 self._take(line, listener)
-        if child.returncode == EXIT_WRONG_USE and not self._heard:
+        if child.returncode == EXIT_WRONG_USE and not self._has_spoken:
             raise IngestRefused("the ingest process refuses its configuration; the line above says why")
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
 
     def send(self, command: Command) -> bool:
         """Hand the child a command; False: there is none now. Any thread."""
-        with self._speaking:
-            child = self._spoken_to
+        with self._child_lock:
+            child = self._child_process
             if child is None or child.stdin is None:
                 return False
             try:
@@ -147,38 +147,38 @@ class IngestSupervisor:
             os.close(writing)
         self.status = IngestStatus(child.pid, self.status.starts + 1, self.status.refused_lines)
         try:
-            self._hand_over_plan(child)
-            with self._speaking:
-                self._spoken_to = child
+            self._send_config(child)
+            with self._child_lock:
+                self._child_process = child
             yield child, reading
         finally:
-            with self._speaking:
-                self._spoken_to = None
+            with self._child_lock:
+                self._child_process = None
             os.close(reading)
             _end(child)
             self.status = IngestStatus(0, self.status.starts, self.status.refused_lines)
 
-    def _hand_over_plan(self, child: subprocess.Popen[bytes]) -> None:
+    def _send_config(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(self._plan)
+            child.stdin.write(self._config_line)
             child.stdin.flush()
 
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:
-        """All lines until the child has closed its end; when told to stop, it is asked to, and given STOP_S_MAX."""
+        """All lines until the child has closed its end; after `stop()` it is asked to end, and given STOP_S_MAX."""
         pending = b""
-        heard_at = self._clock.monotonic()
+        received_at = self._clock.monotonic()
         end_by: float | None = None
         while end_by is None or self._clock.monotonic() < end_by:
             if self._stop.is_set() and end_by is None:
                 _ask_to_end(child)
                 end_by = self._clock.monotonic() + STOP_S_MAX
             if not select.select([channel], [], [], 0.25)[0]:
-                if self._clock.monotonic() - heard_at > SILENCE_S_MAX:
+                if self._clock.monotonic() - received_at > SILENCE_S_MAX:
                     child.kill()
                     raise IngestDied(f"the ingest process said nothing for {SILENCE_S_MAX:.0f} s; starting it again")
                 continue
-            heard_at = self._clock.monotonic()
+            received_at = self._clock.monotonic()
             data = os.read(channel, _READ_BYTES)
             if not data:
                 return
@@ -198,7 +198,7 @@ class IngestSupervisor:
             self.status = IngestStatus(status.pid, status.starts, status.refused_lines + 1, status.health)
             self._refused.report(f"refused a line from the ingest process: {error}")
             return
-        self._heard = True
+        self._has_spoken = True
         if isinstance(message, IngestHealth):
             status = self.status
             self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)

@@ -19,15 +19,12 @@ _RESENT_AT = 208
 
 @dataclass(frozen=True, slots=True)
 class TcpBytes:
-    """received: payload in order, without retransmissions and headers. sent: with retransmissions; None: not told.
+    """Payload bytes of a connection, as the kernel counted them; None: it does not say."""
 
-    resent: of sent, what was sent again. segments: sent, those without payload (acknowledgements) included.
-    """
-
-    received: int
-    sent: int | None
-    resent: int | None = None
-    segments: int | None = None
+    received: int  # in order, without retransmissions and headers
+    sent: int | None  # with retransmissions
+    resent: int | None = None  # of `sent`, the retransmissions
+    segments: int | None = None  # sent, those without payload (acknowledgements) included
 
 
 def tcp_bytes(tcp: socket.socket | TransportSocket) -> TcpBytes | None:
@@ -50,23 +47,23 @@ def _count(info: bytes, at: int) -> int | None:
 
 
 # What an Ethernet interface counts for one segment: 14 bytes of Ethernet, 20 of IPv4 (40 of IPv6), 20 of TCP with 12
-# of time stamps. A first segment has 8 more bytes of options; a connection ends with up to 4 segments that nobody can
-# read off its socket any more.
+# of time stamps. A first segment has 8 more bytes of options; a connection ends with up to 4 segments that can
+# not be read off its socket any more.
 _FRAME = {4: 66, 6: 86}
 _BEGIN_BYTES = 8
 _END_SEGMENTS = 4
 # An attempt that failed is not visible on any socket either: at most one first segment a second (tcp(7), linear
-# time-outs), two questions for the name, and, once TCP stood, a hand-shake with certificates and credentials.
+# time-outs), two look-ups of the name, and, once TCP stood, a hand-shake with certificates and credentials.
 _LOOKUP_BYTES = 2 * 90
 _HANDSHAKE_BYTES_MAX = 6144
 
 
 @dataclass(frozen=True, slots=True)
 class WireBytes:
-    """What went out, as an Ethernet interface counts it. resent: of bytes, what TCP sent again."""
+    """Bytes sent, as an Ethernet interface counts them."""
 
     bytes: int = 0
-    resent: int = 0
+    resent: int = 0  # of `bytes`, the retransmissions of TCP
 
     def __add__(self, other: WireBytes) -> WireBytes:
         return WireBytes(self.bytes + other.bytes, self.resent + other.resent)
@@ -86,13 +83,13 @@ def bytes_on_wire(counted: TcpBytes, *, version: int, segment_max: int, ended: b
 
 
 def failed_connect_bytes(seconds: float, host: str, *, answered: bool) -> WireBytes:
-    """An upper bound of what an attempt to connect put on the wire. answered: somebody was there and talked."""
+    """An upper bound of what an attempt to connect put on the wire. answered: the other end accepted the connection."""
     first = (int(seconds) + 2) * (_FRAME[6] + _BEGIN_BYTES)
     return WireBytes(first + dns_lookup_bytes(host).bytes + (_HANDSHAKE_BYTES_MAX if answered else 0))
 
 
 def dns_lookup_bytes(host: str) -> WireBytes:
-    """Of the questions to a name server, when `host` is a name."""
+    """Of the requests to a name server, when `host` is a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

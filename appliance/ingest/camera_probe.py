@@ -20,12 +20,12 @@ PACKETS_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What a camera sent: codec, the first picture's size, frames a second as announced, seconds until it came."""
+    """What a camera sent."""
 
     codec: str
-    size: tuple[int, int]
-    fps: float
-    first_frame_s: float
+    size: tuple[int, int]  # (width, height) of the first frame, upright
+    fps: float  # as announced
+    first_frame_s: float  # seconds until the first frame came
 
     def summary(self) -> str:
         width, height = self.size
@@ -33,13 +33,13 @@ class ProbeResult:
 
 
 def probe(name: str, camera: CameraConfig, url: str, key: str) -> ProbeResult:
-    """Open `url` (the camera's `key`), decode one picture, close. Raises SourceRefused, SourceLost or SourceError."""
+    """Open `url` (the camera's `key`), decode one frame, close. Raises SourceRefused, SourceLost or SourceError."""
     clock = SystemClock()
     source = _source(name, camera, url, key, clock)
     began = clock.monotonic()
     try:
         info = source.open()
-        frame = _first_picture(name, source, info, clock, began + FIRST_FRAME_S_MAX)
+        frame = _first_frame(name, source, info, clock, began + FIRST_FRAME_S_MAX)
     finally:
         source.close()
     return ProbeResult(info.codec, upright_size(frame.av_frame), 1 / info.frame_s, clock.monotonic() - began)
@@ -52,7 +52,7 @@ def _source(name: str, camera: CameraConfig, url: str, key: str, clock: SystemCl
     return RtspSource(name, url, clock, SocketFinder(), **waits, key=key)
 
 
-def _first_picture(name: str, source: VideoSource, info: StreamInfo, clock: SystemClock, until: float) -> DecodedFrame:
+def _first_frame(name: str, source: VideoSource, info: StreamInfo, clock: SystemClock, until: float) -> DecodedFrame:
     decoder = Decoder(f"camera {name}", info)
     for count, packet in enumerate(source.packets()):
         for frame in decoder.decode(packet):

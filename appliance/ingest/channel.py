@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from appliance.types import CameraMeter, FrameBoxes, HealthEvent, IngestHealth, IngestMessage, SegmentRow
 from appliance.wire import encode_ingest
 
-BOXES_MAX = 2000
-KEPT_MAX = 20_000
-BATCH_MAX = 64
+BOXES_MAX = 2000  # FrameBoxes that wait: 25 s of sixteen busy cameras
+KEPT_MAX = 20_000  # other messages: hours without a reader
+BATCH_MAX = 64  # messages a write, so that the reader wakes once for all of them
 
 
 class ChannelClosed(Exception):
-    """Nobody reads any more, or nobody has read for so long that the bound is reached; the process must end."""
+    """The reader is gone, or has not read for so long that the bound is reached; the process must end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class IngestChannel:
         return self._dropped
 
     def run(self, on_closed: Callable[[], None]) -> None:
-        """Write until `close()` or until nobody reads; then `on_closed` is called."""
+        """Write until `close()` or until the reader is gone; then `on_closed` is called."""
         try:
             while batch := self._next():
                 _write(self._fd, b"".join(map(encode_ingest, batch)))
@@ -145,7 +145,7 @@ class IngestChannel:
 
 
 def _key(message: IngestMessage) -> tuple[str, str] | None:
-    """What makes two messages the same matter, so that the newer may take the older one's place."""
+    """Two messages of the same key: the newer may take the older one's place."""
     if isinstance(message, SegmentRow):
         return "segment", message.path
     if isinstance(message, CameraMeter):

@@ -17,12 +17,12 @@ from appliance.errors import SourceError
 from appliance.ingest.timestamps import Timeline
 from appliance.media.source import MICROSECOND, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
 
-OPEN_S_MAX = 10.0
+OPEN_S_MAX = 10.0  # a disk that answers no sooner has failed
 READ_S_MAX = 10.0
-PACE_LAG_S_MAX = 2.0
-FRAME_S_DEFAULT = 0.04
-DAMAGED_READS_MAX = 100
-REORDER_PACKETS_MAX = 20
+PACE_LAG_S_MAX = 2.0  # a reader that fell further behind is not hurried, and a loop that ended longer ago begins now
+FRAME_S_DEFAULT = 0.04  # where a file does not say
+DAMAGED_READS_MAX = 100  # in a row
+REORDER_PACKETS_MAX = 20  # at the beginning, among which the first frame to be shown is searched
 
 
 def clip_path(url: str) -> Path:
@@ -125,7 +125,7 @@ class FileSource:
         self._pace_at = self._clock.monotonic() - (now - self._begin) / SECOND_US
 
     def _wait(self, due_us: int) -> bool:
-        """Sleep until a packet is due; True when told to stop. A reader that fell far behind is not hurried."""
+        """Sleep until a packet is due; True when asked to stop. A reader that fell far behind is not hurried."""
         if self._clock is None:
             return self._stop is not None and self._stop.is_set()
         ahead_s = self._pace_at + (due_us - self._begin) / SECOND_US - self._clock.monotonic()

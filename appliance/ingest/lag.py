@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 from appliance.clock import Clock
+from appliance.ingest.reconnecting_reader import PacketSink
 from appliance.media.source import StreamInfo, VideoPacket
 from appliance.telemetry import LogThrottle
 
-logger = logging.getLogger(__name__)
+KEEPING_UP_S = 0.3  # with so much unread, a reader keeps up
+PAUSE_LAG_S = 0.5  # after a pause of the reader (READ_PAUSE_S_MAX) so much may wait, and a frame
+KNOWN_S_MIN = 1.0  # of the stream, before its bytes a second are known
+_FRAMES_UNREAD = 1.5  # libavformat gives a frame out when the next has begun: part of that is always unread
+_MEMORY_S = 10.0  # over which bytes a second are averaged
+_STEP_S_MAX = 2.0  # between two stamps; more is a jump
+LAG_S_MAX = 2.0  # later than that, frames are dropped
+CAUGHT_UP_S = 0.5
+KEY_FRAME_EVERY_S = 2.0  # while lagging
 
-KEEPS_UP_S = 0.3
-RESTS_S = 0.5  # more than `rest.REST_S_MAX` and a picture
-KNOWN_S_MIN = 1.0
-_PICTURES = 1.5  # libavformat gives a picture out when the next has begun: part of that is always there
-_MEMORY_S = 10.0
-_STEP_S_MAX = 2.0
+logger = logging.getLogger(__name__)
 
 
 class LagEstimator:
-    """State: the stream's usual bytes a second and seconds a packet, and when it was last read to its end.
+    """Estimates for how long what is read now has waited in the socket: a reader that cannot keep up must know.
 
-    Owner: the thread that reads. Seconds, of which only differences matter, except for camera time.
+    State: the stream's usual bytes a second and seconds a packet, and when it was last read to its end. Owner: the
+    reading thread. Of all times only differences matter.
     """
 
     def __init__(self) -> None:
@@ -34,22 +38,22 @@ class LagEstimator:
         self._last_t: float | None = None
         self._up_to_date = now
 
-    def lag_s(self, size: int, stream_t: float, waiting: int | None, now: float) -> float:
-        """Seconds by which a packet of `size` bytes is late. stream_t: its stamp; waiting: bytes that nobody read yet.
+    def lag_s(self, size: int, stream_t: float, unread: int | None, now: float) -> float:
+        """Seconds by which a packet of `size` bytes is late. stream_t: its stamp; unread: bytes left in the socket.
 
         Never more than what has passed since nothing was waiting. 0 where it cannot be told.
         """
         self._learn(size, stream_t)
-        if waiting is None or self._seconds < KNOWN_S_MIN:
+        if unread is None or self._seconds < KNOWN_S_MIN:
             self._up_to_date = now
             return 0.0
-        waiting_s = waiting * self._seconds / max(1.0, self._bytes)
-        if waiting_s <= max(KEEPS_UP_S, _PICTURES * self._seconds / self._packets):
+        unread_s = unread * self._seconds / max(1.0, self._bytes)
+        if unread_s <= max(KEEPING_UP_S, _FRAMES_UNREAD * self._seconds / self._packets):
             self._up_to_date = now
             return 0.0
-        behind_s = min(waiting_s, now - self._up_to_date)
-        # Who has just rested finds some packets and perhaps the first half of a key frame, and is not behind.
-        return behind_s if behind_s > RESTS_S else 0.0
+        lag_s = min(unread_s, now - self._up_to_date)
+        # After a pause some packets wait, and perhaps the first half of a key frame; that is no lag.
+        return lag_s if lag_s > PAUSE_LAG_S else 0.0
 
     def _learn(self, size: int, stream_t: float) -> None:
         step_s = 0.0 if self._last_t is None else min(max(0.0, stream_t - self._last_t), _STEP_S_MAX)
@@ -60,34 +64,19 @@ class LagEstimator:
         self._packets = self._packets * kept + 1
 
 
-LAG_S_MAX = 2.0
-CAUGHT_UP_S = 0.5
-KEY_FRAME_EVERY_S = 2.0
-
-
-class LaggingSink(Protocol):
-    """A sink that costs more than reading does: the watch."""
-
-    def begin(self, info: StreamInfo, run: str) -> None: ...
-
-    def take(self, packet: VideoPacket) -> None: ...
-
-    def end(self) -> None: ...
-
-
 class LagFilter:
-    """Hands packets on until they are more than `behind_s_max` late; then key frames alone, one each `show_s`, up to
-    one that is not late.
+    """Hands packets on until they are more than `lag_s_max` late; then key frames alone, one each `key_frame_every_s`,
+    up to one that is not late.
 
-    It stands before the watch alone: the recorder beside it keeps everything. State: whether it skips, how many packets
-    it left out, the greatest lateness since somebody asked. Owner: the camera's reading thread; numbers may be read by
-    others.
+    It stands before the detect stream alone: the recorder beside it keeps everything. State: whether it lags, how many
+    packets it skipped, the greatest lag since it was last asked. Owner: the camera's reading thread; other threads may
+    read the numbers.
     """
 
     def __init__(
         self,
         camera: str,
-        looker: LaggingSink,
+        sink: PacketSink,
         clock: Clock,
         *,
         lag_s_max: float = LAG_S_MAX,
@@ -96,44 +85,44 @@ class LagFilter:
         self.skipped = 0
         self.skips = 0
         self.is_lagging = False
-        self._behind_s = self._worst_s = 0.0
+        self._lag_s = self._worst_s = 0.0
         self._camera = camera
-        self._looker = looker
-        self._behind_s_max = lag_s_max
-        self._show_s = key_frame_every_s
-        self._shown_t = float("-inf")
+        self._sink = sink
+        self._lag_s_max = lag_s_max
+        self._key_frame_every_s = key_frame_every_s
+        self._handed_on_t = float("-inf")
         self._repeats = LogThrottle(logger, clock)
 
-    def begin(self, info: StreamInfo, run: str) -> None:
-        self.is_lagging, self._behind_s = False, 0.0
-        self._looker.begin(info, run)
+    def begin(self, info: StreamInfo, session_id: str) -> None:
+        self.is_lagging, self._lag_s = False, 0.0
+        self._sink.begin(info, session_id)
 
     def take(self, packet: VideoPacket) -> None:
-        self._behind_s = packet.lag_s
+        self._lag_s = packet.lag_s
         self._worst_s = max(self._worst_s, packet.lag_s)
         if self.is_lagging:
             self.is_lagging = packet.lag_s > CAUGHT_UP_S or not packet.keyframe
-        elif packet.lag_s > self._behind_s_max:
+        elif packet.lag_s > self._lag_s_max:
             self.is_lagging = True
             self.skips += 1
             self._repeats.report(
                 f"camera {self._camera}: pictures are {packet.lag_s:.0f} s late; what waits is only recorded"
             )
-        if self.is_lagging and not self._must_show(packet):
+        if self.is_lagging and not self._is_due_key_frame(packet):
             self.skipped += 1
             return
-        self._shown_t = packet.t
-        self._looker.take(packet)
+        self._handed_on_t = packet.t
+        self._sink.take(packet)
 
     def end(self) -> None:
-        self.is_lagging, self._behind_s = False, 0.0
-        self._looker.end()
+        self.is_lagging, self._lag_s = False, 0.0
+        self._sink.end()
 
     def take_worst_s(self) -> float:
-        """The greatest lateness since the last call, in seconds."""
-        worst, self._worst_s = self._worst_s, self._behind_s
+        """The greatest lag since the last call, in seconds."""
+        worst, self._worst_s = self._worst_s, self._lag_s
         return worst
 
-    def _must_show(self, packet: VideoPacket) -> bool:
-        """Late is better than never: a box that cannot keep up still looks at every camera now and then."""
-        return packet.keyframe and not 0 <= packet.t - self._shown_t < self._show_s
+    def _is_due_key_frame(self, packet: VideoPacket) -> bool:
+        """Late is better than never: an appliance that cannot keep up still examines every camera now and then."""
+        return packet.keyframe and not 0 <= packet.t - self._handed_on_t < self._key_frame_every_s

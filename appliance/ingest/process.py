@@ -84,7 +84,7 @@ class IngestProcess:
         analysis = CameraAnalysis(
             name,
             self._detector,
-            lambda labels: self._new_tracker(labels, parked.places),  # one for each session; all know the same vehicles
+            lambda labels: self._new_tracker(labels, parked.objects),  # for each session; all know the same
             camera.detect,
             tamper=tamper,
         )

@@ -18,19 +18,33 @@ from appliance.types import CameraStateName
 
 logger = logging.getLogger(__name__)
 
+REFUSED_WAIT_S = 30.0  # a wrong password does not pass by itself, and cameras lock out those who try too often
+RETRY_S_MAX = 4.0  # with the connect time-out of 5 s: back within 10 s of a camera's return
+FORGIVE_AFTER_S = 30.0  # a connection that held so long begins with the shortest wait again
+SILENT_S = 1.5  # without a packet: stalled
+CLOCK_STEP_S = 2.0  # the system's clock was set: camera time must be anchored anew
+DRY_SHARE = 0.1  # of the bytes taken: signs of life beside frames, such as reports and answers
+GAP_S_MIN, GAP_STEPS = (
+    3.0,
+    4,
+)  # a pause of a connection that held is a gap from there on; steps: usual times between frames
+PAUSED = "connected, but no picture came"
 READ_PAUSE_S_MAX = 0.4
 READ_PAUSE_S_MIN = 0.08  # shorter, and there is nothing to gain
-READ_PAUSE_BYTES_MAX = (
-    96_000  # what may come meanwhile: cameras have small send buffers, and kernels begin with small windows
-)
+READ_PAUSE_BYTES_MAX = 96_000  # what may come meanwhile: cameras have small send buffers, kernels small first windows
 LATE_PACKET_S = 0.07  # a packet that late was not the last that had come
-PROMPT_READ_EVERY_S = 1.0  # a packet is waited for that often: its arrival tells camera time, see `timeline`
+PROMPT_READ_EVERY_S = 1.0  # a packet is waited for that often: its arrival tells camera time, see `timestamps`
 _LEAK = 0.001  # the least lag follows a camera's crystal, in seconds a second
 
 
 class ReadPacer:
-    """State: what came on this connection so far, and how late packets are that are waited for (`socket` buffers do not
-    tell: libavformat gives a packet out when the next one has begun). Owner: the reading thread."""
+    """Says for how long the reading thread may sleep, to read several packets at once afterwards.
+
+    A thread that wakes for one packet finds nothing of what it needs in the processor's caches: 0.4 ms a packet; those
+    that follow it cost 0.1. What is not needed at once can wait in the socket, where it also keeps its order. State:
+    what came on this connection so far, and how late packets are that are waited for (socket buffers do not tell:
+    libavformat gives a packet out when the next one has begun). Owner: the reading thread.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.pauses = 0
@@ -43,61 +57,53 @@ class ReadPacer:
         self._least_s = float("inf")
         self._bytes = 0
 
-    def pause_s(self, size: int, t: float, patience_s: float) -> float:
-        """Seconds to sleep after a packet of `size` bytes and camera time `t`; patience_s: for so long nobody asks for
-        the next one. 0 as long as more has come already."""
+    def pause_s(self, size: int, t: float, until_needed_s: float) -> float:
+        """Seconds to sleep after a packet of `size` bytes and camera time `t`; 0 as long as more has come already.
+        until_needed_s: for so long the next one is not needed."""
         now = self._clock.monotonic()
         lag_s = self._clock.now() - t
         self._least_s = min(lag_s, self._least_s + _LEAK * (now - self._at))
         self._at = now
         self._bytes += size
-        if patience_s < READ_PAUSE_S_MIN or lag_s - self._least_s > LATE_PACKET_S:
+        if until_needed_s < READ_PAUSE_S_MIN or lag_s - self._least_s > LATE_PACKET_S:
             return 0.0
         if now - self._prompt_at >= PROMPT_READ_EVERY_S:
             self._prompt_at = now
             return 0.0
-        rest_s = min(patience_s, READ_PAUSE_S_MAX, READ_PAUSE_BYTES_MAX * (now - self._began) / max(1, self._bytes))
-        if rest_s < READ_PAUSE_S_MIN:
+        pause_s = min(
+            until_needed_s, READ_PAUSE_S_MAX, READ_PAUSE_BYTES_MAX * (now - self._began) / max(1, self._bytes)
+        )
+        if pause_s < READ_PAUSE_S_MIN:
             return 0.0
         self.pauses += 1
-        return rest_s
-
-
-REFUSED_WAIT_S = 30.0
-RETRY_S_MAX = 4.0  # with the connect time-out of 5 s: back within 10 s of a camera's return
-FORGIVE_AFTER_S = 30.0
-SILENT_S = 1.5
-CLOCK_STEP_S = 2.0
-DRY_SHARE = 0.1  # signs of life beside pictures: reports, answers
-PAUSE_S_MIN, PAUSE_STEPS = 3.0, 4
-PAUSED = "connected, but no picture came"
+        return pause_s
 
 
 class PacketSink(Protocol):
-    """Takes the packets of a source. Called from the feed's thread only."""
+    """Takes the packets of a source. Called by the reader's thread only."""
 
-    def begin(self, info: StreamInfo, run: str) -> None:
+    def begin(self, info: StreamInfo, session_id: str) -> None:
         """The source was opened."""
         ...
 
     def take(self, packet: VideoPacket) -> None: ...
 
     def end(self) -> None:
-        """The source ended or was lost; give back what hangs on `info.stream`."""
+        """The source ended or was lost; release what depends on `info.stream`."""
         ...
 
 
 class ReaderListener(Protocol):
-    """Hears how a feed does. Called from the feed's thread and from whoever calls `notice_silence`."""
+    """Is notified of a reader's state. Called by the reader's thread and by whoever calls `check_silence`."""
 
-    def state(self, feed: str, state: CameraStateName, reason: str) -> None: ...
+    def state(self, reader: str, state: CameraStateName, reason: str) -> None: ...
 
-    def gap(self, feed: str, t_start: float, t_end: float | None, reason: str) -> None: ...
+    def gap(self, reader: str, t_start: float, t_end: float | None, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderCounts:
-    """What a feed did since it was made."""
+    """What a reader did since it was made."""
 
     packets: int
     reconnects: int
@@ -109,8 +115,8 @@ class ReconnectingReader:
 
     States: connecting (nothing came yet), live, stalled (connected, silent), lost (with the reason; it goes on
     trying), ended (a clip that does not loop). State: the last packet's time, since when there is a gap, whether the
-    packets that come are only what waited. Invariant: a gap is reported when it begins and again, with its end, when
-    packets come; a pause in the pictures of a connection that held is a gap that is reported once it is over.
+    packets that come are only what waited (`dry`). Invariant: a gap is reported when it begins and again, with its end,
+    when packets come; a pause in the frames of a connection that held is a gap that is reported once it is over.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class ReconnectingReader:
         backoff: Backoff | None = None,
         until_needed_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """patience: for how many seconds, from now on, the sinks do not ask for the next packet."""
+        """until_needed_s: for how many seconds, from now on, the sinks need no further packet."""
         self._name = name
         self._source = source
         self._sinks = sinks
@@ -136,18 +142,18 @@ class ReconnectingReader:
         self._backoff = backoff or Backoff(0.5, RETRY_S_MAX)
         self._repeats = LogThrottle(logger, clock)
         self._stop = stop
-        self._patience = until_needed_s
-        self._rest = ReadPacer(clock)
+        self._until_needed_s = until_needed_s
+        self._pacer = ReadPacer(clock)
         self._lock = threading.Lock()
         self._state: CameraStateName = "connecting"
         self._packets = self._bytes = 0
-        self._known = (0, 0)
+        self._noticed = (0, 0)
         self._dry = False
         self._usual_s = 0.0
         self._arrived_at = clock.monotonic()
         self._reconnects = 0
         self._silent_after_s = SILENT_S
-        self._heard_at = clock.monotonic()
+        self._packet_at = clock.monotonic()
         self._last_t: float | None = None
         self._gap: tuple[float, str] | None = None
 
@@ -156,7 +162,7 @@ class ReconnectingReader:
 
     def run(self) -> None:
         """Until `stop()`, or until a clip that does not loop is at its end."""
-        self._say("connecting", "")
+        self._set_state("connecting", "")
         try:
             while not self._stop.is_set() and self._state != "ended":
                 wait_s = self._attempt()
@@ -170,14 +176,14 @@ class ReconnectingReader:
         self._dry = False
         began = self._clock.monotonic()
         self._silent_after_s = max(SILENT_S, 3 * info.frame_s)
-        run = uuid4().hex[:12]
+        session_id = uuid4().hex[:12]
         offset = self._clock.now() - began
-        self._rest.begin()
+        self._pacer.begin()
         try:
             for sink in self._sinks:
-                sink.begin(info, run)
+                sink.begin(info, session_id)
             for packet in self._source.packets():
-                self._heard(packet)
+                self._note_packet(packet)
                 for sink in self._sinks:
                     sink.take(packet)
                 if self._stop.is_set() or self._pause(packet):
@@ -190,22 +196,22 @@ class ReconnectingReader:
             if self._clock.monotonic() - began > FORGIVE_AFTER_S:
                 self._backoff.reset()
         if not self._stop.is_set() and not self._loops:
-            self._say("ended", "the clip is at its end")
+            self._set_state("ended", "the clip is at its end")
 
     def check_silence(self) -> None:
-        """Call about once a second: says `stalled` when a live source has gone quiet, though packets that came before
-        may still be read."""
+        """Call about once a second: reports `stalled` when a live source has gone quiet, though packets that came
+        before may still be read."""
         received = self._source.received().bytes
         with self._lock:
             now = self._clock.monotonic()
-            (bytes_before, received_before), self._known = self._known, (self._bytes, received)
+            (bytes_before, received_before), self._noticed = self._noticed, (self._bytes, received)
             taken = self._bytes - bytes_before
             self._dry = taken > 0 and received - received_before < DRY_SHARE * taken
             self._arrived_at = self._arrived_at if self._dry else now
-            quiet_s = now - min(self._heard_at, self._arrived_at)
+            quiet_s = now - min(self._packet_at, self._arrived_at)
             stalled = self._state == "live" and quiet_s > self._silent_after_s
         if stalled:
-            self._say("stalled", f"connected, but no picture for {quiet_s:.0f} s")
+            self._set_state("stalled", f"connected, but no picture for {quiet_s:.0f} s")
 
     def counts(self) -> ReaderCounts:
         return ReaderCounts(self._packets, self._reconnects, self._source.received())
@@ -230,35 +236,35 @@ class ReconnectingReader:
         return self._backoff.next_s()
 
     def _pause(self, packet: VideoPacket) -> bool:
-        """Let what is not wanted yet wait in the socket; True when told to stop."""
-        pause_s = self._rest.pause_s(packet.size, packet.t, self._patience())
+        """Let what is not needed yet wait in the socket; True when asked to stop."""
+        pause_s = self._pacer.pause_s(packet.size, packet.t, self._until_needed_s())
         if pause_s > 0:
             self._clock.sleep(pause_s)  # not on `stop`: waiting for an event costs several times as much as sleeping
         return self._stop.is_set()
 
-    def _heard(self, packet: VideoPacket) -> None:
+    def _note_packet(self, packet: VideoPacket) -> None:
         with self._lock:
             self._packets += 1
             self._bytes += packet.size
-            self._heard_at = self._clock.monotonic()
+            self._packet_at = self._clock.monotonic()
             was, gap, last_t = self._state, self._gap, self._last_t
             self._gap = None
             self._last_t = packet.t if last_t is None else max(last_t, packet.t)
-        # The gap first: who reads that a camera is live finds its gap ended, and who reads that it is lost, begun.
+        # The gap first: whoever reads that a camera is live finds its gap ended, and that it is lost, begun.
         if gap is not None:
             self._reconnects += 1
             self._listener.gap(self._name, gap[0], max(gap[0], packet.t), gap[1])
         elif last_t is not None and not self._loops:
             self._notice_pause(last_t, packet.t)
         if was != "live" and not self._dry:
-            self._say("live", "")
+            self._set_state("live", "")
 
     def _notice_pause(self, last_t: float, t: float) -> None:
-        """Nothing came for a while, and the connection held."""
+        """Nothing came for a while, and the connection held: a gap."""
         step_s = max(0.0, t - last_t)
-        if step_s > max(PAUSE_S_MIN, PAUSE_STEPS * self._usual_s):
+        if step_s > max(GAP_S_MIN, GAP_STEPS * self._usual_s):
             self._listener.gap(self._name, last_t, t, PAUSED)
-        self._usual_s += (min(step_s, PAUSE_S_MIN) - self._usual_s) / 16
+        self._usual_s += (min(step_s, GAP_S_MIN) - self._usual_s) / 16
 
     def _lose(self, error: SourceError) -> None:
         reason = str(error)
@@ -271,9 +277,9 @@ class ReconnectingReader:
             gap = self._gap
         if begins and gap is not None:
             self._listener.gap(self._name, gap[0], None, reason)
-        self._say(state, reason)
+        self._set_state(state, reason)
 
-    def _say(self, state: CameraStateName, reason: str) -> None:
+    def _set_state(self, state: CameraStateName, reason: str) -> None:
         with self._lock:
             self._state = state
         self._listener.state(self._name, state, reason)

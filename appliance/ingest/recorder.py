@@ -22,36 +22,33 @@ from appliance.types import Gap, SegmentKind, SegmentRow
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 5.0
-HOLE_S_MAX = 1.0
-RING_FULL = 2  # times its bytes: the core, which lets it go round, does not come or must not
+RETRY_S = 5.0  # after the disk refused
+HOLE_S_MAX = 1.0  # frames that go on over a jump of their clock are kept; a longer hole begins a new segment
+RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
 
 
 @dataclass(frozen=True, slots=True)
 class RecordTarget:
-    """Where a camera's segments go. root: the storage folder; camera: a safe name; segment_s: their usual length.
+    """Where a camera's segments go."""
 
-    ring_bytes: of a pre-roll ring, whose segments the core deletes and moves; None: a continuous recording.
-    """
-
-    root: Path
-    camera: str
-    segment_s: float
-    free_min_bytes: int
-    ring_bytes: int | None = None
+    root: Path  # the storage folder
+    camera: str  # a safe name
+    segment_s: float  # usual length
+    free_min_bytes: int  # left on the disk; with less, recording pauses
+    ring_bytes: int | None = None  # of a pre-roll ring, whose segments the core deletes and moves; None: continuous
 
 
 class SegmentRecorder:
-    """Writes one camera's segments and tells of each that begins, grows or ends (with 0 frames: it came to nothing).
+    """Writes one camera's segments and emits a row of each that begins, grows or ends (with 0 frames: it is gone).
 
     State: at most one open segment; whether the disk refuses, and since when. Owner: the camera's reading thread.
     Invariant: every packet between the first key frame and the end is on disk within about a second or counted in
-    `lost`, and a pause is told as a gap, with its reason, when it begins, at each try, and when it ends.
+    `lost`, and a pause is emitted as a gap, with its reason, when it begins, at each try, and when it ends.
     """
 
     def __init__(
         self,
-        place: RecordTarget,
+        target: RecordTarget,
         clock: Clock,
         emit: Callable[[SegmentRow | Gap], None],
         *,
@@ -59,13 +56,13 @@ class SegmentRecorder:
     ) -> None:
         self.lost = 0
         self.warning = ""
-        self._place = place
+        self._target = target
         self._clock = clock
         self._emit = emit
         self._open_file = open_file or SegmentFile
         self._repeats = LogThrottle(logger, clock)
         self._info: StreamInfo | None = None
-        self._run = ""
+        self._session_id = ""
         self._size = self._stored_size = (0, 0)
         self._sets = b""
         self._segment: SegmentWriter | None = None
@@ -74,21 +71,21 @@ class SegmentRecorder:
         self._kept_t: float | None = None
         self._pause: Gap | None = None
 
-    def begin(self, info: StreamInfo, run: str) -> None:
+    def begin(self, info: StreamInfo, session_id: str) -> None:
         """A new connection: the next key frame begins a new segment."""
         self.end()
-        self._info, self._run, self._size, self._stored_size = info, run, info.size, info.size
+        self._info, self._session_id, self._size, self._stored_size = info, session_id, info.size, info.size
         self._sets, self._broken = announced_parameter_sets(info), False
         if suffix_for(info.codec) is None:
             self._warn(f"{info.codec} video cannot be recorded without transcoding; set the camera to H.264 or H.265")
 
-    def on_session(self, run: str, size: tuple[int, int]) -> None:
-        """The picture changed its size: the next key frame begins a new segment."""
+    def on_session(self, session_id: str, size: tuple[int, int]) -> None:
+        """A session begins, perhaps with frames of another size: then the next key frame begins a new segment."""
         self._cut = self._cut or sorted(size) != sorted(self._size)
-        self._run, self._size = run, size
+        self._session_id, self._size = session_id, size
 
     def take(self, packet: VideoPacket) -> None:
-        """Record one packet. Never raises for the disk's sake: that is counted in `lost` and told in `warning`."""
+        """Record one packet. Raises nothing of the disk's: that is counted in `lost`, and `warning` has the reason."""
         if self._info is None or suffix_for(self._info.codec) is None:
             return
         try:
@@ -106,10 +103,10 @@ class SegmentRecorder:
         except (OSError, av.error.FFmpegError) as error:
             segment.rescue()
             self.lost += segment.frames - segment.frames_on_disk
-            self._tell(segment, complete=True)
+            self._emit_row(segment, complete=True)
             self._refused(error, self._kept_t or segment.t_start)
             return
-        self._tell(segment, complete=True)
+        self._emit_row(segment, complete=True)
         if segment.frames:
             self._recovered(segment.t_start)  # a segment as short as a fragment is on disk only now
 
@@ -125,13 +122,13 @@ class SegmentRecorder:
                 return
             self._broken = False
             self._segment = self._new_segment(packet, info)
-            self._tell(self._segment, complete=False)
+            self._emit_row(self._segment, complete=False)
         if self._segment.write(packet):
-            self._tell(self._segment, complete=False)
+            self._emit_row(self._segment, complete=False)
             self._recovered(self._segment.t_start)
 
     def _read_header(self, packet: VideoPacket, info: StreamInfo) -> None:
-        """The stream may have changed without a word, or have said nothing of its size: a key frame tells."""
+        """The stream may have changed unannounced, or have announced no size: a key frame has it."""
         sets = keyframe_parameter_sets(info, packet)
         changed = bool(sets) and sets != self._sets
         if changed or not all(self._stored_size):
@@ -142,11 +139,11 @@ class SegmentRecorder:
         self._cut, self._sets = self._cut or changed, sets or self._sets
 
     def _must_end(self, packet: VideoPacket, segment: SegmentWriter) -> bool:
-        """Pictures that go on over a jump of their clock are kept, up to the next key frame; a hole is not bridged."""
+        """Frames that go on over a jump of their clock are kept, up to the next key frame; a hole is not bridged."""
         self._cut = self._cut or packet.jump
         if not packet.keyframe:
             return packet.jump and packet.t - segment.t_end > HOLE_S_MAX
-        return self._cut or packet.t - segment.t_start >= self._place.segment_s - segment.frame_s / 2
+        return self._cut or packet.t - segment.t_start >= self._target.segment_s - segment.frame_s / 2
 
     def _new_segment(self, packet: VideoPacket, info: StreamInfo) -> SegmentWriter:
         self._cut = False
@@ -154,15 +151,15 @@ class SegmentRecorder:
             raise ValueError("the camera does not say how large its pictures are")
         begin = datetime.fromtimestamp(packet.t, tz=timezone.utc)
         stamp = begin.strftime("%H%M%S.%f")[:-3]
-        name = f"{begin:%Y%m%dT}{stamp}Z-{self._run}{suffix_for(info.codec)}"
-        ring = self._place.ring_bytes is not None
-        folder = f"preroll/{self._place.camera}" if ring else f"segments/{self._place.camera}/{begin:%Y-%m-%d}"
-        path = self._place.root / folder / name
+        name = f"{begin:%Y%m%dT}{stamp}Z-{self._session_id}{suffix_for(info.codec)}"
+        ring = self._target.ring_bytes is not None
+        folder = f"preroll/{self._target.camera}" if ring else f"segments/{self._target.camera}/{begin:%Y-%m-%d}"
+        path = self._target.root / folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self._check_room(path.parent)
         kind: SegmentKind = "pre_roll" if ring else "continuous"
         head = SegmentHead(
-            camera=self._place.camera,
+            camera=self._target.camera,
             path=f"{folder}/{name}",
             t_start=packet.t,
             codec=info.codec,
@@ -175,17 +172,17 @@ class SegmentRecorder:
 
     def _check_room(self, folder: Path) -> None:
         """Raises OSError (ENOSPC) before the disk does: what is left is for the database and for evidence."""
-        ring_bytes = self._place.ring_bytes
+        ring_bytes = self._target.ring_bytes
         stats = os.statvfs(folder)
-        if stats.f_bavail * stats.f_frsize < self._place.free_min_bytes:
+        if stats.f_bavail * stats.f_frsize < self._target.free_min_bytes:
             what = "the disk has" if ring_bytes is None else "the place of the pre-roll rings has"
-            key = "storage.disk_free_min_mb" if ring_bytes is None else f"{self._place.free_min_bytes / 1e6:g} MB"
+            key = "storage.disk_free_min_mb" if ring_bytes is None else f"{self._target.free_min_bytes / 1e6:g} MB"
             raise OSError(errno.ENOSPC, f"{what} less free space than {key}")
         if ring_bytes is not None and _bytes_in(folder) > RING_FULL * ring_bytes:
             raise OSError(errno.ENOSPC, "the pre-roll ring is full of what alerts need and the disk does not take")
 
     def _refused(self, error: Exception, t: float) -> None:
-        """The disk (or the muxer) said no: give up this segment, keep what is readable, try again in a while.
+        """The disk (or the muxer) refused: give up this segment, keep what is readable, retry after RETRY_S.
 
         t: the time of the packet that was refused.
         """
@@ -198,14 +195,14 @@ class SegmentRecorder:
         self._warn(f"recording is paused: {why[0].lower()}{why[1:]}")
         if segment is not None:
             segment.rescue()
-            self._tell(segment, complete=True)
+            self._emit_row(segment, complete=True)
         if self._pause is None:
             begin = min(t, self._kept_t) if self._kept_t is not None and segment is not None else t
-            reason = self.warning.removeprefix(f"camera {self._place.camera}: ")
-            self._pause = Gap(camera=self._place.camera, t_start=begin, t_end=None, reason=reason)
+            reason = self.warning.removeprefix(f"camera {self._target.camera}: ")
+            self._pause = Gap(camera=self._target.camera, t_start=begin, t_end=None, reason=reason)
         self._emit(self._pause)  # again at each try: a camera that comes back live ends what gap there is
 
-    def _tell(self, segment: SegmentWriter, *, complete: bool) -> None:
+    def _emit_row(self, segment: SegmentWriter, *, complete: bool) -> None:
         row = segment.row(complete=complete)
         if row.frames:
             self._kept_t = row.t_end
@@ -218,11 +215,11 @@ class SegmentRecorder:
             self._emit(replace(pause, t_end=max(pause.t_start, t)))
         if self._retry_at:
             self._retry_at = 0.0
-            logger.info("camera %s: recording again after losing %d packets", self._place.camera, self.lost)
+            logger.info("camera %s: recording again after losing %d packets", self._target.camera, self.lost)
             self.warning = ""
 
     def _warn(self, text: str) -> None:
-        self.warning = f"camera {self._place.camera}: {text}"
+        self.warning = f"camera {self._target.camera}: {text}"
         self._repeats.report(self.warning)
 
 

@@ -30,7 +30,7 @@ _FAST = {"analyzeduration": "0", "probesize": "32"}
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """What an RTSP URL says, taken apart; `label` names it without user and password."""
+    """An RTSP URL in parts; `label` names it without user and password."""
 
     host: str
     port: int
@@ -70,8 +70,8 @@ class RtspSource:
         self._earlier = ReceivedBytes(0, exact=True)
         self._packet_bytes = 0
         self._scale = 1, 1
-        self._reports = SenderReports()
-        self._behind = LagEstimator()
+        self._sender_reports = SenderReports()
+        self._lag = LagEstimator()
 
     @property
     def jumps(self) -> int:
@@ -81,7 +81,7 @@ class RtspSource:
     def open(self) -> StreamInfo:
         self.close()
         address = self._address()
-        self._knock(address)
+        self._check_reachable(address)
         with self._finder.watching((address.host, address.port)) as found:
             self._container = self._connect(address, _FAST)
             if not _complete(self._container):
@@ -96,9 +96,9 @@ class RtspSource:
         self._info = describe_stream(streams[0], address.label)
         base = streams[0].time_base or MICROSECOND
         self._scale = base.numerator * SECOND_US, base.denominator
-        self._reports.begin()
+        self._sender_reports.begin()
         self._timeline.restart()
-        self._behind.begin(self._clock.monotonic())
+        self._lag.begin(self._clock.monotonic())
         return self._info
 
     def packets(self) -> Iterator[VideoPacket]:
@@ -120,7 +120,7 @@ class RtspSource:
         return ReceivedBytes(earlier.bytes + self._packet_bytes, earlier.exact and not self._packet_bytes)
 
     def unread_bytes(self) -> int | None:
-        """Bytes that the camera sent and nobody has read yet; None where the system does not say."""
+        """Bytes that the camera sent and that were not read yet; None where the system does not say."""
         return None if self._meter is None else self._meter.unread_bytes()
 
     def close(self) -> None:
@@ -137,18 +137,18 @@ class RtspSource:
         pts, dts = packet.pts, packet.dts
         per_tick, ticks = self._scale  # whole numbers: fractions would cost more than all the rest
         order_s = ((pts if dts is None else dts) or 0) * per_tick / ticks / SECOND_US
-        behind_s = self._behind.lag_s(packet.size, order_s, self.unread_bytes(), self._clock.monotonic())
-        arrival = round((self._clock.now() - behind_s) * SECOND_US)
+        lag_s = self._lag.lag_s(packet.size, order_s, self.unread_bytes(), self._clock.monotonic())
+        arrival = round((self._clock.now() - lag_s) * SECOND_US)
         stamp = self._timeline.stamp_live(
             None if pts is None else pts * per_tick // ticks,
             None if dts is None else dts * per_tick // ticks,
             arrival,
-            self._reports.utc_us(packet, None if pts is None else pts * per_tick // ticks),
+            self._sender_reports.utc_us(packet, None if pts is None else pts * per_tick // ticks),
         )
         self._packet_bytes += packet.size
         packet.pts, packet.dts, packet.time_base = stamp.pts, stamp.dts, MICROSECOND
         t = (stamp.dts if stamp.pts is None else stamp.pts) / SECOND_US
-        return VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump, behind_s)
+        return VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump, lag_s)
 
     def _address(self) -> _Address:
         try:
@@ -162,8 +162,8 @@ class RtspSource:
         shown = f"[{host}]" if ":" in host else host
         return _Address(host, port, f"{parts.scheme}://{shown}:{port}{parts.path}", secrets)
 
-    def _knock(self, address: _Address) -> None:
-        """Is anybody there? The system says it more clearly than FFmpeg, and no turn is spent on a dead host."""
+    def _check_reachable(self, address: _Address) -> None:
+        """Connect once: the system's errors are clearer than FFmpeg's, and a dead host delays no other camera."""
         at = f"{address.host}:{address.port}"
         try:
             socket.create_connection((address.host, address.port), self._connect_s).close()

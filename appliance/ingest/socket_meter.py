@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from appliance.tcpinfo import tcp_bytes
 
-TURN_S_MAX = 2.0
+TURN_S_MAX = 2.0  # opens of the same address wait for each other
 _NO_BYTES = bytes(4)
 
 
@@ -83,7 +83,7 @@ class SocketFinder:
 
 
 class NewSocket:
-    """What was opened since. `before` None: it was not our turn."""
+    """The socket that was opened since. `before` None: it was not our turn."""
 
     def __init__(self, before: set[int] | None, port: int) -> None:
         self._before = before

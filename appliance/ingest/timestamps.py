@@ -1,5 +1,10 @@
-"""Turns the time stamps of a stream into camera time (UTC), once per packet: anchored by RTCP sender reports or
-arrival, steered against drift, re-anchored after a jump. Sources: RFC 3550 section 6.4.1.
+"""Turns the time stamps of a stream into camera time, once per packet.
+
+Live, the stream's clock is anchored to UTC at the first packet: by the sender's RTCP report where it gives one that is
+believable, else by the time of arrival. From then on time runs by the stream's own stamps, gently steered (a
+camera's crystal drifts by seconds a day) towards the report or the earliest arrivals. A stamp that jumps while
+arrivals do not is a broken clock: time is anchored anew and the jump is counted. Sources: RFC 3550 section 6.4.1;
+cameras that restart their stamps without restarting the session are common.
 """
 
 from __future__ import annotations
@@ -12,68 +17,71 @@ import av
 
 from appliance.media.source import SECOND_US
 
-ASK_EVERY_US = 1_000_000
-_BYTES = 8
+READ_EVERY_US = SECOND_US  # of sender reports
+JUMP_BACK_US = SECOND_US // 2  # a stamp that goes back by so much, or ahead by so much more than arrivals, is a jump
+JUMP_AHEAD_US = 2 * SECOND_US
+HOLE_US_MAX = 30 * SECOND_US  # in a file; a longer one is a broken clock
+REORDER_US_MAX = 5 * SECOND_US  # between pts and dts; more is nonsense
+REPORT_BEHIND_US_MAX = 60 * SECOND_US  # a server may begin with a cached GOP, that much in the past
+REPORT_AHEAD_US_MAX = 2 * SECOND_US  # no frame arrives before it was taken: the sender's clock is wrong
+DTS_STEP_US = 1000
+_PRFT_BYTES = 8
+_SAME_REPORT_US = SECOND_US // 4
+_WINDOW_US = 10 * SECOND_US  # the earliest arrival in it tells how far the anchor is off
+_FAR_US = SECOND_US // 2  # off by more, time is steered fast
+_STEER = 200  # stream time for each unit of correction: half a percent, which no viewer sees
+_STEER_FAR = 5
 
 
 class SenderReports:
-    """State: the last account, and of which stamp it was. Owner: one connection.
+    """When a frame was taken, by the sender's own clock (RTCP sender reports).
 
-    Reports come every few seconds, and between two the stream's own stamps count on. So a packet is asked once in
-    ASK_EVERY_US: that costs as much as all other stamping. `asked` counts.
+    State: the last report, and of which stamp it was. Owner: one connection. Reports come every few seconds, and
+    between two the stream's own stamps count on. So a packet is read once in READ_EVERY_US: that costs as much as all
+    other stamping. `reads` counts.
     """
 
     def __init__(self) -> None:
-        self.asked = 0
-        self._known: tuple[int, int | None] | None = None
+        self.reads = 0
+        self._last: tuple[int, int | None] | None = None
 
     def begin(self) -> None:
         """A new connection."""
-        self._known = None
+        self._last = None
 
     def utc_us(self, packet: av.Packet[av.VideoStream], pts_us: int | None) -> int | None:
-        """UTC of the picture in microseconds, if there were any reports. pts_us: its stamp, in microseconds."""
+        """UTC of the frame in microseconds, if there were any reports. pts_us: its stamp, in microseconds."""
         if pts_us is None:
-            return self._ask(packet)
-        if self._known is None or not 0 <= pts_us - self._known[0] < ASK_EVERY_US:
-            self._known = pts_us, self._ask(packet)
-        at, utc = self._known
+            return self._read(packet)
+        if self._last is None or not 0 <= pts_us - self._last[0] < READ_EVERY_US:
+            self._last = pts_us, self._read(packet)
+        at, utc = self._last
         return None if utc is None else utc + pts_us - at
 
-    def _ask(self, packet: av.Packet[av.VideoStream]) -> int | None:
+    def _read(self, packet: av.Packet[av.VideoStream]) -> int | None:
         """What libavformat has attached (AV_PKT_DATA_PRFT)."""
-        self.asked += 1
+        self.reads += 1
         if not packet.has_sidedata("prft"):
             return None
         data = bytes(packet.get_sidedata("prft"))
-        return struct.unpack_from("<q" if sys.byteorder == "little" else ">q", data)[0] if len(data) >= _BYTES else None
-
-
-JUMP_BACK_US = SECOND_US // 2
-JUMP_AHEAD_US = 2 * SECOND_US
-HOLE_US_MAX = 30 * SECOND_US
-REORDER_US_MAX = 5 * SECOND_US
-REPORT_BEHIND_US_MAX = 60 * SECOND_US  # a server may begin with a cached group of pictures, that much in the past
-REPORT_AHEAD_US_MAX = 2 * SECOND_US  # no picture arrives before it was taken: the sender's clock is wrong
-DTS_STEP_US = 1000
-_SAME_REPORT_US = SECOND_US // 4
-_WINDOW_US = 10 * SECOND_US
-_FAR_US = SECOND_US // 2
-_STEER = 200
-_STEER_FAR = 5
+        return (
+            struct.unpack_from("<q" if sys.byteorder == "little" else ">q", data)[0]
+            if len(data) >= _PRFT_BYTES
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class CameraStamp:
-    """Camera time of one packet in microseconds. `pts` None: the packet had no stamp and its order is unknown."""
+    """Camera time of one packet, in microseconds."""
 
-    pts: int | None
+    pts: int | None  # None: the packet had no stamp and its order is unknown
     dts: int
-    jump: bool
+    jump: bool  # the stream's clock jumped before it
 
 
 class Timeline:
-    """State: the anchor (camera time minus stream time) and the last packet. Owner: one source.
+    """Stamps the packets of one source. State: the anchor (camera time minus stream time) and the last packet.
 
     Invariant: `dts` of the stamps rises strictly between two calls of `restart`, whatever the stream says.
     """
@@ -106,7 +114,7 @@ class Timeline:
         return self._last_out
 
     def stamp_live(self, pts: int | None, dts: int | None, arrival: int, report: int | None = None) -> CameraStamp:
-        """Stamp a packet of a camera. All in microseconds; `report`: UTC of this picture as the sender claims.
+        """Stamp a packet of a camera. All in microseconds; `report`: UTC of this frame as the sender claims.
 
         libavformat counts from the first RTP stamp, but leaves the stamp off the first packet: it is taken to be 0.
         """
@@ -147,8 +155,8 @@ class Timeline:
     def stamp_clip(
         self, pts: int | None, dts: int | None, begin: int, frame: int, first: int | None = None
     ) -> CameraStamp:
-        """Stamp a packet of a file. `begin`: camera time of the first picture; `frame`: the usual time between two;
-        `first`: the stamp of the first picture, where the file says so (pictures before it are not shown)."""
+        """Stamp a packet of a file. `begin`: camera time of the first frame; `frame`: the usual time between two;
+        `first`: the stamp of the first frame, where the file says so (frames before it are not shown)."""
         stamped = pts is not None
         pts, order = _agree(pts, dts)
         if pts is None or order is None:
@@ -170,8 +178,8 @@ class Timeline:
         return jump
 
     def _believed(self, report: int | None, pts: int, arrival: int) -> int | None:
-        """What the sender says of this picture, if it can be true. After a jump of its stamps the receiver goes on
-        reckoning with the report from before, until the next one comes."""
+        """What the sender reports of this frame, if it can be true. After a jump of its stamps the receiver goes on
+        with the report from before, until the next one comes."""
         self._reported = None
         if report is None or not -REPORT_BEHIND_US_MAX < report - arrival < REPORT_AHEAD_US_MAX:
             return None

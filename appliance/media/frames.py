@@ -17,18 +17,18 @@ _PLANAR_8_BIT = frozenset({"yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444
 
 
 def quarter_turns(frame: av.VideoFrame) -> int:
-    """How many quarter turns counter-clockwise make the picture upright (display matrix); 0 where it makes no sense."""
+    """How many quarter turns counter-clockwise make the frame upright (display matrix); 0 where it makes no sense."""
     rotation = frame.rotation
     return int(rotation // 90) % 4 if rotation % 90 == 0 and abs(rotation) <= 360 else 0
 
 
 def upright_size(frame: av.VideoFrame) -> tuple[int, int]:
-    """(width, height) as the picture is shown."""
+    """(width, height) as the frame is shown."""
     return (frame.height, frame.width) if quarter_turns(frame) % 2 else (frame.width, frame.height)
 
 
 def upright_box(box: Box, turns: int) -> Box:
-    """A box in shares of the picture as it was decoded, in shares of the upright one."""
+    """A box in shares of the frame as it was decoded, in shares of the upright one."""
     for _ in range(turns % 4):
         x1, y1, x2, y2 = box
         box = (y1, 1 - x2, y2, 1 - x1)
@@ -36,21 +36,21 @@ def upright_box(box: Box, turns: int) -> Box:
 
 
 class FrameConverter:
-    """Makes arrays of frames. State: scaler contexts, costly to make, hence one of these per camera and thread."""
+    """Converts frames to arrays. State: scaler contexts, costly to make, hence one of these per camera and thread."""
 
     def __init__(self) -> None:
         self._reformatter = VideoReformatter()
 
     def bgr(self, frame: av.VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """uint8 (height, width, 3) upright picture; size is (width, height) as the picture is shown."""
+        """uint8 BGR (height, width, 3), upright; size is (width, height) as the frame is shown."""
         turns = quarter_turns(frame)
         width, height = (size[1], size[0]) if turns % 2 else size
         # AREA: the detector sees the same small people whatever the ratio; FAST_BILINEAR drops every other row.
-        # One thread: swscale's own are started for each picture, and bring nothing at this size.
+        # One thread: swscale's own are started for each frame, and bring nothing at this size.
         scaled = self._reformatter.reformat(frame, width, height, "bgr24", interpolation=Interpolation.AREA, threads=1)
-        picture = np.asarray(scaled.to_ndarray(), np.uint8)
+        image = np.asarray(scaled.to_ndarray(), np.uint8)
         # PyAV's rows may be padded, and detectors insist on plain ones.
-        return np.ascontiguousarray(np.rot90(picture, turns))
+        return np.ascontiguousarray(np.rot90(image, turns))
 
     def planes(self, frame: av.VideoFrame) -> tuple[NDArray[np.uint8], ...]:
         """Upright brightness (H, W) and, where the camera has colours, two colour planes (h, w), uint8.

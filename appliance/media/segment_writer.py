@@ -1,6 +1,8 @@
 """Writes one segment: a fragmented MP4 (or Matroska) file that can be read while it grows.
 
-About once a second what was received is flushed as a fragment, so a power cut costs a second.
+About once a second what was received is flushed as a fragment, so a power cut costs a second. `pts` 0 of the file is
+the segment's `t_start`: with B-frames a header written up front could not hold the edit list that makes this true,
+hence `delay_moov`. Codecs that MP4 cannot hold go into Matroska, with the same promises.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ def suffix_for(codec: str) -> str | None:
 class SegmentHead:
     """What does not change while a segment is written; see `SegmentRow`.
 
-    stored_size: (width, height) before rotation; sets: the parameter sets of its key frame (Annex B). Where known, they
-    go into the file instead of what the stream announced; a stream that announced no size cannot be written without.
+    Where known, stored size and parameter sets go into the file instead of what the stream announced; a stream that
+    announced no size cannot be written without.
     """
 
     camera: str
@@ -50,12 +52,12 @@ class SegmentHead:
     codec: str
     size: tuple[int, int]
     kind: SegmentKind = "continuous"
-    stored_size: tuple[int, int] = (0, 0)
-    parameter_sets: bytes = b""
+    stored_size: tuple[int, int] = (0, 0)  # (width, height) before rotation
+    parameter_sets: bytes = b""  # of its key frame (Annex B)
 
 
 class SegmentWriter:
-    """One file being written. Invariant: the first `whole` bytes of the file are whole fragments and can be played."""
+    """One file being written. Invariant: the first `whole_bytes` of the file are whole fragments."""
 
     def __init__(self, file: SegmentFile, suffix: str, head: SegmentHead, info: StreamInfo, first: VideoPacket) -> None:
         self.frame_s = info.frame_s
@@ -108,7 +110,7 @@ class SegmentWriter:
 
     @property
     def t_end(self) -> float:
-        """The end of the last picture, whether it is on disk or not."""
+        """The end of the last frame, whether it is on disk or not."""
         return self._end_us / SECOND_US
 
     def row(self, *, complete: bool) -> SegmentRow:
@@ -150,7 +152,7 @@ class SegmentWriter:
 
 
 class SegmentFile:
-    """What the muxer writes into: counts, and can be told to swallow what follows a failure."""
+    """The file that the muxer writes into: counts bytes, and swallows what follows a failure (`broken`)."""
 
     def __init__(self, path: Path) -> None:
         self.bytes = 0
@@ -194,5 +196,5 @@ def _ticks(microseconds: int) -> int:
 def _microseconds(packet: av.Packet[av.VideoStream]) -> tuple[int, int]:
     """(pts, dts) of camera time, pts never before dts."""
     dts = packet.dts if packet.dts is not None else packet.pts
-    assert dts is not None, "packets are stamped where they enter the house"
+    assert dts is not None, "packets are stamped where they enter"
     return max(packet.pts if packet.pts is not None else dts, dts), dts

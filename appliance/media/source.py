@@ -1,6 +1,7 @@
 """A video source: an opened stream, its packets stamped with camera time, and the port that RTSP and files implement.
-Time stamps are rewritten once, where a packet enters, to microseconds of camera time (UTC live, since the first
-frame in a replay).
+
+One clock: `pts` and `dts` of a packet are rewritten once, where it enters, to microseconds of camera time (UTC live,
+since the first frame in a replay). Boxes, segments and clips are all cut with these numbers: nothing is aligned later.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import av
 
 from appliance.errors import SourceLost
 
-MICROSECOND = Fraction(1, 1_000_000)
 SECOND_US = 1_000_000
+MICROSECOND = Fraction(1, SECOND_US)
 
 
 class SourceStalled(SourceLost):
@@ -24,40 +25,30 @@ class SourceStalled(SourceLost):
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A video stream as it was opened.
-
-    size: (width, height) as announced, before rotation; (0, 0) if the sender did not say. stream: the PyAV stream, the
-    template for copying packets and the owner of the decoder; valid until the source is closed or opened again.
-    label: what a person may read, without user or password. frame_s: the usual time between two frames.
-    """
+    """A video stream as it was opened."""
 
     codec: str
-    size: tuple[int, int]
-    stream: av.VideoStream
-    label: str
-    frame_s: float
+    size: tuple[int, int]  # (width, height) as announced, before rotation; (0, 0): unknown
+    stream: av.VideoStream  # owner of the decoder, template for copies; valid until the source is closed or reopened
+    label: str  # for people, without user or password
+    frame_s: float  # the usual time between two frames
 
 
 @dataclass(frozen=True, slots=True)
 class VideoPacket:
-    """One compressed picture.
+    """One compressed frame."""
 
-    packet: pts and dts in microseconds of camera time; pts is None only where a raw file has no time stamps, then
-    frames take their time from dts. t: seconds, of pts (else dts). jump: the stream's own clock jumped before this
-    packet; t goes on, but a recording begins a new file as soon as it can. behind_s: how long it waited to be read.
-    """
-
-    packet: av.Packet[av.VideoStream]
-    t: float
+    packet: av.Packet[av.VideoStream]  # in microseconds of camera time; pts is None where a raw file has no stamps
+    t: float  # camera time in seconds, of pts (else dts)
     keyframe: bool
-    size: int
-    jump: bool = False
-    lag_s: float = 0.0
+    size: int  # bytes
+    jump: bool = False  # the stream's own clock jumped before it; t goes on, a recording begins a new file soon
+    lag_s: float = 0.0  # how long it waited to be read
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBytes:
-    """Bytes from the camera's socket since the source was made, over all its connections; see `CameraMeter`."""
+    """Bytes from the camera since the source was made, over all its connections; see `CameraMeter`."""
 
     bytes: int
     exact: bool

@@ -35,8 +35,8 @@ _Share = Annotated[float, Field(ge=-1, le=2)]
 _Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
-class _Kept(BaseModel):
-    """One place as it stands in the file. patch: ROWS * COLUMNS signed bytes, base64."""
+class _ObjectInFile(BaseModel):
+    """patch: PATCH_ROWS * PATCH_COLUMNS signed bytes, base64."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -52,13 +52,13 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     version: Literal[1] = 1
-    places: Annotated[list[_Kept], Field(max_length=STATIONARY_MAX)]
+    places: Annotated[list[_ObjectInFile], Field(max_length=STATIONARY_MAX)]
 
 
 class ParkedVehiclesStore:
-    """The places of one camera and their file, `parked/<camera>.json`. `tick()` is called once a second, by one thread.
+    """The stationary objects of one camera and their file, `parked/<camera>.json`. `tick()` is called once a second.
 
-    The file is read once; one that cannot be understood is set aside, said once, and there are no places then. It is
+    The file is read once; one that cannot be understood is set aside, logged once, and none is known then. It is
     replaced as a whole, never written into, at most once in WRITE_EVERY_S and only when something changed; what came or
     went since is not known after a power cut. A disk that refuses is tried again as late.
     """
@@ -68,29 +68,29 @@ class ParkedVehiclesStore:
         self._camera = camera
         self._clock = clock
         self._refused = False
-        self.places = StationaryObjects(self._read())
-        self._written = (self.places.changes, self._newest())
+        self.objects = StationaryObjects(self._read())
+        self._written = (self.objects.changes, self._newest())
         self._tried_at = clock.monotonic()
 
     def tick(self) -> None:
         """Write the file if it is due."""
         waited = self._clock.monotonic() - self._tried_at
-        changed = self.places.changes != self._written[0]
+        changed = self.objects.changes != self._written[0]
         if waited >= WRITE_EVERY_S and (changed or (waited >= RENEW_EVERY_S and self._newest() != self._written[1])):
             self._write()
 
     def close(self) -> None:
         """Write what is not yet written; the process ends."""
-        if (self.places.changes, self._newest()) != self._written:
+        if (self.objects.changes, self._newest()) != self._written:
             self._write()
 
     def _newest(self) -> float:
-        return max((place.t_last for place in self.places.snapshot()), default=0.0)
+        return max((each.t_last for each in self.objects.snapshot()), default=0.0)
 
     def _write(self) -> None:
         self._tried_at = self._clock.monotonic()
-        written = (self.places.changes, self._newest())
-        content = _File(places=[_kept(place) for place in self.places.snapshot()])
+        written = (self.objects.changes, self._newest())
+        content = _File(places=[_to_file(each) for each in self.objects.snapshot()])
         temporary = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,30 +113,34 @@ class ParkedVehiclesStore:
                 data = file.read(BYTES_MAX + 1)
             if len(data) > BYTES_MAX:
                 raise ValueError(f"it is larger than {BYTES_MAX} bytes")
-            return [_place(kept) for kept in _File.model_validate_json(data).places]
+            return [_from_file(stored) for stored in _File.model_validate_json(data).places]
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
-            said = f"{error.error_count()} faults" if isinstance(error, ValidationError) else error
-            logger.warning("camera %s: %s is not understood (%s); beginning anew", self._camera, self._path.name, said)
+            reason = f"{error.error_count()} faults" if isinstance(error, ValidationError) else error
+            logger.warning(
+                "camera %s: %s is not understood (%s); beginning anew", self._camera, self._path.name, reason
+            )
             return []
 
 
-def _kept(place: StationaryObject) -> _Kept:
-    return _Kept(
-        kind=place.kind,
-        box=place.box,
-        t_first=round(place.t_first, 3),
-        t_last=round(place.t_last, 3),
-        stood_s=round(place.stood_s, 3),
-        patch=None if place.patch is None else _packed(place.patch),
+def _to_file(parked: StationaryObject) -> _ObjectInFile:
+    return _ObjectInFile(
+        kind=parked.kind,
+        box=parked.box,
+        t_first=round(parked.t_first, 3),
+        t_last=round(parked.t_last, 3),
+        stood_s=round(parked.stood_s, 3),
+        patch=None if parked.patch is None else _packed(parked.patch),
     )
 
 
-def _place(kept: _Kept) -> StationaryObject:
+def _from_file(stored: _ObjectInFile) -> StationaryObject:
     """Raises ValueError."""
-    patch = None if kept.patch is None else _unpacked(kept.patch)
-    return StationaryObject(kept.kind, kept.box, kept.t_first, kept.t_last, kept.stood_s, patch, patch_t=kept.t_last)
+    patch = None if stored.patch is None else _unpacked(stored.patch)
+    return StationaryObject(
+        stored.kind, stored.box, stored.t_first, stored.t_last, stored.stood_s, patch, patch_t=stored.t_last
+    )
 
 
 def _packed(patch: Patch) -> str:

@@ -73,7 +73,7 @@ def test_cars_that_stood_there_before_the_restart_alert_once(tmp_path: Path, eye
     clock, alerts = ManualClock(), list[Alert]()
     for run, t0 in (("one", 1e9), ("two", 1e9 + 60), ("three", 1e9 + 7200)):
         parking = ParkedVehiclesStore(tmp_path, "gate", clock)
-        alerts += life(eye, parking.places, run, t0)
+        alerts += life(eye, parking.objects, run, t0)
         parking.close()
     assert [(alert.run, set(alert.rules)) for alert in alerts] == [("one", {"vehicle", "parks"})]
     assert len(alerts[0].tracks) == 5
@@ -87,9 +87,9 @@ def test_without_memory_they_alert_in_each_life(eye: Truth) -> None:
 def test_a_car_that_came_meanwhile_alerts_alone(tmp_path: Path, eye: Truth) -> None:
     clock = ManualClock()
     parking = ParkedVehiclesStore(tmp_path, "gate", clock)
-    (first,) = life(Without(eye), parking.places, "one", 1e9)
+    (first,) = life(Without(eye), parking.objects, "one", 1e9)
     parking.close()
-    (second,) = life(eye, ParkedVehiclesStore(tmp_path, "gate", clock).places, "two", 1e9 + 600)
+    (second,) = life(eye, ParkedVehiclesStore(tmp_path, "gate", clock).objects, "two", 1e9 + 600)
     assert len(first.tracks) == 4
     assert len(second.tracks) == 1
 

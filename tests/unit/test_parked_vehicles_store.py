@@ -27,9 +27,9 @@ def file_of(folder: Path) -> Path:
 def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     before = ParkedVehiclesStore(tmp_path, "gate", clock)
-    before.places.park(place())
+    before.objects.park(place())
     before.close()
-    (known,) = ParkedVehiclesStore(tmp_path, "gate", clock).places.snapshot()
+    (known,) = ParkedVehiclesStore(tmp_path, "gate", clock).objects.snapshot()
     assert (known.kind, known.box, known.t_first, known.t_last, known.stood_s) == (
         "vehicle", (0.2, 0.4, 0.4, 0.6), 1_699_999_950.0, 1_700_000_000.0, 50.0,
     )  # fmt: skip
@@ -43,21 +43,21 @@ def test_what_was_parked_is_known_after_a_restart(tmp_path: Path) -> None:
 def test_each_camera_has_its_own(tmp_path: Path) -> None:
     clock = ManualClock()
     gate = ParkedVehiclesStore(tmp_path, "gate", clock)
-    gate.places.park(place())
+    gate.objects.park(place())
     gate.close()
-    assert len(ParkedVehiclesStore(tmp_path, "yard", clock).places) == 0
+    assert len(ParkedVehiclesStore(tmp_path, "yard", clock).objects) == 0
 
 
 def test_it_is_written_within_a_minute_of_a_change_and_otherwise_every_ten(tmp_path: Path) -> None:
     clock = ManualClock()
     parking, written = ParkedVehiclesStore(tmp_path, "gate", clock), list[float]()
-    parking.places.park(standing := place())
+    parking.objects.park(standing := place())
     began = clock.monotonic()
     for second in range(3600):
         clock.advance(1)
         standing.seen(standing.t_last + 1)
         if second == 1800:
-            parking.places.park(place(0.6))
+            parking.objects.park(place(0.6))
         parking.tick()
         if file_of(tmp_path).exists():
             file_of(tmp_path).rename(tmp_path / "seen")
@@ -105,20 +105,20 @@ def test_a_file_that_makes_no_sense_is_said_and_forgotten(
     file_of(tmp_path).write_bytes(content)
     with caplog.at_level(logging.WARNING):
         parking = ParkedVehiclesStore(tmp_path, "gate", ManualClock())
-    assert len(parking.places) == 0
+    assert len(parking.objects) == 0
     (said,) = caplog.messages
     assert "camera gate: gate.json is not understood" in said
-    parking.places.park(place())
+    parking.objects.park(place())
     parking.close()
-    assert len(ParkedVehiclesStore(tmp_path, "gate", ManualClock()).places) == 1
+    assert len(ParkedVehiclesStore(tmp_path, "gate", ManualClock()).objects) == 1
 
 
 def test_a_kill_while_it_is_written_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     parking = ParkedVehiclesStore(tmp_path, "gate", clock)
-    parking.places.park(place())
+    parking.objects.park(place())
     parking.close()
-    parking.places.park(place(0.6))
+    parking.objects.park(place(0.6))
 
     def killed(_: int) -> None:
         raise KeyboardInterrupt
@@ -126,7 +126,7 @@ def test_a_kill_while_it_is_written_leaves_the_old_file(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", killed)
     with pytest.raises(KeyboardInterrupt):
         parking.close()
-    assert len(ParkedVehiclesStore(tmp_path, "gate", clock).places) == 1
+    assert len(ParkedVehiclesStore(tmp_path, "gate", clock).objects) == 1
 
 
 def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,7 +135,7 @@ def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         parking = ParkedVehiclesStore(tmp_path, "gate", clock)
         caplog.clear()
-        parking.places.park(place())
+        parking.objects.park(place())
         for _ in range(300):
             clock.advance(1)
             parking.tick()
@@ -150,7 +150,7 @@ def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog
 def test_a_car_park_takes_little_room(tmp_path: Path) -> None:
     parking = ParkedVehiclesStore(tmp_path, "gate", ManualClock())
     for index in range(3 * STATIONARY_MAX):
-        parking.places.park(place(index / 1000 + (index % 2) / 2))
+        parking.objects.park(place(index / 1000 + (index % 2) / 2))
     parking.close()
     assert file_of(tmp_path).stat().st_size < 32_000
     assert len(json.loads(file_of(tmp_path).read_text())["places"]) <= STATIONARY_MAX
