@@ -106,7 +106,8 @@ class IngestSupervisor:
         """One life of the child. Raises IngestDied when it ends, unless asked to stop.
 
         Raises IngestRefused when no child has ever sent anything and this one ends with 2: wrong use does not pass by
-        itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows it.
+        itself. One that has worked is started again whatever it says: the appliance goes on without detection and shows
+        it.
         """
         with self._child() as (child, channel):
             for line in self._lines(child, channel):
