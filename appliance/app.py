@@ -211,7 +211,7 @@ class _SystemProbes:
             return CloudStatus()
         link = self.uplink.link
         down_s = None if link.up else self.clock.now() - link.since
-        return CloudStatus(asked=True, down_s=down_s, silent=link.up and link.breaker != "closed")
+        return CloudStatus(configured=True, down_s=down_s, silent=link.up and link.breaker != "closed")
 
     def appliance(self) -> ApplianceStatus:
         status = self.supervisor.status

@@ -29,15 +29,15 @@ class AuditFilter:
     pictures: bool = False
 
 
-def egress_command(site_file: Path, asked: AuditFilter, *, as_json: bool) -> int:
+def egress_command(site_file: Path, audit_filter: AuditFilter, *, as_json: bool) -> int:
     """Print what left. Returns 0. Raises ConfigError, StoreError, UsageError."""
     site = config.load(site_file)
-    t0 = float("-inf") if asked.t_from is None else parse_moment(asked.t_from)
-    t1 = float("inf") if asked.t_to is None else parse_moment(asked.t_to)
+    t0 = float("-inf") if audit_filter.t_from is None else parse_moment(audit_filter.t_from)
+    t1 = float("inf") if audit_filter.t_to is None else parse_moment(audit_filter.t_to)
     if t1 <= t0:
-        raise UsageError(f"--to {asked.t_to} is not after --from {asked.t_from}")
-    rows = audit_rows(site.storage.dir.absolute() / DATABASE, t0, t1, asked.camera)
-    wanted = (row for row in rows if row.kind not in {"facts", "notice"} or not asked.pictures)
+        raise UsageError(f"--to {audit_filter.t_to} is not after --from {audit_filter.t_from}")
+    rows = audit_rows(site.storage.dir.absolute() / DATABASE, t0, t1, audit_filter.camera)
+    wanted = (row for row in rows if row.kind not in {"facts", "notice"} or not audit_filter.pictures)
     if as_json:
         for row in wanted:
             print(json.dumps(_as_json(row)))

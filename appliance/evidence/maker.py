@@ -48,7 +48,7 @@ class EvidenceMaker:
         self._evidence = EvidenceStore(db)
         self._escalations = EscalationStore(db)
         self._retries = RetryTracker(clock)
-        recording = RecordingIndex(db, root, config)
+        recording = RecordingIndex(db, root, config.cameras)
         self._for_escalations = EscalationEvidenceMaker(db, root, config, recording, self._retries)
         self._stills = AlertStillMaker(self._evidence, root, recording, self._retries)
         self._clips = AlertClipMaker(self._evidence, BoxStore(db), root, config.alerts, recording, self._retries)

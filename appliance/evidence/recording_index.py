@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from appliance.clock import Clock
-from appliance.config import SiteConfig
+from appliance.config import CameraConfig
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
 from appliance.media.segment_reader import RecordedSegment
@@ -33,11 +34,11 @@ FIRST_RETRY_S, RETRY_S_MAX = 0.25, 5.0
 class RecordingIndex:
     """The recorded segments of all cameras, as the evidence maker needs them. Holds no state of its own."""
 
-    def __init__(self, db: Database, root: Path, config: SiteConfig) -> None:
+    def __init__(self, db: Database, root: Path, cameras: Mapping[str, CameraConfig]) -> None:
         self._segments = SegmentStore(db)
         self._cameras = CameraStore(db)
         self._root = root
-        self._config = config
+        self._configured = cameras
 
     def segments(self, camera: str, t0: float, t1: float) -> list[RecordedSegment]:
         """The segments that overlap t0..t1, oldest first."""
@@ -65,7 +66,7 @@ class RecordingIndex:
 
     def is_disabled(self, camera: str) -> bool:
         """The site file switches recording off for this camera."""
-        known = self._config.cameras.get(camera)
+        known = self._configured.get(camera)
         return known is not None and not known.record
 
     def missing_reason(self, camera: str) -> str:

@@ -18,7 +18,7 @@ REMEDY_S = 15.0  # from one remedy for unexamined frames to the next
 REPORT_TRIES_S = 30.0  # how often the attempts to reconnect are reported
 BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
-Remedy = Literal["", "look", "connect"]
+Remedy = Literal["", "examine", "connect"]
 """What the camera should do: examine the next frame whatever the motion gate says, or reconnect."""
 
 
@@ -130,7 +130,7 @@ class CameraWatchdog:
         self._unexamined.record_recovery(
             now, "connecting to the camera again" if undecoded else "looking whatever the gate says"
         )
-        return "connect" if undecoded else "look"
+        return "connect" if undecoded else "examine"
 
 
 class ApplianceWatchdog:

@@ -161,7 +161,7 @@ class CameraRunner:
         if self._watchdog is None:
             return
         remedy = self._watchdog.tick(self._states.activity(totals.readers, totals.detect), blind=detector_stuck)
-        if remedy == "look":
+        if remedy == "examine":
             self._detect_stream.force_next()
         elif remedy == "connect" and not self._lag_filter.is_lagging:
             self._detect_stream.reconnect("nothing that came could be made into a picture")

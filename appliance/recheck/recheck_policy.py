@@ -46,12 +46,12 @@ class CloudStatus:
     """Whether the cloud can answer.
 
     Attributes:
-        asked: the site has an uplink.
+        configured: the site has an uplink.
         down_s: since the link was lost; None: it is up.
         silent: the link is up and no escalation is answered.
     """
 
-    asked: bool = False
+    configured: bool = False
     down_s: float | None = None
     silent: bool = False
 
@@ -99,7 +99,7 @@ def recheck_reason(candidate: RecheckCandidate, cloud: CloudStatus, settings: Re
     """Why the cloud does not answer (in time), for a person; "": it will, or it is too early to say."""
     if not settings.enabled or (candidate.age_s < SETTLED_S and not candidate.ended):
         return ""
-    if not cloud.asked:
+    if not cloud.configured:
         return "this site asks no cloud"
     if candidate.delivery is None:
         return f"the cloud was not asked: {candidate.refused}" if candidate.refused else ""

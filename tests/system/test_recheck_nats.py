@@ -40,7 +40,9 @@ def rechecks(here: Site) -> Iterator[None]:
 
     def cloud() -> CloudStatus:
         link = here.service.link
-        return CloudStatus(asked=True, down_s=None if link.up else 60.0, silent=link.up and link.breaker != "closed")
+        return CloudStatus(
+            configured=True, down_s=None if link.up else 60.0, silent=link.up and link.breaker != "closed"
+        )
 
     def send(command: RecheckCommand) -> bool:
         recheck_worker.submit(command)

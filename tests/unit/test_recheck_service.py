@@ -29,7 +29,7 @@ from appliance.store.meter import Meter
 from appliance.types import CropRequest, CropResult, RecheckCommand, RecheckDetection, RecheckResult
 
 SETTINGS = RecheckConfig()
-UP, GONE = CloudStatus(asked=True), CloudStatus(asked=True, down_s=5.0)
+UP, GONE = CloudStatus(configured=True), CloudStatus(configured=True, down_s=5.0)
 IDLE = ApplianceStatus(starts=1, load=0.2, detector_load=0.1)
 
 
@@ -42,7 +42,7 @@ IDLE = ApplianceStatus(starts=1, load=0.2, detector_load=0.1)
         (RecheckCandidate(age_s=3, delivery="ready"), GONE, "the cloud cannot be reached"),
         (
             RecheckCandidate(age_s=3, delivery="waiting"),
-            CloudStatus(asked=True, silent=True),
+            CloudStatus(configured=True, silent=True),
             "the cloud does not answer",
         ),
         (RecheckCandidate(age_s=30, delivery="sent", sent_s=25), UP, "the cloud has not answered for 25 s"),
@@ -63,7 +63,7 @@ def test_an_alert_is_rechecked_where_the_cloud_does_not_answer(
         (RecheckCandidate(age_s=3, delivery="ready"), UP),
         (RecheckCandidate(age_s=9, delivery="sent", sent_s=8), UP),
         (RecheckCandidate(age_s=9), UP),
-        (RecheckCandidate(age_s=3, delivery="ready"), CloudStatus(asked=True, down_s=0.5)),
+        (RecheckCandidate(age_s=3, delivery="ready"), CloudStatus(configured=True, down_s=0.5)),
     ],
     ids=["too early", "just made", "on its way", "the router has not decided", "the link is only just being made"],
 )

@@ -119,7 +119,7 @@ def test_a_gate_that_stays_closed_is_noticed_and_passed_by() -> None:
     first = camera.events[0]
     assert (first.kind, first.t_start) == ("unexamined", 20.0)
     assert first.t - first.t_start <= BOUND_S
-    assert {remedy for _, remedy in camera.remedies} == {"look"}
+    assert {remedy for _, remedy in camera.remedies} == {"examine"}
     assert camera.events[-1].t_end is not None
     assert camera.events[-1].attempts == len(camera.remedies) == 2
 
