@@ -1,4 +1,4 @@
-"""The site file: what the appliance is told by its owner. Every key is shown in `deploy/vedette.example.yaml`."""
+"""The site file, a section a module. Every key is shown in `deploy/vedette.example.yaml`."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ LatencyMode = Literal["lowest", "normal", "thrifty"]
 
 
 class DetectConfig(ConfigModel):
-    """fps: looks a second while something moves; heartbeat_s: never longer without one; latency: see docs/decode.md."""
+    """fps: inferences a second while something moves; heartbeat_s: longest time without; latency: docs/decode.md."""
 
     fps: Annotated[float, Field(gt=0, le=60)] = 5.0
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 4.0
@@ -91,17 +91,17 @@ BlurMode = Literal["none", "people", "surroundings"]
 
 
 class PrivacyConfig(ConfigModel):
-    """What leaves the site with a question about a camera. mask: zones that are painted over. See docs/privacy.md."""
+    """What of a camera leaves the site with an escalation. mask: zones that are painted over. See docs/privacy.md."""
 
     never: Annotated[
-        tuple[NeverExportConfig, ...], BeforeValidator(lambda said: [{}] if said is True else said or ())
+        tuple[NeverExportConfig, ...], BeforeValidator(lambda given: [{}] if given is True else given or ())
     ] = ()
     blur: BlurMode = "none"
     mask: tuple[str, ...] = ()
 
     @property
     def redacts_images(self) -> bool:
-        """Pictures leave altered, if at all."""
+        """Images leave redacted, if at all."""
         return self.blur != "none" or bool(self.mask)
 
 
@@ -109,7 +109,7 @@ class CameraConfig(ConfigModel):
     url: Annotated[str, Field(min_length=1, repr=False)]
     detect_url: Annotated[str | None, Field(repr=False)] = None
     enabled: bool = True
-    record: Annotated[RecordingMode, BeforeValidator(lambda said: "continuous" if said is True else said)] = (
+    record: Annotated[RecordingMode, BeforeValidator(lambda given: "continuous" if given is True else given)] = (
         "continuous"
     )
     quota: CameraQuotaConfig = CameraQuotaConfig()

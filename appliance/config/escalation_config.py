@@ -1,6 +1,4 @@
-"""The `escalation`, `second_look` and `uplink` sections: what is sent to the cloud, with what evidence, at what
-cost.
-"""
+"""The `escalation`, `second_look` and `uplink` sections: what is escalated, with what evidence, at what cost."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from appliance.yamlfile import ConfigModel
 
 
 class RouterConfig(ConfigModel):
-    """Which alerts are worth a question. See docs/router.md."""
+    """Which alerts are worth an escalation. See docs/router.md."""
 
     recall_min: Annotated[float, Field(ge=0.5, lt=1)] = 0.98
     value_min: Amount = 0.0
@@ -27,9 +25,9 @@ class RouterConfig(ConfigModel):
 
 
 class RecheckConfig(ConfigModel):
-    """When and how the box itself looks at an alert once more while the cloud does not. See docs/second_look.md.
+    """When and how the appliance re-checks an alert itself while the cloud does not answer. See docs/second_look.md.
 
-    after_s: when an answer is late; detector_load_max: the share of the time in which the detector may be at work;
+    after_s: when a verdict is late; detector_load_max: the share of the time in which the detector may be at work;
     model: another network for it, None: the one of `detector`.
     """
 
@@ -41,13 +39,13 @@ class RecheckConfig(ConfigModel):
 
 
 class OffPeakConfig(Schedule):
-    """When questions of these severities are sent; at other times they wait."""
+    """When escalations of these severities are sent; at other times they wait."""
 
     severities: tuple[Severity, ...] = ("info", "warning")
 
 
 class BudgetConfig(ConfigModel):
-    """What asking may cost; None: as much as it takes. alert_reserve: the share that only severity `alert` may use."""
+    """What escalations may cost; None: no limit. alert_reserve: the share that only severity `alert` may use."""
 
     mb_day: Amount | None = None
     mb_month: Amount | None = None
@@ -59,7 +57,7 @@ class BudgetConfig(ConfigModel):
 
 
 class PricesConfig(ConfigModel):
-    """What asking costs, in the owner's own currency. gpu_rented_hours_day: paid for whether they are used or not."""
+    """What escalations cost, in the owner's currency. gpu_rented_hours_day: paid for whether they are used or not."""
 
     uplink_gb: Amount = 0.0
     gpu_hour: Amount = 0.0
@@ -87,7 +85,7 @@ class EscalationConfig(ConfigModel):
 
 
 class TtlHoursConfig(ConfigModel):
-    """How long a question of this severity waits for its answer; None: escalation.expire_hours."""
+    """How long an escalation of this severity waits for its verdict; None: escalation.expire_hours."""
 
     alert: Annotated[float | None, Field(gt=0, le=24 * 365)] = None
     warning: Annotated[float | None, Field(gt=0, le=24 * 365)] = None

@@ -30,7 +30,7 @@ class AlertsConfig(ConfigModel):
 
 
 class HealthConfig(ConfigModel):
-    """When a camera, or the box, is said to be ill. See docs/health.md."""
+    """When a camera, or the appliance, is reported as faulty. See docs/health.md."""
 
     ignore: tuple[HealthKind, ...] = ()
     stalled_s: Annotated[float, Field(ge=3, le=3600)] = 6.0

@@ -19,7 +19,7 @@ _SPAN = re.compile(r"^([01]\d|2[0-3]):([0-5]\d)-(([01]\d|2[0-3]):([0-5]\d)|24:00
 
 
 class Schedule(ConfigModel):
-    """When a rule is armed, in the box's own time zone. A span may run past midnight: `22:00-06:00`."""
+    """When a rule is armed, in the appliance's own time zone. A span may run past midnight: `22:00-06:00`."""
 
     days: Annotated[tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...], Field(min_length=1)] = DAYS
     hours: tuple[str, ...] = ("00:00-24:00",)

@@ -38,13 +38,13 @@ class ObjectDetector(Protocol):
         ...
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) in which it wants a picture of `width` x `height`, so that the decoder can scale."""
+        """The (width, height) in which it wants a frame of `width` x `height`, so that the decoder can scale."""
         ...
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Look at BGR uint8 (H, W, 3) pictures of any size; one answer each, in order. Large ones are scaled down.
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Detect in BGR uint8 (H, W, 3) frames of any size; one answer each, in order. Large ones are scaled down.
 
-        Boxes are shares of the picture, clipped; scores at least the configured `score_min`; best score first, ties
+        Boxes are shares of the frame, clipped; scores at least the configured `score_min`; best score first, ties
         by box. Raises DetectorError, which is never to be read as "nothing there".
         """
         ...
@@ -52,11 +52,11 @@ class ObjectDetector(Protocol):
 
 @runtime_checkable
 class VariableInput(Protocol):
-    """A detector to which a part of the picture costs less than the whole one. Optional; see `Examiner.picture`."""
+    """A detector to which a part of the frame costs less than the whole one. Optional; see `Examiner.frame`."""
 
     @property
     def shape_step(self) -> int:
-        """A picture costs by its area, its sides rounded up to multiples of this; 0: as much as a whole one."""
+        """A frame costs by its area, its sides rounded up to multiples of this; 0: as much as a whole one."""
         ...
 
 
@@ -64,7 +64,7 @@ def load(settings: DetectorConfig) -> OnnxDetector | HogDetector:
     """Find, check and warm up the detector that is asked for. Raises ModelError or MissingPart.
 
     `auto` is the network that comes with Vedette and, where that cannot be loaded, builtin:hog with a warning. A
-    precision that is left open is the file's own: a box that runs for long asks `precision.settled` first.
+    precision that is left open is the file's own: the appliance asks `precision.settle_precision` first.
     Sets OpenCV's thread count for the whole process to `settings.threads`.
     """
     cv2.setNumThreads(settings.threads)
@@ -96,9 +96,9 @@ def _load_network(settings: DetectorConfig, model: str) -> OnnxDetector:
 
 
 class DetectorProxy:
-    """An ObjectDetector that is another one, but for what its heirs change.
+    """An ObjectDetector that passes on to another one, but for what its subclasses change.
 
-    It says nothing of parts of pictures (`ingest.ports.Elastic`): an heir that may be shown some says so itself.
+    It is no VariableInput: a subclass that takes parts of frames declares that itself.
     """
 
     def __init__(self, detector: ObjectDetector) -> None:
@@ -119,26 +119,26 @@ class DetectorProxy:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return self._detector.preferred_size(width, height)
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """Raises DetectorError."""
-        return self._detector.detect(pictures)
+        return self._detector.detect(frames)
 
 
 class UpscalingDetector(DetectorProxy):
-    """An ObjectDetector that enlarges small pictures too.
+    """An ObjectDetector that enlarges small frames too.
 
-    A detector of free shape takes a small picture for a part of one and keeps its scale; whoever looks at stills and
-    cut-outs of any size (a second look, a labelled set) wants them as large as it can see them.
+    A detector of free shape takes a small frame for a part of one and keeps its scale; for stills and crops of any size
+    (a re-check, a labelled set) they are wanted as large as the network can take them.
     """
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """As the detector's own, each picture filling its input."""
-        return self._detector.detect([self._enlarged(picture) for picture in pictures])
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """As the detector's own, each frame filling its input."""
+        return self._detector.detect([self._enlarged(frame) for frame in frames])
 
-    def _enlarged(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if picture.ndim != 3 or picture.size == 0:
-            return picture  # the detector says what is wrong with it
-        size = self._detector.preferred_size(picture.shape[1], picture.shape[0])
-        if size[0] <= picture.shape[1]:
-            return picture
-        return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_LINEAR), np.uint8)
+    def _enlarged(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if frame.ndim != 3 or frame.size == 0:
+            return frame  # the detector says what is wrong with it
+        size = self._detector.preferred_size(frame.shape[1], frame.shape[0])
+        if size[0] <= frame.shape[1]:
+            return frame
+        return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_LINEAR), np.uint8)

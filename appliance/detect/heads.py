@@ -31,10 +31,10 @@ class UnknownLayout(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """What a network is like, learnt from a trial run on a grey picture.
+    """What a network is like, learnt from a trial run on a grey frame.
 
-    size: (width, height) of its picture input; outputs: name to array, batch of one; sizes_input: the name of a second
-    input that wants the picture's size, or "".
+    size: (width, height) of its frame input; outputs: name to array, batch of one; sizes_input: the name of a second
+    input that wants the frame's size, or "".
     """
 
     size: tuple[int, int]

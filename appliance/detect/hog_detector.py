@@ -17,7 +17,7 @@ from appliance.types import Detections
 
 log = logging.getLogger(__name__)
 
-# The window holds a person of about 96 pixels, so the smallest person found is 0.13 of the height of a 4:3 picture.
+# The window holds a person of about 96 pixels, so the smallest person found is 0.13 of the height of a 4:3 frame.
 # AP50 on PETS09-S2L1: 640 wide 0.21, 800 wide 0.58, 960 wide 0.78. Pyramid steps of 1.05 instead of 1.2 take three
 # times as long and bring 0.03.
 SIDE = 960
@@ -35,7 +35,7 @@ LAST_RESORT = "the detector is builtin:hog, a last resort: it misses many person
 class HogDetector:
     """Histograms of oriented gradients and a linear SVM (Dalal & Triggs 2005); upright, whole persons only.
 
-    Owned by one thread at a time; holds no state between looks.
+    Owned by one thread at a time; holds no state between frames.
     """
 
     name = "builtin:hog"
@@ -59,17 +59,17 @@ class HogDetector:
         ratio = SIDE / max(width, height)
         return max(1, round(width * ratio)), max(1, round(height * ratio))
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """One Detections per BGR uint8 (H, W, 3) picture. Raises DetectorError."""
-        return [self._look(picture) for picture in pictures]
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """One Detections per BGR uint8 (H, W, 3) frame. Raises DetectorError."""
+        return [self._detect_one(frame) for frame in frames]
 
-    def _look(self, picture: NDArray[np.uint8]) -> Detections:
-        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or picture.size == 0:
-            raise DetectorError(f"not a BGR uint8 picture: {picture.dtype} {list(picture.shape)}")
-        size = self.preferred_size(picture.shape[1], picture.shape[0])
-        if (picture.shape[1], picture.shape[0]) != size:
-            picture = np.asarray(cv2.resize(picture, size), np.uint8)
-        windows, weights = self._windows(_at_least_a_window(picture))
+    def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
+            raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
+        size = self.preferred_size(frame.shape[1], frame.shape[0])
+        if (frame.shape[1], frame.shape[0]) != size:
+            frame = np.asarray(cv2.resize(frame, size), np.uint8)
+        windows, weights = self._windows(_at_least_a_window(frame))
         centres, sizes = windows[:, :2] + windows[:, 2:] / 2, windows[:, 2:] * PERSON
         boxes = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)
         scores = 1 / (1 + np.exp(-(SLOPE * weights + OFFSET)))
@@ -77,11 +77,11 @@ class HogDetector:
         shares = np.clip(kept.boxes / np.array(size * 2, np.float32), 0, 1).astype(np.float32)
         return filter_and_sort(Detections(shares, kept.scores, kept.class_ids), self._score_min)
 
-    def _windows(self, picture: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _windows(self, frame: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(N, 4) x, y, width, height in pixels and (N,) SVM weights."""
         try:
             found, weights = self._hog.detectMultiScale(
-                picture,
+                frame,
                 hitThreshold=self._weight_min,
                 winStride=(8, 8),
                 padding=(8, 8),
@@ -99,10 +99,10 @@ def _weight(score: float) -> float:
     return max(WEIGHT_MIN, (math.log(score / (1 - score)) - OFFSET) / SLOPE)
 
 
-def _at_least_a_window(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Grey added right and below: OpenCV crashes the process on a picture smaller than its window."""
-    right, below = max(0, WINDOW[0] - picture.shape[1]), max(0, WINDOW[1] - picture.shape[0])
+def _at_least_a_window(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Grey added right and below: OpenCV crashes the process on a frame smaller than its window."""
+    right, below = max(0, WINDOW[0] - frame.shape[1]), max(0, WINDOW[1] - frame.shape[0])
     if not right and not below:
-        return picture
+        return frame
     grey = (GREY, GREY, GREY)
-    return np.asarray(cv2.copyMakeBorder(picture, 0, below, 0, right, cv2.BORDER_CONSTANT, value=grey), np.uint8)
+    return np.asarray(cv2.copyMakeBorder(frame, 0, below, 0, right, cv2.BORDER_CONSTANT, value=grey), np.uint8)

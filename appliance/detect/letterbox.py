@@ -24,23 +24,23 @@ class Normalisation:
 def fitted_side(laid: int, full: int, step: int) -> int:
     """The side of an input for `laid` pixels in its middle, where the whole input has `full`.
 
-    As many steps are left out on one side as on the other, so that the picture meets the network's grid where it does
-    in the whole input. AP50 on PETS: 0.893 so and with the whole input, 0.889 with the smallest that holds the picture.
+    As many steps are left out on one side as on the other, so that the frame meets the network's grid where it does
+    in the whole input. AP50 on PETS: 0.893 so and with the whole input, 0.889 with the smallest that holds the frame.
     """
     return laid if laid % step == 0 else full - (full - laid) // (2 * step) * 2 * step
 
 
 @dataclass(frozen=True, slots=True)
 class Letterbox:
-    """The way pictures are placed in a network's input, at the scale at which a whole picture fits into `width` x
+    """The way frames are placed in a network's input, at the scale at which a whole frame fits into `width` x
     `height` pixels.
 
     stretch: resized to the input, proportions lost (DETR family). corner: scaled to fit, top left, rest grey (YOLOX
     demo_utils.preproc). centre: scaled to fit, in the middle, rest grey (Ultralytics LetterBox).
 
-    step: 0 where the input is always `width` x `height`. Otherwise any multiple of it is a side, and a picture gets a
+    step: 0 where the input is always `width` x `height`. Otherwise any multiple of it is a side, and a frame gets a
     small input that holds it (see `fitted`): 416x288 for one of 16:9. What is no larger than `width` x `height` keeps
-    its scale: it is a part of a picture, or as `preferred_size` wants it, which alone enlarges.
+    its scale: it is a part of a frame, or as `preferred_size` wants it, which alone enlarges.
     """
 
     width: int
@@ -49,7 +49,7 @@ class Letterbox:
     step: int = 0
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) in which a whole picture of `width` x `height` goes in without another resize."""
+        """The (width, height) in which a whole frame of `width` x `height` goes in without another resize."""
         if self.placing == "stretch":
             return self.width, self.height
         # Whole numbers: with a float ratio 1425x1 would become 416x1 and that in turn 415x1.
@@ -58,30 +58,30 @@ class Letterbox:
         return max(1, width * self.height // height), self.height
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
-        """The (width, height) of the input that a picture of `width` x `height` is laid into."""
+        """The (width, height) of the input that a frame of `width` x `height` is laid into."""
         if self.step == 0:
             return self.width, self.height
         across, down = self._laid_size(width, height)
         return fitted_side(across, self.width, self.step), fitted_side(down, self.height, self.step)
 
-    def lay(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def lay(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """BGR uint8 (H, W, 3) of any size to BGR uint8 (height, width, 3) of `input_size`."""
-        given = (picture.shape[1], picture.shape[0])
+        given = (frame.shape[1], frame.shape[0])
         size = self._laid_size(*given)
         whole = self.input_size(*given)
         if given != size:
             # AREA, as the decoder scales: LINEAR skips pixels, which costs small people (AP50 on PETS -0.008).
-            way = cv2.INTER_AREA if size[0] < picture.shape[1] else cv2.INTER_LINEAR
-            picture = np.asarray(cv2.resize(picture, size, interpolation=way), np.uint8)
+            way = cv2.INTER_AREA if size[0] < frame.shape[1] else cv2.INTER_LINEAR
+            frame = np.asarray(cv2.resize(frame, size, interpolation=way), np.uint8)
         if size == whole:
-            return picture
+            return frame
         x, y = self._offset(size, whole)
         canvas = np.full((whole[1], whole[0], 3), GREY, np.uint8)
-        canvas[y : y + size[1], x : x + size[0]] = picture
+        canvas[y : y + size[1], x : x + size[0]] = frame
         return canvas
 
     def to_shares(self, boxes: NDArray[np.float32], width: int, height: int) -> NDArray[np.float32]:
-        """Boxes (N, 4) xyxy in input pixels to shares 0..1 of the `width` x `height` picture that was laid in."""
+        """Boxes (N, 4) xyxy in input pixels to shares 0..1 of the `width` x `height` frame that was laid in."""
         size = self._laid_size(width, height)
         offset = np.array(self._offset(size, self.input_size(width, height)) * 2, np.float32)
         shares = (boxes - offset) / np.array(size * 2, np.float32)

@@ -15,7 +15,7 @@ DETECTIONS_MAX = 300
 def non_maximum_suppression(found: Detections, iou_max: float, *, per_class: bool) -> Detections:
     """Keep the best of boxes that overlap by more than `iou_max`; within a class only if `per_class`.
 
-    Of more than CANDIDATES_MAX boxes the best are looked at. OpenCV's loop was 5 to 20 times faster than a vectorised
+    Of more than CANDIDATES_MAX boxes the best are taken. OpenCV's loop was 5 to 20 times faster than a vectorised
     numpy one for 10 to 1000 boxes.
     """
     if len(found) > CANDIDATES_MAX:

@@ -44,12 +44,12 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class NetworkInputs:
-    """What the network wants: the picture (name, dtype, side lengths) and perhaps its size as [[width, height]].
+    """What the network wants: the frame (name, dtype, side lengths) and perhaps its size as [[width, height]].
 
-    free: the file leaves both sides open; `width` and `height` are then the box that a whole picture is scaled into.
+    free: the file leaves both sides open; `width` and `height` are then the box that a whole frame is scaled into.
     """
 
-    picture: str
+    frame: str
     dtype: type[np.floating[Any]]
     width: int
     height: int
@@ -60,10 +60,10 @@ class NetworkInputs:
 class OnnxDetector:
     """A network in an ONNX Runtime session, warmed up.
 
-    Owned by one thread at a time. Pictures are looked at one after the other: on a CPU a batch brings nothing
+    Owned by one thread at a time. Frames are run one after the other: on a CPU a batch brings nothing
     (platform figures in models/README.md), and one by one the answer does not depend on the neighbours.
 
-    Where the file leaves height and width open, each picture runs in the smallest input that holds it at its scale (see
+    Where the file leaves height and width open, each frame runs in the smallest input that holds it at its scale (see
     Letterbox), in one session: shapes are few (multiples of 32), and ONNX Runtime plans memory once for each.
 
     shape_step: any multiple of it is a side, and an inference costs by its area; 0: the input is fixed.
@@ -80,7 +80,7 @@ class OnnxDetector:
         label_names: tuple[str, ...] = (),
         bf16: bool = False,
     ) -> None:
-        """Load, try the network on a grey picture, choose the head. Raises ModelError.
+        """Load, try the network on a grey frame, choose the head. Raises ModelError.
 
         bf16: products in bfloat16 where ONNX Runtime has them (see `cpu.multiplies_bf16`); elsewhere it does nothing.
         """
@@ -101,24 +101,24 @@ class OnnxDetector:
         self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
-        """The size in which a whole picture of `width` x `height` is wanted; larger ones are scaled down here."""
+        """The size in which a whole frame of `width` x `height` is wanted; larger ones are scaled down here."""
         return self._letterbox.preferred_size(width, height)
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """One Detections per BGR uint8 (H, W, 3) picture, of any sizes. Raises DetectorError."""
-        return [self._look(picture) for picture in pictures]
+    def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """One Detections per BGR uint8 (H, W, 3) frame, of any sizes. Raises DetectorError."""
+        return [self._detect_one(frame) for frame in frames]
 
-    def _look(self, picture: NDArray[np.uint8]) -> Detections:
-        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8 or picture.size == 0:
-            raise DetectorError(f"not a BGR uint8 picture: {picture.dtype} {list(picture.shape)}")
+    def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
+            raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")
         try:
-            outputs = self._run(self._tensor(self._letterbox.lay(picture)))
+            outputs = self._run(self._tensor(self._letterbox.lay(frame)))
         except ORT_ERRORS as error:
             raise DetectorError(f"{self.name}: {_first_line(error)}") from None
-        found = self._head_at(self._letterbox.input_size(picture.shape[1], picture.shape[0])).decode(
+        found = self._head_at(self._letterbox.input_size(frame.shape[1], frame.shape[0])).decode(
             outputs, self._score_min
         )
-        shares = self._letterbox.to_shares(found.boxes, picture.shape[1], picture.shape[0])
+        shares = self._letterbox.to_shares(found.boxes, frame.shape[1], frame.shape[0])
         result = filter_and_sort(Detections(shares, found.scores, found.class_ids), self._score_min)
         if len(result) and not 0 <= result.class_ids.min() <= result.class_ids.max() < len(self.labels):
             raise DetectorError(f"{self.name} answers with more than {len(self.labels)} classes; set detector.labels")
@@ -127,7 +127,7 @@ class OnnxDetector:
     def _tensor(self, laid: NDArray[np.uint8]) -> NDArray[Any]:
         """BGR uint8 (H, W, 3) to (1, 3, H, W) in the network's order and range; 10 times as fast as blobFromImage.
 
-        Good until the next look in this thread: new memory for each costs as much as filling it.
+        Good until the next frame in this thread: new memory for each costs as much as filling it.
         """
         height, width = laid.shape[:2]
         buffer = getattr(self._buffers, "pixels", None)
@@ -148,7 +148,7 @@ class OnnxDetector:
         np.divide(out, np.float32(how.std[plane]), out=out, casting="same_kind")
 
     def _run(self, tensor: NDArray[Any]) -> dict[str, heads.Array]:
-        feed: dict[str, NDArray[Any]] = {self._inputs.picture: tensor}
+        feed: dict[str, NDArray[Any]] = {self._inputs.frame: tensor}
         if self._inputs.sizes:
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
         return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
@@ -193,7 +193,7 @@ def _open(path: Path, threads: int, device: Device, bf16: bool) -> ort.Inference
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4
-    # Spinning doubles the CPU time of a look when the machine is loaded.
+    # Spinning doubles the CPU time of an inference when the machine is loaded.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if bf16:
         options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1")
@@ -215,17 +215,17 @@ def _open(path: Path, threads: int, device: Device, bf16: bool) -> ort.Inference
 
 def _inputs(path: Path, session: ort.InferenceSession, metadata: Mapping[str, str]) -> NetworkInputs:
     found = session.get_inputs()
-    pictures = [each for each in found if len(each.shape) == 4]
+    frames = [each for each in found if len(each.shape) == 4]
     sizes = [each for each in found if len(each.shape) == 2 and each.type == "tensor(int64)" and each.shape[1] == 2]
     seen = ", ".join(f"{each.name} {each.type} {each.shape}" for each in found) or "none"
-    if len(pictures) != 1 or len(pictures) + len(sizes) != len(found) or len(sizes) > 1:
+    if len(frames) != 1 or len(frames) + len(sizes) != len(found) or len(sizes) > 1:
         raise ModelError(f"{path}: its inputs ({seen}) are not a picture [1, 3, height, width] and at most one [1, 2]")
-    picture = pictures[0]
-    if picture.shape[1] not in (3, "channels") or picture.type not in DTYPES:
+    frame = frames[0]
+    if frame.shape[1] not in (3, "channels") or frame.type not in DTYPES:
         raise ModelError(f"{path}: its input ({seen}) is not float [1, 3, height, width]")
-    height, width = (_side(path, value, metadata, index) for index, value in enumerate(picture.shape[2:]))
-    free = not any(isinstance(side, int) for side in picture.shape[2:])
-    return NetworkInputs(picture.name, DTYPES[picture.type], width, height, sizes[0].name if sizes else "", free)
+    height, width = (_side(path, value, metadata, index) for index, value in enumerate(frame.shape[2:]))
+    free = not any(isinstance(side, int) for side in frame.shape[2:])
+    return NetworkInputs(frame.name, DTYPES[frame.type], width, height, sizes[0].name if sizes else "", free)
 
 
 def _side(path: Path, value: object, metadata: Mapping[str, str], index: int) -> int:

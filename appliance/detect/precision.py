@@ -31,7 +31,7 @@ CpuSeconds = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class PrecisionChoice:
-    """What was measured, and what follows. cpu_ms: CPU time of one look at a 16:9 picture, the median, by precision;
+    """What was measured, and what follows. cpu_ms: CPU time of one inference on a 16:9 frame, the median, by precision;
     basis: what it was measured on; a choice for another basis is out of date.
     """
 
@@ -68,7 +68,7 @@ def settle_precision(settings: DetectorConfig, folder: Path, spent: CpuSeconds =
 
 
 def with_remembered_precision(settings: DetectorConfig, folder: Path) -> DetectorConfig:
-    """`settings` with the precision that the box of this storage folder runs in, if known; nothing is measured."""
+    """`settings` with the precision that was remembered in this storage folder, if any; nothing is measured."""
     known = remembered_choice(settings, folder)
     return settings if known is None else settings.model_copy(update={"precision": known.precision})
 
@@ -101,23 +101,23 @@ def candidate_precisions(settings: DetectorConfig) -> tuple[Precision, ...]:
             model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
         )
     except ModelError:
-        return ()  # whoever loads it says what is wrong
+        return ()  # loading it reports what is wrong
 
 
 def measure_precisions(
     settings: DetectorConfig, variants: Sequence[Precision], spent: CpuSeconds = process_cpu_s
 ) -> PrecisionChoice:
-    """Look at the same picture with each, in turns, so that whatever else the machine does falls on all alike."""
+    """Runs the same frame through each, in turns, so that whatever else the machine does falls on all alike."""
     measured_on = basis(settings, variants)  # a file that is not what it should be ends it here
-    eyes = {name: detector.load(settings.model_copy(update={"precision": name})) for name in variants}
-    picture = _trial_frame(next(iter(eyes.values())))
+    detectors = {name: detector.load(settings.model_copy(update={"precision": name})) for name in variants}
+    frame = _trial_frame(next(iter(detectors.values())))
     times: dict[Precision, list[float]] = {name: [] for name in variants}
     began = spent()
     for done in range(1 + ROUNDS_MAX):
-        for name, eye in eyes.items():
+        for name, each in detectors.items():
             at = spent()
-            eye.detect([picture])
-            if done:  # the first look of each pays for memory and caches
+            each.detect([frame])
+            if done:  # the first inference of each pays for memory and caches
                 times[name].append((spent() - at) * 1000)
         if done >= ROUNDS_MIN and spent() - began > SPENT_S_MAX:
             break
@@ -149,9 +149,9 @@ def _fastest(cpu_ms: Mapping[Precision, float]) -> Precision:
     return best if cpu_ms[best] <= cpu_ms[own] * (1 - GAIN_MIN) else own
 
 
-def _trial_frame(eye: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Noise, in the size in which a 16:9 picture is looked at."""
-    width, height = eye.preferred_size(*TRIAL_SIZE)
+def _trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Noise, in the size that the network wants of a 16:9 frame."""
+    width, height = network.preferred_size(*TRIAL_SIZE)
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 

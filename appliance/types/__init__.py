@@ -1,6 +1,6 @@
-"""The values that travel between rooms: frozen, slotted, without behaviour beyond arithmetic on themselves.
+"""The values that travel between packages: frozen, slotted, without behaviour beyond arithmetic on themselves.
 
-Coordinates are shares of the picture (0..1), boxes are `(x1, y1, x2, y2)`. Times are UTC seconds live and seconds
+Coordinates are shares of the frame (0..1), boxes are `(x1, y1, x2, y2)`. Times are UTC seconds live and seconds
 since the clip's first frame in a replay. Objects that carry a `type` are JSON lines on the ingest channel and in the
 replay log (see `appliance.wire`); their fields may grow, those that stand here stay.
 """

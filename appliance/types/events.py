@@ -42,7 +42,7 @@ class BestView:
 class Alert:
     """What a person reviews: one incident on one camera, merged from events. `t_end` None while it lasts.
 
-    verdict: what the cloud said, in a replay that was given answers; None: nothing (a live alert has it in the store).
+    verdict: the cloud's, in a replay that was given verdicts; None: there is none (a live alert has it in the store).
     """
 
     type: Literal["alert"] = "alert"
@@ -81,14 +81,14 @@ class PipelineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteInputs:
-    """What the router knew when it decided; None: unknown, and not held against the question.
+    """What the router knew when it decided; None: unknown, and not held against the escalation.
 
     score: mean of the scores of the track it judged by; spread: their standard deviation; looks, seconds: how often and
-    for how long it was seen; moved: how far it got from where it was first seen, in its own heights. chance: of being
-    real; chance_n: how many answers of this camera and label it was learnt from; chance_min: below it the router does
-    not ask (0: it may not leave anything out yet). repeat: this very object, unmoved, was asked about before.
-    budget_left: the scarcest budget's share that is left. audit_share: above 0 it is asked about only as one of an
-    audit sample of this share.
+    for how long it was detected; moved: how far it got from its first place, in its own heights. chance: of being
+    real; chance_n: from how many verdicts and reviews of this camera and label it was learnt; chance_min: below it the
+    router does not ask (0: it may not leave anything out yet). repeat: this object, unmoved, was escalated before.
+    budget_left: the scarcest budget's share that is left. audit_share: above 0 it is escalated only as one of an
+    audit sample of this share. own_question: the rule has a question of its own (`ask`).
     """
 
     label: str = ""
@@ -115,14 +115,14 @@ class RouteInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What the router decided about an alert, and what asking puts on the uplink: a line of the replay log, and a row
-    of the `decision` table.
+    """What the router decided about an alert, and what that puts on the uplink: a line of the replay log and a row of
+    the `decision` table.
 
-    t: of the event that was decided about. ask: when is not "never". evidence: the step with which the question begins.
-    value: what the answer is worth for the bytes it costs, a rank (see router/decide.py). wait: what a question of
-    "later" waits for, and not before until_t where that is known. gpu_s, money: what the answer is expected to cost.
-    bytes: message_bytes (the question with subject and headers) plus picture_bytes (the chunks of its pictures with
-    theirs), measured in a replay, expected live. pictures_guessed: how many of the pictures could not be cut from the
+    t: of the event that was decided about. ask: when is not "never". evidence: the step with which it begins.
+    value: what the verdict is worth for the bytes it costs, a rank (see router/decide.py). wait: what an escalation of
+    "later" waits for, and not before until_t where that is known. gpu_s, money: what the verdict is expected to cost.
+    bytes: message_bytes (the message with subject and headers) plus picture_bytes (the chunks of its images with
+    theirs), measured in a replay, expected live. pictures_guessed: how many of the images could not be cut from the
     footage and count with the mean size of the others.
     """
 

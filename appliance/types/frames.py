@@ -13,10 +13,10 @@ from appliance.types.literals import SCHEMA, Box
 
 @dataclass(frozen=True, slots=True)
 class Detections:
-    """What one look at one picture found.
+    """What one inference on one frame found.
 
-    boxes: float32 (N, 4) xyxy, shares of the picture; scores: float32 (N,) 0..1; class_ids: int32 (N,), an index
-    into the detector's `labels`. Empty arrays mean "looked and saw nothing"; "nobody looked" is `None`, never this.
+    boxes: float32 (N, 4) xyxy, shares of the frame; scores: float32 (N,) 0..1; class_ids: int32 (N,), an index
+    into the detector's `labels`. Empty arrays mean "examined, and nothing found"; "not examined" is `None`, never this.
     """
 
     boxes: NDArray[np.float32]
@@ -39,8 +39,8 @@ class Detections:
 class TrackedObject:
     """One object in one examined frame. `score` is this frame's detection score, rounded to 3 places; `box` to 4.
 
-    stood_s: for so long it was known to stand there, unmoved, before this track of it began (an earlier run of the
-    camera, or long unseen); None: nothing is known from before.
+    stood_s: seconds that it was known to stand there, unmoved, before this track of it began (in an earlier session of
+    the camera, or long unseen); None: nothing is known from before.
     """
 
     track: int
@@ -52,7 +52,7 @@ class TrackedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHeader:
-    """First line of a camera run (or of a replay log). A new `run` makes all earlier track ids of the camera stale."""
+    """First line of a camera's session (or of a replay log). A new `run` makes all its earlier track ids stale."""
 
     type: Literal["header"] = "header"
     schema: int = SCHEMA
@@ -65,10 +65,10 @@ class StreamHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameBoxes:
-    """What is known of one examined frame; the only picture-derived thing that crosses the ingest boundary.
+    """What is known of one examined frame; the only thing made from pixels that crosses the ingest boundary.
 
-    seq counts these messages per camera run from 0; frame is the 0-based index of the decoded frame in the run.
-    looked=False: the detector did not answer for this frame, so `objects` says nothing.
+    seq counts these messages per session from 0; frame is the 0-based index of the decoded frame in the session.
+    looked=False: the detector failed on this frame, so `objects` means nothing.
     """
 
     type: Literal["boxes"] = "boxes"

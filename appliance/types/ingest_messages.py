@@ -1,6 +1,4 @@
-"""Messages between the core and the ingest process beside boxes: camera state, segments, counters, health, re-
-checks.
-"""
+"""Messages of the ingest process beside boxes: camera state, segments, counters, health; re-checks and commands."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from appliance.types.literals import Box, CameraStateName, Decision, DecodeState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropRequest:
-    """Look at this place of the picture of time `t`; box: where the flagged object was seen."""
+    """Examine the surroundings of `box`, where the flagged object was detected, in the frame of time `t`."""
 
     t: float
     box: Box
@@ -22,7 +20,7 @@ class CropRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FootageSpan:
-    """A recorded segment: path relative to the storage folder, and which of the camera's time is readable in it."""
+    """A recorded segment: its path in the storage folder, and from when to when (camera time) it is readable."""
 
     path: str
     t_start: float
@@ -31,7 +29,7 @@ class FootageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckCommand:
-    """To the ingest process: look again at one alert's object. id: comes back with the answer."""
+    """To the ingest process: re-check one alert's object. id: comes back with the result."""
 
     type: Literal["second_look"] = "second_look"
     id: str
@@ -42,7 +40,7 @@ class RecheckCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckDetection:
-    """One object, its box in shares of the camera's whole picture."""
+    """One object, its box in shares of the whole frame."""
 
     label: str
     score: float
@@ -51,7 +49,7 @@ class RecheckDetection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropResult:
-    """What was found around one glimpse; `box` is the glimpse's."""
+    """What was detected around the box of one CropRequest; t and `box` are its."""
 
     t: float
     box: Box
@@ -60,8 +58,8 @@ class CropResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckResult:
-    """What a second look saw. error: why there was none, in a sentence, and then `sightings` says nothing: it is never
-    "nothing there". ms: from when it began until the last answer, its waiting for the detector included."""
+    """What a re-check found. error: why it failed, in a sentence; then `sightings` means nothing, and never "nothing
+    there". ms: from its beginning to the last inference, waiting for the detector included."""
 
     type: Literal["second_sight"] = "second_sight"
     id: str
@@ -74,11 +72,11 @@ class RecheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeVerdict:
-    """What the box itself says of an alert after a second look; the cloud's word, when it comes, stands above it.
+    """The appliance's own verdict on an alert after a re-check; the cloud's, when it comes, stands above it.
 
-    decision: confirmed or unsure; a box never withdraws an alert by itself. confidence: the chance that the alert is
-    right, 0..1. why: what kept the cloud from answering. seen: in so many of the `looks` pictures the object was found;
-    score: the mean of how sure it was of it, 0 where it was not found. ms: see SecondSight.
+    decision: confirmed or unsure; the appliance never withdraws an alert by itself. confidence: the chance that the
+    alert is right, 0..1. why: what kept the cloud from answering. seen: in so many of the `looks` crops the object was
+    detected; score: the mean of its scores there, 0 where it was not. ms: see RecheckResult.
     """
 
     decision: Decision
@@ -142,12 +140,12 @@ class CameraMeter:
     """What a camera did since the previous meter message (deltas, about one message a second per camera).
 
     received: bytes from the camera's socket (TCP payload as the kernel counted it; `exact`), or, where the kernel
-    cannot say, the sum of packet sizes (`exact` False). unexamined: frames due for a look that did not get one.
+    cannot say, the sum of packet sizes (`exact` False). unexamined: frames due for an inference that did not get one.
     unrecorded: packets that the recorder could not keep. skipped: packets that were never decoded; decoding: what is
-    decoded now, None from a process that does not say, with the reason where there is one. why: `unexamined` by reason.
-    ages: of the pictures that the tracker heard of, how many were how old, a count for each of AGE_EDGES_MS and one
-    above them, then the sum in milliseconds; () from a process that does not say. retried: looks that were asked for
-    again because the detector failed. behind_s: how late, at most, packets were read since the last message.
+    decoded now, None from an older process, with the reason where there is one. why: `unexamined` by reason.
+    ages: of the frames that reached the tracker, how many were how old: a count for each of AGE_EDGES_MS and one above
+    them, then the sum in milliseconds; () from an older process. retried: inferences that were requested once more
+    because the detector failed. behind_s: how late, at most, packets were read since the last message.
     """
 
     type: Literal["meter"] = "meter"
@@ -174,8 +172,8 @@ class CameraMeter:
 class IngestHealth:
     """A sign of life of the ingest process, about one a second.
 
-    load: share of the time in which the detector was at work. age_p95_ms: of the pictures that the trackers heard of in
-    the last seconds, those decoded late left out.
+    load: share of the time in which the detector was at work. age_p95_ms: of the frames that reached the
+    trackers in the last seconds, without those decoded late.
     """
 
     type: Literal["health"] = "health"
@@ -190,9 +188,9 @@ class IngestHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEvent:
-    """Something about a camera (or, with camera "", about the box) is not as it should be; told anew when it changes.
+    """A fault of a camera (or, with camera "", of the appliance); emitted again when it changes.
 
-    t: when this was said, t_start when it began, t_end when it was over (None while it lasts). reason: one sentence
+    t: when this was emitted, t_start when it began, t_end when it was over (None while it lasts). reason: one sentence
     without secrets. recovery: what was tried last to mend it, attempts: how often; times: how often it came back within
     the same event.
     """

@@ -20,15 +20,15 @@ HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", 
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined",
 )  # fmt: skip
-SCHEMA = 1
+SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]
 DecodeState = Literal["everything", "active", "idle"]
-"""What of a camera's pictures is decoded: all (by order, or because the stream allows nothing else), all as long as
-something may happen, key frames only."""
+"""Which of a camera's frames are decoded: all (as configured, or because the stream allows nothing else), all as long
+as something may happen, key frames only."""
 DropReason = Literal["newer", "capped", "late", "run", "failed", "stuck"]
-"""Why a look that was due came to nothing: a newer picture took its place; the same, of a camera that had taken more
-than its part of the detector; it was decoded late and waited too long; its run was over; the detector failed; the
+"""Why a frame that was due was not examined: a newer one took its place; the same, of a camera that had taken more than
+its part of the detector; it was decoded late and waited too long; its session was over; the detector failed; the
 detector did not answer."""
 DROP_REASONS: tuple[DropReason, ...] = ("newer", "capped", "late", "run", "failed", "stuck")
 AGE_EDGES_MS: tuple[int, ...] = (50, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
-"""Upper edges of the buckets of a picture's age when the tracker hears of it."""
+"""Upper edges of the histogram of a frame's age when it reaches the tracker."""

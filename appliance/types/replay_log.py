@@ -13,11 +13,11 @@ from appliance.types.literals import Decision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogVerdict:
-    """What the cloud said of an alert, in a replay that was given answers (replay log only).
+    """The cloud's verdict on an alert, in a replay that was given verdicts (replay log only).
 
-    t: when it would have come: the question's time and the recorded latency. match: whether it answers exactly what was
-    asked, or was found on a cassette by nearness, or made by a stand-in. step: how often the judge had asked for more
-    evidence before; more_bytes: what that put on the uplink beyond the route's `bytes`.
+    t: when it would have come: the escalation's time and the recorded latency. match: whether it answers exactly what
+    was escalated, was found on a cassette by nearness, or made by a stand-in. step: how often the judge had asked for
+    more evidence before; more_bytes: what that put on the uplink beyond the route's `bytes`.
     """
 
     type: Literal["verdict"] = "verdict"
