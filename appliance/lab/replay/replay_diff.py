@@ -165,10 +165,10 @@ def compare_logs(before: RecordedLog, after: RecordedLog) -> LogDifference:
 
 
 def _routes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
-    """Why fewer or more questions are asked, counted by reason."""
-    said = [[route.reason for route in _only(log.lines, Route)] for log in (before, after)]
-    for reason in dict.fromkeys([*said[0], *said[1]]):
-        one, other = (each.count(reason) for each in said)
+    """Why fewer or more escalations are sent, counted by reason."""
+    reasons = [[route.reason for route in _only(log.lines, Route)] for log in (before, after)]
+    for reason in dict.fromkeys([*reasons[0], *reasons[1]]):
+        one, other = (each.count(reason) for each in reasons)
         if one != other:
             yield f"{reason}: {one} → {other}"
 
@@ -216,12 +216,12 @@ def _time(line: LogLine) -> float:
 
 
 def _changed_boxes(before: RecordedLog, after: RecordedLog) -> tuple[int, int]:
-    """How many looks at the same frame found something else, and how many there are in both."""
-    looks = [
+    """How many frames examined in both logs have other boxes, and how many are examined in both."""
+    examined = [
         {(line.camera, line.t): _content(line) for line in _only(log.lines, FrameBoxes)} for log in (before, after)
     ]
-    both = looks[0].keys() & looks[1].keys()
-    return sum(looks[0][each] != looks[1][each] for each in both), len(both)
+    both = examined[0].keys() & examined[1].keys()
+    return sum(examined[0][each] != examined[1][each] for each in both), len(both)
 
 
 def _notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
@@ -237,7 +237,7 @@ def _notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
 
 
 def _verdict_notes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
-    """Who answered, where that is not the cloud itself, and which log nobody answered."""
+    """Who gave the verdicts, where that is not the cloud itself, and which log has none."""
     by = [log.header.settings.verdicts for log in (before, after)]
     if (by[0] is None) != (by[1] is None):
         yield f"only {(before if by[1] is None else after).name} has verdicts"

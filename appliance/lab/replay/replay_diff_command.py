@@ -155,8 +155,8 @@ def _pairs(before: Path, after: Path) -> tuple[list[tuple[Path, Path]], list[str
 
 
 def _json(found: list[LogDifference], lonely: list[str], same: bool, *, folders: bool) -> dict[str, Any]:
-    told = [_difference.dump_python(each, mode="json") for each in found]
+    dumped = [_difference.dump_python(each, mode="json") for each in found]
     if not folders:
-        one: dict[str, Any] = told[0]
+        one: dict[str, Any] = dumped[0]
         return one
-    return {"same": same, "logs": told, "only_in_one": lonely}
+    return {"same": same, "logs": dumped, "only_in_one": lonely}

@@ -59,7 +59,7 @@ class AlertDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictDifference:
-    """What the cloud said of an alert that is in both logs; None: nothing."""
+    """The verdicts on an alert that is in both logs; None: none."""
 
     camera: str
     rules: tuple[str, ...]
@@ -82,18 +82,17 @@ class LogTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDifference:
-    """All of it. same: the same was decided, whatever the settings; first_t: the first moment that differs, at
-    first_camera. looks_changed: looks of both logs whose boxes are not the same. notes: what a reader must know."""
+    """Everything that differs between two logs. Its JSON is that of `vedette replay diff --json`."""
 
     before: str
     after: str
-    same: bool
+    same: bool  # the same was decided, whatever the settings
     settings: tuple[str, ...]
-    notes: tuple[str, ...]
-    first_t: float | None
+    notes: tuple[str, ...]  # what a reader must know
+    first_t: float | None  # the first moment that differs, at first_camera
     first_camera: str
-    looks_changed: int
-    looks_shared: int
+    looks_changed: int  # frames examined in both logs whose boxes are not the same
+    looks_shared: int  # frames examined in both logs
     tracks: tuple[TrackDifference, ...]
     events: tuple[EventDifference, ...]
     alerts: tuple[AlertDifference, ...]
@@ -110,7 +109,7 @@ _BETWEEN_S_MAX = 3.0  # a track is taken to be on the way between two sightings 
 
 @dataclass(frozen=True, slots=True)
 class LoggedTrack:
-    """One object as one log tells it: when and where it was seen, in order. run counts the headers before it."""
+    """One object in one log: when and where it was detected, in order. run counts the headers before it."""
 
     camera: str
     run: int
@@ -196,12 +195,12 @@ def tracks_of(lines: Iterable[LogLine], camera: str) -> tuple[LoggedTrack, ...]:
 def match_tracks(before: Sequence[LoggedTrack], after: Sequence[LoggedTrack]) -> MatchedTracks:
     """Pair the tracks that were in the same place for longest, each with at most one other."""
     shared = [
-        (looks, one, other)
+        (frames, one, other)
         for one in before
         for other in after
         if one.t_start <= other.t_end and other.t_start <= one.t_end
-        for looks in (_shared_frames(one, other),)
-        if looks
+        for frames in (_shared_frames(one, other),)
+        if frames
     ]
     shared.sort(key=lambda each: (-each[0], each[1].run, each[1].number, each[2].run, each[2].number))
     partner: dict[tuple[int, int], LoggedTrack] = {}
@@ -235,8 +234,8 @@ def _shared_frames(one: LoggedTrack, other: LoggedTrack) -> int:
     """At how many sightings of the one that was seen less often both were in the same place."""
     few, many = (one, other) if len(one.times) <= len(other.times) else (other, one)
     places = ((box, many.at(t)) for t, box in zip(few.times, few.boxes, strict=True))
-    looks = sum(there is not None and iou(box, there) >= OVERLAP_MIN for box, there in places)
-    return looks if looks >= min(SHARED_FRAMES_MIN, len(few.times)) else 0
+    frames = sum(there is not None and iou(box, there) >= OVERLAP_MIN for box, there in places)
+    return frames if frames >= min(SHARED_FRAMES_MIN, len(few.times)) else 0
 
 
 EVENT_S_MAX = 5.0
@@ -292,13 +291,13 @@ def event_differences(
     # Runs are rare and events do not name theirs: a number stands for all its runs here.
     partners = {(one.number, other.number) for one, other in matched.pairs}
 
-    def price(one: Event, other: Event) -> float | None:
+    def cost(one: Event, other: Event) -> float | None:
         apart_s = abs(one.t - other.t)
         if (one.rule, one.label) != (other.rule, other.label) or apart_s > EVENT_S_MAX:
             return None
         return apart_s + (0.0 if (one.track, other.track) in partners else _TRACK_STRANGE_S)
 
-    pairs, gone, new = _paired(before, after, price)
+    pairs, gone, new = _paired(before, after, cost)
     for one, other in pairs:
         moved_s = round(other.t - one.t, 3)
         if moved_s:
@@ -323,7 +322,7 @@ def _event(change: DifferenceKind, event: Event, moved_s: float = 0.0) -> EventD
 
 def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertDifference]:
     """Of one camera: paired by time, if they have a rule in common."""
-    pairs, gone, new = _paired(before, after, _alert_price)
+    pairs, gone, new = _paired(before, after, _alert_cost)
     for one, other in pairs:
         what = tuple(_alert_texts(one, other))
         if what:
@@ -335,8 +334,8 @@ def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterat
 
 
 def verdict_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[VerdictDifference]:
-    """Alerts of one camera, paired the same way, of which the cloud said something else."""
-    pairs, _, _ = _paired(before, after, _alert_price)
+    """Alerts of one camera, paired the same way, with another verdict."""
+    pairs, _, _ = _paired(before, after, _alert_cost)
     for one, other in pairs:
         if one.verdict != other.verdict:
             yield VerdictDifference(
@@ -344,7 +343,7 @@ def verdict_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iter
             )
 
 
-def _alert_price(one: Alert, other: Alert) -> float | None:
+def _alert_cost(one: Alert, other: Alert) -> float | None:
     apart_s = abs(one.t_start - other.t_start)
     overlapping = one.t_start <= _end(other) and other.t_start <= _end(one)
     if not set(one.rules) & set(other.rules) or not (overlapping or apart_s <= ALERT_S_MAX):
@@ -382,18 +381,18 @@ Item = TypeVar("Item")
 
 
 def _paired(
-    before: Sequence[Item], after: Sequence[Item], price: Callable[[Item, Item], float | None]
+    before: Sequence[Item], after: Sequence[Item], cost: Callable[[Item, Item], float | None]
 ) -> tuple[list[tuple[Item, Item]], list[Item], list[Item]]:
     """Pairs, cheapest first, each in at most one; then who is left of the first and of the second."""
-    prices = [
-        (cost, i, j)
+    costs = [
+        (found, i, j)
         for i, one in enumerate(before)
         for j, other in enumerate(after)
-        if (cost := price(one, other)) is not None
+        if (found := cost(one, other)) is not None
     ]
     partner: dict[int, int] = {}
     taken: set[int] = set()
-    for _, i, j in sorted(prices):
+    for _, i, j in sorted(costs):
         if i not in partner and j not in taken:
             partner[i] = j
             taken.add(j)

@@ -38,7 +38,7 @@ from appliance.yamlfile import ConfigModel
 
 LOG = "vedette.replay"
 VERSION = 3  # 1 had no name, no settings, no router decisions and no end line; 3 has verdicts
-_OF_WEATHER = {"weather", "seed"}
+_CONDITION_FIELDS = {"weather", "seed"}
 _WITHOUT_VERDICTS = 2  # what a log says that holds none: an older Vedette reads it as ever
 
 
@@ -77,8 +77,8 @@ class CameraSettings(ConfigModel):
 
 class Settings(ConfigModel):
     """All of the site file that a replay depends on. uplink: whether the site has one; scheduled: rules were armed by
-    the time of day (a recording), not always (a clip). verdicts: who answered; None, and not written: nobody was to.
-    weather: what was made of the footage, and the seed of the chance in that; empty, and not written: nothing."""
+    the time of day (a recording), not always (a clip). verdicts: who answered; None, and not written: no one was to.
+    weather: the conditions applied to the footage, and their seed; empty, and not written: none."""
 
     site: str
     detector: DetectorSettings
@@ -93,7 +93,7 @@ class Settings(ConfigModel):
 
     @property
     def weather_words(self) -> str:
-        """For people; "" when nothing was made of the footage."""
+        """For people; "" without conditions."""
         return describe_conditions(self.weather, self.seed)
 
 
@@ -118,7 +118,7 @@ _header: TypeAdapter[LogHeader] = TypeAdapter(LogHeader)
 
 
 def opening(replayed: Sequence[Replayed], settings: Settings) -> LogHeader:
-    """The first line but for the camera that happens to come first and the size of its picture."""
+    """The first line, but for the camera that happens to come first and its frame size."""
     blank = LogHeader(
         camera="",
         clip="",
@@ -139,7 +139,7 @@ def settings_of(
     *,
     scheduled: bool = False,
     verdicts: AnsweredBy | None = None,
-    weather: ConditionSet = NO_CONDITIONS,
+    conditions: ConditionSet = NO_CONDITIONS,
 ) -> Settings:
     """What of the site file the replay of these cameras depends on."""
     watched: Mapping[str, CameraConfig] = {name: config.cameras[name] for name in cameras}
@@ -163,8 +163,8 @@ def settings_of(
         uplink=config.uplink is not None,
         scheduled=scheduled,
         verdicts=verdicts,
-        weather=weather.texts,
-        seed=weather.seed,
+        weather=conditions.texts,
+        seed=conditions.seed,
     )
 
 
@@ -175,8 +175,10 @@ def encode_header(header: LogHeader) -> bytes:
 
 def _dumped(header: LogHeader) -> bytes:
     settings = header.settings
-    unsaid = ({"verdicts"} if settings.verdicts is None else set()) | (set() if settings.weather else _OF_WEATHER)
-    return _header.dump_json(header, exclude={"settings": unsaid})
+    omitted = ({"verdicts"} if settings.verdicts is None else set()) | (
+        set() if settings.weather else _CONDITION_FIELDS
+    )
+    return _header.dump_json(header, exclude={"settings": omitted})
 
 
 def decode_header(data: dict[str, Any]) -> LogHeader:
@@ -196,7 +198,7 @@ class LogSink(Protocol):
 
 
 class ReplayLog:
-    """Writes whole lines in the order in which things were decided: boxes, their events, what the router said, the
+    """Writes whole lines in the order in which things were decided: boxes, their events, what the router decided, the
     alerts that ended with them.
 
     The first header carries `opening`: format, settings, what was replayed. `sink` None: nothing is written. Raises
@@ -221,7 +223,7 @@ class ReplayLog:
         self._write(encode_log(gap))
 
     def health(self, event: HealthEvent) -> None:
-        """At the look at which it was noticed, changed or was over."""
+        """At the frame at which it was noticed, changed or was over."""
         self._write(encode_log(event))
 
     def step(self, step: PipelineStep, routes: Iterable[Route] = ()) -> None:
@@ -234,7 +236,7 @@ class ReplayLog:
             self._ended(change)
 
     def verdict(self, verdict: LogVerdict) -> None:
-        """Before the boxes of the first look at which it has come."""
+        """Before the boxes of the first frame at which it has arrived."""
         self._write(encode_log(verdict))
 
     def end(self, end: LogEnd) -> None:
@@ -254,10 +256,10 @@ class ReplayLog:
 
 
 def run_id(clip: Path, camera_name: str, camera: CameraConfig, detector: DetectorConfig, model: str) -> str:
-    """16 hex digits of all that decides which boxes a replay finds: the clip's bytes, the looks, the model.
+    """16 hex digits of all that decides which boxes a replay finds: the clip's bytes, the detect settings, the model.
 
     Of the clip its size and its first and last mebibyte count, not its name or place, so that a copy replays under the
-    same ids and a film of hours is not read twice. Raises SourceError if it cannot be read.
+    same ids and footage of hours is not read twice. Raises SourceError if it cannot be read.
     """
     return run_id_of([(clip, None)], camera_name, camera, detector, model)
 

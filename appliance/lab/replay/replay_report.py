@@ -16,7 +16,7 @@ from appliance.types import BestView, Event, Gap, HealthEvent, LogVerdict
 
 
 def verdict_texts(result: ReplayResult) -> Iterator[str]:
-    """One sentence each; none where nobody was to answer."""
+    """One sentence each; none without a source of verdicts."""
     asked = sum(route.ask for route in result.routes)
     if not result.answered_by or not asked:
         return
@@ -27,7 +27,7 @@ def verdict_texts(result: ReplayResult) -> Iterator[str]:
 
 
 def missing_verdicts_text(result: ReplayResult) -> str:
-    """What to do about questions without an answer; "" when there are none."""
+    """What to do about escalations without a verdict; "" when there are none."""
     if not result.unanswered:
         return ""
     asked = sum(route.ask for route in result.routes)
@@ -74,7 +74,7 @@ def print_failure(error: str, console: Console) -> None:
 
 
 def print_total(results: Sequence[ReplayResult], console: Console) -> None:
-    """One row a run, where there are several."""
+    """One row for each replay, where there are several."""
     if len(results) < 2:
         return
     table = Table(title=_title("Runs", len(results)), title_justify="left")
@@ -171,7 +171,7 @@ def _summary(result: ReplayResult) -> list[str]:
         f"{_count(len(result.events), 'event')}, {_count(len(result.alerts), 'alert')}{held}",
         f"{format_time(result.footage_s)} of footage in {result.wall_s:.1f} s ({result.cpu_s:.1f} CPU s{speed})",
     ]
-    lines += _asked(result)
+    lines += _escalations(result)
     if result.remembered:
         lines.append(f"{_count(result.remembered, 'look')} remembered from the replay that was killed")
     if result.behind_s > 1:
@@ -189,17 +189,17 @@ def _summary(result: ReplayResult) -> list[str]:
     return lines
 
 
-def _asked(result: ReplayResult) -> list[str]:
-    """What the router decided: questions and their bytes, or why there were none."""
+def _escalations(result: ReplayResult) -> list[str]:
+    """What the router decided: escalations and their bytes, or why there were none."""
     asked = [route for route in result.routes if route.ask]
     reasons = list(dict.fromkeys(route.reason for route in result.routes if not route.ask))
     lines = []
     if asked:
-        pictures, guessed = sum(route.pictures for route in asked), sum(route.pictures_guessed for route in asked)
+        images, guessed = sum(route.pictures for route in asked), sum(route.pictures_guessed for route in asked)
         share = f", {result.sent_bytes / result.footage_bytes:.2%} of the footage" if result.footage_bytes else ""
         sure = f" ({guessed} of the pictures guessed)" if guessed else ""
         lines.append(
-            f"{_count(len(asked), 'question')} to the cloud with {_count(pictures, 'picture')}: "
+            f"{_count(len(asked), 'question')} to the cloud with {_count(images, 'picture')}: "
             f"{format_bytes(result.sent_bytes)}{share}{sure}"
         )
     if reasons:

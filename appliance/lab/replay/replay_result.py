@@ -30,62 +30,48 @@ from appliance.wire import WireError, decode_log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """One replay of one camera's footage.
-
-    frames: pictures in the footage; skipped: of those, how many were not decoded; examined: frames that were due for a
-    look; unlooked: of those, how many the detector did not answer for; boxes: objects in all looks; tracks: different
-    ones. footage_s: from the first frame to the last. decode_errors: packets that could not be decoded; time_jumps:
-    places where the clip's time stamps made no sense. wall_s and cpu_s are never written to the log; of cameras that
-    were replayed together each has those of the whole. error: why the footage could not be read to its end.
-
-    routes: what the router decided; sent_bytes: what asking would put on the uplink (see `Route`); footage_bytes: the
-    size of the footage. behind_s: how far a paced replay fell behind. remembered: looks taken from a killed replay.
-
-    answered_by: who answered the questions, in words ("": nobody was to). verdicts: what they said; a question of
-    `routes` without one has no answer, see `unanswered`. weather: what was made of the footage, in words ("": nothing).
-    health: what was wrong with the picture, each as it was last told.
-    """
+    """One replay of one camera's footage. Its JSON is that of `vedette replay --json`."""
 
     clip: str
     camera: str
     model: str
     run: str
     size: tuple[int, int]
-    frames: int
-    examined: int
-    unlooked: int
-    boxes: int
-    tracks: int
+    frames: int  # in the footage
+    examined: int  # frames selected for the detector
+    unlooked: int  # of those, how many the detector failed for
+    boxes: int  # objects in all examined frames
+    tracks: int  # different ones
     events: tuple[Event, ...]
     suppressed: tuple[Event, ...]
     alerts: tuple[Alert, ...]
-    footage_s: float
-    wall_s: float
+    footage_s: float  # from the first frame to the last
+    wall_s: float  # never written to the log, as cpu_s; of cameras replayed together each has those of the whole
     cpu_s: float
-    decode_errors: int
-    time_jumps: int
-    error: str | None = None
+    decode_errors: int  # packets that could not be decoded
+    time_jumps: int  # places where the clip's time stamps made no sense
+    error: str | None = None  # why the footage could not be read to its end
     routes: tuple[Route, ...] = ()
     gaps: tuple[Gap, ...] = ()
-    sent_bytes: int = 0
+    sent_bytes: int = 0  # what escalating would put on the uplink, see `Route`
     footage_bytes: int = 0
-    behind_s: float = 0.0
-    remembered: int = 0
-    answered_by: str = ""
+    behind_s: float = 0.0  # how far a paced replay fell behind
+    remembered: int = 0  # frames whose detections a killed replay left
+    answered_by: str = ""  # who gave the verdicts; "": escalations were not answered
     verdicts: tuple[LogVerdict, ...] = ()
-    unanswered: int = 0
-    weather: str = ""
-    health: tuple[HealthEvent, ...] = ()
-    skipped: int = 0
+    unanswered: int = 0  # escalations of `routes` without a verdict
+    weather: str = ""  # the conditions applied to the footage
+    health: tuple[HealthEvent, ...] = ()  # each as it was last reported
+    skipped: int = 0  # frames that were not decoded
 
 
 def sent_bytes(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
-    """What asking would put on the uplink: the questions, and what their judges asked to see beyond."""
+    """What escalating would put on the uplink: the escalations, and what their judges needed to see beyond."""
     return sum(route.bytes for route in routes) + sum(verdict.more_bytes for verdict in verdicts)
 
 
 def unanswered(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
-    """Questions that nobody answered, where somebody was to."""
+    """Escalations without a verdict, where there is a source of verdicts."""
     return len({route.alert for route in routes if route.ask} - {verdict.alert for verdict in verdicts})
 
 
@@ -107,11 +93,11 @@ class ReplayStats:
     health: dict[str, HealthEvent] = field(default_factory=dict)
     t: float = 0.0
 
-    def add_boxes(self, run: int, boxes: FrameBoxes) -> None:
+    def add_boxes(self, session: int, boxes: FrameBoxes) -> None:
         self.examined += 1
         self.unlooked += not boxes.looked
         self.boxes += len(boxes.objects)
-        self.tracks.update((run, found.track) for found in boxes.objects)
+        self.tracks.update((session, found.track) for found in boxes.objects)
 
     def add_step(self, step: PipelineStep, routes: Sequence[Route]) -> None:
         self.events += step.events

@@ -31,8 +31,8 @@ DETECTIONS_SUFFIX = ".looks"
 
 @pydantic_dataclass(frozen=True)
 class _DetectionRow:
-    """One answer. found: base64 of float32 boxes (N, 4), float32 scores (N,), int32 class ids (N,), little-endian;
-    None: the detector did not answer."""
+    """The detections of one frame. found: base64 of float32 boxes (N, 4), float32 scores (N,), int32 class ids (N,),
+    little-endian; None: the detector failed."""
 
     camera: str
     frame: int
@@ -43,15 +43,15 @@ _row: TypeAdapter[_DetectionRow] = TypeAdapter(_DetectionRow)
 
 
 class DetectionJournal:
-    """Answers remembered, then answers to remember.
+    """The detections that a killed replay left beside its log, then those of this one.
 
-    State: the remembered ones not yet asked for, the open file. Owner: one replay, which looks in the same order each
-    time. Detections come back bit for bit, so gate, tracker, rules and policy go exactly the way they went.
-    `remembered` counts the answers that were taken from the file.
+    State: those left and not read yet, the open file. Owner: one replay, which examines the same frames in the same
+    order each time. Detections come back bit for bit, so everything that follows from them is as it was. `remembered`
+    counts the frames whose detections were taken from the file.
     """
 
     def __init__(self, path: Path, digest: str, *, resume: bool) -> None:
-        """Open, or begin anew when not resuming or when the file is of another replay. Raises OSError."""
+        """Open, or start a new file when not resuming or when it is of another replay. Raises OSError."""
         self.path = path
         self.remembered = 0
         head = json.dumps({"looks": 1, "digest": digest}).encode() + b"\n"
@@ -70,14 +70,14 @@ class DetectionJournal:
 
     @property
     def has_next(self) -> bool:
-        """Whether the next answer is remembered."""
+        """Whether the next frame's detections are in the file."""
         return self._next is not None
 
     def read_next(self, camera: str, frame: int) -> Detections | None:
-        """The next remembered answer; None: the detector did not answer then. Raises UsageError when it is of another
+        """The next detections of the file; None: the detector had failed. Raises UsageError when they are of another
         frame: the footage is not what it was."""
         row = self._next
-        assert row is not None, "ask has_next first"
+        assert row is not None, "check has_next first"
         if (row.camera, row.frame) != (camera, frame):
             raise UsageError(
                 f"{self.path} remembers a look at frame {row.frame} of {row.camera} where the footage has frame "
@@ -88,7 +88,7 @@ class DetectionJournal:
         return None if row.found is None else _unpack(row.found)
 
     def append(self, camera: str, frame: int, found: Detections | None) -> None:
-        """Remember an answer."""
+        """Write the detections of one more frame."""
         packed = None if found is None else _pack(found)
         self._file.write(_row.dump_json(_DetectionRow(camera, frame, packed)) + b"\n")
 
@@ -138,7 +138,7 @@ class ResumableLog:
         self._path = path
         self.compared = 0
         kept = whole_bytes(path) if resume else 0
-        self._left = kept
+        self._unmatched_bytes = kept
         self._old = path.open("rb") if kept else None
         self._file = AppendOnlyFile(path, kept)
 
@@ -152,14 +152,14 @@ class ResumableLog:
                 "footage, settings or another machine; leave --resume away to begin anew"
             )
         self.compared += 1
-        self._left -= len(line)
-        if self._left <= 0:
+        self._unmatched_bytes -= len(line)
+        if self._unmatched_bytes <= 0:
             self._old.close()
             self._old = None
         return len(line)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
         if self._old is not None:
@@ -169,43 +169,42 @@ class ResumableLog:
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """An open log. looks: None where the log is no ordinary file (a pipe), which cannot be gone on with. finished: what
-    it holds, when it was complete already; then nothing is to be done."""
+    """An open log and the journal beside it."""
 
     sink: ResumableLog | None
-    detections: DetectionJournal | None
-    finished: tuple[ReplayResult, ...] | None = None
+    detections: DetectionJournal | None  # None where the log is no ordinary file (a pipe), which cannot be resumed
+    finished: tuple[ReplayResult, ...] | None = None  # what it holds, when it was complete already
 
     def complete(self) -> None:
-        """The replay has come to its end: the answers are not needed any more."""
+        """The replay is at its end: the journal is not needed any more."""
         if self.detections is not None:
             self.detections.delete()
 
 
 @contextlib.contextmanager
 def open_log(path: Path, opening: LogHeader, *, resume: bool) -> Iterator[OpenLog]:
-    """Begin `path` anew, or go on with it. Raises UsageError when it is the log of another replay, OSError."""
+    """Start `path` anew, or resume it. Raises UsageError when it is the log of another replay, OSError."""
     plain = path.is_file() or not path.exists()
     if resume and not plain:
         raise UsageError(f"{path} is not a file: it cannot be gone on with")
-    left = _left(path, opening) if resume and whole_bytes(path) else None
+    left = _read_left_log(path, opening) if resume and whole_bytes(path) else None
     if left is not None and left.complete:
         yield OpenLog(None, None, left.results())
         return
     with contextlib.ExitStack() as stack:
-        looks = (
+        journal = (
             DetectionJournal(path.with_name(path.name + DETECTIONS_SUFFIX), opening.digest, resume=resume)
             if plain
             else None
         )
-        if looks is not None:
-            stack.callback(looks.close)
+        if journal is not None:
+            stack.callback(journal.close)
         sink = ResumableLog(path, resume=left is not None)
         stack.callback(sink.close)
-        yield OpenLog(sink, looks)
+        yield OpenLog(sink, journal)
 
 
-def _left(path: Path, opening: LogHeader) -> RecordedLog:
+def _read_left_log(path: Path, opening: LogHeader) -> RecordedLog:
     left = read_log(path)
     if left.header.digest == opening.digest:
         return left

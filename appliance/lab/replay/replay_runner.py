@@ -87,7 +87,7 @@ class ReplayPlan:
             self.detector,
             scheduled=self.local_time is not None,
             verdicts=self.verdict_source.answered_by if self.verdict_source is not None else None,
-            weather=self.conditions,
+            conditions=self.conditions,
         )
         return opening(replayed, settings)
 

@@ -1,0 +1,65 @@
+"""The lab is one layer on top: the running appliance never loads it; only the command line imports it, when asked."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAB = ROOT / "appliance" / "lab"
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Each imported module of `appliance.lab` in a file, and whether it is loaded with the file (not within a call)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for_types = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    later = {id(node) for scope in (*functions, *for_types) for node in ast.walk(scope)}
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        yield from ((name, id(node) not in later) for name in names if name.split(".")[:2] == ["appliance", "lab"])
+
+
+@pytest.mark.parametrize("package", ["appliance", "cloud_worker", "models", "deploy"])
+def test_only_the_command_line_imports_the_lab_and_only_when_a_command_runs(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if path.is_relative_to(LAB):
+            continue
+        for name, at_once in imports(path):
+            assert path.parent == ROOT / "appliance" / "cli", f"{path.relative_to(ROOT)} imports {name}"
+            assert not at_once, f"{path.relative_to(ROOT)} imports {name} before its command runs"
+
+
+RUN = """
+import sys
+from pathlib import Path
+from appliance.cli import main
+assert main(["run", "--config", "nowhere.yaml"]) == 2
+import appliance.app
+"""
+INGEST = "import sys, appliance.ingest.process"
+HELP = """
+import sys
+from appliance.cli import main
+try:
+    main(["replay", "--help"])
+except SystemExit:
+    pass
+"""
+
+
+@pytest.mark.parametrize("code", [RUN, INGEST, HELP], ids=["vedette run", "ingest", "vedette replay --help"])
+def test_the_running_appliance_loads_nothing_of_the_lab(code: str, tmp_path: Path) -> None:
+    shown = "print([name for name in sys.modules if name.startswith('appliance.lab')], file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{shown}"], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "[]"
