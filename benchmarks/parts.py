@@ -1,11 +1,11 @@
-"""What looks at a part of the picture save and cost: whole pictures against parts, same tree, same run.
+"""What detecting on regions saves and costs: whole frames against regions, same tree, same run.
 
     python -m benchmarks.parts                                   # the table of docs/gate.md
     python -m benchmarks.parts --only pets --with rain:10mm ir@10s,rain@12s
 
-Each film is replayed twice under the site's usual settings, five looks a second: with a detector that is always shown
-the whole picture, and as it is. Boxes are what the tracker reports at those looks, right from an overlap of a half.
-Pixels are those that the network is given, padding included, in a minute of footage; they do not hang on the machine.
+Each clip is replayed twice under the site's usual settings at 5 fps: with a detector that is always given the whole
+frame, and as it is. Boxes are those of the tracker, right from an IoU of 0.5. Pixels are those that the network is
+given in a minute of footage, padding included; they do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from appliance.detect.detector import DetectorProxy, ObjectDetector
 from appliance.detect.letterbox import Letterbox
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.lab.replay import replay_runner
-from appliance.lab.scenario import ground_truth, scenario_loader, tracking_metrics
+from appliance.lab.scenario import ground_truth, scenario_loader
 from appliance.lab.scenario.ground_truth import BoxesSpool, TrueFrames, TrueObject, shaken_truth
-from appliance.lab.scenario.tracking_metrics import LabelledBoxes
-from appliance.track.association import iou_matrix
-from appliance.types import Detections, FrameBoxes
-from benchmarks.ingest.footage import Film, make
+from appliance.lab.scenario.tracking_metrics import clear_mot, compared_frames, hota_figures
+from appliance.types import Detections
+from benchmarks.ingest.footage import FootageSpec, make
 
 ROOT = Path(__file__).parents[1]
 FOOTAGE = ROOT / "benchmarks" / "out" / "footage"
@@ -45,15 +44,14 @@ FILES = {
     "rain": SCENARIOS / "rain_boxes.scenario.yaml",
     "infrared": SCENARIOS / "infrared_boxes.scenario.yaml",
 }
-OVERLAP_MIN = 0.5
 VISIBLE_MIN, HEIGHT_MIN = 0.5, 0.06
 LABEL = "person"
 _SITE = "{detector: {model: %s}, cameras: {film: {url: 'file:film', detect: {fps: 5}}}}"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A film and who is in it. truth: the true objects by frame, for the film's size."""
+class LabelledClip:
+    """A clip with its truth. truth: the true objects by frame, for the size of the clip."""
 
     name: str
     clip: Path
@@ -62,7 +60,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A film, looked at one way. looks: those that were answered; pixels: millions that the network got a minute."""
+    """A clip examined one way. looks: answered inferences; pixels: millions that the network got a minute."""
 
     film: str
     way: str
@@ -75,18 +73,18 @@ class Row:
     pixels: float
 
     @property
-    def told(self) -> str:
+    def table_row(self) -> str:
         return (
             f"| {self.film}, {self.way} | {self.recall:.3f} | {self.precision:.3f} | {self.hota:.3f} | "
             f"{self.mota:.3f} | {self.looks} | {self.pixels:.1f} M |"
         )
 
 
-class Weighed(DetectorProxy):
-    """A detector that counts the pixels it gives its network. Only `Parted` says that a part costs less."""
+class PixelCounter(DetectorProxy):
+    """A detector that counts the pixels it gives its network. Only `RegionDetector` offers variable inputs."""
 
-    def __init__(self, eye: ObjectDetector, letterbox: Letterbox) -> None:
-        super().__init__(eye)
+    def __init__(self, network: ObjectDetector, letterbox: Letterbox) -> None:
+        super().__init__(network)
         self._letterbox = letterbox
         self.pixels = 0
 
@@ -97,8 +95,8 @@ class Weighed(DetectorProxy):
         return super().detect(pictures)
 
 
-class Parted(Weighed):
-    """The same, which may be shown parts."""
+class RegionDetector(PixelCounter):
+    """The same, which may be given regions."""
 
     @property
     def shape_step(self) -> int:
@@ -108,83 +106,66 @@ class Parted(Weighed):
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     site = yamlfile.loads(_SITE % chosen.model, config.SiteConfig)
-    eye = detector.load(site.detector)
-    step = getattr(eye, "shape_step", 0)
+    network = detector.load(site.detector)
+    step = getattr(network, "shape_step", 0)
     if not step:
-        print(f"{eye.name} is free in neither height nor width: it is always shown the whole", file=sys.stderr)
+        print(f"{network.name} is free in neither height nor width: it is always shown the whole", file=sys.stderr)
         return 1
-    side = max(eye.preferred_size(1000, 1000))
+    side = max(network.preferred_size(1000, 1000))
     letterbox = Letterbox(side, side, "centre", step)
     rows: list[Row] = []
-    print(f"{eye.name}, 5 looks a second\n| clip | recall | precision | HOTA | MOTA | looks | pixels a minute |")
+    print(f"{network.name}, 5 looks a second\n| clip | recall | precision | HOTA | MOTA | looks | pixels a minute |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for shown in films(chosen.only, chosen.footage):
         for words in chosen.weather:
             weather = ConditionSet.parse([words]) if words else NO_CONDITIONS
             name = f"{shown.name} {words}".strip()
-            for way, looker in (("whole", Weighed(eye, letterbox)), ("parts", Parted(eye, letterbox))):
+            for way, looker in (
+                ("whole", PixelCounter(network, letterbox)),
+                ("parts", RegionDetector(network, letterbox)),
+            ):
                 rows.append(measure(shown, site, looker, weather, name, way))
-                print(rows[-1].told, flush=True)
+                print(rows[-1].table_row, flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     return 0
 
 
-def measure(shown: Shown, site: config.SiteConfig, eye: Weighed, weather: ConditionSet, name: str, way: str) -> Row:
+def measure(
+    shown: LabelledClip, site: config.SiteConfig, network: PixelCounter, weather: ConditionSet, name: str, way: str
+) -> Row:
     """One replay against the truth."""
     with BoxesSpool() as spool:
-        result = replay_runner.replay(shown.clip, site, "film", eye, spool, clock=SystemClock(), conditions=weather)
+        result = replay_runner.replay(shown.clip, site, "film", network, spool, clock=SystemClock(), conditions=weather)
         frames = shaken_truth(shown.truth(result.size), spool.frame_boxes(), weather, result.size)
-        found, right = labelled(spool.frame_boxes(), frames)
-    counted = tracking_metrics.clear_mot(found, right, OVERLAP_MIN)
+        compared = compared_frames(spool.frame_boxes(), frames, {LABEL})
+    counted = clear_mot(compared.tracked, compared.truth)
     return Row(
         film=name,
         way=way,
-        looks=len(right),
+        looks=len(compared.truth),
         boxes=counted.boxes,
         recall=1 - counted.missed / max(1, counted.boxes),
         precision=1 - counted.false / max(1, counted.detections),
-        hota=tracking_metrics.hota_figures(found, right).hota,
+        hota=hota_figures(compared.tracked, compared.truth).hota,
         mota=counted.mota,
-        pixels=eye.pixels / 1e6 / (result.footage_s / 60),
+        pixels=network.pixels / 1e6 / (result.footage_s / 60),
     )
 
 
-def labelled(looks: Iterable[FrameBoxes], frames: TrueFrames) -> tuple[list[LabelledBoxes], list[LabelledBoxes]]:
-    """What was reported and what is true, look by look; an answer on what does not count is left out."""
-    found, right = [], []
-    for look in looks:
-        if not look.looked:
-            continue
-        true = frames.get(look.frame, ())
-        wanted = _labelled([(each.box, each.id) for each in true if each.counts])
-        void = _labelled([(each.box, each.id) for each in true if not each.counts])
-        said = _labelled([(each.box, each.track) for each in look.objects if each.label == LABEL])
-        spare = iou_matrix(said.boxes, void.boxes).max(axis=1, initial=0.0) >= OVERLAP_MIN
-        spare &= iou_matrix(said.boxes, wanted.boxes).max(axis=1, initial=0.0) < OVERLAP_MIN
-        found.append(LabelledBoxes(said.boxes[~spare], said.values[~spare]))
-        right.append(wanted)
-    return found, right
-
-
-def _labelled(rows: Sequence[tuple[tuple[float, ...], int]]) -> LabelledBoxes:
-    boxes = np.array([box for box, _ in rows], float).reshape(-1, 4)
-    return LabelledBoxes(boxes, np.array([identity for _, identity in rows], float))
-
-
-def films(names: Sequence[str], footage: Path) -> Iterable[Shown]:
-    """Those that are here."""
+def films(names: Sequence[str], footage: Path) -> Iterable[LabelledClip]:
+    """The clips that are present."""
     for name in names:
         if name in VIEWS:
             view, scene = VIEWS[name]
-            clip, seen = make(Film(view, scene, 720), footage)
-            yield Shown(f"{name} 720p", clip, partial(_known, _people(seen.as_json())))
+            clip, seen = make(FootageSpec(view, scene, 720), footage)
+            yield LabelledClip(f"{name} 720p", clip, partial(_known, _people(seen.as_json())))
             continue
         made = scenario_loader.load_scenario(FILES[name])
         if made.absent or made.truth is None or made.scenario.truth is None:
             print(f"{name}: its footage is not here, skipped", file=sys.stderr)
             continue
-        yield Shown(name, made.parts[0].clip, partial(ground_truth.read_truth, made.truth, made.scenario.truth))
+        yield LabelledClip(name, made.parts[0].clip, partial(ground_truth.read_truth, made.truth, made.scenario.truth))
 
 
 def _known(frames: TrueFrames, _size: tuple[int, int]) -> TrueFrames:
@@ -192,7 +173,7 @@ def _known(frames: TrueFrames, _size: tuple[int, int]) -> TrueFrames:
 
 
 def _people(written: Mapping[str, Any]) -> TrueFrames:
-    """Of footage of the ingest benchmark; who is hidden by half, or a speck, is nobody's mistake."""
+    """Of footage of the ingest benchmark; objects that are half hidden or tiny are ignored."""
     found: dict[int, tuple[TrueObject, ...]] = {}
     for identity, visit in enumerate(written["visits"]):
         if visit["label"] != LABEL:

@@ -3,9 +3,9 @@
     python -m benchmarks.replay_speed                              # the bundled yard, brought to 1280x720
     python -m benchmarks.replay_speed --model vedette-nano-int8 --with rain,night --json speed.json
 
-Each round replays the whole clip with one thread asking the detector and with one a core. The wall clock counts what
-else the machine does; so the CPU time that others took meanwhile is written beside it (cores that they kept busy), and
-the CPU time of the replay, which they change little. The logs of all rounds must be the same bytes.
+Each round replays the whole clip with one thread calling the detector and with one per core. Wall time depends on other
+processes; so the CPU time that these took meanwhile is shown beside it (cores that they kept busy), and the CPU time of
+the replay, which they change little. The logs of all rounds must be the same bytes.
 """
 
 from __future__ import annotations
@@ -60,21 +60,23 @@ def main() -> int:
     chosen = options.parse_args()
     site = yamlfile.loads(SITE, config.SiteConfig)
     site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": chosen.model})})
-    eye = detector.load(site.detector)
+    network = detector.load(site.detector)
     with tempfile.TemporaryDirectory() as folder:
         clip = chosen.clip or enlarged(ROOT / "fixtures" / "clips" / "yard.mp4", Path(folder) / "yard720.mp4")
-        about = {"clip": described(clip), "model": eye.name, "cores": usable_cores(), "with": chosen.weather}
+        about = {"clip": described(clip), "model": network.name, "cores": usable_cores(), "with": chosen.weather}
         print(json.dumps(about))
         made = ConditionSet.parse([chosen.weather])
         rounds = [
-            one(clip, site, eye, hands, made) for _ in range(chosen.rounds) for hands in sorted({1, workers_for(site)})
+            one(clip, site, network, hands, made)
+            for _ in range(chosen.rounds)
+            for hands in sorted({1, workers_for(site)})
         ]
     if len({log for _, log in rounds}) != 1:
         print("the logs of the rounds differ", file=sys.stderr)
         return 1
     figures = [each for each, _ in rounds]
     for hands in sorted({each.hands for each in figures}):
-        print(told([each for each in figures if each.hands == hands]))
+        print(table_row([each for each in figures if each.hands == hands]))
     if chosen.json:
         about["python"], about["machine"] = platform.python_version(), platform.machine()
         chosen.json.write_text(json.dumps({**about, "rounds": [asdict(each) for each in figures]}, indent=1))
@@ -82,11 +84,11 @@ def main() -> int:
 
 
 def one(
-    clip: Path, site: config.SiteConfig, eye: ObjectDetector, hands: int, weather: ConditionSet = NO_CONDITIONS
+    clip: Path, site: config.SiteConfig, network: ObjectDetector, hands: int, weather: ConditionSet = NO_CONDITIONS
 ) -> tuple[Round, bytes]:
     """A round and its log."""
     log, before = io.BytesIO(), busy_s()
-    result = replay(clip, site, "yard", eye, log, clock=SystemClock(), workers=hands, conditions=weather)
+    result = replay(clip, site, "yard", network, log, clock=SystemClock(), workers=hands, conditions=weather)
     others = (busy_s() - before - result.cpu_s) / result.wall_s
     found = Round(
         hands=hands,
@@ -99,7 +101,7 @@ def one(
     return found, log.getvalue()
 
 
-def told(rounds: list[Round]) -> str:
+def table_row(rounds: list[Round]) -> str:
     """Medians of one kind of round."""
     middle = {name: statistics.median(getattr(each, name) for each in rounds) for name in ("speed", "cpu_s", "others")}
     best = max(rounds, key=lambda each: each.speed)

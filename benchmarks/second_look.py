@@ -1,17 +1,17 @@
-"""How often the box's second look is right, of alerts that are true and of alerts that are false, and what it costs.
+"""How often the recheck on the appliance is right, of true and of false alerts, and what it costs.
 
     .venv/bin/python -m benchmarks.second_look                       # rendered footage, and PETS where the data is
     .venv/bin/python -m benchmarks.second_look --live builtin:hog    # alerts of another detector, which errs more
     .venv/bin/python -m benchmarks.second_look --json out.json
 
-Footage is watched at 5 looks a second by detector and tracker as live; every 3 s of a person's track are taken for an
-alert. True: in most looks its box meets a true person (IoU above 0.4). False: in none does it (0.2 at most). What is in
-between is left out. Empty: the boxes of a true one, moved to where nobody is; only `moved` of them a clip. Each is
-looked at again by the very code that a box runs, from the file, and judged. CONTEXT, SHARE and SCORE_MIN were chosen on
-the rendered clips (docs/second_look.md), nothing on PETS.
+Footage is analysed at 5 fps by detector and tracker as live; every 3 s of a person's track count as an alert. True: in
+most frames its box meets a true person (IoU above 0.4). False: in none does it (0.2 at most). Others are left
+out. Empty: the boxes of a true one, moved to an empty place; at most `moved` of them a clip. Each is rechecked by the
+code that the appliance runs, from the file. CONTEXT, SHARE and SCORE_MIN were chosen on the rendered clips
+(docs/second_look.md), nothing on PETS.
 
-Brier: the mean square of confidence minus truth, with the chance of before the second look beside it. CPU: of this
-process, decoding included.
+Brier: the mean square of confidence minus truth, with the prior probability beside it. CPU: of this process, decoding
+included.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Clip:
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
-    """What stands for an alert: a few seconds of one track. kind: true, false or empty."""
+class SampledAlert:
+    """A sample that counts as an alert: a few seconds of one track. kind: true, false or empty."""
 
     clip: Clip
     kind: str
@@ -102,9 +102,9 @@ def _clip(path: Path, truth: Path, *, rendered: bool) -> Clip:
     return Clip(path.stem, path, fps, size, frames, persons, things)
 
 
-def alarms(clip: Clip, live: str, moved: int, rng: random.Random) -> list[Alarm]:
-    """Every WINDOW looks of every person's track, and some of them moved to where nobody is."""
-    found: list[Alarm] = []
+def sampled_alerts(clip: Clip, live: str, moved: int, rng: random.Random) -> list[SampledAlert]:
+    """Every WINDOW frames of every person's track, and some of them moved to an empty place."""
+    found: list[SampledAlert] = []
     empties = 0
     for looks in _windows(clip, live):
         meets = [_meets(box, clip.truth.get(frame, [])) for frame, _, box in looks]
@@ -123,16 +123,16 @@ Look = tuple[int, float, Box]
 
 
 def _windows(clip: Clip, live: str) -> list[list[Look]]:
-    eye, pictures = detector.load(DetectorConfig(model=live)), FrameConverter()
-    tracker, tracks = Tracker(eye.labels), dict[int, list[Look]]()
+    network, pictures = detector.load(DetectorConfig(model=live)), FrameConverter()
+    tracker, tracks = Tracker(network.labels), dict[int, list[Look]]()
     every = max(1, round(clip.fps / LOOKS_A_SECOND))
     with av.open(str(clip.path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "NONE"
-        size = eye.preferred_size(*clip.size)
+        size = network.preferred_size(*clip.size)
         for index, frame in enumerate(container.decode(stream)):
             if index % every == 0:
-                seen = eye.detect([pictures.bgr(frame, size)])[0]
+                seen = network.detect([pictures.bgr(frame, size)])[0]
                 for each in tracker.update(seen, index / clip.fps, pictures.planes(frame)):
                     if each.label == "person":
                         tracks.setdefault(each.track, []).append((index, each.score, each.box))
@@ -161,7 +161,7 @@ def _is_empty(clip: Clip, frame: int, box: Box) -> bool:
     return _meets(box, things) < 0.02 and not any(is_same_place(each, box) for each in things)
 
 
-def _alarm(clip: Clip, kind: str, looks: Sequence[Look]) -> Alarm:
+def _alarm(clip: Clip, kind: str, looks: Sequence[Look]) -> SampledAlert:
     sightings = CameraTrackStats()
     sightings.begin(clip.size)
     for frame, score, box in looks:
@@ -172,10 +172,10 @@ def _alarm(clip: Clip, kind: str, looks: Sequence[Look]) -> Alarm:
     parts = min(CROPS_PER_RECHECK, len(looks))
     bounds = [len(looks) * n // parts for n in range(parts + 1)]
     best = [max(looks[a:b], key=lambda look: view_score(look[1], look[2])) for a, b in pairwise(bounds)]
-    return Alarm(clip, kind, known.stability, tuple(CropRequest(t=f / clip.fps, box=box) for f, _, box in best))
+    return SampledAlert(clip, kind, known.stability, tuple(CropRequest(t=f / clip.fps, box=box) for f, _, box in best))
 
 
-def said(again: RecheckWorker, alarm: Alarm) -> EdgeVerdict:
+def reported(again: RecheckWorker, alarm: SampledAlert) -> EdgeVerdict:
     clip = alarm.clip
     footage = FootageSpan(path=f"segments/x/{clip.path.name}", t_start=0.0, t_end=clip.frames / clip.fps + 1)
     sight = again.recheck(RecheckCommand(id="", camera="x", glimpses=alarm.glimpses, footage=(footage,)))
@@ -188,23 +188,23 @@ def _chance(seen: TrackStability) -> float:
 
 
 def measure(live: str, second: str, moved: int) -> dict[str, object]:
-    eye, rng = detector.load(DetectorConfig(model=second)), random.Random(SEED)
-    rows: list[tuple[Alarm, EdgeVerdict]] = []
+    network, rng = detector.load(DetectorConfig(model=second)), random.Random(SEED)
+    rows: list[tuple[SampledAlert, EdgeVerdict]] = []
     cpu: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "segments" / "x").mkdir(parents=True)
-        again = RecheckWorker(root, lambda: eye, print, SystemClock())
+        again = RecheckWorker(root, lambda: network, print, SystemClock())
         for clip in clips():
             shutil.copyfile(clip.path, root / "segments" / "x" / clip.path.name)
-            for alarm in alarms(clip, live, moved, rng):
+            for alarm in sampled_alerts(clip, live, moved, rng):
                 began = process_cpu_s()
-                rows.append((alarm, said(again, alarm)))
+                rows.append((alarm, reported(again, alarm)))
                 cpu.setdefault("x".join(map(str, clip.size)), []).append(1000 * (process_cpu_s() - began))
             print(clip.name, len(rows), flush=True)
     return {
         "live": live,
-        "second": eye.name,
+        "second": network.name,
         **{name: _figures([row for row in rows if (row[0].clip.path == PETS) == (name == "pets")]) for name in PARTS},
         "cpu_ms": {size: round(mean(values), 1) for size, values in cpu.items()},
         "wrong": [
@@ -218,7 +218,7 @@ def measure(live: str, second: str, moved: int) -> dict[str, object]:
 PARTS = ("rendered", "pets")
 
 
-def _figures(rows: Sequence[tuple[Alarm, EdgeVerdict]]) -> dict[str, object]:
+def _figures(rows: Sequence[tuple[SampledAlert, EdgeVerdict]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for kind in ("true", "false", "empty"):
         verdicts = [verdict for alarm, verdict in rows if alarm.kind == kind]

@@ -78,7 +78,7 @@ def measure(rows: int) -> dict[str, dict[str, float]]:
             size=(1, 1), complete=False,
         )  # fmt: skip
         segments = SegmentStore(db)
-        timed("1000 tellings of a growing segment", lambda: [segments.put(row) for _ in range(1000)], table)
+        timed("1000 updates of a growing segment", lambda: [segments.put(row) for _ in range(1000)], table)
         timed("forecast and sums for the page", lambda: read_storage(db, root, site), table)
         timed("start: index against disk (all but the oldest files are gone)", lambda: segments.reconcile(root), table)
         db.close()

@@ -33,9 +33,9 @@ from appliance.lab.scenario.tracking_metrics import LabelledBoxes
 from appliance.media.frames import FrameConverter
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
-from benchmarks import tracking_check, tracking_looks, tracking_rivals
-from benchmarks.tracking_looks import Looks, OneLook
-from benchmarks.tracking_rivals import Answer, Follower
+from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check
+from benchmarks.tracking_detections import ClipDetections, FrameDetections
+from benchmarks.tracking_libraries import Answer, LibraryTracker
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
@@ -66,14 +66,16 @@ def main() -> int:
     if not chosen.clip.exists() or not chosen.truth.exists():
         print(f"no {chosen.clip} or no {chosen.truth}: nothing to compare on", file=sys.stderr)
         return 2
-    looks = tracking_looks.load(chosen.looks) if chosen.looks else tracking_looks.look(chosen.clip, chosen.model)
+    looks = (
+        tracking_detections.load(chosen.looks) if chosen.looks else tracking_detections.look(chosen.clip, chosen.model)
+    )
     if chosen.save:
-        tracking_looks.save(chosen.save, looks)
+        tracking_detections.save(chosen.save, looks)
     looks = looks.every(chosen.fps, chosen.phase)
     frames = ground_truth.read_truth(chosen.truth, TruthFile(mot=chosen.truth), looks.size)
     right = [_labelled([(each.id, each.box) for each in frames.get(look.frame, ())]) for look in looks.looks]
     rows, answers = [], {}
-    rivals, absent = tracking_rivals.available(looks.labels.index(LABEL), chosen.fps, looks.size)
+    rivals, absent = tracking_libraries.available(looks.labels.index(LABEL), chosen.fps, looks.size)
     for name, settings, make in [*_ours(chosen.clip, looks), *rivals]:
         found, cpu_ms = _follow(make, looks.looks)
         rows.append(_row(name, settings, found, right, cpu_ms))
@@ -81,7 +83,7 @@ def main() -> int:
         print(_line(rows[-1]), flush=True)
     for name in absent:
         print(f"not installed, left out: {name}")
-    checks = tracking_check.check(answers[rows[0].tracker, rows[0].settings], right)
+    checks = tracking_metrics_check.check(answers[rows[0].tracker, rows[0].settings], right)
     print(*checks, sep="\n")
     if chosen.json:
         about = {"model": looks.model, "clip": chosen.clip.name, "fps": chosen.fps, "phase": chosen.phase}
@@ -103,7 +105,7 @@ def _arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def _ours(clip: Path, looks: Looks) -> list[tuple[str, str, Callable[[], Follower]]]:
+def _ours(clip: Path, looks: ClipDetections) -> list[tuple[str, str, Callable[[], LibraryTracker]]]:
     return [
         ("vedette", "default", lambda: _Ours(looks, clip)),
         ("vedette", "boxes alone", lambda: _Ours(looks, None)),
@@ -116,7 +118,7 @@ class _Ours:
     Ahead, so that the decoder does not take the caches away from the tracker: the others are not treated so either.
     """
 
-    def __init__(self, looks: Looks, clip: Path | None) -> None:
+    def __init__(self, looks: ClipDetections, clip: Path | None) -> None:
         self._tracker = Tracker(looks.labels)
         self._due = {look.frame for look in looks.looks}
         self._film = av.open(str(clip)) if clip else None
@@ -124,7 +126,7 @@ class _Ours:
         self._ahead: dict[int, Planes] = {}
         self.not_counted_s = 0.0
 
-    def follow(self, look: OneLook) -> list[Answer]:
+    def follow(self, look: FrameDetections) -> list[Answer]:
         if self._film is not None and look.frame not in self._ahead:
             began = time.thread_time()
             self._ahead = dict(itertools.islice(self._decoded(), AHEAD))
@@ -139,7 +141,7 @@ class _Ours:
                 yield index, tuple(plane.copy() for plane in pictures.planes(frame))
 
 
-def _follow(make: Callable[[], Follower], looks: Sequence[OneLook]) -> tuple[list[LabelledBoxes], float]:
+def _follow(make: Callable[[], LibraryTracker], looks: Sequence[FrameDetections]) -> tuple[list[LabelledBoxes], float]:
     follower = make()
     began = time.thread_time()
     answers = [follower.follow(look) for look in looks]

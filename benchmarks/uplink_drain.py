@@ -1,11 +1,11 @@
-"""A backlog of many questions drains over a shaped uplink while live ones overtake it.
+"""A backlog of many escalations drains over a shaped uplink while live ones overtake it.
 
     .venv/bin/python -m benchmarks.uplink_drain --backlog 10000 --kbps 4000
 
 A site (SQLite on disk), a nats-server and a worker process whose engine answers at once, over loopback; two crops of
-5 KB a question. The backlog is what an outage of 24 hours left. Budget: at least 90 % of the shaped rate, from the
-first byte to the last, and the p95 of live questions at most twice that of the same questions without a backlog.
-`stages` tells where a live one spent its time (p50, p95), see benchmarks.verdict_latency.
+5 KB each. The backlog is what an outage of 24 hours left. Budget: at least 90 % of the shaped rate, from the
+first byte to the last, and the p95 of live escalations at most twice that without a backlog. `stages`: where a
+live one spent its time (p50, p95), see benchmarks.verdict_latency.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stand_in import stand_in
+from benchmarks.instant_worker import instant_worker
 from benchmarks.verdict_latency import ask, at, small, stages, ways
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, site
@@ -45,7 +45,7 @@ def main() -> None:
 
 def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     limits = {"kbps_max": options.kbps, "outbox_mb_max": 10_000}
-    with stand_in(url, concurrency=16), site(folder, url, expire_s=10 * DAY_S, **limits) as here:
+    with instant_worker(url, concurrency=16), site(folder, url, expire_s=10 * DAY_S, **limits) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)
         before = live(here, LIVE_FIRST, options)
@@ -83,14 +83,14 @@ def drained(here: Site, wire: int, began: float) -> float:
 
 
 def live(here: Site, first: int, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Ask one question after the other, each at its time, and wait for all verdicts; see `ways`."""
+    """Send one escalation after the other, each at its time, and wait for all verdicts; see `ways`."""
     asked = ask(here, options.live, 60 / options.live_every_s, small, ("alert",), first)
     until(lambda: here.settled(*range(first, first + options.live)), 120, every_s=0.2)
     return ways(here, asked)
 
 
 def fill(here: Site, count: int) -> None:
-    """The questions of a day without a link, one in ten of them grave."""
+    """The escalations of a day without a link, one in ten of severity `alert`."""
     for n in range(count):
         here.ask(n, small(n), severity="alert" if n % 10 == 0 else "warning")
     with here.db.transaction() as connection:

@@ -1,4 +1,4 @@
-"""From the question being ready to its verdict being applied, without a model's own time: the way itself.
+"""From an escalation being ready to its verdict being applied, without a model's own time: the transport alone.
 
     .venv/bin/python -m benchmarks.verdict_latency --rate 100 --seconds 180
     .venv/bin/python -m benchmarks.verdict_latency --overload 3
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from appliance.wire import Verdict
-from benchmarks.stand_in import Instant, stand_in
+from benchmarks.instant_worker import Instant, instant_worker
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import Site, picture, site
 from tests.waiting import until
@@ -59,7 +59,7 @@ def main() -> None:
 
 def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """At a rate that can be answered."""
-    with stand_in(url), site(folder, url) as here:
+    with instant_worker(url), site(folder, url) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
         count = int(options.rate * options.seconds / 60)
@@ -84,7 +84,7 @@ def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, A
     capacity = options.places / options.latency_s * 60
     rate = capacity * options.overload
     count = int(rate * options.seconds / 60)
-    with stand_in(url, concurrency=options.places, latency_s=options.latency_s), site(folder, url) as here:
+    with instant_worker(url, concurrency=options.places, latency_s=options.latency_s), site(folder, url) as here:
         here.ask(-1)
         until(lambda: here.settled(-1), 60)
         alone = range(10 * count, 10 * count + count // len(MIX))
@@ -114,7 +114,7 @@ def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, A
 def ask(
     here: Site, count: int, rate: float, shown: Callable[[int], tuple[bytes, ...]], mix: Sequence[str], first: int = 0
 ) -> dict[str, float]:
-    """Ask `count` questions at `rate` a minute; when each was asked, by its id."""
+    """Send `count` escalations at `rate` a minute; when each was sent, by its id."""
     asked: dict[str, float] = {}
     started = time.monotonic()
     for n in range(count):

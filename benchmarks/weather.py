@@ -1,4 +1,4 @@
-"""What each kind of weather costs: milliseconds of CPU a frame of 1280x720, one core, median of several frames.
+"""What each condition of `--with` costs: milliseconds of CPU a frame of 1280x720, one core, median of several frames.
 
 python -m benchmarks.weather --json weather.json
 """

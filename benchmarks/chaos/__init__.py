@@ -1,1 +1,1 @@
-"""Kill -9, cuts, a full disk and a stepped clock while questions flow: nothing is lost, nothing done twice."""
+"""Kill -9, cuts, a full disk and a stepped clock while escalations flow: nothing is lost, nothing done twice."""

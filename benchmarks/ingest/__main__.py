@@ -29,9 +29,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.ingest import report
-from benchmarks.ingest.contender import ROOT, Way, everything, ultralytics, vedette, vedette_at
+from benchmarks.ingest.contender import ROOT, ContenderFactory, everything, ultralytics, vedette, vedette_at
 from benchmarks.ingest.footage import SCENES, SIZES
-from benchmarks.ingest.slot import Measured, Setting, SlotFailed, Terms, measure, prepare
+from benchmarks.ingest.measurement import Measured, MeasurementFailed, Setting, Terms, measure, prepare
 
 LATENCIES = ("lowest", "normal", "thrifty")
 OURS, FLOOR, OTHERS = "vedette", "(a) everything", "(b) ultralytics"
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rounds(
-    setting: Setting, ways: dict[str, Way], terms: Terms, chosen: argparse.Namespace
+    setting: Setting, ways: dict[str, ContenderFactory], terms: Terms, chosen: argparse.Namespace
 ) -> list[tuple[str, list[Measured], str]]:
     """Of each contender its rounds, interleaved, and what went wrong last."""
     found: dict[str, list[Measured]] = {name: [] for name in ways}
@@ -84,7 +84,7 @@ def _rounds(
     def one(name: str) -> None:
         try:
             found[name].append(measure(setting, ways[name], terms, chosen.footage))
-        except SlotFailed as error:
+        except MeasurementFailed as error:
             wrong[name] = str(error)
 
     for k in range(chosen.rounds):
@@ -101,8 +101,10 @@ def _settings(chosen: argparse.Namespace) -> list[Setting]:
     return [Setting(scene, lines, streams, cameras, chosen.gop) for scene, lines, streams, cameras in every]
 
 
-def _ways(chosen: argparse.Namespace) -> dict[str, Way]:
-    ways: dict[str, Way] = {f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency} or {OURS: vedette}
+def _ways(chosen: argparse.Namespace) -> dict[str, ContenderFactory]:
+    ways: dict[str, ContenderFactory] = {f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency} or {
+        OURS: vedette
+    }
     if not chosen.alone:
         ways[FLOOR] = everything
     if chosen.ultralytics:

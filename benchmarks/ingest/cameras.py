@@ -1,4 +1,4 @@
-"""The cameras of the benchmark: our RTSP server in a process of its own, which tells when frames were taken.
+"""The cameras of the benchmark: our RTSP server in a process of its own, which prints when frames were taken.
 
     python -m benchmarks.ingest.cameras yard=FILE.mp4
 
@@ -24,8 +24,8 @@ from appliance.demo.rtsp_server import RtspServer
 OFF_S_MAX = 0.03
 
 
-class Witness:
-    """Watches a mount from its first picture on and says when pictures were taken; takes no bytes."""
+class FrameTimeReporter:
+    """Plays a mount from its first frame on and prints when frames were taken; receives no bytes."""
 
     def __init__(self, camera: str, fps: float, clock: Clock) -> None:
         self._camera, self._fps, self._clock = camera, fps, clock
@@ -48,15 +48,15 @@ class Witness:
     def count(self, unit: SentUnit) -> None: ...
 
 
-class WitnessedMount(Mount):
-    """A mount whose witness joins just before its first viewer."""
+class TimedMount(Mount):
+    """A mount whose frame times are reported from just before its first viewer."""
 
     def __init__(self, name: str, clip: LoopingClip, clock: Clock) -> None:
         super().__init__(name, clip, clock)
-        self._witness: MountViewer | None = Witness(name, clip.fps, clock)
+        self._reporter: MountViewer | None = FrameTimeReporter(name, clip.fps, clock)
 
     def join(self, player: MountViewer) -> None:
-        witness, self._witness = self._witness, None
+        witness, self._reporter = self._reporter, None
         if witness is not None:
             super().join(witness)
         super().join(player)
@@ -65,12 +65,12 @@ class WitnessedMount(Mount):
 async def serve(files: dict[str, Path]) -> None:
     clock = SystemClock()
     server = RtspServer({}, clock=clock)
-    server.mounts.update({name: WitnessedMount(name, LoopingClip(path), clock) for name, path in files.items()})
+    server.mounts.update({name: TimedMount(name, LoopingClip(path), clock) for name, path in files.items()})
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    loop.add_reader(sys.stdin.fileno(), stopped.set)  # its end: whoever started us is gone
+    loop.add_reader(sys.stdin.fileno(), stopped.set)  # its end: the parent process is gone
     await server.start()
     print(json.dumps({"port": server.port}), flush=True)
     await stopped.wait()

@@ -1,4 +1,4 @@
-"""The ways that are compared: how each is started, and what it says, brought to one form."""
+"""The contenders: how each is started, and its output brought to one form."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ import onnxruntime as ort
 from appliance import wire
 from appliance.detect import model_files
 from appliance.types import CameraMeter, FrameBoxes, IngestHealth
-from benchmarks.ingest.truth import Box
+from benchmarks.ingest.scene_truth import Box
 
 ROOT = Path(__file__).parents[2]
 STOP_S_MAX = 10.0
 STDERR = 2
-NAMED = (sys.executable, "-m", "benchmarks.ingest.named")
+NAMED = (sys.executable, "-m", "benchmarks.ingest.thread_names")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A look as it was told. Either `frame` (counted from the first) or `t` (UTC of the frame) says of which."""
+class DetectionReport:
+    """Boxes as they were reported. Either `frame` (counted from the first) or `t` (UTC of the frame) says of which."""
 
     camera: str
-    told_t: float
+    reported_t: float
     boxes: tuple[tuple[str, Box], ...]
     frame: int | None = None
     t: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Eye:
-    """What a camera is to a contender: the stream it may detect on and, where there are two, the main one."""
+class CameraStreams:
+    """The streams of a camera: the main one and, where there are two, the sub-stream to detect on."""
 
     url: str
     sub_url: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ContenderPlan:
     """What is the same for all contenders. latency: '' leaves it to the appliance."""
 
-    eyes: Mapping[str, Eye]
+    streams: Mapping[str, CameraStreams]
     detector: Mapping[str, Any]
     fps: float
     storage: Path
@@ -59,15 +59,14 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Ledger:
-    """What a running contender has said so far. Owner of its writing: the reading thread.
+class ContenderOutput:
+    """What a running contender has printed so far. Written by the reading thread only.
 
     packets: of all its streams; what only counts decoded pictures has decoded every packet. live_age_ms: as it says
-    itself, once a second, the 95th percentile of how old pictures were when its trackers heard of them, without those
-    that were decoded after the fact.
+    itself, once a second, the 95th percentile of the age of frames at its trackers, without frames decoded late.
     """
 
-    looks: list[Heard] = field(default_factory=list)
+    looks: list[DetectionReport] = field(default_factory=list)
     packets: dict[str, int] = field(default_factory=dict)
     decoded: dict[str, int] = field(default_factory=dict)
     detector_s: dict[str, float] = field(default_factory=dict)
@@ -78,63 +77,65 @@ class Ledger:
 
 @dataclass(slots=True)
 class Running:
-    """A started contender. detector_threads: whose CPU time is the detector's; none: it says so itself."""
+    """A started contender. detector_threads: whose CPU time is the detector's; none: it prints that itself."""
 
     child: subprocess.Popen[bytes]
-    ledger: Ledger
+    output: ContenderOutput
     detector_threads: tuple[str, ...]
 
 
-Way = Callable[[Plan], "Contender"]
+ContenderFactory = Callable[[ContenderPlan], "Contender"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """command: what to start; plan_line: what it is told on standard input; take: reads one line it says."""
+    """command: what to start; plan_line: its standard input; take: reads one line of its output."""
 
     command: tuple[str, ...]
     plan_line: bytes
-    take: Callable[[Ledger, bytes, float], None]
+    take: Callable[[ContenderOutput, bytes, float], None]
     detector_threads: tuple[str, ...] = ()
     on_fd: bool = False
 
 
-def vedette_at(latency: str) -> Way:
+def vedette_at(latency: str) -> ContenderFactory:
     """`vedette` with all cameras at that `detect.latency`."""
     return lambda plan: vedette(replace(plan, latency=latency))
 
 
-def vedette(plan: Plan) -> Contender:
+def vedette(plan: ContenderPlan) -> Contender:
     """`python -m appliance.ingest` as the supervisor starts it."""
     detect: dict[str, Any] = {"fps": plan.fps, **({"latency": plan.latency} if plan.latency else {})}
     cameras = {
         name: {
-            "url": eye.url, "record": plan.record, "detect": detect,
-            **({"detect_url": eye.sub_url} if eye.sub_url else {}),
+            "url": stream.url, "record": plan.record, "detect": detect,
+            **({"detect_url": stream.sub_url} if stream.sub_url else {}),
         }
-        for name, eye in plan.eyes.items()
+        for name, stream in plan.streams.items()
     }  # fmt: skip
     site = {"storage": {"dir": str(plan.storage)}, "detector": dict(plan.detector), "cameras": cameras}
     return Contender((*NAMED, "appliance.ingest"), _line(site), _take_message, ("looks",), on_fd=True)
 
 
-def everything(plan: Plan) -> Contender:
+def everything(plan: ContenderPlan) -> Contender:
     """The honest floor of the usual way."""
-    return Contender((*NAMED, "benchmarks.ingest.everything"), _line(_streams(plan)), _take_line)
+    return Contender((*NAMED, "benchmarks.ingest.decode_everything"), _line(_streams(plan)), _take_line)
 
 
-def ultralytics(python: str) -> Way:
+def ultralytics(python: str) -> ContenderFactory:
     """`YOLO.track` as its users run it, with the Python that has it."""
 
-    def way(plan: Plan) -> Contender:
+    def way(plan: ContenderPlan) -> Contender:
         network = model_files.find_model(str(plan.detector["model"]))
-        told = {
+        plan_fields = {
             **_streams(plan),
             "model_path": str(network.path),
             "size": _side(network.path),
             "dir": str(plan.storage),
         }
-        return Contender((python, str(Path(__file__).with_name("ultra.py"))), _line(told), _take_line)
+        return Contender(
+            (python, str(Path(__file__).with_name("ultralytics_track.py"))), _line(plan_fields), _take_line
+        )
 
     return way
 
@@ -152,14 +153,14 @@ def running(contender: Contender) -> Iterator[Running]:
         pass_fds=(writing,) if contender.on_fd else (),
     )
     os.close(writing)
-    ledger = Ledger()
-    reader = threading.Thread(target=_read, args=(reading, contender.take, ledger), name="reader", daemon=True)
+    output = ContenderOutput()
+    reader = threading.Thread(target=_read, args=(reading, contender.take, output), name="reader", daemon=True)
     reader.start()
     try:
         assert child.stdin is not None
         child.stdin.write(contender.plan_line)
         child.stdin.flush()
-        yield Running(child, ledger, contender.detector_threads)
+        yield Running(child, output, contender.detector_threads)
     finally:
         _end(child)
         reader.join(STOP_S_MAX)
@@ -176,52 +177,52 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.stdin.close()
 
 
-def _read(fd: int, take: Callable[[Ledger, bytes, float], None], ledger: Ledger) -> None:
+def _read(fd: int, take: Callable[[ContenderOutput, bytes, float], None], output: ContenderOutput) -> None:
     with os.fdopen(fd, "rb") as lines:
         for line in lines:
-            take(ledger, line, time.time())
+            take(output, line, time.time())
 
 
-def _take_message(ledger: Ledger, line: bytes, now: float) -> None:
+def _take_message(output: ContenderOutput, line: bytes, now: float) -> None:
     message = wire.decode_ingest(line)
     if isinstance(message, FrameBoxes) and message.looked:
         boxes = tuple((each.label, each.box) for each in message.objects)
-        ledger.looks.append(Heard(message.camera, now, boxes, t=message.t))
+        output.looks.append(DetectionReport(message.camera, now, boxes, t=message.t))
     elif isinstance(message, CameraMeter):
-        ledger.decoded[message.camera] = ledger.decoded.get(message.camera, 0) + message.decoded
-        ledger.packets[message.camera] = ledger.packets.get(message.camera, 0) + message.packets
-        ledger.dropped += message.unexamined
+        output.decoded[message.camera] = output.decoded.get(message.camera, 0) + message.decoded
+        output.packets[message.camera] = output.packets.get(message.camera, 0) + message.packets
+        output.dropped += message.unexamined
     elif isinstance(message, IngestHealth):
-        ledger.warning = message.warning or ledger.warning
+        output.warning = message.warning or output.warning
         if message.age_p95_ms:
-            ledger.live_age_ms.append(message.age_p95_ms)
+            output.live_age_ms.append(message.age_p95_ms)
 
 
-def _take_line(ledger: Ledger, line: bytes, now: float) -> None:
-    """What everything.py and ultra.py print."""
-    said = json.loads(line)
-    camera = said["camera"]
-    if "decoded" in said:
-        ledger.decoded[camera] = said["decoded"]
-        ledger.packets[camera] = said.get("packets", said["decoded"])
-    if "detector_s" in said:
-        ledger.detector_s[camera] = said["detector_s"]
-    if "boxes" in said:
-        boxes = tuple((label, (x1, y1, x2, y2)) for label, x1, y1, x2, y2 in said["boxes"])
-        ledger.looks.append(Heard(camera, now, boxes, frame=said.get("n"), t=said.get("t")))
+def _take_line(output: ContenderOutput, line: bytes, now: float) -> None:
+    """What decode_everything.py and ultralytics_track.py print."""
+    message = json.loads(line)
+    camera = message["camera"]
+    if "decoded" in message:
+        output.decoded[camera] = message["decoded"]
+        output.packets[camera] = message.get("packets", message["decoded"])
+    if "detector_s" in message:
+        output.detector_s[camera] = message["detector_s"]
+    if "boxes" in message:
+        boxes = tuple((label, (x1, y1, x2, y2)) for label, x1, y1, x2, y2 in message["boxes"])
+        output.looks.append(DetectionReport(camera, now, boxes, frame=message.get("n"), t=message.get("t")))
 
 
-def _streams(plan: Plan) -> dict[str, Any]:
-    cameras = {name: eye.sub_url or eye.url for name, eye in plan.eyes.items()}
+def _streams(plan: ContenderPlan) -> dict[str, Any]:
+    cameras = {name: stream.sub_url or stream.url for name, stream in plan.streams.items()}
     return {"cameras": cameras, "detector": dict(plan.detector), "fps": plan.fps}
 
 
 def _side(path: Path) -> int:
     """The longer side of the network's input; where that is free, the one it was made for, as its file says."""
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    said = json.loads(session.get_modelmeta().custom_metadata_map.get("imgsz", "[640]"))
+    message = json.loads(session.get_modelmeta().custom_metadata_map.get("imgsz", "[640]"))
     fixed = [side for side in session.get_inputs()[0].shape[2:] if isinstance(side, int)]
-    return max(fixed or said)
+    return max(fixed or message)
 
 
 def _line(plan: dict[str, Any]) -> bytes:

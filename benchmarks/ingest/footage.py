@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.ingest.truth import Sight, Truth, Visit
+from benchmarks.ingest.scene_truth import Sight, Truth, Visit
 from fixtures.render.truth import Row, read_rows
 
 CLIPS = Path(__file__).parents[2] / "fixtures" / "clips"
@@ -62,7 +62,7 @@ LOOP_S = {"quiet": 60, "mixed": 60, "busy": 60}
 
 
 @dataclass(frozen=True, slots=True)
-class Film:
+class FootageSpec:
     """One camera's footage. gop_s: seconds between key frames; phase_s: where in the loop it begins."""
 
     view: str
@@ -76,7 +76,7 @@ class Film:
         return f"{self.view}-{self.scene}-{self.lines}-g{self.gop_s}-v{VERSION}"
 
 
-def make(film: Film, folder: Path) -> tuple[Path, Truth]:
+def make(film: FootageSpec, folder: Path) -> tuple[Path, Truth]:
     """The file and its truth, from `folder` or made into it. phase_s must be a multiple of gop_s."""
     folder.mkdir(parents=True, exist_ok=True)
     loop = folder / f"{film.name}.mp4"
@@ -87,11 +87,11 @@ def make(film: Film, folder: Path) -> tuple[Path, Truth]:
         return loop, truth
     turned = folder / f"{film.name}-p{film.phase_s}.mp4"
     if not turned.exists():
-        _turn(loop, turned, film.phase_s * FPS)
+        _detector_lock(loop, turned, film.phase_s * FPS)
     return turned, replace(truth, phase=film.phase_s * FPS)
 
 
-def truth_of(film: Film) -> Truth:
+def truth_of(film: FootageSpec) -> Truth:
     """What is to be seen in the loop, from its beginning."""
     rows = read_rows(CLIPS / f"{film.view}.gt.txt")
     visits = []
@@ -109,7 +109,7 @@ def _sight(row: Row) -> Sight:
     return Sight((x, y, x + row.w / WIDTH, y + row.h / HEIGHT), row.visibility)
 
 
-def _code(film: Film, path: Path, frames: int) -> None:
+def _code(film: FootageSpec, path: Path, frames: int) -> None:
     width, height = SIZES[film.lines]
     part = path.with_suffix(".part")
     with av.open(str(part), "w", format="mp4") as container:
@@ -158,7 +158,7 @@ class _Noise:
         return np.asarray(cv2.subtract(cv2.add(luma, self._up[window]), self._down[window]), np.uint8)
 
 
-def _scene(film: Film, frames: int) -> Iterator[Planes]:
+def _scene(film: FootageSpec, frames: int) -> Iterator[Planes]:
     """The loop's frames in the clip's size."""
     clip = CLIPS / f"{film.view}.mp4"
     plate = _plate(clip)
@@ -213,7 +213,7 @@ def _decoded(clip: Path) -> Iterator[Planes]:
             yield packed[: WIDTH * HEIGHT].reshape(HEIGHT, WIDTH), chroma[0], chroma[1]
 
 
-def _turn(loop: Path, turned: Path, first: int) -> None:
+def _detector_lock(loop: Path, turned: Path, first: int) -> None:
     """The same packets, beginning with packet `first`, which must be a key frame."""
     part = turned.with_suffix(".part")
     with av.open(str(loop)) as source, av.open(str(part), "w", format="mp4") as target:

@@ -1,4 +1,4 @@
-"""Measurements as rows, a table for people, and the ratios that the bars are about."""
+"""Measurements as rows, as a table, and as the ratios that the bars limit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.ingest.score import Score
-from benchmarks.ingest.slot import Measured, Setting
+from benchmarks.ingest.measurement import Measured, Setting
+from benchmarks.ingest.recall_score import Score
 
 RATIO_MAX = {"quiet": 0.35, "mixed": 0.7, "busy": 1.05}
 TWO_STREAMS_MAX = 0.8
@@ -25,8 +25,8 @@ class Row:
     """One contender in one setting. Rates are a camera-minute; medians of the rounds, recall over all rounds.
 
     found: share of the seconds in which a labelled object was to be seen that had it, percent; first_*_ms: median from
-    the frame in which an object is first to be seen to its box being told, and to the frame of its first box.
-    age_p95_ms: of looks, from the frame being taken to its being told, those included that were decoded after the fact;
+    the frame in which an object is first in view to its box being reported, and to the frame of its first box.
+    age_p95_ms: from the frame being taken to its being reported, those decoded after the fact included;
     live_age_ms: without these, as the contender says itself, the median of its seconds. taken: percent of the footage
     shown that it took in; well below 100 the machine was too busy to compare times.
     """
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def owed_s(self) -> float:
-        """CPU seconds as if the looks that were due and dropped had been taken: a busy machine makes nobody cheap."""
+        """CPU seconds as if dropped inferences had been run, so that a busy machine makes no contender cheap."""
         return self.cpu_s + self.dropped * (self.look_ms or 0.0) / 1000
 
 
@@ -93,7 +93,7 @@ def row(setting: Setting, who: str, rounds: Sequence[Measured]) -> Row:
         seconds=total.seconds, visits=total.visits, visits_found=total.visits_found,
         wrong=round(total.wrong / minutes, 1), age_p95_ms=_p95_ms([age for each in rounds for age in each.ages_s]),
         live_age_ms=_median([age for each in rounds for age in each.live_age_ms]),
-        first_told_ms=_median_ms(total.first_told_s), first_seen_ms=_median_ms(total.first_seen_s),
+        first_told_ms=_median_ms(total.first_reported_s), first_seen_ms=_median_ms(total.first_seen_s),
     )  # fmt: skip
 
 
@@ -120,38 +120,40 @@ def table(rows: Sequence[Row]) -> str:
 def ratios(rows: Sequence[Row], ours: str, floor: str) -> str:
     """Ours against the floor in each setting, with the bar where there is one; dropped looks count as if taken."""
     by = {(each.setting, each.who): each for each in rows}
-    told = []
+    lines = []
     for mine in (each for each in rows if each.who.split()[0] == ours):
-        said = " ".join([*_cells(mine)[:3], *mine.who.split()[1:]])
+        setting = " ".join([*_cells(mine)[:3], *mine.who.split()[1:]])
         if mine.streams == 2:
-            told.append(f"{said}: {mine.rest_s:.2f} CPU-s without the detector {_bar(mine.rest_s, TWO_STREAMS_MAX)}")
+            lines.append(
+                f"{setting}: {mine.rest_s:.2f} CPU-s without the detector {_bar(mine.rest_s, TWO_STREAMS_MAX)}"
+            )
         share = 100 * mine.cpu_s * mine.cameras / 60 / CORES
         most_mb = BASE_MB + CAMERA_MB * mine.cameras
         many = _bar(share, SHARE_MAX) if (mine.scene, mine.streams, mine.cameras) == ("quiet", 2, 16) else ""
-        told.append(f"{said}: {share:.0f} % of {CORES} cores {many}")
-        told.append(f"{said}: memory {mine.pss_mb:.0f} MB {_bar(mine.pss_mb, most_mb)}")
+        lines.append(f"{setting}: {share:.0f} % of {CORES} cores {many}")
+        lines.append(f"{setting}: memory {mine.pss_mb:.0f} MB {_bar(mine.pss_mb, most_mb)}")
         if mine.live_age_ms is not None:
             bar = _bar(mine.live_age_ms, LIVE_AGE_MS_MAX)
-            told.append(f"{said}: live frame age at the tracker, p95: {mine.live_age_ms:.0f} ms {bar}")
+            lines.append(f"{setting}: live frame age at the tracker, p95: {mine.live_age_ms:.0f} ms {bar}")
         theirs = by.get((mine.setting, floor))
         if theirs is None or not theirs.cpu_s:
             continue
         if min(mine.taken, theirs.taken) < TAKEN_MIN:
             behind = ", ".join(f"{each.who} took in {each.taken:.0f} %" for each in (mine, theirs))
-            told.append(f"{said}: NOT COMPARABLE, the machine was too busy ({behind} of the footage)")
+            lines.append(f"{setting}: NOT COMPARABLE, the machine was too busy ({behind} of the footage)")
             continue
         ratio = mine.owed_s / theirs.owed_s
         # The bars are for one stream of 720p; elsewhere the ratio is for comparison over time.
         bar = _bar(ratio, RATIO_MAX[mine.scene]) if (mine.lines, mine.streams) == (720, 1) else ""
-        told.append(f"{said}: {ratio:.2f} x {floor} {bar}")
+        lines.append(f"{setting}: {ratio:.2f} x {floor} {bar}")
         if mine.found is not None and theirs.found is not None:
-            told.append(
-                f"{said}: found {mine.found - theirs.found:+.1f} points {_bar(theirs.found - mine.found, POINT)}"
+            lines.append(
+                f"{setting}: found {mine.found - theirs.found:+.1f} points {_bar(theirs.found - mine.found, POINT)}"
             )
         if mine.first_told_ms is not None and theirs.first_told_ms is not None:
             more_ms, most_ms = mine.first_told_ms - theirs.first_told_ms, _first_ms_max(mine)
-            told.append(f"{said}: first box {more_ms:+.0f} ms {_bar(more_ms, most_ms) if most_ms else ''}")
-    return "\n".join(told)
+            lines.append(f"{setting}: first box {more_ms:+.0f} ms {_bar(more_ms, most_ms) if most_ms else ''}")
+    return "\n".join(lines)
 
 
 def _first_ms_max(mine: Row) -> float | None:

@@ -24,10 +24,10 @@ from typing import Any
 
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from benchmarks.ingest.contender import ROOT
-from benchmarks.ingest.slot import Setting, prepare
-from benchmarks.soak import watch
-from benchmarks.soak.judge import Verdict, judge, of_log
-from benchmarks.soak.plan import LONG, SHORT, Fault, Pace, make
+from benchmarks.ingest.measurement import Setting, prepare
+from benchmarks.soak import status_poll
+from benchmarks.soak.checks import SoakResult, evaluate, log_findings
+from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
 from tests.servers.box import Box
 
 EVERY_S = 1.0
@@ -36,7 +36,7 @@ SETTLE_S_MAX = 90.0
 SHORT_S = 180.0
 DRIP_BYTES_PER_S = 300.0
 JUMP_S = 11.0
-TOLD_EVERY_S = 300.0
+PROGRESS_EVERY_S = 300.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,27 +49,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{len(faults)} faults in {seconds / 60:.1f} minutes on {chosen.cameras} cameras, seed {chosen.seed}")
     with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread(files) as server:
         with Box(Path(folder), _site(server, files, chosen.model)) as box:
-            begun_t, glances = _soak(server, box, faults, seconds, sorted(files))
-            gaps = {camera: watch.gaps(box.url, camera) for camera in files}
+            begun_t, samples = _soak(server, box, faults, seconds, sorted(files))
+            gaps = {camera: status_poll.gaps(box.url, camera) for camera in files}
         log = box.log
-    verdict = judge(faults, begun_t, glances, gaps, pace.recover_s)
-    verdict.findings.extend(of_log(log))
-    print(told(verdict, faults, glances))
+    verdict = evaluate(faults, begun_t, samples, gaps, pace.recover_s)
+    verdict.findings.extend(log_findings(log))
+    print(told(verdict, faults, samples))
     if chosen.log:
         chosen.log.write_text(log)
     if chosen.json:
-        chosen.json.write_text(json.dumps(_as_json(chosen, pace, faults, begun_t, glances, verdict), indent=1))
+        chosen.json.write_text(json.dumps(_as_json(chosen, pace, faults, begun_t, samples, verdict), indent=1))
     return int(bool(verdict.findings))
 
 
-def told(verdict: Verdict, faults: Sequence[Fault], glances: Sequence[watch.Glance]) -> str:
+def told(verdict: SoakResult, faults: Sequence[Fault], samples: Sequence[status_poll.StatusSample]) -> str:
     """The report for a person."""
     lines = [
         f"faults: {len(faults)}, of which {len(verdict.noticed_s)} stopped a camera's pictures and were noticed",
         f"noticed after {_span(verdict.noticed_s)}; live again {_span(verdict.recovered_s)} after their end",
         f"other cameras disturbed for {verdict.disturbed_s:.0f} s; dashboard silent at "
-        f"{sum(not each.answered for each in glances)} of {len(glances)} glances; ingest process started "
-        f"{max((each.ingest_starts for each in glances), default=0):.0f} times",
+        f"{sum(not each.answered for each in samples)} of {len(samples)} glances; ingest process started "
+        f"{max((each.ingest_starts for each in samples), default=0):.0f} times",
         f"memory {verdict.memory_mb:.0f} MB (PSS), robust slope {verdict.growth_mb_h:+.1f} MB an hour",
         *(f"WRONG: {finding.text}" for finding in verdict.findings),
     ]
@@ -78,7 +78,7 @@ def told(verdict: Verdict, faults: Sequence[Fault], glances: Sequence[watch.Glan
 
 def _soak(
     server: RtspServerThread, box: Box, faults: Sequence[Fault], seconds: float, cameras: Sequence[str]
-) -> tuple[float, list[watch.Glance]]:
+) -> tuple[float, list[status_poll.StatusSample]]:
     """Play the plan and look once a second; UTC when the plan began, and what was seen from then on."""
     _settle(box, cameras)
     begun_t = time.time()
@@ -87,26 +87,26 @@ def _soak(
         + [(fault.end_s, fault, False) for fault in faults if fault.end_s > fault.start_s],
         key=lambda each: each[0],
     )
-    glances: list[watch.Glance] = []
+    samples: list[status_poll.StatusSample] = []
     told_s = 0.0
     while (at := time.time() - begun_t) < seconds:
         while due and due[0][0] <= at:
             _, fault, begins = due.pop(0)
-            _play(server, fault, begins=begins)
-        glances.append(watch.glance(box.url, box.pid))
-        if at - told_s >= TOLD_EVERY_S:
+            _apply_fault(server, fault, begins=begins)
+        samples.append(status_poll.poll(box.url, box.pid))
+        if at - told_s >= PROGRESS_EVERY_S:
             told_s = at
-            print(f"{at / 60:5.0f} min: {glances[-1].pss_bytes / 1e6:.0f} MB, {glances[-1].states}", flush=True)
+            print(f"{at / 60:5.0f} min: {samples[-1].pss_bytes / 1e6:.0f} MB, {samples[-1].states}", flush=True)
         next_s = min(due[0][0], at + EVERY_S) if due else at + EVERY_S
         time.sleep(max(0.0, begun_t + next_s - time.time()))
-    return begun_t, glances
+    return begun_t, samples
 
 
 def _settle(box: Box, cameras: Sequence[str]) -> None:
     """Until all cameras are live, and a little longer."""
     deadline = time.monotonic() + SETTLE_S_MAX
     while True:
-        states = watch.glance(box.url, box.pid).states
+        states = status_poll.poll(box.url, box.pid).states
         if all(states.get(camera) == "live" for camera in cameras):
             time.sleep(SETTLE_S)
             return
@@ -115,7 +115,7 @@ def _settle(box: Box, cameras: Sequence[str]) -> None:
         time.sleep(EVERY_S)
 
 
-def _play(server: RtspServerThread, fault: Fault, *, begins: bool) -> None:
+def _apply_fault(server: RtspServerThread, fault: Fault, *, begins: bool) -> None:
     camera = fault.camera
     if not begins:
         server.resume(camera or None)
@@ -156,13 +156,13 @@ def _as_json(
     pace: Pace,
     faults: Sequence[Fault],
     begun_t: float,
-    glances: Sequence[watch.Glance],
-    verdict: Verdict,
+    samples: Sequence[status_poll.StatusSample],
+    verdict: SoakResult,
 ) -> dict[str, Any]:
     return {
         "hours": chosen.hours, "cameras": chosen.cameras, "seed": chosen.seed, "pace": asdict(pace),
         "verdict": asdict(verdict), "faults": [asdict(each) for each in faults],
-        "glances": [{**asdict(each), "t": round(each.t - begun_t, 2)} for each in glances],
+        "glances": [{**asdict(each), "t": round(each.t - begun_t, 2)} for each in samples],
     }  # fmt: skip
 
 

@@ -4,12 +4,12 @@
     python -m benchmarks.uplink_share --cases mixed --seconds 120 --json share.json
     python -m benchmarks.uplink_share --cases boxes-quiet boxes-busy --cameras 1
 
-The appliance as its users run it, cameras over RTSP, a real nats-server and a worker with its default judge, which asks
-to see more where it is unsure. Bytes are the ledger's, from the first connection to the last, beside the counter of the
-site's interface where namespaces can be had (root). An incident is what the site's own rules and alert policy make of
-the true boxes; it was escalated when a question left whose event or pictures lie in it. `boxes-...`: `image_free`, so
-questions go as facts alone. Budgets: 2 % of camera bytes with every incident escalated; boxes only 3 kbit/s a camera
-when quiet, 10 when busy. Exit code 1: a budget was missed.
+The appliance as its users run it, cameras over RTSP, a real nats-server and a worker with its default judge, which
+requests more evidence where it is unsure. Bytes are the savings ledger's, from the first connection to the last, beside
+the counter of the site's interface where namespaces are allowed (root). An incident is what the site's own rules and
+alert policy make of the true boxes; it was escalated when an escalation left whose event or images lie in it.
+`boxes-...`: `image_free`, so escalations carry facts alone. Budgets: 2 % of camera bytes with every incident escalated;
+boxes only: 3 kbit/s a camera when quiet, 10 when busy. Exit code 1: a budget was missed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any
 import yaml
 
 from appliance import config, yamlfile
-from benchmarks.uplink_share import house, reckon, shows
-from benchmarks.uplink_share.reckon import Books
-from benchmarks.uplink_share.shows import ROOT, Show
+from benchmarks.uplink_share import byte_balance, labelled_cameras, site_and_cloud
+from benchmarks.uplink_share.byte_balance import ByteBalance
+from benchmarks.uplink_share.labelled_cameras import ROOT, LabelledCamera
 from tests.waiting import until
 
 SHARE_MAX = 0.02
@@ -41,7 +41,7 @@ PETS = ROOT / "tests" / "replay" / "pets.scenario.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is run. image_free: questions go as facts alone; kbit_s_max: of one camera, None: the share counts."""
+    """One run. image_free: escalations carry facts alone; kbit_s_max: of one camera, None: the share is limited."""
 
     name: str
     scene: str
@@ -67,60 +67,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found, wrong = [], False
     for name in chosen.cases:
         case = CASES[name]
-        shown = _shown(case, chosen)
-        if not shown:
+        cameras = _cameras_of(case, chosen)
+        if not cameras:
             print(f"{name}: its footage is not here, skipped", file=sys.stderr)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            books = run(case, shown, Path(folder), chosen.seconds, chosen.engine)
-        found.append(books)
-        print(told(books, case), flush=True)
-        wrong = wrong or bool(faults(books, case))
+            totals = run(case, cameras, Path(folder), chosen.seconds, chosen.engine)
+        found.append(totals)
+        print(report(totals, case), flush=True)
+        wrong = wrong or bool(faults(totals, case))
     if chosen.json:
         rows = [{**asdict(each), "share": each.share, "kbit_s": each.kbit_s} for each in found]
         chosen.json.write_text(json.dumps(rows, indent=1))
     return int(wrong)
 
 
-def run(case: Case, shown: Sequence[Show], folder: Path, seconds: float, engine: str) -> Books:
-    """One site from its start to its end. seconds: after its cameras' first frames; what counts once runs once."""
-    if any(each.once for each in shown):
-        seconds = min(each.length / each.fps for each in shown)
-    films = {each.camera: (each.film, each.fps) for each in shown}
-    with house.ends() as way, house.cloud(way, folder, engine) as url, house.street(way, films) as street:
+def run(case: Case, cameras: Sequence[LabelledCamera], folder: Path, seconds: float, engine: str) -> ByteBalance:
+    """One site from its start to its end. seconds: after its cameras' first frames; footage marked `once` runs once."""
+    if any(each.once for each in cameras):
+        seconds = min(each.length / each.fps for each in cameras)
+    films = {each.camera: (each.film, each.fps) for each in cameras}
+    with (
+        site_and_cloud.uplink_ends() as uplink,
+        site_and_cloud.cloud(uplink, folder, engine) as url,
+        site_and_cloud.camera_server(uplink, films) as camera_server,
+    ):
         site = folder / "site.yaml"
-        site.write_text(site_file(shown, url, street.port, folder / "data", image_free=case.image_free))
+        site.write_text(site_file(cameras, url, camera_server.port, folder / "data", image_free=case.image_free))
         settings = yamlfile.load(site, config.SiteConfig)
-        log, before, began = folder / "box.log", way.kernel(), time.time()
-        with house.started([*way.site, sys.executable, "-m", "appliance", "run", "--config", str(site)], log) as box:
-            until(lambda: box.poll() is not None or all(each.begun for each in street.taken.values()), UP_S_MAX)
+        log, before, began = folder / "box.log", uplink.kernel(), time.time()
+        with site_and_cloud.started(
+            [*uplink.site, sys.executable, "-m", "appliance", "run", "--config", str(site)], log
+        ) as box:
+            until(lambda: box.poll() is not None or all(each.begun for each in camera_server.taken.values()), UP_S_MAX)
             if box.poll() is not None:
                 raise SystemExit(f"the appliance ended: {log.read_text()[-2000:]}")
-            first_t = max(each.t(0) for each in street.taken.values())
+            first_t = max(each.t(0) for each in camera_server.taken.values())
             time.sleep(max(0.0, first_t + seconds - time.time()))
             end_t = time.time()
-        ended, after = time.time(), way.kernel()
+        ended, after = time.time(), uplink.kernel()
         incidents = {
-            each.camera: reckon.incidents_of(settings, each, street.taken[each.camera], first_t, end_t)
-            for each in shown
+            each.camera: byte_balance.incidents_of(settings, each, camera_server.taken[each.camera], first_t, end_t)
+            for each in cameras
         }
         if complaints := re.findall(r"^.*(?:Traceback|internal error).*$", log.read_text(), re.MULTILINE):
             print(*complaints, sep="\n", file=sys.stderr)
     kernel = None if before is None or after is None else after - before
-    return reckon.balance(case.name, folder / "data", ended - began, kernel, incidents)
+    return byte_balance.balance(case.name, folder / "data", ended - began, kernel, incidents)
 
 
-def site_file(shown: Sequence[Show], broker: str, port: int, data: Path, *, image_free: bool) -> str:
-    """The site file's text; what is not said is as it comes."""
-    cameras: dict[str, Mapping[str, Any]] = {
-        each.camera: {**each.section, "url": f"rtsp://127.0.0.1:{port}/{each.camera}"} for each in shown
+def site_file(cameras: Sequence[LabelledCamera], broker: str, port: int, data: Path, *, image_free: bool) -> str:
+    """The site file's text; other keys keep their defaults."""
+    sections: dict[str, Mapping[str, Any]] = {
+        each.camera: {**each.section, "url": f"rtsp://127.0.0.1:{port}/{each.camera}"} for each in cameras
     }
     text: str = yaml.safe_dump(
         {
             "site": {"name": "bench", "image_free": image_free},
             "storage": {"dir": str(data), "disk_free_min_mb": 100},
             "dashboard": {"port": 0},
-            "cameras": cameras,
+            "cameras": sections,
             "uplink": {"url": broker},
         },
         default_flow_style=None,
@@ -129,38 +135,40 @@ def site_file(shown: Sequence[Show], broker: str, port: int, data: Path, *, imag
     return text
 
 
-def faults(books: Books, case: Case) -> list[str]:
+def faults(totals: ByteBalance, case: Case) -> list[str]:
     """The budgets that were missed."""
     wrong = []
-    if books.found < books.incidents:
-        wrong.append(f"{books.incidents - books.found} of {books.incidents} incidents were not asked about")
-    if case.kbit_s_max is None and books.share > SHARE_MAX:
-        wrong.append(f"{books.share:.2%} is over {SHARE_MAX:.0%}, most of it {books.largest}")
-    if case.kbit_s_max is not None and books.kbit_s > case.kbit_s_max:
-        wrong.append(f"{books.kbit_s:.2f} kbit/s is over {case.kbit_s_max:g}, most of it {books.largest}")
+    if totals.found < totals.incidents:
+        wrong.append(f"{totals.incidents - totals.found} of {totals.incidents} incidents were not asked about")
+    if case.kbit_s_max is None and totals.share > SHARE_MAX:
+        wrong.append(f"{totals.share:.2%} is over {SHARE_MAX:.0%}, most of it {totals.largest}")
+    if case.kbit_s_max is not None and totals.kbit_s > case.kbit_s_max:
+        wrong.append(f"{totals.kbit_s:.2f} kbit/s is over {case.kbit_s_max:g}, most of it {totals.largest}")
     return wrong
 
 
-def told(books: Books, case: Case) -> str:
-    """A run for a person."""
-    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(books.by_kind.items(), key=lambda each: -each[1]))
-    against = f", the interface counted {books.kernel} ({books.sent / books.kernel - 1:+.2%})" if books.kernel else ""
+def report(totals: ByteBalance, case: Case) -> str:
+    """A run as text."""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(totals.by_kind.items(), key=lambda each: -each[1]))
+    against = (
+        f", the interface counted {totals.kernel} ({totals.sent / totals.kernel - 1:+.2%})" if totals.kernel else ""
+    )
     lines = [
-        f"{books.case}: {books.cameras} cameras, {books.seconds:.0f} s: {books.received} bytes in, {books.sent} up: "
-        f"{books.share:.2%}, {books.kbit_s:.2f} kbit/s a camera{against}",
-        f"  {books.found} of {books.incidents} incidents asked about; questions: {books.questions}, "
-        f"{books.settled} of them settled",
+        f"{totals.case}: {totals.cameras} cameras, {totals.seconds:.0f} s: {totals.received} bytes in, "
+        f"{totals.sent} up: {totals.share:.2%}, {totals.kbit_s:.2f} kbit/s a camera{against}",
+        f"  {totals.found} of {totals.incidents} incidents asked about; questions: {totals.questions}, "
+        f"{totals.settled} of them settled",
         f"  bytes: {kinds or 'none'}",
-        *(f"  not asked about: {each}" for each in books.missed),
-        *(f"  MISSED: {each}" for each in faults(books, case)),
+        *(f"  not asked about: {each}" for each in totals.missed),
+        *(f"  MISSED: {each}" for each in faults(totals, case)),
     ]
     return "\n".join(lines)
 
 
-def _shown(case: Case, chosen: argparse.Namespace) -> tuple[Show, ...]:
+def _cameras_of(case: Case, chosen: argparse.Namespace) -> tuple[LabelledCamera, ...]:
     if case.scene == "pets":
-        return shows.of_scenario(PETS, chosen.footage)
-    return shows.of_scene(case.scene, chosen.footage, chosen.lines, chosen.cameras)
+        return labelled_cameras.of_scenario(PETS, chosen.footage)
+    return labelled_cameras.of_scene(case.scene, chosen.footage, chosen.lines, chosen.cameras)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from appliance.clock import SystemClock
-from benchmarks.verdicts.load import EVIDENCE, Took, cases, flat_out, paced
-from benchmarks.verdicts.sizes import SIZES
+from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
+from benchmarks.verdicts.model_sizes import SIZES
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.judge import Judge
@@ -44,8 +44,8 @@ STOP_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One rate with one kind of evidence. busy: share of the time in which the model ran; batch: questions in one run
-    of it, mean."""
+    """One rate with one kind of evidence. busy: share of the time in which the model ran; batch: escalations per run of
+    the model, mean."""
 
     evidence: str
     per_minute: float
@@ -62,7 +62,7 @@ class Row:
     busy: float
 
     @property
-    def told(self) -> str:
+    def table_row(self) -> str:
         nvidia = NVIDIA_P90_S.get(round(self.per_minute))
         return (
             f"| {self.evidence} | {self.per_minute:g} | {self.questions} ({self.valid} valid) | {self.mean_s:.2f} | "
@@ -84,13 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url = f"http://127.0.0.1:{about['port']}"
         rows, flat = asyncio.run(measure(url, chosen))
     print(HEAD)
-    print(*(row.told for row in rows), sep="\n")
+    print(*(row.table_row for row in rows), sep="\n")
     for evidence, per_s in flat.items():
         print(f"{evidence}, {chosen.places} at a time: {per_s:.2f} verdicts a second, {per_s * 60:.0f} a minute")
     if chosen.json:
         terms = {"places": chosen.places, "seconds": chosen.seconds, "batch": chosen.batch}
-        said = {"about": about, "terms": terms, "rows": [asdict(row) for row in rows], "flat_out_per_s": flat}
-        chosen.json.write_text(json.dumps(said, indent=1))
+        answer = {"about": about, "terms": terms, "rows": [asdict(row) for row in rows], "flat_out_per_s": flat}
+        chosen.json.write_text(json.dumps(answer, indent=1))
     return int(any(row.valid < row.questions for row in rows))
 
 
@@ -111,7 +111,7 @@ async def measure(url: str, chosen: argparse.Namespace) -> tuple[list[Row], dict
                 before = stats(url)
                 took = await paced(judge, cases(name), per_minute, chosen.seconds, chosen.places)
                 rows.append(row(name, per_minute, took, before, stats(url)))
-                print(rows[-1].told, file=sys.stderr, flush=True)
+                print(rows[-1].table_row, file=sys.stderr, flush=True)
             if chosen.flat_out > 0:
                 flat[name] = await flat_out(judge, cases(name), chosen.flat_out, chosen.places)
         finally:
@@ -120,9 +120,9 @@ async def measure(url: str, chosen: argparse.Namespace) -> tuple[list[Row], dict
 
 
 def row(
-    evidence: str, per_minute: float, took: Sequence[Took], before: dict[str, float], after: dict[str, float]
+    evidence: str, per_minute: float, took: Sequence[TimedAnswer], before: dict[str, float], after: dict[str, float]
 ) -> Row:
-    """before, after: what the server says of its batches."""
+    """before, after: the server's counts of its batches."""
     seconds = [each.seconds for each in took] or [0.0]
     p50, p90, p99 = (float(np.percentile(seconds, share)) for share in (50, 90, 99))
     ran = {name: after[name] - before[name] for name in after}
@@ -138,13 +138,13 @@ def row(
 
 def stats(url: str) -> dict[str, float]:
     with urllib.request.urlopen(f"{url}/stats", timeout=30) as answer:
-        said: dict[str, float] = json.load(answer)
-    return said
+        found: dict[str, float] = json.load(answer)
+    return found
 
 
 @contextmanager
 def served(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The model server in its own Python; yields what it says of itself."""
+    """The model server in its own Python; yields its description."""
     words = ["--size", chosen.size, "--device", chosen.device, "--dtype", chosen.dtype, "--batch", str(chosen.batch),
              "--answer-tokens", str(chosen.answer_tokens), *(["--static"] if chosen.static else [])]  # fmt: skip
     child = subprocess.Popen(

@@ -17,8 +17,8 @@ import transformers
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.verdicts.asked import Asked, cells, prompt_ids
-from benchmarks.verdicts.sizes import CELL, FRAMES_A_PATCH, MERGE, PATCH, Size
+from benchmarks.verdicts.chat_request import ChatRequest, cells, prompt_ids
+from benchmarks.verdicts.model_sizes import CELL, FRAMES_A_PATCH, MERGE, PATCH, Size
 
 SEED = 7
 PAD = 0
@@ -35,14 +35,14 @@ class Ready:
     pictures: int
 
 
-def prepare(asked: Asked, size: Size) -> Ready:
+def prepare(request: ChatRequest, size: Size) -> Ready:
     """Decode, scale and cut into patches; on the CPU, as a model server does. Raises OSError for what is no picture."""
-    images = [Image.open(io.BytesIO(part)).convert("RGB") for part in asked.parts if isinstance(part, bytes)]
+    images = [Image.open(io.BytesIO(part)).convert("RGB") for part in request.parts if isinstance(part, bytes)]
     grids = [cells(*image.size) for image in images]
     width = 3 * FRAMES_A_PATCH * PATCH * PATCH
     cut = [_patches(image, *grid) for image, grid in zip(images, grids, strict=True)]
     return Ready(
-        ids=tuple(prompt_ids(asked, grids, size.special)),
+        ids=tuple(prompt_ids(request, grids, size.special)),
         patches=np.concatenate(cut) if cut else np.zeros((0, width), np.float32),
         grid=np.array([(1, down * MERGE, across * MERGE) for across, down in grids], np.int64).reshape(-1, 3),
         pictures=len(images),

@@ -1,8 +1,8 @@
-"""A model server that speaks OpenAI's chat completions: pictures are prepared by many threads, one runs the model.
+"""A model server with OpenAI's chat completions: many threads prepare images, one runs the model.
 
     PYTHON -m benchmarks.verdicts.server --size 8b --device cuda --dtype bfloat16
 
-Started by the benchmark with a Python that has torch and transformers; needs nothing else but this folder. Says one
+Started by the benchmark with a Python that has torch and transformers; needs nothing else but this folder. Prints one
 JSON line when it is warm, {"port": N, ...what is run}, and ends when its input does. What waits while the model runs
 goes together in the next batch; `GET /stats` tells of batches.
 """
@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from benchmarks.verdicts.asked import Asked, NotUnderstood, completion, read, text_ids
+from benchmarks.verdicts.chat_request import BadRequest, ChatRequest, completion, read, text_ids
 from benchmarks.verdicts.model import Model, Ready, prepare
-from benchmarks.verdicts.sizes import SIZES
+from benchmarks.verdicts.model_sizes import SIZES
 
 WAITING_MAX = 4096
 ANSWER_S_MAX = 600.0
@@ -59,9 +59,9 @@ class Batcher:
         self.stats = Stats()
         threading.Thread(target=self._run, name="model", daemon=True).start()
 
-    def answer(self, asked: Asked) -> int:
+    def answer(self, request: ChatRequest) -> int:
         """Prepare in the caller's thread, wait for the model; returns the prompt's tokens."""
-        ready = prepare(asked, self._model.size)
+        ready = prepare(request, self._model.size)
         done: Future[None] = Future()
         self._waiting.put((ready, done), timeout=ANSWER_S_MAX)
         done.result(ANSWER_S_MAX)
@@ -72,7 +72,7 @@ class Batcher:
             batch = self._gather()
             try:
                 took_s = self._model.answer([ready for ready, _ in batch], self.tokens)
-            except Exception as error:  # noqa: BLE001 - whoever waits is told, and the next batch is tried
+            except Exception as error:  # noqa: BLE001 - the waiting requests get it, and the next batch is tried
                 for _, done in batch:
                     done.set_exception(error)
                 continue
@@ -107,22 +107,22 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._say(200, self.server.batcher.stats.as_json())  # type: ignore[attr-defined]
+        self._respond(200, self.server.batcher.stats.as_json())  # type: ignore[attr-defined]
 
     def do_POST(self) -> None:
         body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), BODY_BYTES_MAX))
         batcher: Batcher = self.server.batcher  # type: ignore[attr-defined]
         try:
-            asked = read(body)
-            tokens_in = batcher.answer(asked)
-        except (NotUnderstood, OSError) as error:
-            self._say(400, {"error": {"message": str(error), "type": "BadRequestError", "code": 400}})
+            request = read(body)
+            tokens_in = batcher.answer(request)
+        except (BadRequest, OSError) as error:
+            self._respond(400, {"error": {"message": str(error), "type": "BadRequestError", "code": 400}})
         except Exception as error:  # noqa: BLE001 - the top of a request; the benchmark counts it as no answer
-            self._say(500, {"error": {"message": repr(error)[:300], "type": "InternalServerError", "code": 500}})
+            self._respond(500, {"error": {"message": repr(error)[:300], "type": "InternalServerError", "code": 500}})
         else:
-            self._say(200, completion(asked.pictures, tokens_in, batcher.tokens))
+            self._respond(200, completion(request.pictures, tokens_in, batcher.tokens))
 
-    def _say(self, status: int, what: dict[str, Any]) -> None:
+    def _respond(self, status: int, what: dict[str, Any]) -> None:
         data = json.dumps(what).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--static", action="store_true")
     chosen = parser.parse_args()
     model = Model(SIZES[chosen.size], chosen.device, chosen.dtype, static=chosen.static)
-    warm = prepare(Asked((text_ids("warm " * 400),)), model.size)
+    warm = prepare(ChatRequest((text_ids("warm " * 400),)), model.size)
     for count in sorted({1, chosen.batch}):
         model.answer([warm] * count, min(8, chosen.answer_tokens))
     server = Server(Batcher(model, chosen.answer_tokens, chosen.batch, chosen.batch_tokens))

@@ -50,8 +50,8 @@ def test_a_site_with_a_visitor_stays_within_its_share_of_the_uplink(
     to = tmp_path / "share.json"
     words = ["--cases", "mixed", "--lines", "360", "--cameras", "1", "--seconds", "35"]
     uplink_share.main([*words, "--footage", str(tmp_path / "footage"), "--json", str(to)])
-    (books,) = json.loads(to.read_text())
-    assert books["incidents"] == 1, capsys.readouterr().out
-    assert (books["questions"], books["settled"]) == (1, 1)
-    assert 0 < books["sent"] == sum(books["by_kind"].values()) < books["received"]
-    assert books["kernel"] is None or books["kernel"] <= books["sent"] <= 1.01 * books["kernel"]
+    (totals,) = json.loads(to.read_text())
+    assert totals["incidents"] == 1, capsys.readouterr().out
+    assert (totals["questions"], totals["settled"]) == (1, 1)
+    assert 0 < totals["sent"] == sum(totals["by_kind"].values()) < totals["received"]
+    assert totals["kernel"] is None or totals["kernel"] <= totals["sent"] <= 1.01 * totals["kernel"]

@@ -10,7 +10,7 @@ import pytest
 
 from appliance import wire
 from benchmarks.chaos.__main__ import EXTRA, FAULTS, Plan, run
-from benchmarks.chaos.judge import Outcome, judge
+from benchmarks.chaos.verify import ChaosResult, verify
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.site import site
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def assert_nothing_lost(found: Outcome, plan: Plan) -> None:
+def assert_nothing_lost(found: ChaosResult, plan: Plan) -> None:
     assert (found.lost, found.twice, found.wrong_media) == ([], [], [])
     assert found.raised + found.unsaid == plan.questions == found.settled
     assert found.decisions == {"confirmed": plan.questions}, "each was judged, none given up"
@@ -63,7 +63,7 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
         broker.stop()
 
 
-def judge_without_streams(database: Path, broker: NatsServer) -> Outcome:
+def judge_without_streams(database: Path, broker: NatsServer) -> ChaosResult:
     """No worker made the streams: the judge needs the verdict stream to count in."""
     import asyncio
 
@@ -77,4 +77,4 @@ def judge_without_streams(database: Path, broker: NatsServer) -> Outcome:
     asyncio.run(make())
     with sqlite3.connect(database) as connection:
         assert connection.execute("SELECT count(*) FROM alert").fetchone() == (2,)
-    return judge(database, broker.url, {1, 2, 7})
+    return verify(database, broker.url, {1, 2, 7})

@@ -14,14 +14,15 @@ import pytest
 from numpy.typing import NDArray
 from waiting import PATIENCE, until
 
+from appliance.geometry import iou
 from appliance.types import Detections
-from benchmarks.ingest import proctree, report
-from benchmarks.ingest.everything import DifferenceGate, GreedyTracker
-from benchmarks.ingest.footage import CUTS, FPS, VIEWS, Film, truth_of
-from benchmarks.ingest.score import Look, Score, overlap, score
-from benchmarks.ingest.slot import Measured, Setting
-from benchmarks.ingest.taken import Taken
-from benchmarks.ingest.truth import Sight, Truth, Visit
+from benchmarks.ingest import process_tree, report
+from benchmarks.ingest.decode_everything import DifferenceGate, GreedyTracker
+from benchmarks.ingest.footage import CUTS, FPS, VIEWS, FootageSpec, truth_of
+from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.ingest.measurement import Measured, Setting
+from benchmarks.ingest.recall_score import ReportedFrame, Score, score
+from benchmarks.ingest.scene_truth import Sight, Truth, Visit
 
 ROOT = Path(__file__).parents[2]
 BURN = """
@@ -52,18 +53,18 @@ def test_a_tree_has_used_what_its_living_and_its_ended_children_have_used() -> N
     ) as family:
         assert family.stdout is not None
         assert family.stdout.readline() == b"ready\n"
-        used = proctree.cpu_s(family.pid)
-        assert len(proctree.tree(family.pid)) == 2
+        used = process_tree.cpu_s(family.pid)
+        assert len(process_tree.tree(family.pid)) == 2
         assert 1.3 - 0.05 <= used <= 1.3 + 0.6 * PATIENCE  # 0.6 + 0.4 + 0.3, and the starts of three Pythons
-        assert proctree.pss_bytes(family.pid) > 2_000_000
+        assert process_tree.pss_bytes(family.pid) > 2_000_000
         family.communicate(b"")
 
 
 def test_a_process_that_is_gone_has_no_tree() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    assert proctree.tree(gone.pid) == []
-    assert proctree.pss_bytes(gone.pid) == 0
+    assert process_tree.tree(gone.pid) == []
+    assert process_tree.pss_bytes(gone.pid) == 0
 
 
 def test_a_named_thread_is_counted_apart(tmp_path: Path) -> None:
@@ -74,35 +75,35 @@ def test_a_named_thread_is_counted_apart(tmp_path: Path) -> None:
         "    threading.Event().wait()\n"
         "threading.Thread(target=burn, name='looks', daemon=True).start()\ninput()\n"
     )
-    command = [sys.executable, "-m", "benchmarks.ingest.named", "worker"]
+    command = [sys.executable, "-m", "benchmarks.ingest.thread_names", "worker"]
     paths = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     with subprocess.Popen(command, cwd=ROOT, env=paths, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"burnt\n"
-        assert proctree.threads_cpu_s(child.pid, ("looks",)) == pytest.approx(0.5, abs=0.3)
-        assert proctree.threads_cpu_s(child.pid, ("gone",)) == 0
+        assert process_tree.threads_cpu_s(child.pid, ("looks",)) == pytest.approx(0.5, abs=0.3)
+        assert process_tree.threads_cpu_s(child.pid, ("gone",)) == 0
         child.communicate(b"\n")
 
 
 def test_cpu_time_rises_while_a_process_works() -> None:
-    before = proctree.cpu_s(os.getpid())
+    before = process_tree.cpu_s(os.getpid())
     spent = time.process_time() + 0.2
     until(lambda: time.process_time() > spent, every_s=0)
-    assert proctree.cpu_s(os.getpid()) - before >= 0.15
+    assert process_tree.cpu_s(os.getpid()) - before >= 0.15
 
 
 def person(begin: int, end: int, visible: float = 1.0, box: tuple[float, float, float, float] = PERSON) -> Visit:
     return Visit("person", {n: Sight(box, visible) for n in range(begin, end)})
 
 
-def taken(at: float = 1000.0) -> Taken:
-    found = Taken(15)
+def taken(at: float = 1000.0) -> FrameClock:
+    found = FrameClock(15)
     found.note(0, at)
     return found
 
 
-def look(frame: int, box: tuple[float, float, float, float] | None = PERSON, label: str = "person") -> Look:
-    return Look(frame, 1000.0 + frame / 15 + 0.2, () if box is None else ((label, box),))
+def look(frame: int, box: tuple[float, float, float, float] | None = PERSON, label: str = "person") -> ReportedFrame:
+    return ReportedFrame(frame, 1000.0 + frame / 15 + 0.2, () if box is None else ((label, box),))
 
 
 def test_a_second_is_found_by_one_good_box_in_it() -> None:
@@ -131,12 +132,12 @@ def test_the_first_box_is_timed_from_the_first_good_sight() -> None:
     truth = Truth(15, 300, (Visit("person", emerging),))
     found = score(truth, [look(36), look(39)], 0, 150, taken())
     assert found.first_seen_s == pytest.approx((6 / 15,))
-    assert found.first_told_s == pytest.approx((6 / 15 + 0.2,))
+    assert found.first_reported_s == pytest.approx((6 / 15 + 0.2,))
 
 
 def test_who_was_there_before_counting_began_is_not_timed() -> None:
     truth = Truth(15, 300, (person(0, 90),))
-    assert score(truth, [look(36)], 30, 150, taken()).first_told_s == ()
+    assert score(truth, [look(36)], 30, 150, taken()).first_reported_s == ()
 
 
 def test_a_loop_shows_its_visits_again_and_a_phase_shifts_them() -> None:
@@ -154,20 +155,20 @@ def test_a_camera_that_fell_behind_keeps_frames_and_times_together() -> None:
 
 
 def test_overlap_is_intersection_over_union() -> None:
-    assert overlap((0, 0, 2, 2), (1, 0, 3, 2)) == pytest.approx(1 / 3)
-    assert overlap((0, 0, 1, 1), (1, 1, 2, 2)) == 0
+    assert iou((0, 0, 2, 2), (1, 0, 3, 2)) == pytest.approx(1 / 3)
+    assert iou((0, 0, 1, 1), (1, 1, 2, 2)) == 0
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_loops_begin_and_end_empty_and_visits_are_whole(view: str) -> None:
     for scene in ("mixed", "busy"):
-        truth = truth_of(Film(view, scene, 720))
+        truth = truth_of(FootageSpec(view, scene, 720))
         frames = [n for visit in truth.visits for n in visit.sights]
         assert truth.visits
         assert min(frames) > FPS / 2
         assert max(frames) < truth.frames - FPS
         assert sum(len(cut.objects) for cut in CUTS[view, scene]) == len(truth.visits)
-    assert truth_of(Film(view, "quiet", 720)).visits == ()
+    assert truth_of(FootageSpec(view, "quiet", 720)).visits == ()
 
 
 def test_cameras_begin_at_different_places_of_their_loops() -> None:
@@ -192,23 +193,23 @@ def test_a_ratio_is_held_against_its_bar() -> None:
         measured = Measured(1.0, 1.0, cpu_s, 0.0, 0, 900, 0, 1, Score())
         return report.row(Setting("quiet"), who, [measured])
 
-    said = report.ratios([row("ours", 1.0), row("theirs", 2.0)], "ours", "theirs")
-    assert "0.50 x theirs (bar 0.35: MISSED)" in said
+    message = report.ratios([row("ours", 1.0), row("theirs", 2.0)], "ours", "theirs")
+    assert "0.50 x theirs (bar 0.35: MISSED)" in message
     assert "met" in report.ratios([row("ours", 0.5), row("theirs", 2.0)], "ours", "theirs")
 
 
 def test_each_latency_is_held_against_its_own_bar() -> None:
     def row(who: str, told_s: float, live_age_ms: tuple[float, ...] = ()) -> report.Row:
-        found = Score(first_told_s=(told_s,))
+        found = Score(first_reported_s=(told_s,))
         return report.row(Setting("mixed"), who, [Measured(1.0, 1.0, 2.0, 0.0, 0, 900, 0, 1, found, (), live_age_ms)])
 
     ours = [row(f"ours {latency}", 1.5, (200.0, 400.0, 250.0)) for latency in ("lowest", "normal", "thrifty")]
-    said = report.ratios([*ours, row("theirs", 0.5)], "ours", "theirs").splitlines()
-    first = [line for line in said if "first box" in line]
+    message = report.ratios([*ours, row("theirs", 0.5)], "ours", "theirs").splitlines()
+    first = [line for line in message if "first box" in line]
     assert first[0].endswith("lowest: first box +1000 ms (bar 100: MISSED)")
     assert first[1].strip().endswith("normal: first box +1000 ms")
     assert first[2].endswith("thrifty: first box +1000 ms (bar 2000: met)")
-    assert sum("250 ms (bar 300: met)" in line for line in said) == 3
+    assert sum("250 ms (bar 300: met)" in line for line in message) == 3
 
 
 def test_a_busy_machine_makes_nobody_cheap_and_who_fell_behind_is_not_compared() -> None:

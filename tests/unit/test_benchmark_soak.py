@@ -5,67 +5,71 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from benchmarks.soak.judge import judge, of_log, slope
-from benchmarks.soak.plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
-from benchmarks.soak.watch import Glance
+from benchmarks.soak.checks import evaluate, log_findings, slope
+from benchmarks.soak.fault_plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
+from benchmarks.soak.status_poll import StatusSample
 
 BEGUN = 5000.0
 STALL = Fault("stall", "yard", 20.0, 40.0)
 GAP = {"t_start": BEGUN + 20, "t_end": BEGUN + 41, "reason": "nothing came"}
 
 
-def watched(dark: tuple[float, float] = (22.0, 42.0), *, mb: float = 200.0, grows: float = 0.0) -> list[Glance]:
+def watched(
+    not_live: tuple[float, float] = (22.0, 42.0), *, mb: float = 200.0, grows: float = 0.0
+) -> list[StatusSample]:
     """Two minutes; the yard is not live between the two times of `dark`, and no packets come from 20 to 42 s."""
     found = []
     for n in range(120):
-        states = {"yard": "stalled" if dark[0] <= n < dark[1] else "live", "gate": "live"}
+        states = {"yard": "stalled" if not_live[0] <= n < not_live[1] else "live", "gate": "live"}
         packets = {"yard": 15.0 * (min(n, 20) + max(0, n - 42)), "gate": 15.0 * n}
-        found.append(Glance(BEGUN + n, states, packets, 1.0, int((mb + grows * n) * 1e6)))
+        found.append(StatusSample(BEGUN + n, states, packets, 1.0, int((mb + grows * n) * 1e6)))
     return found
 
 
-def said(faults: list[Fault], glances: list[Glance], gaps: dict[str, list[dict[str, object]]] | None = None) -> str:
+def sentences(
+    faults: list[Fault], samples: list[StatusSample], gaps: dict[str, list[dict[str, object]]] | None = None
+) -> str:
     known = {"yard": [GAP]} if gaps is None else gaps
-    return " | ".join(each.text for each in judge(faults, BEGUN, glances, known, 45.0).findings)
+    return " | ".join(each.text for each in evaluate(faults, BEGUN, samples, known, 45.0).findings)
 
 
 def test_a_stall_that_is_shown_and_recovered_from_is_as_it_should_be() -> None:
-    verdict = judge([STALL], BEGUN, watched(), {"yard": [GAP]}, 45.0)
+    verdict = evaluate([STALL], BEGUN, watched(), {"yard": [GAP]}, 45.0)
     assert verdict.findings == []
     assert (verdict.noticed_s, verdict.recovered_s, verdict.disturbed_s) == ([2.0], [2.0], 0.0)
 
 
 def test_a_stall_that_nobody_is_shown_is_found_twice() -> None:
-    words = said([STALL], watched(dark=(0, 0)))
+    words = sentences([STALL], watched(not_live=(0, 0)))
     assert "stall at 20 s was not noticed within 10 s" in words
     assert "shown as live" in words
 
 
 def test_a_stall_without_a_plan_is_found_too() -> None:
-    assert "shown as live" in said([], watched(dark=(0, 0)))
+    assert "shown as live" in sentences([], watched(not_live=(0, 0)))
 
 
 def test_late_notice_late_recovery_and_a_missing_gap_are_findings() -> None:
-    assert "not noticed" in said([STALL], watched(dark=(35, 50)))
-    assert "not recovered" in said([STALL], watched(dark=(22, 110)))
-    assert "no gap" in said([STALL], watched(), {})
+    assert "not noticed" in sentences([STALL], watched(not_live=(35, 50)))
+    assert "not recovered" in sentences([STALL], watched(not_live=(22, 110)))
+    assert "no gap" in sentences([STALL], watched(), {})
 
 
 def test_a_camera_that_goes_dark_though_nothing_was_wrong_with_it_is_a_finding() -> None:
-    assert "nothing was wrong" in said([], watched())
-    assert "gate" not in said([STALL], watched())
+    assert "nothing was wrong" in sentences([], watched())
+    assert "gate" not in sentences([STALL], watched())
 
 
 def test_the_whole_server_gone_is_everybody_s_fault() -> None:
-    words = said([replace(STALL, kind="off", camera="")], watched())
+    words = sentences([replace(STALL, kind="off", camera="")], watched())
     assert "gate: off at 20 s was not noticed" in words
     assert "yard: off" not in words
 
 
 def test_memory_that_grows_is_told_and_a_step_at_the_start_is_not() -> None:
-    assert "memory grew" in said([STALL], watched(grows=1.0))
+    assert "memory grew" in sentences([STALL], watched(grows=1.0))
     stepped = [replace(each, pss_bytes=10**7) if n < 15 else each for n, each in enumerate(watched())]
-    assert said([STALL], stepped) == ""
+    assert sentences([STALL], stepped) == ""
 
 
 def test_the_slope_is_not_led_by_outliers() -> None:
@@ -99,5 +103,5 @@ def test_a_recorder_that_gives_up_is_read_in_the_log_once() -> None:
         "12:10:41 warning ingest.recorder: camera cam0: recording is paused: invalid argument\n"
         "12:11:45 warning ingest.recorder: camera cam0: recording is paused: invalid argument (and 8 times more)\n"
     )
-    (found,) = of_log(log)
+    (found,) = log_findings(log)
     assert found.text == "the log says: ingest.recorder: camera cam0: recording is paused: invalid argument"

@@ -9,25 +9,25 @@ import pytest
 
 from appliance.lab.scenario.tracking_metrics import LabelledBoxes
 from appliance.types import Detections
-from benchmarks import tracking_check, tracking_looks, tracking_rivals
-from benchmarks.tracking_looks import Looks, OneLook
+from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check
+from benchmarks.tracking_detections import ClipDetections, FrameDetections
 
 
-def looks(fps: float, count: int) -> Looks:
+def looks(fps: float, count: int) -> ClipDetections:
     rng = np.random.default_rng(1)
     found = []
     for index in range(count):
         corner = rng.uniform(0, 0.8, (index % 3, 2)).astype(np.float32)
         boxes = np.concatenate([corner, corner + 0.1], axis=1)
         scores, classes = np.full(len(boxes), 0.7, np.float32), np.zeros(len(boxes), np.int32)
-        found.append(OneLook(index, round(index / fps, 3), Detections(boxes, scores, classes)))
-    return Looks("scripted", ("person", "car"), (640, 480), tuple(found))
+        found.append(FrameDetections(index, round(index / fps, 3), Detections(boxes, scores, classes)))
+    return ClipDetections("scripted", ("person", "car"), (640, 480), tuple(found))
 
 
 def test_what_is_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
     kept = looks(10, 7)
-    tracking_looks.save(tmp_path / "looks.npz", kept)
-    back = tracking_looks.load(tmp_path / "looks.npz")
+    tracking_detections.save(tmp_path / "looks.npz", kept)
+    back = tracking_detections.load(tmp_path / "looks.npz")
     assert (back.model, back.labels, back.size) == (kept.model, kept.labels, kept.size)
     for one, other in zip(kept.looks, back.looks, strict=True):
         assert (one.frame, one.t) == (other.frame, other.t)
@@ -45,7 +45,7 @@ def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         "sys.modules", {**__import__("sys").modules, "trackers": None, "supervision": None, "norfair": None}
     )
-    rivals, absent = tracking_rivals.available(0, 5.0, (640, 480))
+    rivals, absent = tracking_libraries.available(0, 5.0, (640, 480))
     assert rivals == []
     assert absent == ["trackers", "supervision with ByteTrack (up to 0.27)", "norfair"]
 
@@ -54,7 +54,7 @@ def test_arithmetic_is_checked_where_the_libraries_are_and_said_where_not() -> N
     boxes = np.array([[0.1, 0.1, 0.2, 0.4], [0.5, 0.1, 0.6, 0.4]])
     right = [LabelledBoxes(boxes, np.array([1.0, 2.0]))] * 4
     found = [LabelledBoxes(boxes, np.array([7.0, 8.0]))] * 3 + [LabelledBoxes(boxes, np.array([8.0, 7.0]))]
-    for sentence in tracking_check.check(found, right):
+    for sentence in tracking_metrics_check.check(found, right):
         if "not installed" in sentence:
             continue
         theirs, ours = sentence.split("; ours: ")

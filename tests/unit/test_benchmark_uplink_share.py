@@ -7,10 +7,10 @@ from pathlib import Path
 from appliance import config, yamlfile
 from appliance.lab.curve.ranking import LabelledIncident
 from appliance.types import TrackedObject
-from benchmarks.ingest.taken import Taken
-from benchmarks.uplink_share.__main__ import CASES, faults, site_file, told
-from benchmarks.uplink_share.reckon import Asked, Books, incidents_of, matched
-from benchmarks.uplink_share.shows import Show
+from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.uplink_share.__main__ import CASES, faults, report, site_file
+from benchmarks.uplink_share.byte_balance import ByteBalance, SentEscalation, incidents_of, match_incidents
+from benchmarks.uplink_share.labelled_cameras import LabelledCamera
 
 BEGUN = 1_700_000_000.0
 YARD = {
@@ -19,26 +19,26 @@ YARD = {
 }
 
 
-def visitor(begin: int, end: int, length: int = 900, *, once: bool = False) -> Show:
+def visitor(begin: int, end: int, length: int = 900, *, once: bool = False) -> LabelledCamera:
     """A camera before which somebody stands in the middle from frame `begin` to `end` of each pass."""
     there = (TrackedObject(track=1, label="person", score=0.9, box=(0.4, 0.4, 0.5, 0.8)),)
     frames = dict.fromkeys(range(begin, end), there)
-    return Show("gate", Path("gate.mp4"), 15, (1280, 720), YARD, length, frames, once)
+    return LabelledCamera("gate", Path("gate.mp4"), 15, (1280, 720), YARD, length, frames, once)
 
 
-def incidents(show: Show, seconds: float) -> tuple[LabelledIncident, ...]:
-    taken = Taken(15)
+def incidents(show: LabelledCamera, seconds: float) -> tuple[LabelledIncident, ...]:
+    taken = FrameClock(15)
     taken.note(0, BEGUN)
     text = site_file([show], "nats://127.0.0.1:4222", 554, Path("data"), image_free=False)
     return incidents_of(yamlfile.loads(text, config.SiteConfig), show, taken, BEGUN, BEGUN + seconds)
 
 
-def books(**changes: object) -> Books:
+def totals(**changes: object) -> ByteBalance:
     facts = {
         "case": "mixed", "cameras": 2, "seconds": 100.0, "received": 10_000_000, "sent": 100_000, "kernel": 99_900,
         "by_kind": {"crop": 70_000, "protocol": 30_000}, "incidents": 3, "found": 3, "questions": 4, "settled": 4,
     }  # fmt: skip
-    return Books(**{**facts, **changes})  # type: ignore[arg-type]
+    return ByteBalance(**{**facts, **changes})  # type: ignore[arg-type]
 
 
 def test_a_visit_is_an_incident_in_every_pass_and_another_one_each_time() -> None:
@@ -58,21 +58,21 @@ def test_what_begins_as_the_run_ends_is_nobodys_miss() -> None:
 def test_an_incident_is_asked_about_when_a_picture_is_of_it() -> None:
     wanted = {"gate": incidents(visitor(150, 300), 100)}
     first, second = (each.t for each in wanted["gate"])
-    ask = [Asked("gate", (first + 1,), True), Asked("yard", (second + 1,), True)]
-    assert matched(wanted, ask) == (1, ["gate: intruder at 70.2 s"])
-    assert matched(wanted, [*ask, Asked("gate", (first, second + 2), False)]) == (2, [])
+    ask = [SentEscalation("gate", (first + 1,), True), SentEscalation("yard", (second + 1,), True)]
+    assert match_incidents(wanted, ask) == (1, ["gate: intruder at 70.2 s"])
+    assert match_incidents(wanted, [*ask, SentEscalation("gate", (first, second + 2), False)]) == (2, [])
 
 
 def test_the_budgets_are_the_share_and_every_incident_or_a_rate_a_camera() -> None:
-    assert faults(books(), CASES["mixed"]) == []
-    assert "3.00% is over 2%, most of it crop" in faults(books(sent=300_000), CASES["mixed"])[0]
-    assert "1 of 3 incidents" in faults(books(found=2), CASES["mixed"])[0]
-    assert faults(books(sent=74_000), CASES["boxes-quiet"]) == []
-    assert "3.04 kbit/s is over 3" in faults(books(sent=76_000), CASES["boxes-quiet"])[0]
+    assert faults(totals(), CASES["mixed"]) == []
+    assert "3.00% is over 2%, most of it crop" in faults(totals(sent=300_000), CASES["mixed"])[0]
+    assert "1 of 3 incidents" in faults(totals(found=2), CASES["mixed"])[0]
+    assert faults(totals(sent=74_000), CASES["boxes-quiet"]) == []
+    assert "3.04 kbit/s is over 3" in faults(totals(sent=76_000), CASES["boxes-quiet"])[0]
 
 
 def test_the_report_names_share_rate_kinds_and_the_kernels_count() -> None:
-    text = told(books(found=2, missed=("gate: intruder at 70.0 s",)), CASES["mixed"])
+    text = report(totals(found=2, missed=("gate: intruder at 70.0 s",)), CASES["mixed"])
     for words in ("1.00%, 4.00 kbit/s a camera", "counted 99900 (+0.10%)", "crop 70000, protocol 30000",
                   "not asked about: gate: intruder at 70.0 s", "MISSED"):  # fmt: skip
         assert words in text

@@ -10,9 +10,9 @@ import pytest
 from appliance.clock import SystemClock
 from appliance.wire import Need
 from benchmarks.verdicts.__main__ import row
-from benchmarks.verdicts.asked import NotUnderstood, cells, completion, prompt_ids, read, text_ids
-from benchmarks.verdicts.load import EVIDENCE, Took, cases, flat_out, paced
-from benchmarks.verdicts.sizes import SIZES, Special
+from benchmarks.verdicts.chat_request import BadRequest, cells, completion, prompt_ids, read, text_ids
+from benchmarks.verdicts.load_generator import EVIDENCE, TimedAnswer, cases, flat_out, paced
+from benchmarks.verdicts.model_sizes import SIZES, Special
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.openai_vlm import Completion, OpenAiVlm, read_answer
 from cloud_worker.judge import Judge, JudgeCase, Opinion
@@ -38,15 +38,15 @@ def request_of(name: str) -> bytes:
 
 
 def test_the_workers_own_request_is_read_as_text_pictures_and_facts() -> None:
-    asked = read(request_of("crops"))
-    assert asked.parts[0] == text_ids(SYSTEM)
-    assert [isinstance(part, bytes) for part in asked.parts] == [False, False, True, True, False]
-    assert asked.pictures == 2
+    request = read(request_of("crops"))
+    assert request.parts[0] == text_ids(SYSTEM)
+    assert [isinstance(part, bytes) for part in request.parts] == [False, False, True, True, False]
+    assert request.pictures == 2
 
 
 def test_a_body_that_is_no_request_is_refused() -> None:
     for body in (b"", b"[]", b'{"messages": [{"content": [{"type": "image_url"}]}]}'):
-        with pytest.raises(NotUnderstood):
+        with pytest.raises(BadRequest):
             read(body)
 
 
@@ -63,10 +63,10 @@ def test_pictures_become_as_many_tokens_as_the_architecture_says() -> None:
 
 
 def test_the_servers_words_are_an_answer_that_the_worker_believes() -> None:
-    said = Completion.model_validate(completion(4, 812, 80))
-    answer = read_answer(said, 4)
+    completed = Completion.model_validate(completion(4, 812, 80))
+    answer = read_answer(completed, 4)
     assert not isinstance(answer, str)
-    assert (answer.decision, said.tokens()) == ("confirmed", (812, 80))
+    assert (answer.decision, completed.tokens()) == ("confirmed", (812, 80))
 
 
 def test_every_size_is_whole() -> None:
@@ -111,9 +111,9 @@ def test_no_more_questions_are_judged_at_a_time_than_there_are_places() -> None:
 
 
 def test_a_row_tells_of_latency_batches_and_how_busy_the_model_was() -> None:
-    took = [Took(seconds, True, 800, 80, 0.01) for seconds in (1.0, 2.0, 3.0)]
+    took = [TimedAnswer(seconds, True, 800, 80, 0.01) for seconds in (1.0, 2.0, 3.0)]
     before = {"batches": 2, "answers": 2, "busy_s": 1.0, "seconds": 10.0, "tokens_in": 0}
     after = {"batches": 4, "answers": 5, "busy_s": 4.0, "seconds": 16.0, "tokens_in": 0}
-    said = row("crops", 95, took, before, after)
-    assert (said.p50_s, said.batch, said.busy, said.valid) == (2.0, 1.5, 0.5, 3)
-    assert "4.66 s" in said.told
+    measured = row("crops", 95, took, before, after)
+    assert (measured.p50_s, measured.batch, measured.busy, measured.valid) == (2.0, 1.5, 0.5, 3)
+    assert "4.66 s" in measured.table_row

@@ -12,13 +12,16 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from appliance.lab.scenario.ground_truth import TrueObject
 from appliance.lab.scenario.tracking_metrics import (
     Boxes,
     LabelledBoxes,
     average_precision,
     clear_mot,
+    compared_frames,
     hota_figures,
 )
+from appliance.types import FrameBoxes, TrackedObject
 
 
 def labelled(*rows: tuple[float, float]) -> LabelledBoxes:
@@ -104,6 +107,34 @@ def test_average_precision_is_right_on_a_case_done_by_hand() -> None:
     assert average_precision([labelled((0, 0.9), (20, 0.8), (5, 0.7))], truth) == pytest.approx(0.5 + 0.5 * 2 / 3)
     assert average_precision([labelled((0, 0.9), (0.1, 0.8))], truth) == pytest.approx(0.5)
     assert average_precision([labelled()], truth) == 0
+
+
+HERE, THERE, LABELS = (0.1, 0.1, 0.2, 0.5), (0.6, 0.1, 0.7, 0.5), {"person"}
+
+
+def frame_boxes(frame: int, *boxes: tuple[float, float, float, float], looked: bool = True) -> FrameBoxes:
+    objects = tuple(TrackedObject(track=n, label="person", score=0.9, box=box) for n, box in enumerate(boxes))
+    return FrameBoxes(camera="film", seq=frame, frame=frame, t=frame / 5, looked=looked, objects=objects)
+
+
+def person(identity: int, box: tuple[float, float, float, float], *, counts: bool = True) -> TrueObject:
+    return TrueObject(identity, "person", box, counts)
+
+
+def test_tracks_are_compared_with_the_objects_that_count_in_answered_frames() -> None:
+    frames = {0: (person(1, HERE), person(2, THERE)), 1: (person(1, HERE),), 2: (person(1, HERE),)}
+    compared = compared_frames(
+        [frame_boxes(0, HERE), frame_boxes(1, THERE), frame_boxes(2, looked=False)], frames, LABELS
+    )
+    counted = clear_mot(compared.tracked, compared.truth)
+    assert (counted.boxes, counted.missed, counted.false) == (3, 2, 1)
+
+
+def test_finding_an_ignored_object_is_neither_right_nor_wrong() -> None:
+    compared = compared_frames(
+        [frame_boxes(0, HERE, THERE)], {0: (person(1, HERE), person(2, THERE, counts=False))}, LABELS
+    )
+    assert (len(compared.tracked[0].values), len(compared.truth[0].values)) == (1, 1)
 
 
 def coco_ap50(found: Sequence[LabelledBoxes], truth: Sequence[Boxes]) -> float:

@@ -1,10 +1,10 @@
-"""The core's half of an escalation as a process that may be killed: raises alerts, asks about them, applies verdicts.
+"""The core's half of an escalation as a process that may be killed: raises alerts, escalates them, applies verdicts.
 
-    python -m benchmarks.chaos.core FOLDER URL COUNT RATE
+    python -m benchmarks.chaos.core_process FOLDER URL COUNT RATE
 
-It raises alert 0 .. COUNT - 1 with the real store, outbox, uplink and verdicts, each alert and its question in the one
+Raises alert 0 .. COUNT - 1 with the real store, outbox, uplink and verdicts, each alert and its escalation in the one
 transaction of the product, and goes on after a restart with those that are missing. FOLDER/journal has a line for each
-alert, written after its commit, and `settled` when every question is. Triggers of SQLite, beside the product's own
+alert, written after its commit, and `settled` when every escalation is. Triggers of SQLite, beside the product's own
 guards, note each verdict that is inserted and each change of an alert's verdict. FOLDER/clock holds the seconds by
 which this site's clock is wrong.
 """
@@ -22,7 +22,7 @@ from appliance.clock import SystemClock
 from appliance.errors import StoreError, StoreUnavailable
 from tests.servers import site as servers
 
-LARGE_EVERY = 12  # one in so many brings a picture of several chunks
+LARGE_EVERY = 12  # one in so many brings an image of several chunks
 STEPPED_EVERY_S = 0.5
 _TRIGGERS = """
 CREATE TABLE IF NOT EXISTS chaos_applied (escalation TEXT NOT NULL) STRICT;
@@ -35,7 +35,7 @@ CREATE TRIGGER IF NOT EXISTS chaos_change AFTER UPDATE OF verdict ON alert WHEN 
 
 
 class WrongClock(SystemClock):
-    """A wall clock that somebody sets: wrong by the seconds that a file says."""
+    """A wall clock that is wrong by the seconds in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +50,7 @@ class WrongClock(SystemClock):
 
 
 def picture_of(n: int) -> bytes:
-    """The picture of alert `n`, the same in every life."""
+    """The image of alert `n`, the same after every restart."""
     large = n % LARGE_EVERY == 0
     return servers.picture(n, (640, 480) if large else (160, 120), noise=large)
 
@@ -60,17 +60,17 @@ def main(arguments: list[str]) -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     site = servers.Site(folder / "data", url, clock=WrongClock(folder / "clock"))
-    _patiently(lambda: _prepare(site), stop)
+    _retry_until_stopped(lambda: _prepare(site), stop)
     site.connect()
     try:
         for n in _missing(site, count):
-            _patiently(lambda n=n: _raise(site, n), stop)  # type: ignore[misc]
-            _note(folder, f"raised {n}")
+            _retry_until_stopped(lambda n=n: _raise(site, n), stop)  # type: ignore[misc]
+            _journal_line(folder, f"raised {n}")
             if stop.wait(1 / rate) or site.failures:
                 break
         while not stop.wait(0.1) and not site.failures:
             if _settled(site) >= count:
-                _note(folder, "settled")
+                _journal_line(folder, "settled")
                 break
         stop.wait()
     finally:
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     return 3 if site.failures else 0
 
 
-def _note(folder: Path, line: str) -> None:
+def _journal_line(folder: Path, line: str) -> None:
     with (folder / "journal").open("ab", buffering=0) as journal:
         journal.write(f"{line}\n".encode())
 
@@ -92,7 +92,7 @@ def _prepare(site: servers.Site) -> None:
 
 
 def _missing(site: servers.Site, count: int) -> list[int]:
-    """Those that were never raised, and those that were killed between the alert and its pictures."""
+    """Alerts that were never raised, or whose process was killed before their images were written."""
     with site.db.read() as connection:
         rows = connection.execute("SELECT alert FROM escalation WHERE state != 'waiting'")
         there = {int(row[0].removeprefix("alert-")) for row in rows}
@@ -108,8 +108,8 @@ def _settled(site: servers.Site) -> int:
         return int(connection.execute("SELECT count(*) FROM verdict").fetchone()[0])
 
 
-def _patiently(what: object, stop: threading.Event) -> None:
-    """Until the disk takes it."""
+def _retry_until_stopped(what: object, stop: threading.Event) -> None:
+    """Retry until the disk accepts it."""
     while not stop.is_set():
         try:
             what()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""What the cameras are shown, with their zones and rules, and who is truly to be seen in each frame."""
+"""The cameras with their footage, zones and rules, and the true objects in each frame."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from appliance.demo.looping_clip import LoopingClip, as_camera_clip
 from appliance.lab.scenario import ground_truth as true_boxes
 from appliance.lab.scenario import scenario_loader
 from appliance.types import TrackedObject
-from benchmarks.ingest.footage import FPS, Film, make
-from benchmarks.ingest.truth import Truth
+from benchmarks.ingest.footage import FPS, FootageSpec, make
+from benchmarks.ingest.scene_truth import Truth
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "fixtures" / "scenarios"
@@ -27,10 +27,10 @@ Frames = Mapping[int, tuple[TrackedObject, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
-    """One camera. section: zones, lines and rules as in a site file; frames: of one pass, who is there in each.
+class LabelledCamera:
+    """One camera. section: zones, lines and rules as in a site file; frames: the objects in each frame of one loop.
 
-    once: the truth holds for one pass only, since whoever is there at its end is cut off.
+    once: the truth holds for one loop only, since objects in view at its end are cut off.
     """
 
     camera: str
@@ -43,7 +43,7 @@ class Show:
     once: bool = False
 
     def at(self, frame: int) -> tuple[TrackedObject, ...]:
-        """Who is there in a frame, counted from the camera's first; whoever comes again in a later pass is another."""
+        """The objects in a frame, counted from the camera's first; in a later loop they have other ids."""
         turn, place = divmod(frame, self.length)
         return tuple(
             TrackedObject(track=each.track + turn * IDS_A_PASS, label=each.label, score=each.score, box=each.box)
@@ -51,20 +51,20 @@ class Show:
         )
 
 
-def of_scene(scene: str, footage: Path, lines: int = 720, cameras: int = 2) -> tuple[Show, ...]:
+def of_scene(scene: str, footage: Path, lines: int = 720, cameras: int = 2) -> tuple[LabelledCamera, ...]:
     """The rendered views in turn, under the rules of their scenarios: `quiet`, `mixed` or `busy`."""
     found = []
     for k in range(cameras):
         view = VIEWS[k % len(VIEWS)]
-        path, truth = make(Film(view, scene, lines), footage)
+        path, truth = make(FootageSpec(view, scene, lines), footage)
         clip = LoopingClip(path)
         clip.close()
         section = _sections(SCENARIOS / f"{view}.scenario.yaml")[view]
-        found.append(Show(f"{view}{k}", path, FPS, clip.size, section, truth.frames, _by_frame(truth)))
+        found.append(LabelledCamera(f"{view}{k}", path, FPS, clip.size, section, truth.frames, _by_frame(truth)))
     return tuple(found)
 
 
-def of_scenario(file: Path, folder: Path) -> tuple[Show, ...]:
+def of_scenario(file: Path, folder: Path) -> tuple[LabelledCamera, ...]:
     """The footage of a scenario file with true boxes, once; none where its clip is absent. Raises ConfigError."""
     made = scenario_loader.load_scenario(file)
     settings = made.scenario.truth
@@ -84,7 +84,7 @@ def of_scenario(file: Path, folder: Path) -> tuple[Show, ...]:
     }
     fps = clip.fps or float(FPS)
     section = _sections(file)[part.camera]
-    return (Show(part.camera, path, fps, clip.size, section, max(seen) + 1, frames, once=True),)
+    return (LabelledCamera(part.camera, path, fps, clip.size, section, max(seen) + 1, frames, once=True),)
 
 
 def _sections(file: Path) -> Mapping[str, Any]:

@@ -1,9 +1,9 @@
 """Ultralytics `track` at a few frames a second, as its users run it: one model and one thread a camera.
 
 Started by the benchmark with a Python that has the package `ultralytics`, in a process of its own. That package is
-AGPL-3.0: nothing of Vedette imports it, and this file imports nothing of Vedette. It says when it was told of a result,
-not which frame it was made from, so a box counts for the time at which it came, less the mean time of its making. What
-its network costs apart cannot be told: several threads have a part in it, and its own clock is that of the wall.
+AGPL-3.0: nothing of Vedette imports it, and this file imports nothing of Vedette. Its results carry no frame number, so
+a box counts for the time at which it came, less the mean time of its making. The CPU time of its network alone cannot
+be measured: several threads take part, and its own figures are wall time.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def mend_torchvision() -> None:
 
 
 def end_all(failed: threading.ExceptHookArgs) -> None:
-    """A camera that cannot be watched ends the whole: half a contender is not compared."""
+    """A camera that cannot be read ends the process: half a contender is not compared."""
     traceback.print_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
     os._exit(1)
 
 
 def watch(name: str, url: str, path: str, size: int, stride: int) -> None:
-    """Track one camera for ever, telling each result as a line."""
+    """Track one camera for ever, printing each result as a line."""
     from ultralytics import YOLO  # type: ignore[import-not-found,unused-ignore]  # AGPL-3.0, optional
 
     model = YOLO(path, task="detect")
@@ -73,9 +73,9 @@ def watch(name: str, url: str, path: str, size: int, stride: int) -> None:
         took_s = sum(result.speed.values()) / 1000
         rows = zip(result.boxes.cls.tolist(), result.boxes.xyxyn.tolist(), strict=True)
         boxes = [[result.names[int(label)], *(round(side, 4) for side in box)] for label, box in rows]
-        told = {"camera": name, "t": time.time() - took_s, "boxes": boxes}
+        result_line = {"camera": name, "t": time.time() - took_s, "boxes": boxes}
         with _LOCK:
-            print(json.dumps({**told, "decoded": (n + 1) * stride}), flush=True)
+            print(json.dumps({**result_line, "decoded": (n + 1) * stride}), flush=True)
 
 
 if __name__ == "__main__":

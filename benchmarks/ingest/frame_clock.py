@@ -1,12 +1,12 @@
-"""When each frame of a camera was taken, as its server told: between frame numbers and UTC seconds."""
+"""When each frame of a camera was taken, as its server reports: between frame numbers and UTC seconds."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
 
-class Taken:
-    """State: the frames from which on the rate holds. Owner of its writing: who reads the server's lines."""
+class FrameClock:
+    """State: the frames from which on the rate holds. Written by the thread that reads the server's lines."""
 
     def __init__(self, fps: float) -> None:
         self._fps = fps

@@ -1,4 +1,4 @@
-"""What a person could see of a running appliance, once a second: each camera's state and packets, memory, restarts."""
+"""Polls a running appliance once a second: each camera's state and packets, memory, restarts of ingest."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.ingest.proctree import pss_bytes
+from benchmarks.ingest.process_tree import pss_bytes
 
 _SAMPLE = re.compile(r'^(vedette_\w+)(?:\{camera="([^"]+)"\})? (\S+)$', re.MULTILINE)
 ANSWER_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """One moment. t: UTC seconds; states, packets: by camera; empty where the dashboard did not answer."""
+class StatusSample:
+    """One poll. t: UTC seconds; states, packets: by camera; empty where the dashboard did not answer."""
 
     t: float
     states: dict[str, str]
@@ -31,17 +31,17 @@ class Glance:
         return bool(self.states)
 
 
-def glance(url: str, pid: int) -> Glance:
-    """Ask the dashboard at `url` of the appliance whose core is `pid`."""
+def poll(url: str, pid: int) -> StatusSample:
+    """Poll the dashboard at `url` of the appliance whose core process is `pid`."""
     t = time.time()
     try:
         states = {each["name"]: each["state"] for each in json.loads(_page(f"{url}/api/v1/cameras"))}
         samples = _SAMPLE.findall(_page(f"{url}/metrics"))
     except (OSError, urllib.error.URLError):
-        return Glance(t, {}, {}, 0.0, pss_bytes(pid))
+        return StatusSample(t, {}, {}, 0.0, pss_bytes(pid))
     packets = {camera: float(value) for name, camera, value in samples if name == "vedette_camera_packets_total"}
     starts = next((float(value) for name, _, value in samples if name == "vedette_ingest_starts_total"), 0.0)
-    return Glance(t, states, packets, starts, pss_bytes(pid))
+    return StatusSample(t, states, packets, starts, pss_bytes(pid))
 
 
 def gaps(url: str, camera: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a detector found on a clip, frame by frame, kept in a file so that trackers are compared without inference."""
+"""The detections of a clip, frame by frame, kept in a file so that trackers are compared without inference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from appliance.types import Detections
 
 
 @dataclass(frozen=True, slots=True)
-class OneLook:
+class FrameDetections:
     """frame: 0-based index in the clip; t: seconds."""
 
     frame: int
@@ -23,16 +23,16 @@ class OneLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """All looks at a clip of `size` (width, height), in order."""
+class ClipDetections:
+    """All examined frames of a clip of `size` (width, height), in order."""
 
     model: str
     labels: tuple[str, ...]
     size: tuple[int, int]
-    looks: tuple[OneLook, ...]
+    looks: tuple[FrameDetections, ...]
 
-    def every(self, fps: float, phase: int = 0) -> Looks:
-        """At most `fps` a second from frame `phase` on, evenly, as the appliance looks while something moves."""
+    def every(self, fps: float, phase: int = 0) -> ClipDetections:
+        """At most `fps` a second from frame `phase` on, evenly, as the appliance samples while something moves."""
         chosen, due = [], None
         for look in self.looks[phase:]:
             due = look.t if due is None else due
@@ -42,22 +42,22 @@ class Looks:
         return replace(self, looks=tuple(chosen))
 
 
-def look(clip: Path, model: str) -> Looks:
-    """Look at every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
+def look(clip: Path, model: str) -> ClipDetections:
+    """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
     from appliance.detect import detector  # needs ONNX Runtime; an environment with rivals in it may not have that
 
-    eye, pictures, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
+    network, pictures, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
         for index, frame in enumerate(film.decode(stream)):
-            picture = pictures.bgr(frame, eye.preferred_size(frame.width, frame.height))
-            found.append(OneLook(index, round(float(frame.time or 0.0), 3), eye.detect([picture])[0]))
+            picture = pictures.bgr(frame, network.preferred_size(frame.width, frame.height))
+            found.append(FrameDetections(index, round(float(frame.time or 0.0), 3), network.detect([picture])[0]))
         size = (stream.width, stream.height)
-    return Looks(eye.name, eye.labels, size, tuple(found))
+    return ClipDetections(network.name, network.labels, size, tuple(found))
 
 
-def save(path: Path, looks: Looks) -> None:
-    """As one .npz: rows of all looks one below the other, and how many belong to each."""
+def save(path: Path, looks: ClipDetections) -> None:
+    """As one .npz: rows of all frames one below the other, and how many belong to each."""
     found = [each.found for each in looks.looks]
     np.savez_compressed(
         path,
@@ -73,15 +73,15 @@ def save(path: Path, looks: Looks) -> None:
     )
 
 
-def load(path: Path) -> Looks:
+def load(path: Path) -> ClipDetections:
     """What `save` wrote."""
     with np.load(path) as kept:
         ends = np.cumsum(kept["count"])
         begins = ends - kept["count"]
         boxes, scores, class_ids = kept["boxes"], kept["scores"], kept["class_ids"]
         looks = tuple(
-            OneLook(int(frame), float(t), Detections(boxes[a:b], scores[a:b], class_ids[a:b]))
+            FrameDetections(int(frame), float(t), Detections(boxes[a:b], scores[a:b], class_ids[a:b]))
             for frame, t, a, b in zip(kept["frame"], kept["t"], begins, ends, strict=True)
         )
         width, height = (int(side) for side in kept["size"])
-        return Looks(str(kept["model"]), tuple(str(each) for each in kept["labels"]), (width, height), looks)
+        return ClipDetections(str(kept["model"]), tuple(str(each) for each in kept["labels"]), (width, height), looks)

@@ -1,8 +1,8 @@
-"""Runs a module as `python -m` does, and tells the kernel the names of its threads.
+"""Runs a module as `python -m` does, with the names of its threads set in the kernel.
 
-    python -m benchmarks.ingest.named appliance.ingest
+    python -m benchmarks.ingest.thread_names appliance.ingest
 
-Python before 3.14 keeps them to itself; with them /proc says which thread has used what. Nothing else is changed.
+Python before 3.14 does not set them; with them /proc shows the CPU time of each thread. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 NAME_BYTES_MAX = 15
 
 
-def tell_names() -> None:
+def name_threads() -> None:
     """From now on each thread that begins writes its name into its `comm`."""
     run = threading.Thread.run
 
@@ -30,6 +30,6 @@ def tell_names() -> None:
 
 
 if __name__ == "__main__":
-    tell_names()
+    name_threads()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""Reads a chat completion request into tokens and pictures, and writes an answer of a given length."""
+"""Reads a chat completion request into tokens and images, and writes an answer of a given length."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.verdicts.sizes import CELL, Special
+from benchmarks.verdicts.model_sizes import CELL, Special
 
 CHARS_A_TOKEN = 4
 TEXT_IDS = 900  # numbers of text tokens are drawn from 1 to this: any will do, and every vocabulary has them
 CELLS_MAX = 1280
 
 
-class NotUnderstood(Exception):
-    """The request is not a chat completion with pictures as data."""
+class BadRequest(Exception):
+    """The request is not a chat completion with images as data."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """parts: tokens of text as numbers, or a picture's JPEG, in the order of the prompt."""
+class ChatRequest:
+    """parts: tokens of text as numbers, or an image's JPEG, in the order of the prompt."""
 
     parts: tuple[tuple[int, ...] | bytes, ...]
 
@@ -31,13 +31,13 @@ class Asked:
         return sum(isinstance(part, bytes) for part in self.parts)
 
 
-def read(body: bytes) -> Asked:
+def read(body: bytes) -> ChatRequest:
     """Raises NotUnderstood."""
     try:
         parts = [part for message in json.loads(body)["messages"] for part in _parts(message)]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NotUnderstood(f"not a chat completion: {error!r}") from None
-    return Asked(tuple(parts))
+        raise BadRequest(f"not a chat completion: {error!r}") from None
+    return ChatRequest(tuple(parts))
 
 
 def _parts(message: Mapping[str, Any]) -> list[tuple[int, ...] | bytes]:
@@ -59,7 +59,7 @@ def text_ids(text: str) -> tuple[int, ...]:
 
 
 def cells(width: int, height: int) -> tuple[int, int]:
-    """(across, down): how many tokens a picture becomes, near its own size and at most CELLS_MAX together."""
+    """(across, down): how many tokens an image becomes, near its own size and at most CELLS_MAX together."""
     across, down = max(1, round(width / CELL)), max(1, round(height / CELL))
     if across * down > CELLS_MAX:
         scale = (CELLS_MAX / (across * down)) ** 0.5
@@ -67,11 +67,11 @@ def cells(width: int, height: int) -> tuple[int, int]:
     return across, down
 
 
-def prompt_ids(asked: Asked, grids: list[tuple[int, int]], special: Special) -> list[int]:
+def prompt_ids(request: ChatRequest, grids: list[tuple[int, int]], special: Special) -> list[int]:
     """The whole prompt; grids: of each picture, as `cells` has it."""
     ids: list[int] = []
     waiting = iter(grids)
-    for part in asked.parts:
+    for part in request.parts:
         if isinstance(part, bytes):
             across, down = next(waiting)
             ids += [special.begin, *([special.image] * (across * down)), special.end]
@@ -81,14 +81,14 @@ def prompt_ids(asked: Asked, grids: list[tuple[int, int]], special: Special) -> 
 
 
 def completion(pictures: int, tokens_in: int, tokens_out: int) -> dict[str, Any]:
-    """What the server answers: random weights write nothing that can be read, so the words are always the same."""
-    said = {
+    """The server's answer: random weights write nothing readable, so the text is always the same."""
+    answer = {
         "pictures": [{"picture": n + 1, "supports": "yes"} for n in range(pictures)],
         "reason": "A person in dark clothes stands inside the yard, beside the loading door.",
         "decision": "confirmed",
         "confidence": 0.9,
     }
-    message = {"role": "assistant", "content": json.dumps(said, separators=(",", ":"))}
+    message = {"role": "assistant", "content": json.dumps(answer, separators=(",", ":"))}
     usage = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
     return {
         "id": "bench", "object": "chat.completion", "created": 0, "model": "bench", "usage": usage,

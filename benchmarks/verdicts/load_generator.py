@@ -1,4 +1,4 @@
-"""Asks a judge as sites would: at a rate, with arrivals by chance, or as fast as it answers."""
+"""Sends escalations to a judge as sites would: at a mean rate with random arrivals, or as fast as it answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from appliance.wire import Escalation, MediaRef, Need
 from cloud_worker.judge import Judge, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile, chunks_of
 
-CASES = 16  # different ones, asked in turn
+CASES = 16  # different ones, sent in turn
 QUALITY = 85
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What each question shows: `count` pictures of a size; side_max: the longer side that the model is shown."""
+    """What each escalation shows: `count` images of a size; side_max: the longer side that the model is shown."""
 
     kind: Need
     count: int
@@ -41,10 +41,10 @@ EVIDENCE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """One question: seconds from its arrival to its verdict, a wait for a place included.
+class TimedAnswer:
+    """One escalation: seconds from its arrival to its verdict, a wait for a slot included.
 
-    valid: a verdict that speaks of the pictures; tokens of prompt and answer.
+    valid: a verdict that names the images; tokens of prompt and answer.
     """
 
     seconds: float
@@ -70,7 +70,7 @@ def _case(name: str, evidence: Evidence, seed: int) -> JudgeCase:
 
 
 def _picture(evidence: Evidence, seed: int, t: float) -> EvidenceFile:
-    """A picture with as much in it as a camera's: smooth patches and a little noise."""
+    """An image with as much detail as a camera's: smooth patches and a little noise."""
     chance, (width, height) = np.random.default_rng(seed), evidence.size
     coarse = chance.integers(30, 220, (height // 16, width // 16, 3), np.uint8)
     smooth = np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.float32)
@@ -84,39 +84,41 @@ def _picture(evidence: Evidence, seed: int, t: float) -> EvidenceFile:
     return EvidenceFile(ref, data)
 
 
-async def paced(judge: Judge, asked: Sequence[JudgeCase], per_minute: float, seconds: float, places: int) -> list[Took]:
-    """Questions that come by chance at that mean rate (seeded); as many are judged at a time as there are places."""
+async def paced(
+    judge: Judge, request: Sequence[JudgeCase], per_minute: float, seconds: float, places: int
+) -> list[TimedAnswer]:
+    """Escalations with random arrivals at that mean rate (seeded); at most `places` are judged at a time."""
     chance, room = random.Random(per_minute), asyncio.Semaphore(places)
     began, due_s = time.perf_counter(), 0.0
-    tasks: list[asyncio.Task[Took]] = []
+    tasks: list[asyncio.Task[TimedAnswer]] = []
     while (due_s := due_s + chance.expovariate(per_minute / 60)) < seconds:
         await asyncio.sleep(max(0.0, began + due_s - time.perf_counter()))
-        tasks.append(asyncio.create_task(_one(judge, asked[len(tasks) % len(asked)], room)))
+        tasks.append(asyncio.create_task(_one(judge, request[len(tasks) % len(request)], room)))
     return list(await asyncio.gather(*tasks))
 
 
-async def flat_out(judge: Judge, asked: Sequence[JudgeCase], seconds: float, places: int) -> float:
-    """Verdicts a second with every place taken all the time."""
+async def flat_out(judge: Judge, request: Sequence[JudgeCase], seconds: float, places: int) -> float:
+    """Verdicts a second with every slot in use all the time."""
     began, count = time.perf_counter(), 0
 
     async def place(first: int) -> None:
         nonlocal count
         n = first
         while time.perf_counter() - began < seconds:
-            await _one(judge, asked[n % len(asked)], asyncio.Semaphore(1))
+            await _one(judge, request[n % len(request)], asyncio.Semaphore(1))
             count, n = count + 1, n + places
 
     await asyncio.gather(*(place(n) for n in range(places)))
     return count / (time.perf_counter() - began)
 
 
-async def _one(judge: Judge, case: JudgeCase, room: asyncio.Semaphore) -> Took:
+async def _one(judge: Judge, case: JudgeCase, room: asyncio.Semaphore) -> TimedAnswer:
     began = time.perf_counter()
     async with room:
         try:
             verdict = await judge.verdict(case)
         except EngineError:
-            return Took(time.perf_counter() - began, False, 0, 0, 0.0)
+            return TimedAnswer(time.perf_counter() - began, False, 0, 0, 0.0)
     valid = verdict.decision == "confirmed" and len(verdict.support) > 0
     preprocess_s = verdict.timings.get("preprocess", 0.0)
-    return Took(time.perf_counter() - began, valid, verdict.tokens_in, verdict.tokens_out, preprocess_s)
+    return TimedAnswer(time.perf_counter() - began, valid, verdict.tokens_in, verdict.tokens_out, preprocess_s)

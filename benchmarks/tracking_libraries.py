@@ -16,22 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.types import Box
-from benchmarks.tracking_looks import OneLook
+from benchmarks.tracking_detections import FrameDetections
 
 Answer = tuple[int, Box]
 """A number and where it is, in shares of the picture."""
-Rival = tuple[str, str, Callable[[], "Follower"]]
+Rival = tuple[str, str, Callable[[], "LibraryTracker"]]
 
 _MEMORY_S = 2.5
 _HIGH, _BEGIN, _OVERLAP = 0.4, 0.5, 0.1
 
 
-class Follower(Protocol):
+class LibraryTracker(Protocol):
     """One tracker at work. not_counted_s: CPU seconds inside `follow` that are not its own."""
 
     not_counted_s: float
 
-    def follow(self, look: OneLook) -> Sequence[Answer]: ...
+    def follow(self, look: FrameDetections) -> Sequence[Answer]: ...
 
 
 def available(class_id: int, fps: float, size: tuple[int, int]) -> tuple[list[Rival], list[str]]:
@@ -116,7 +116,7 @@ def _norfair(module: Any, class_id: int, fps: float, size: tuple[int, int]) -> l
     return [(name, settings, _later(_Norfair, module, options, class_id, size)) for name, settings, options in plans]
 
 
-def _later(make: Callable[..., Follower], *parts: Any) -> Callable[[], Follower]:
+def _later(make: Callable[..., LibraryTracker], *parts: Any) -> Callable[[], LibraryTracker]:
     return lambda: make(*parts)
 
 
@@ -140,17 +140,17 @@ class _Supervised:
         self._class_id, self._score_min = class_id, score_min
         self._pixels = np.array([*size, *size], np.float32)
 
-    def follow(self, look: OneLook) -> list[Answer]:
+    def follow(self, look: FrameDetections) -> list[Answer]:
         found = look.found
         mine = found.select((found.class_ids == self._class_id) & (found.scores >= self._score_min))
-        told = self._update(
+        table_row = self._update(
             self._sv.Detections(
                 xyxy=mine.boxes * self._pixels, confidence=mine.scores, class_id=mine.class_ids.astype(int)
             )
         )
-        if told.tracker_id is None:
+        if table_row.tracker_id is None:
             return []
-        pairs = zip(told.tracker_id, told.xyxy / self._pixels, strict=True)
+        pairs = zip(table_row.tracker_id, table_row.xyxy / self._pixels, strict=True)
         # -1: not confirmed.
         return [(int(number), _box(box)) for number, box in pairs if number is not None and number >= 0]
 
@@ -165,15 +165,15 @@ class _Norfair:
         self._class_id = class_id
         self._pixels = np.array([*size, *size], np.float32)
 
-    def follow(self, look: OneLook) -> list[Answer]:
+    def follow(self, look: FrameDetections) -> list[Answer]:
         found = look.found
         mine = found.select((found.class_ids == self._class_id) & (found.scores >= _HIGH))
-        told = [
+        table_row = [
             self._module.Detection(points=(box * self._pixels).reshape(2, 2), scores=np.full(2, score), data=box)
             for box, score in zip(mine.boxes, mine.scores, strict=True)
         ]
-        tracks = self._tracker.update(detections=told)
-        fresh = {id(each) for each in told}
+        tracks = self._tracker.update(detections=table_row)
+        fresh = {id(each) for each in table_row}
         return [
             (int(track.id), _box(track.last_detection.data)) for track in tracks if id(track.last_detection) in fresh
         ]

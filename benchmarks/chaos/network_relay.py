@@ -1,4 +1,4 @@
-"""A cable between a site and its broker that can be pulled: a TCP relay on loopback."""
+"""A TCP relay on loopback between a site and its broker that can be cut."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import threading
 BUFFER = 65536
 
 
-class Cable:
-    """Relays connections to `port`. `cut()` breaks all of them and takes no new ones, `silent()` lets them hang (a dead
-    router says nothing), `mend()` puts it right. Owner: one thread."""
+class NetworkRelay:
+    """Relays connections to `port`. `cut()` breaks all of them and takes no new ones, `silent()` lets them hang (as a
+    dead router does), `mend()` ends both. Owner: one thread."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -57,7 +57,7 @@ class Cable:
                 elif self._state == "whole" and sock in self._peer:
                     self._relay(sock)
             if self._state == "silent":
-                threading.Event().wait(0.02)  # what waits in the sockets keeps the selector awake
+                threading.Event().wait(0.02)  # unread data in the sockets keeps the selector awake
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()

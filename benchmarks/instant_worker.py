@@ -1,9 +1,9 @@
 """A worker in a process of its own whose engine has no model: it answers after a fixed time.
 
-    .venv/bin/python -m benchmarks.stand_in nats://127.0.0.1:4222 --concurrency 16 --latency-s 0.2
+    .venv/bin/python -m benchmarks.instant_worker nats://127.0.0.1:4222 --concurrency 16 --latency-s 0.2
 
-The worker is far away from the site in earnest, so a benchmark must not have them share one Python interpreter. It
-says `ready` on its output, and ends when its input does.
+In production the worker is far from the site, so a benchmark must not run both in one Python interpreter. It prints
+`ready` and ends when its input does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Instant:
-    """An engine without a model that takes `latency_s` for each answer, for as many questions as it is given."""
+    """An engine without a model that takes `latency_s` for each answer, for any number of escalations at a time."""
 
     name, model, prompt_version, answer_schema = "instant", "none", "", ""
     uses: frozenset[Need] = frozenset({"crop", "frame"})
@@ -50,9 +50,9 @@ class Instant:
 
 
 @contextlib.contextmanager
-def stand_in(url: str, *, concurrency: int = 4, latency_s: float = 0.0) -> Iterator[None]:
+def instant_worker(url: str, *, concurrency: int = 4, latency_s: float = 0.0) -> Iterator[None]:
     """A worker process that is ready, for the time of the block."""
-    command = [sys.executable, "-m", "benchmarks.stand_in", url]
+    command = [sys.executable, "-m", "benchmarks.instant_worker", url]
     command += ["--concurrency", str(concurrency), "--latency-s", str(latency_s)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdin is not None

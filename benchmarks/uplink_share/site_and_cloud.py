@@ -1,4 +1,4 @@
-"""The parts of a site and of the cloud, started as their users start them; where it can be had, with a cable between.
+"""The parts of a site and of the cloud, started as their users start them; where allowed, with a cable between.
 
 With root the site lives in a network namespace and the cloud in another: packets are then as large as on a cable, and
 the kernel's own counter of the interface stands beside the ledger. Without, all is on loopback, where segments are of
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.ingest.taken import Taken
+from benchmarks.ingest.frame_clock import FrameClock
 from tests.servers.nats import NatsServer, find_nats_servers
 from tests.servers.netns import Cable, cable, why_not
 from tests.waiting import until
@@ -26,72 +26,72 @@ PORT = 4222
 START_S_MAX = 180.0
 STOP_S_MAX = 120.0
 
-Words = tuple[str, ...]
+CommandPrefix = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
-    """The two ends of the uplink. site, hub: the words before a command that is to run there; kernel: bytes that the
-    site's interface has sent, None where nobody counts."""
+class UplinkEnds:
+    """The two ends of the uplink. site, hub: the prefix of a command that is to run there; kernel: bytes that the
+    site's interface has sent, None without a counter."""
 
     address: str
-    site: Words
-    hub: Words
+    site: CommandPrefix
+    hub: CommandPrefix
     kernel: Callable[[], int | None]
 
 
 @contextlib.contextmanager
-def ends() -> Iterator[Ends]:
+def uplink_ends() -> Iterator[UplinkEnds]:
     """A cable where namespaces are allowed, else loopback."""
     if why_not():
-        yield Ends("127.0.0.1", (), (), lambda: None)
+        yield UplinkEnds("127.0.0.1", (), (), lambda: None)
         return
     with cable() as there:
-        yield Ends(there.address, _inside(there, there.site), _inside(there, there.hub), there.sent_by_site)
+        yield UplinkEnds(there.address, _inside(there, there.site), _inside(there, there.hub), there.sent_by_site)
 
 
-def _inside(there: Cable, namespace: str) -> Words:
+def _inside(there: Cable, namespace: str) -> CommandPrefix:
     return tuple(map(str, there.inside(namespace)))
 
 
 @contextlib.contextmanager
-def cloud(way: Ends, folder: Path, engine: str) -> Iterator[str]:
+def cloud(uplink: UplinkEnds, folder: Path, engine: str) -> Iterator[str]:
     """A broker and a worker with its default judge; the broker's address. engine: the worker file's section."""
     with contextlib.ExitStack() as stack:
-        if way.hub:
-            url = stack.enter_context(_far_broker(way, folder / "nats"))
+        if uplink.hub:
+            url = stack.enter_context(_far_broker(uplink, folder / "nats"))
         else:
             server = NatsServer(find_nats_servers()[0], folder / "nats").start()
             stack.callback(server.stop)
             url = server.url
         config = folder / "worker.yaml"
         config.write_text(f"nats: {{url: '{url}'}}\nengine: {engine}\nworker: {{name: w1}}\n")
-        stack.enter_context(_worker(way, config))
+        stack.enter_context(_worker(uplink, config))
         yield url
 
 
 @contextlib.contextmanager
-def _far_broker(way: Ends, folder: Path) -> Iterator[str]:
+def _far_broker(uplink: UplinkEnds, folder: Path) -> Iterator[str]:
     folder.mkdir(parents=True)
     config, log = folder / "server.conf", folder / "server.log"
     store = json.dumps(str(folder / "store"))
-    config.write_text(f"listen: {way.address}:{PORT}\njetstream {{ store_dir: {store} }}\n")
-    with started([*way.hub, str(find_nats_servers()[0].path), "-c", str(config)], log):
+    config.write_text(f"listen: {uplink.address}:{PORT}\njetstream {{ store_dir: {store} }}\n")
+    with started([*uplink.hub, str(find_nats_servers()[0].path), "-c", str(config)], log):
         until(lambda: "Server is ready" in log.read_text(), START_S_MAX, "the broker is ready")
-        yield f"nats://{way.address}:{PORT}"
+        yield f"nats://{uplink.address}:{PORT}"
 
 
 @contextlib.contextmanager
-def _worker(way: Ends, config: Path) -> Iterator[None]:
+def _worker(uplink: UplinkEnds, config: Path) -> Iterator[None]:
     log = config.with_suffix(".log")
-    with started([*way.hub, sys.executable, "-m", "cloud_worker", "run", "--config", str(config)], log):
+    with started([*uplink.hub, sys.executable, "-m", "cloud_worker", "run", "--config", str(config)], log):
         until(lambda: "waiting for questions" in log.read_text(), START_S_MAX, "the worker is ready")
         yield
 
 
 @contextlib.contextmanager
 def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is ended by SIGTERM; it has then told all it counted. Raises AssertionError: it does not end."""
+    """A process that is ended by SIGTERM and writes its counters then. Raises AssertionError: it does not end."""
     with log.open("ab") as sink:
         child = subprocess.Popen(list(command), stdout=sink, stderr=sink, cwd=ROOT)
     try:
@@ -104,39 +104,39 @@ def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[byte
             child.kill()
             child.wait()
             raise AssertionError(
-                f"{command[-1]} did not end within {STOP_S_MAX:.0f} s: its books are not whole"
+                f"{command[-1]} did not end within {STOP_S_MAX:.0f} s: its counters are not complete"
             ) from None
 
 
 @dataclass(slots=True)
-class Street:
+class CameraServer:
     """The cameras' server. taken: by camera, when its frames were taken."""
 
     port: int
-    taken: Mapping[str, Taken]
+    taken: Mapping[str, FrameClock]
 
 
 @contextlib.contextmanager
-def street(way: Ends, films: Mapping[str, tuple[Path, float]]) -> Iterator[Street]:
+def camera_server(uplink: UplinkEnds, films: Mapping[str, tuple[Path, float]]) -> Iterator[CameraServer]:
     """The cameras at the site's end; films: file and rate by camera."""
     mounts = [f"{name}={path}" for name, (path, _) in films.items()]
     child = subprocess.Popen(
-        [*way.site, sys.executable, "-m", "benchmarks.ingest.cameras", *mounts],
+        [*uplink.site, sys.executable, "-m", "benchmarks.ingest.cameras", *mounts],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
         assert child.stdout is not None
         port = json.loads(child.stdout.readline())["port"]
-        served = Street(port, {name: Taken(fps) for name, (_, fps) in films.items()})
-        threading.Thread(target=_note, args=(child, served), name="witness", daemon=True).start()
+        served = CameraServer(port, {name: FrameClock(fps) for name, (_, fps) in films.items()})
+        threading.Thread(target=_read_frame_times, args=(child, served), name="witness", daemon=True).start()
         yield served
     finally:
         child.terminate()
         child.wait(STOP_S_MAX)
 
 
-def _note(child: subprocess.Popen[bytes], served: Street) -> None:
+def _read_frame_times(child: subprocess.Popen[bytes], served: CameraServer) -> None:
     assert child.stdout is not None
     for line in child.stdout:
-        said = json.loads(line)
-        served.taken[said["camera"]].note(said["n"], said["t"])
+        message = json.loads(line)
+        served.taken[message["camera"]].note(message["n"], message["t"])

@@ -1,4 +1,4 @@
-"""Our arithmetic of tracking held against py-motmetrics (CLEAR MOT, IDF1) and TrackEval (HOTA), where installed."""
+"""Our tracking metrics compared with py-motmetrics (CLEAR MOT, IDF1) and TrackEval (HOTA), where installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be seen in the footage of one camera, frame by frame, over all its passes."""
+"""The true objects in the footage of one camera, frame by frame, over all its loops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sight:
 
     @property
     def counts(self) -> bool:
-        """Whether it must be found: half of it is visible, and it is no speck."""
+        """Whether it must be found: at least half visible and not tiny."""
         return self.visible >= VISIBLE_MIN and self.box[3] - self.box[1] >= HEIGHT_MIN
 
 
@@ -44,8 +44,8 @@ class Truth:
     def shown(self, begin: int, end: int) -> Iterator[Visit]:
         """The visits between two frames counted since the camera began, passes apart, with frames so counted."""
         first, last = (begin + self.phase) // self.frames, (end + self.phase) // self.frames
-        for turn in range(first, last + 1):
-            shift = turn * self.frames - self.phase
+        for loop in range(first, last + 1):
+            shift = loop * self.frames - self.phase
             for visit in self.visits:
                 sights = {n + shift: each for n, each in visit.sights.items() if begin <= n + shift < end}
                 if sights:

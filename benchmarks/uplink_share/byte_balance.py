@@ -1,4 +1,4 @@
-"""A site's books after a run: bytes by kind against camera bytes, and which labelled incidents were asked about."""
+"""The totals of a site after a run: bytes by kind against camera bytes, and which labelled incidents were escalated."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from appliance.store.database import Database
 from appliance.store.meter import Meter
 from appliance.types import FrameBoxes, StreamHeader
 from appliance.wire import Escalation
-from benchmarks.ingest.taken import Taken
-from benchmarks.uplink_share.shows import Show
+from benchmarks.ingest.frame_clock import FrameClock
+from benchmarks.uplink_share.labelled_cameras import LabelledCamera
 
 LOOKS_PER_S = 5
-LATE_S = 12.0  # what begins so shortly before the end can neither be found nor missed
+LATE_S = 12.0  # seconds; what begins so shortly before the end can neither be found nor missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """What a run came to. kernel: what the interface counted, None where nobody does; missed: a sentence each;
-    settled: questions that have their verdict; by_kind: the parts of `sent`."""
+class ByteBalance:
+    """The totals of a run. kernel: bytes that the interface counted, None without a counter; missed: a sentence each;
+    settled: escalations that have their verdict; by_kind: the parts of `sent`."""
 
     case: str
     cameras: int
@@ -55,8 +55,8 @@ class Books:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question that left. moments: times that its pictures show, and of its event."""
+class SentEscalation:
+    """An escalation that left. moments: times that its images show, and of its event."""
 
     camera: str
     moments: tuple[float, ...]
@@ -65,16 +65,16 @@ class Asked:
 
 def balance(
     case: str, root: Path, seconds: float, kernel: int | None, incidents: Mapping[str, Sequence[LabelledIncident]]
-) -> Books:
+) -> ByteBalance:
     """Read the ended site's database. incidents: by camera."""
     database = Database(root / "vedette.db", SystemClock())
     try:
         account = savings.account_for(Meter(database, "").totals("all"), seconds, incidents).total
-        asked = _asked(database)
+        asked = _sent_escalations(database)
     finally:
         database.close()
-    found, missed = matched(incidents, asked)
-    return Books(
+    found, missed = match_incidents(incidents, asked)
+    return ByteBalance(
         case=case,
         cameras=len(incidents),
         seconds=seconds,
@@ -90,7 +90,7 @@ def balance(
     )
 
 
-def _asked(database: Database) -> list[Asked]:
+def _sent_escalations(database: Database) -> list[SentEscalation]:
     with database.read() as connection:
         rows = connection.execute(
             "SELECT body, state FROM escalation WHERE state IN ('sent', 'settled') OR attempts > 0 ORDER BY created_t"
@@ -98,12 +98,14 @@ def _asked(database: Database) -> list[Asked]:
     found = []
     for row in rows:
         body: Escalation = Escalation.from_json(row["body"].encode())
-        found.append(Asked(body.camera, (body.t, *(each.t for each in body.media)), row["state"] == "settled"))
+        found.append(SentEscalation(body.camera, (body.t, *(each.t for each in body.media)), row["state"] == "settled"))
     return found
 
 
-def matched(incidents: Mapping[str, Sequence[LabelledIncident]], asked: Sequence[Asked]) -> tuple[int, list[str]]:
-    """How many incidents a question shows, and the others in words."""
+def match_incidents(
+    incidents: Mapping[str, Sequence[LabelledIncident]], asked: Sequence[SentEscalation]
+) -> tuple[int, list[str]]:
+    """How many incidents an escalation shows, and the others as text."""
     found, missed = 0, []
     for camera, own in incidents.items():
         sent = [Candidate(footage=0, t=0, value=0, bytes=0, moments=each.moments) for each in asked
@@ -117,9 +119,9 @@ def matched(incidents: Mapping[str, Sequence[LabelledIncident]], asked: Sequence
 
 
 def incidents_of(
-    config: SiteConfig, show: Show, taken: Taken, begin_t: float, end_t: float
+    config: SiteConfig, show: LabelledCamera, taken: FrameClock, begin_t: float, end_t: float
 ) -> tuple[LabelledIncident, ...]:
-    """What a perfect detector and tracker would have raised under the site's own rules, between two times."""
+    """The incidents that a perfect detector and tracker would raise under the site's own rules, between two times."""
     step = max(1, round(show.fps / LOOKS_PER_S))
     last = taken.frame(end_t)
     if show.once:
@@ -131,10 +133,10 @@ def incidents_of(
     header = StreamHeader(camera=show.camera, clip="", model="truth", size=show.size, run="truth")
     labels = label_incidents(config, CameraTruth(header=header, frames=looks, expectations=(), derived=True))
     zero = taken.t(0)
-    told = [(each, f"at {each.t - zero:.1f} s") for each in labels.incidents(0) if begin_t <= each.t < end_t - LATE_S]
+    report = [(each, f"at {each.t - zero:.1f} s") for each in labels.incidents(0) if begin_t <= each.t < end_t - LATE_S]
     return tuple(
         LabelledIncident(
             footage=0, start=each.start, end=each.end, t=each.t, text=f"{each.text.split(' at ')[0]} {when}"
         )
-        for each, when in told
+        for each, when in report
     )

@@ -18,8 +18,8 @@ MEDIA_CHECKED_MAX = 5000
 
 
 @dataclass(slots=True)
-class Outcome:
-    """Counts. lost: raised and committed, but without its alert, its question or a verdict; twice: verdicts that the
+class ChaosResult:
+    """Counts. lost: raised and committed, but without its alert, its escalation or a verdict; twice: verdicts that the
     store took twice, or alerts whose verdict changed more than once; wrong_media: settled questions whose pictures the
     broker does not hold whole and with the right hash; unsaid: settled, but the core never said that it was raised (it
     was killed between the two: allowed); judged_again: verdicts beyond one a question that the broker holds (allowed:
@@ -40,9 +40,9 @@ class Outcome:
         return not (self.lost or self.twice or self.wrong_media)
 
 
-def judge(database: Path, url: str, raised: set[int]) -> Outcome:
+def verify(database: Path, url: str, raised: set[int]) -> ChaosResult:
     """Read both. The core must have ended."""
-    found = Outcome(raised=len(raised))
+    found = ChaosResult(raised=len(raised))
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         rows = connection.execute(
             """SELECT alert.id, alert.verdict, escalation.id, escalation.body, verdict.decision FROM alert
@@ -67,7 +67,7 @@ def judge(database: Path, url: str, raised: set[int]) -> Outcome:
 
 
 async def _at_the_broker(url: str, bodies: list[wire.Escalation]) -> tuple[list[str], int, int]:
-    """Pictures that are not whole there, how many were looked at, and how many verdicts there are."""
+    """Images that are not whole there, how many were checked, and how many verdicts there are."""
     client = await nats.connect(url, connect_timeout=10)
     try:
         stream = client.jetstream()
@@ -89,5 +89,5 @@ async def _at_the_broker(url: str, bodies: list[wire.Escalation]) -> tuple[list[
         await client.close()
 
 
-def as_json(found: Outcome) -> dict[str, object]:
+def as_json(found: ChaosResult) -> dict[str, object]:
     return {**asdict(found), "good": found.good}

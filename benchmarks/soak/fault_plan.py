@@ -1,4 +1,4 @@
-"""What goes wrong, when and for how long: made from a seed, so that a soak that failed can be had again."""
+"""The faults of a soak, when and for how long: made from a seed, so that a failed soak can be repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST_S = (15.0, 40.0)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """camera '': the server of all cameras is gone (`off`). Seconds since the faults began; at once: both the same."""
+    """camera '': the server of all cameras is off (`off`). Seconds since the plan began; momentary: both equal."""
 
     kind: Kind
     camera: str
@@ -39,10 +39,10 @@ SHORT = Pace(apart_s=(1.0, 3.0), off_apart_s=(1e9, 1e9), first_s=(2.0, 5.0), las
 
 
 def make(cameras: list[str], seconds: float, pace: Pace, seed: int) -> list[Fault]:
-    """All faults by their start; each has ended, and had the time to be recovered from, before `seconds` are over.
+    """All faults by their start; each ends, and can be recovered from, before `seconds` are over.
 
-    Each camera meets every kind in a new order before it meets one again. What would overlap with the server being off,
-    or with the recovery from that, is left out.
+    Each camera has every kind in a new order before one repeats. Faults that would overlap with the server being off,
+    or with the recovery from that, are left out.
     """
     chance = random.Random(seed)
     off = list(_offs(seconds, pace, chance))

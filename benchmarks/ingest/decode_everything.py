@@ -1,12 +1,12 @@
 """The usual way, without waste: decode every frame, a frame-difference gate, detect while something moves, track.
 
-    echo '{"cameras": {"yard": "rtsp://…"}, "detector": {…}, "fps": 5}' | python -m benchmarks.ingest.named \
-        benchmarks.ingest.everything
+    echo '{"cameras": {"yard": "rtsp://…"}, "detector": {…}, "fps": 5}' | python -m benchmarks.ingest.thread_names \
+        benchmarks.ingest.decode_everything
 
 One thread a camera and nothing between its steps: the gate takes the brightness as it was decoded, five times a second;
-the picture is scaled straight to the network's size, only when it is asked. The detector is Vedette's own (the same
+the frame is scaled straight to the network's size, only when it is detected on. The detector is Vedette's own (the same
 network, session and arithmetic), one for all cameras; the tracker is the cheapest that follows: greedy by overlap.
-Prints JSON lines, one a look, with the thread's CPU seconds from the scaling on.
+Prints JSON lines, one per inference, with the thread's CPU seconds from the scaling on.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detector_config import DetectorConfig
+from appliance.geometry import iou
 from appliance.media.frames import FrameConverter
 from appliance.types import Detections
-from benchmarks.ingest.score import overlap
 
 OPTIONS = {"rtsp_transport": "tcp", "allowed_media_types": "video", "analyzeduration": "0", "probesize": "32"}
 QUIET_AFTER_S = 2.0
@@ -41,7 +41,7 @@ _LOCK = threading.Lock()
 
 
 class DifferenceGate:
-    """A small grey picture against a running mean of its forerunners."""
+    """A small grey image against the running mean of earlier ones."""
 
     def __init__(self) -> None:
         self._mean: NDArray[np.float32] | None = None
@@ -65,21 +65,21 @@ class _Track:
 
 @dataclass(slots=True)
 class GreedyTracker:
-    """Each track takes the box of its kind that overlaps it most; a sure box that is left begins one."""
+    """Each track takes the box of its class that overlaps it most; a box of high score that is left begins one."""
 
     tracks: dict[int, _Track] = field(default_factory=dict)
     begun: int = 0
 
     def update(self, found: Detections, t: float) -> list[tuple[int, int, tuple[float, float, float, float]]]:
-        """(track, class, box) of what is followed in this look."""
+        """(track, class, box) of the tracks matched in this frame."""
         self.tracks = {n: track for n, track in self.tracks.items() if t - track.seen_s <= LOST_S}
-        free, told = dict(self.tracks), []
+        free, matched = dict(self.tracks), []
         for row, score in enumerate(found.scores.tolist()):
             if score < CONTINUE:
                 continue
             x1, y1, x2, y2 = found.boxes[row].tolist()
             label, box = int(found.class_ids[row]), (x1, y1, x2, y2)
-            near = {n: overlap(track.box, box) for n, track in free.items() if track.label == label}
+            near = {n: iou(track.box, box) for n, track in free.items() if track.label == label}
             best = max(near, key=near.__getitem__, default=None)
             if best is not None and near[best] >= OVERLAP_MIN:
                 del free[best]
@@ -89,15 +89,21 @@ class GreedyTracker:
             else:
                 continue
             self.tracks[best] = _Track(label, box, t)
-            told.append((best, label, box))
-        return told
+            matched.append((best, label, box))
+        return matched
 
 
 class Camera:
     """One camera's thread: its stream, its gate, its tracks."""
 
-    def __init__(self, name: str, url: str, looker: ObjectDetector, turn: threading.Lock, fps: float) -> None:
-        self._name, self._url, self._looker, self._turn, self._every_s = name, url, looker, turn, 1 / fps
+    def __init__(self, name: str, url: str, shared_detector: ObjectDetector, lock: threading.Lock, fps: float) -> None:
+        self._name, self._url, self._detector, self._detector_lock, self._every_s = (
+            name,
+            url,
+            shared_detector,
+            lock,
+            1 / fps,
+        )
         self._gate, self._tracker, self._pictures = DifferenceGate(), GreedyTracker(), FrameConverter()
         self._spent_s = 0.0
 
@@ -112,7 +118,7 @@ class Camera:
             if due and t - moved_t <= QUIET_AFTER_S:
                 self._look(n, t, frame)
             elif n % 15 == 0:
-                _say({"camera": self._name, "decoded": n + 1})
+                _print_line({"camera": self._name, "decoded": n + 1})
 
     def _frames(self) -> Iterator[tuple[int, float, av.VideoFrame]]:
         with av.open(self._url, options=OPTIONS, timeout=(5, 5)) as container:
@@ -123,16 +129,16 @@ class Camera:
 
     def _look(self, n: int, t: float, frame: av.VideoFrame) -> None:
         began = time.thread_time()
-        picture = self._pictures.bgr(frame, self._looker.preferred_size(frame.width, frame.height))
-        with self._turn:
-            found = self._looker.detect([picture])[0]
-        told = self._tracker.update(found, t)
+        picture = self._pictures.bgr(frame, self._detector.preferred_size(frame.width, frame.height))
+        with self._detector_lock:
+            found = self._detector.detect([picture])[0]
+        tracked = self._tracker.update(found, t)
         self._spent_s += time.thread_time() - began
-        boxes = [[self._looker.labels[label], *(round(side, 4) for side in box)] for _, label, box in told]
-        _say({"camera": self._name, "n": n, "boxes": boxes, "detector_s": self._spent_s, "decoded": n + 1})
+        boxes = [[self._detector.labels[label], *(round(side, 4) for side in box)] for _, label, box in tracked]
+        _print_line({"camera": self._name, "n": n, "boxes": boxes, "detector_s": self._spent_s, "decoded": n + 1})
 
 
-def _say(line: dict[str, Any]) -> None:
+def _print_line(line: dict[str, Any]) -> None:
     with _LOCK:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -141,9 +147,9 @@ def _say(line: dict[str, Any]) -> None:
 def main() -> None:
     av.logging.set_level(None)
     plan = json.loads(sys.stdin.readline())
-    looker, turn = detector.load(DetectorConfig.model_validate(plan["detector"])), threading.Lock()
+    shared_detector, lock = detector.load(DetectorConfig.model_validate(plan["detector"])), threading.Lock()
     for name, url in plan["cameras"].items():
-        camera = Camera(name, url, looker, turn, plan["fps"])
+        camera = Camera(name, url, shared_detector, lock, plan["fps"])
         threading.Thread(target=camera.run, name=f"camera-{name}", daemon=True).start()
     sys.stdin.read()
 
