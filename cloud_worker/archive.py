@@ -127,7 +127,7 @@ _EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 class S3Archive:
     """Owner of a bounded queue and of the threads that empty it.
 
-    Invariant: whoever calls `links` or `put` never waits for the store. counted: told of each object's result; called
+    Invariant: whoever calls `links` or `put` never waits for the store. counted: called with each object's result,
     from several threads.
     """
 

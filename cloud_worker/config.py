@@ -82,7 +82,7 @@ class HandlingConfig(ConfigModel):
 
 
 class StatusConfig(ConfigModel):
-    """Where the worker says how it does: /metrics, /healthz and /readyz."""
+    """Where the worker reports its state: /metrics, /healthz and /readyz."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] | None = None

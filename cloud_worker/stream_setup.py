@@ -107,7 +107,7 @@ def site_and_priority(subject: str) -> tuple[str, str] | None:
 def consumer_spec(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
     """The durable pull consumer of one site and priority, shared by all workers.
 
-    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue, delivered to nobody.
+    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue for ever.
     The worker counts the deliveries itself and ends them with a verdict.
     """
     return ConsumerConfig(

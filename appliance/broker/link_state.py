@@ -23,13 +23,13 @@ from appliance.tcpinfo import (
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """What the link is doing, for the dashboard and the API.
+    """The state of the link, for the dashboard and the API.
 
-    since: when `up` last changed, UTC seconds. error: why it is down, one sentence. sent, received: bytes over all
-    connections of this process, as the kernel counted them (TCP payload, TLS included) when `exact`, else as nats-py
-    did. connects: connections made. wire: what went out with all that is around it (acknowledgements, headers down to
+    since: when `up` last changed, UTC seconds. error: why it is down, one sentence. connects: connections made.
+    sent, received: bytes over all connections of this process, as the kernel counted them (TCP payload, TLS included)
+    when `exact`, else as nats-py did. wire: what went out with all that is around it (acknowledgements, headers down to
     Ethernet, attempts that failed), never too little; resent: of wire, what TCP sent again.
-    breaker: closed (the cloud answers), open (it does not, and questions wait) or half_open (one of them is tried);
+    breaker: closed (the cloud answers), open (it does not, and escalations wait) or half_open (one of them is tried);
     breaker_since, breaker_why, trips: since when, why, and how often it opened.
     """
 
@@ -49,7 +49,7 @@ class LinkState:
 
 
 class WireByteCounter:
-    """State: what earlier connections carried; that of the present one is added at each look at its socket."""
+    """State: what earlier connections carried; what the present one did is added at each reading of its socket."""
 
     def __init__(self, host: str) -> None:
         """host: whose name is looked up for each connection."""
@@ -63,10 +63,10 @@ class WireByteCounter:
 
     def connect_failed(self, seconds: float, cause: Exception | None, state: LinkState) -> LinkState:
         """An attempt took so long and failed; `state` with what that weighed."""
-        nobody = isinstance(cause, (ConnectionRefusedError, socket.gaierror, asyncio.TimeoutError)) or (
+        unanswered = isinstance(cause, (ConnectionRefusedError, socket.gaierror, asyncio.TimeoutError)) or (
             isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError)
         )
-        self._wire += failed_connect_bytes(seconds, self._host, answered=not nobody)
+        self._wire += failed_connect_bytes(seconds, self._host, answered=not unanswered)
         return replace(state, wire=self._wire.bytes, resent=self._wire.resent)
 
     def read(self, client: Client, tcp: socket.socket | None, state: LinkState, *, ended: bool = False) -> LinkState:
@@ -80,7 +80,7 @@ class WireByteCounter:
         return self._counted(counted.sent, counted.received, self._wire + wire, state, exact=True)
 
     def closed(self, state: LinkState) -> None:
-        """The present connection is an earlier one from here on; `state`: after the last look at it."""
+        """The present connection is an earlier one from here on; `state`: after the last reading."""
         self._totals = (state.sent, state.received)
         self._wire = WireBytes(state.wire, state.resent)
 

@@ -17,45 +17,13 @@ from nats.aio.client import Client
 from appliance.broker_config import BrokerConfig
 from appliance.errors import UplinkError
 
-
-def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> str:
-    """Why there is no connection (any more), so that a person can act; without secrets."""
-    text = str(error).lower()
-    if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text or "authentication" in text:
-        return "it refused us (wrong token, credentials or password)"
-    if isinstance(error, ssl.SSLError):
-        return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
-    if isinstance(error, nkeys.NkeysError):
-        return "the file of credentials or nkey holds no usable seed"
-    if isinstance(error, FileNotFoundError):
-        return f"there is no {error.filename} (credentials, nkey)"
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing answers there (connection refused)"
-    if isinstance(error, socket.gaierror):
-        return "the name cannot be resolved"
-    if isinstance(error, (asyncio.TimeoutError, nats.errors.TimeoutError)):
-        return "it does not answer"
-    if isinstance(error, (nats.errors.StaleConnectionError, nats.errors.UnexpectedEOF, ConnectionResetError)):
-        return "the connection was lost"
-    if error is None or not str(error):
-        return otherwise
-    return _without(str(error), address)
-
-
-def _without(text: str, address: BrokerConfig) -> str:
-    """`text` without the token, should a library ever quote it."""
-    for secret in address.secrets:
-        text = text.replace(secret, "***")
-    return text
-
-
 CONNECT_S_MAX = 5.0
-PING_INTERVAL_S = 20
-PENDING_BYTES_MAX = 512 * 1024
+PING_INTERVAL_S = 20  # keeps a NAT's mapping alive, some 30 bytes a minute and direction
+PENDING_BYTES_MAX = 512 * 1024  # four chunks: more than the uplink has in flight
 
 
 class NatsConnection:
-    """State: whether it was `lost`, and the last `error` that nats-py told of. `client` is nats-py's."""
+    """State: whether it was `lost`, and the last `error` that nats-py reported. `client` is nats-py's."""
 
     def __init__(self) -> None:
         self.client = Client()
@@ -63,7 +31,7 @@ class NatsConnection:
         self.error: Exception | None = None
 
     async def open(self, address: BrokerConfig, name: str, inbox: str) -> None:
-        """Connect, once. Raises NotOpened, or UplinkError for files that cannot be used."""
+        """Connect, once. Raises ConnectFailed, or UplinkError for files that cannot be used."""
         tls = _tls(address)
         try:
             await asyncio.wait_for(
@@ -120,6 +88,37 @@ class ConnectFailed(Exception):
     def __init__(self, cause: Exception | None) -> None:
         super().__init__(str(cause))
         self.cause = cause
+
+
+def explain(error: Exception | None, otherwise: str, address: BrokerConfig) -> str:
+    """Why there is no connection (any more), so that a person can act; without secrets."""
+    text = str(error).lower()
+    if isinstance(error, nats.errors.AuthorizationError) or "authorization" in text or "authentication" in text:
+        return "it refused us (wrong token, credentials or password)"
+    if isinstance(error, ssl.SSLError):
+        return f"its TLS certificate or handshake failed ({error.reason or 'TLS error'}); is tls_ca right?"
+    if isinstance(error, nkeys.NkeysError):
+        return "the file of credentials or nkey holds no usable seed"
+    if isinstance(error, FileNotFoundError):
+        return f"there is no {error.filename} (credentials, nkey)"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing answers there (connection refused)"
+    if isinstance(error, socket.gaierror):
+        return "the name cannot be resolved"
+    if isinstance(error, (asyncio.TimeoutError, nats.errors.TimeoutError)):
+        return "it does not answer"
+    if isinstance(error, (nats.errors.StaleConnectionError, nats.errors.UnexpectedEOF, ConnectionResetError)):
+        return "the connection was lost"
+    if error is None or not str(error):
+        return otherwise
+    return _without(str(error), address)
+
+
+def _without(text: str, address: BrokerConfig) -> str:
+    """`text` without the token, should a library ever quote it."""
+    for secret in address.secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 def _tls(address: BrokerConfig) -> ssl.SSLContext | None:

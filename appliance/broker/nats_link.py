@@ -22,8 +22,8 @@ from appliance.errors import UplinkError
 
 logger = logging.getLogger(__name__)
 
-_HEALTHY_AFTER_S = 10.0
-_SAMPLE_S = 1.0
+_HEALTHY_AFTER_S = 10.0  # a connection that lasted this long resets the backoff
+_SAMPLE_S = 1.0  # between two readings of the socket's counters
 
 Result = TypeVar("Result")
 
@@ -31,12 +31,12 @@ Result = TypeVar("Result")
 class NatsLink:
     """Owner of one NATS connection and of the one task that `run()` is.
 
-    Invariant: `client()` hands out a connection that was up a moment ago; whoever holds it when it dies gets
-    UplinkError, or a nats error to translate, and asks again.
+    State: `state`, for any thread. Invariant: `client()` hands out a connection that was up a moment ago; a caller that
+    holds it when it dies gets UplinkError, or a nats error to translate, and calls `client()` again.
     """
 
     def __init__(self, address: BrokerConfig, name: str, clock: Clock, *, inbox: str = "_INBOX") -> None:
-        """`inbox`: where replies come in; one of its own lets the broker keep others from listening."""
+        """inbox: prefix of the subjects for replies; one of its own lets the broker keep others from listening."""
         self._address = address
         self._inbox = inbox
         self._name = name
@@ -45,9 +45,9 @@ class NatsLink:
         self._client: Client | None = None
         self._up = asyncio.Event()
         self._down = asyncio.Event()
-        self._losing: asyncio.Task[Literal[True]] | None = None
-        self._odometer = WireByteCounter(urlsplit(address.url).hostname or "")
-        self._said = ""
+        self._loss_task: asyncio.Task[Literal[True]] | None = None
+        self._byte_counter = WireByteCounter(urlsplit(address.url).hostname or "")
+        self._reported = ""
         self.state = LinkState(up=False, since=clock.now(), error="not connected yet")
 
     async def run(self) -> None:
@@ -57,19 +57,19 @@ class NatsLink:
             try:
                 await self.run_once()
             except UplinkError as error:
-                self._is_down(str(error))
+                self._report_down(str(error))
             if self._clock.monotonic() - started > _HEALTHY_AFTER_S:
                 self._backoff.reset()
             await asyncio.sleep(self._backoff.next_s())
 
     async def run_once(self) -> None:
-        """One connection, from its making to its loss. Raises UplinkError with the reason."""
+        """One connection, from opening it to its loss. Raises UplinkError with the reason."""
         connection = await self._connect()
         client, tcp = connection.client, connection.socket()
         try:
-            self._is_up(client)
+            self._report_up(client)
             while not connection.lost.is_set():
-                self.state = self._odometer.read(client, tcp, self.state)
+                self.state = self._byte_counter.read(client, tcp, self.state)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(connection.lost.wait(), _SAMPLE_S)
             raise UplinkError(self._why(connection.error, "the connection was lost"))
@@ -80,8 +80,8 @@ class NatsLink:
             try:
                 await connection.close()
             finally:
-                self.state = self._odometer.read(client, tcp, self.state, ended=True)
-                self._odometer.closed(self.state)
+                self.state = self._byte_counter.read(client, tcp, self.state, ended=True)
+                self._byte_counter.closed(self.state)
                 if tcp is not None:
                     tcp.close()
 
@@ -112,25 +112,25 @@ class NatsLink:
                 await end_tasks(task)
 
     def _loss(self) -> asyncio.Task[Literal[True]]:
-        """Ends with the connection: one for all who wait for that, for there is one of them a message."""
-        if self._losing is None or (self._losing.done() and not self._down.is_set()):
-            self._losing = asyncio.create_task(self._down.wait(), name="loss of the link")
-        return self._losing
+        """Ends with the connection: one task for every message that waits for that."""
+        if self._loss_task is None or (self._loss_task.done() and not self._down.is_set()):
+            self._loss_task = asyncio.create_task(self._down.wait(), name="loss of the link")
+        return self._loss_task
 
     async def _connect(self) -> NatsConnection:
         connection, began = NatsConnection(), self._clock.monotonic()
         try:
             await connection.open(self._address, self._name, self._inbox)
         except ConnectFailed as error:
-            self.state = self._odometer.connect_failed(self._clock.monotonic() - began, error.cause, self.state)
+            self.state = self._byte_counter.connect_failed(self._clock.monotonic() - began, error.cause, self.state)
             raise UplinkError(self._why(error.cause, "no connection")) from None
-        self._odometer.opened()
+        self._byte_counter.opened()
         return connection
 
-    def _is_up(self, client: Client) -> None:
+    def _report_up(self, client: Client) -> None:
         self._client = client
         self._down.clear()
-        self._said = ""
+        self._reported = ""
         self.state = replace(self.state, up=True, since=self._clock.now(), error="", connects=self.state.connects + 1)
         self._up.set()
         version = client.connected_server_version
@@ -142,12 +142,12 @@ class NatsLink:
             version.patch,
         )
 
-    def _is_down(self, why: str) -> None:
+    def _report_down(self, why: str) -> None:
         since = self._clock.now() if self.state.up else self.state.since
         self.state = replace(self.state, up=False, since=since, error=why)
-        if why != self._said:
+        if why != self._reported:
             logger.warning("%s; trying again until it works", why)
-            self._said = why
+            self._reported = why
 
     def _why(self, error: Exception | None, otherwise: str) -> str:
         return f"the broker at {self._address}: {explain(error, otherwise, self._address)}"

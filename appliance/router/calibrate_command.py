@@ -117,7 +117,7 @@ _report: TypeAdapter[CalibrationReport] = TypeAdapter(CalibrationReport)
 
 
 def calibrate_command(site_file: Path, recall: float | None, out: Path | None, *, as_json: bool) -> int:
-    """Learn from what the box knows and tell it. Returns 0. Raises ConfigError, StoreError, UsageError."""
+    """Learn from what the appliance knows and print it. Returns 0. Raises ConfigError, StoreError, UsageError."""
     site = config.load(site_file)
     rows = outcomes_in(site.storage.dir.absolute() / DATABASE)
     found = calibration_report(outcomes_of(rows), recall or site.escalation.router.recall_min)

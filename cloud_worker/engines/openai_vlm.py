@@ -64,12 +64,12 @@ class Completion(_Lenient):
     usage: _Usage | None = None
 
     def tokens(self) -> tuple[int, int]:
-        """Read and written, as the server says."""
+        """Read and written, as the server counted."""
         usage = self.usage or _Usage()
         return max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
 
 
-def read_answer(completion: Completion, pictures: int) -> VlmAnswer | str:
+def read_answer(completion: Completion, images: int) -> VlmAnswer | str:
     """The answer, or why it cannot be believed."""
     if not completion.choices:
         return "an empty reply"
@@ -85,7 +85,7 @@ def read_answer(completion: Completion, pictures: int) -> VlmAnswer | str:
         answer = VlmAnswer.model_validate_json(text)
     except ValidationError as error:
         return _not_valid(text, error)
-    return _contradiction(answer, pictures) or answer
+    return _contradiction(answer, images) or answer
 
 
 def _unfinished(choice: _Choice) -> str:
@@ -107,11 +107,11 @@ def _not_valid(text: str, error: ValidationError) -> str:
     return f"`{'.'.join(map(str, first['loc'])) or 'answer'}` is wrong: {first['msg'][:120]}"
 
 
-def _contradiction(answer: VlmAnswer, pictures: int) -> str:
+def _contradiction(answer: VlmAnswer, images: int) -> str:
     """Why a well-formed answer is still not believed; empty when it is."""
     numbers = [each.picture for each in answer.pictures]
-    if len(set(numbers)) != len(numbers) or any(number > pictures for number in numbers):
-        return f"it speaks of pictures it was not shown ({pictures} were)"
+    if len(set(numbers)) != len(numbers) or any(number > images for number in numbers):
+        return f"it speaks of pictures it was not shown ({images} were)"
     if answer.decision == "confirmed" and not any(each.supports == "yes" for each in answer.pictures):
         return "it confirms, and says of no picture that it supports the claim"
     letters = [char for char in answer.reason if char.isalpha()]
@@ -207,8 +207,8 @@ class OpenAiVlm:
         """The same bytes for all escalations come first, then those for all of a rule, and the case itself last."""
         content = [_image(each.jpeg) for each in shown]
         times = [(each.t, each.source.ref) for each in shown]
-        asked = {"type": "text", "text": rule_prompt(case.escalation)}
-        return self._body([asked, *content, {"type": "text", "text": alert_facts(case.escalation, times)}])
+        prompt = {"type": "text", "text": rule_prompt(case.escalation)}
+        return self._body([prompt, *content, {"type": "text", "text": alert_facts(case.escalation, times)}])
 
     def _body(self, content: list[dict[str, Any]]) -> bytes:
         request = {
@@ -222,7 +222,7 @@ class OpenAiVlm:
         return json.dumps(request).encode()
 
     async def _post(self, request: bytes) -> tuple[int, bytes]:
-        """(status, body) of an answer that says something about the escalation."""
+        """(status, body) of an answer that is about the escalation."""
         try:
             response, body = await asyncio.wait_for(self._exchange(request), self._settings.timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:

@@ -82,7 +82,7 @@ class Redetect:
         return self._opinion(votes, case, label, preprocess_s)
 
     async def check(self) -> str:
-        await self._in_thread(lambda: self._look([np.zeros((96, 96, 3), np.uint8)]))
+        await self._in_thread(lambda: self._detect([np.zeros((96, 96, 3), np.uint8)]))
         return f"a second look by the detector {self.model}, which knows {len(self._detector.labels)} kinds of objects"
 
     async def close(self) -> None:
@@ -109,13 +109,13 @@ class Redetect:
     def _vote(self, file: EvidenceFile, pixels: Pixels, class_id: int) -> Vote:
         box = _flagged(file.ref)
         if box is None:  # the camera's detector missed it here too: whatever is seen may be something else
-            best = max(_scores(self._look([pixels])[0], class_id, None), default=0.0)
+            best = max(_scores(self._detect([pixels])[0], class_id, None), default=0.0)
             return Vote(file.ref, "unsure", best)
         if file.ref.kind == "crop":  # the site has cut it out as closely as `enlarged` would
-            best = max(_scores(self._look([pixels])[0], class_id, box), default=0.0)
+            best = max(_scores(self._detect([pixels])[0], class_id, box), default=0.0)
             return Vote(file.ref, self._answer(best), best)
         crop, crop_box = enlarged(pixels, box)
-        frame, close = self._look([pixels, crop])
+        frame, close = self._detect([pixels, crop])
         best = max([*_scores(frame, class_id, box), *_scores(close, class_id, crop_box)], default=0.0)
         return Vote(file.ref, self._answer(best), best)
 
@@ -124,20 +124,20 @@ class Redetect:
             return "yes"
         return "unsure" if score >= self._score_min * UNSURE_SHARE else "no"
 
-    def _look(self, images: list[Pixels]) -> list[Detections]:
+    def _detect(self, images: list[Pixels]) -> list[Detections]:
         try:
             return self._detector.detect(images)
         except DetectorError as error:
             raise EngineError(f"the second detector failed: {error}") from None
 
     def _opinion(self, votes: list[Vote], case: JudgeCase, label: str, preprocess_s: float) -> Opinion:
-        decision, said = _majority(label, votes)
+        decision, finding = _majority(label, votes)
         lost = f" {len(case.lost)} more could not be used." if case.lost else ""
         support = tuple(
             FrameSupport(media=vote.ref.id, t=vote.ref.t, supports=vote.answer, score=round(vote.score, 3))
             for vote in votes
         )
-        reason = f"A second look by {self.model} {said}.{lost}"
+        reason = f"A second look by {self.model} {finding}.{lost}"
         return Opinion(
             decision=decision, reason=reason, support=support, preprocess_s=preprocess_s, more=decision == "unsure"
         )
