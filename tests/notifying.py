@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shelf import T0, answer, opened, question
+from sample_rows import T0, answer, opened, question
 from waiting import until
 
 from appliance.clock import ManualClock, local_weekday_minute

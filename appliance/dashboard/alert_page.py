@@ -19,18 +19,18 @@ from appliance.wire import Verdict
 
 _COLOURS = 6
 _DELIVERY_TEXTS = {
-    "waiting": "The question waits for its evidence to be cut.",
-    "deferred": "The question waits for a better moment.",
-    "ready": "The question is ready and waits for the link.",
-    "sent": "The question is with the cloud; its answer will appear here.",
+    "waiting": "The escalation waits for its evidence to be cut.",
+    "deferred": "The escalation waits for a better moment.",
+    "ready": "The escalation is ready and waits for the link.",
+    "sent": "The escalation is with the cloud; its verdict will appear here.",
     "expired": "No answer came in time, so the alert stands as the edge saw it.",
-    "settled": "The question is settled.",
+    "settled": "The escalation is settled.",
 }
 _STEP_TEXTS = {
     "": "more, which is being made",
     "facts": "the facts",
     "crop": "cut-outs",
-    "frame": "the whole picture",
+    "frame": "the whole frame",
     "clip": "the clip",
 }
 _END_TEXTS = {
@@ -54,7 +54,7 @@ class TrackBar:
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """An event: in words, and where its tick stands (percent of the time shown, row of its track)."""
+    """An event: as a sentence, and where its tick stands (percent of the time shown, row of its track)."""
 
     t: float
     words: str

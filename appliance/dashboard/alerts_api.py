@@ -1,4 +1,4 @@
-"""`/api/v1/alerts`: the list, one alert with its notices and evidence files, and what a person says of it."""
+"""`/api/v1/alerts`: the list, one alert with its notices and evidence files, and its review."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from appliance.store.rows import AlertRow, EvidenceKind, EvidenceRow
 from appliance.types import Severity
 
 PAGE_LENGTH = 50
-FAILING_S = 60.0  # a target that fails for shorter than this is tried again, and nobody need know
+FAILING_S = 60.0  # a target that fails for shorter than this is tried again without a word to a person
 COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core
 COUNT_AGE_S_MAX = 5.0
 
@@ -57,7 +57,7 @@ router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
 class NoticeItem(ApiModel):
     """A target of an alert. held_until: the notice waits for a verdict until then at the latest; null: it does not.
 
-    told_t: when the first message arrived, last_t: the last, standing: what that one said, messages: how many did.
+    told_t: when the first message arrived, last_t: the last, standing: what that one reported, messages: how many did.
     reason: the last problem, or why nothing (more) is sent. words: all this as a sentence for a person.
     """
 
@@ -188,7 +188,7 @@ class AlertReader:
         return newer and _page_of(newer), _page_of(older[0].id) if older else None
 
     def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
-        """Note what a person says of an alert. Raises Problem when there is none."""
+        """Write a person's review of an alert. Raises Problem when there is none."""
         self._alerts.review(alert_id, change.review, self._clock.now())
         return AlertItem.of(self.detail(alert_id).alert)
 

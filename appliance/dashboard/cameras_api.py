@@ -30,7 +30,7 @@ router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 
 
 class CameraItem(ApiModel):
-    """A camera and what it last said. `source` is its URL without the password; width 0: not opened yet."""
+    """A camera and its last state. `source` is its URL without the password; width 0: not opened yet."""
 
     name: str
     state: CameraStateName
@@ -65,12 +65,12 @@ class GapItem(ApiModel):
 
 
 class CameraFull(CameraItem):
-    """One camera with its numbers: fps of the newest recording, looks a second over the last seconds, today's sums.
+    """One camera with its numbers: fps of the newest recording, examined frames a second now, today's sums.
 
-    decoding: all of its pictures (`everything`, by order or because the stream allows nothing else), all while
+    decoding: all of its frames (`everything`, by order or because the stream allows nothing else), all while
     something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
     unexamined_why_today: `unexamined_today` by reason, see docs/scheduling.md. behind_s:
-    how late its packets are read; beyond 2 s they are recorded and not looked at.
+    how late its packets are read; beyond 2 s they are recorded and not examined.
     """
 
     codec: str = ""

@@ -30,7 +30,7 @@ from appliance.telemetry import LogThrottle
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.2
-UNWATCHED_S = 2.0  # between two looks while there is no viewer; the first one comes first
+UNWATCHED_S = 2.0  # between two reads while there is no viewer; the first viewer ends the wait
 HEARTBEAT_S = 15.0
 VIEWERS_MAX = 64
 RING_MAX = 512
@@ -55,11 +55,11 @@ class TooManyViewers(Exception):
 
 
 class StreamHub:
-    """Tells viewers what changed.
+    """Sends viewers what changed.
 
     `rev()` is the number of the last change; `changes(rev, limit)` lists those after `rev`, oldest first (an empty
     list: none). State: the ring of the last messages. A viewer is only a number (the last change it got), so a slow
-    one costs nothing, and one that fell out of the ring reads the store itself: nobody misses any.
+    one costs nothing, and one that fell out of the ring reads the store itself: none misses any.
     Owner: the event loop; the store is read in threads.
     """
 
@@ -67,7 +67,7 @@ class StreamHub:
         self._rev = rev
         self._changes = changes
         self._ring: deque[StreamEvent] = deque(maxlen=RING_MAX)
-        self._ring_from: int | None = None  # the ring holds everything after this number; None: nobody watches
+        self._ring_from: int | None = None  # the ring holds everything after this number; None: there is no viewer
         self._at = 0
         self._tick = asyncio.Event()
         self._joined = asyncio.Event()
@@ -89,7 +89,7 @@ class StreamHub:
                 await _within(self._joined, UNWATCHED_S)
 
     async def run_once(self) -> None:
-        """Look at the counter once, and take over what changed since. Raises StoreError."""
+        """Read the counter once, and take over what changed since. Raises StoreError."""
         if not self.viewers:
             self._ring_from = None
             return
@@ -102,7 +102,7 @@ class StreamHub:
             batch = await asyncio.to_thread(self._changes, self._at, BATCH_MAX)
             for change in batch:
                 self._push(change)
-            # A row that changed twice is told once, so numbers may be skipped; what came later waits its turn.
+            # A row that changed twice is sent once, so numbers may be skipped; what came later waits its turn.
             self._at = max(self._at, batch[-1].rev) if batch else rev
             self._wake()
 
@@ -170,10 +170,12 @@ def changes_of(
 
     def read(rev: int, limit: int) -> list[StreamEvent]:
         rows = alerts.changed_since(rev, limit)
-        ill = health.changed_since(rev, limit) if health is not None else []
-        # Later changes of others wait until those before them were told: numbers only go up.
-        end = min((full[-1].rev for full in (rows, ill) if len(full) >= limit), default=float("inf"))
-        found = [StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json()) for row in ill if row.rev <= end]
+        faults = health.changed_since(rev, limit) if health is not None else []
+        # Later changes of others wait until those before them were sent: numbers only go up.
+        end = min((full[-1].rev for full in (rows, faults) if len(full) >= limit), default=float("inf"))
+        found = [
+            StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json()) for row in faults if row.rev <= end
+        ]
         found += [StreamEvent("alert", row.rev, AlertItem.of(row).model_dump_json()) for row in rows if row.rev <= end]
         found += [
             StreamEvent("camera", row.rev, CameraItem.of(row).model_dump_json())

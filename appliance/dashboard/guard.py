@@ -90,7 +90,7 @@ class RequestGuard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                # Own scripts and styles are asked for again (they carry an ETag); everything else is of this moment.
+                # Own scripts and styles are requested again (they carry an ETag); everything else is of this moment.
                 headers.setdefault("Cache-Control", "no-cache" if scope["path"].startswith("/static/") else "no-store")
             await send(message)
 

@@ -37,10 +37,10 @@ LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 
 
 class HealthItem(ApiModel):
-    """Something was not as it should be; `camera` "" for the box, `t_end` null while it lasts.
+    """Something was not as it should be; `camera` "" for the appliance, `t_end` null while it lasts.
 
     told_t: when it was noticed. recovery: what was tried last, attempts: how often; times: how often it came back.
-    seen_t: when a person said that it was seen. learnable: seen means that what is seen now is right.
+    seen_t: when a person marked it as seen. learnable: doing so means that what the camera shows now is right.
     """
 
     id: str
@@ -131,7 +131,7 @@ class HealthReader:
         return [HealthItem.of(row) for row in self._events.open() if row.camera in {camera, ""}]
 
     def open_titles(self) -> dict[str, list[str]]:
-        """What lasts now, in words, by camera; "" is the appliance itself."""
+        """The titles of what lasts now, by camera; "" is the appliance itself."""
         found: dict[str, list[str]] = {}
         for row in self._events.open():
             found.setdefault(row.camera, []).append(HEALTH_TITLES[row.kind])

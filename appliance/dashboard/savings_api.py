@@ -70,8 +70,8 @@ class CameraSavings(AccountItem):
 class SavingsReport(ApiModel):
     """The site's account (`overhead`: sent, but for no camera; in the total) and each camera's.
 
-    `counterfactual` says what `saved` is measured against. `watched_s`: seconds of video behind these sums, all cameras
-    together, reckoned from the frames due for a look, so at most the truth (an idle camera has fewer due).
+    `counterfactual`: what `saved` is measured against. `watched_s`: seconds of video behind these sums, all cameras
+    together, reckoned from the frames due for the detector, so at most the truth (an idle camera has fewer due).
     """
 
     since: Since
@@ -83,7 +83,7 @@ class SavingsReport(ApiModel):
 
 
 class MoneyItem(ApiModel):
-    """In the owner's currency; idle: of a rented GPU that nobody used."""
+    """In the owner's currency; idle: of a rented GPU, for the hours in which it was unused."""
 
     uplink: float
     gpu: float
@@ -109,7 +109,7 @@ class CameraCost(ApiModel):
 
 
 class DayCost(ApiModel):
-    """One day of this box; days without a verdict are left out, and so is what a rented GPU cost then."""
+    """One day of this appliance; days without a verdict are left out, and so is what a rented GPU cost then."""
 
     day: str
     cameras: list[CameraCost]

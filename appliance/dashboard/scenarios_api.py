@@ -26,7 +26,7 @@ router = APIRouter(prefix=API, tags=["scenarios"])
 
 
 class KeepRequest(BaseModel):
-    """How an alert is to be kept; `{}` will do. `as` only where nobody has reviewed it."""
+    """How an alert is to be kept; `{}` will do. `as` only where it is not reviewed."""
 
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, Field(max_length=64)] = ""
@@ -36,9 +36,9 @@ class KeepRequest(BaseModel):
 
 
 class ScenarioItem(ApiModel):
-    """A kept scenario and where it lies on the box. Times are UTC seconds. `complete`: nothing else may come.
+    """A kept scenario and where it lies on the appliance. Times are UTC seconds. `complete`: nothing else may come.
 
-    `alert` and what follows is null where somebody else put the scenario there; such a one is not deleted from here.
+    `alert` and what follows is null where the scenario was put there by hand; such a one is not deleted from here.
     """
 
     name: str

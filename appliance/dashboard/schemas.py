@@ -43,10 +43,9 @@ class AlertItem(ApiModel):
     """An alert as lists show it. Times are UTC seconds; `t_end` null while it lasts; links null until ready.
 
     `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
-    `delivery` null: the alert was settled on the edge, nothing was asked of the cloud. `standing`: edge (nobody else
-    was asked), unverified (asked, no answer yet, or none came), and then confirmed, withdrawn or unsure. `edge`: what
-    the box itself says after a second look (null: nothing), `edge_confidence` how sure it is; neither changes
-    `standing`, and `verdict`, the cloud's, counts above them.
+    `delivery` null: the alert was settled on the edge, without an escalation. `standing`: edge (not escalated),
+    unverified (escalated, no verdict yet, or none came), and then confirmed, withdrawn or unsure. `edge`: the verdict
+    of the appliance's own re-check (null: none), `edge_confidence` how sure it is; neither changes `standing`, and `verdict`, the cloud's, counts above them.
     """
 
     id: str
@@ -157,9 +156,9 @@ EVIDENCE_NAMES = {"still": "still.jpg", "clip": "clip.mp4", "boxes": "boxes.json
 
 
 class StepItem(ApiModel):
-    """One message of the question: the evidence it brought ("" while it is made), and what it put on the uplink.
+    """One message of the escalation: the evidence it brought ("" while it is made), and what it put on the uplink.
 
-    `need`: what the cloud then asked to see, because of `reason`; null: nothing more.
+    `need`: the evidence that the cloud then requested, because of `reason`; null: nothing more.
     """
 
     n: int
@@ -176,7 +175,7 @@ class StepItem(ApiModel):
 
 
 class DeliveryItem(ApiModel):
-    """How far the question to the cloud got. `bytes` counts payload and headers, retries included, of all `steps`."""
+    """How far the escalation got. `bytes` counts payload and headers, retries included, of all `steps`."""
 
     escalation: str
     state: Delivery
@@ -199,7 +198,7 @@ class DeliveryItem(ApiModel):
 
 
 class SecondLookItem(ApiModel):
-    """A second look of the box itself. state: asked (under way), judged, or failed because of `error`.
+    """A re-check by the appliance itself. state: asked (under way), judged, or failed because of `error`.
 
     `verdict` null: none (yet). superseded: the cloud has spoken since.
     """
@@ -232,26 +231,26 @@ class AlertFull(ApiModel):
 
     @classmethod
     def of(cls, detail: AlertDetail) -> AlertFull:
-        asked, answer, looked = detail.escalation, detail.verdict, detail.recheck
+        escalation, verdict, recheck = detail.escalation, detail.verdict, detail.recheck
         return cls(
             alert=AlertItem.of(detail.alert),
             events=[EventItem.model_validate(event) for event in detail.events],
             evidence=[EvidenceItem.of(row) for row in detail.evidence],
-            delivery=DeliveryItem.of(asked, detail.steps) if asked else None,
-            verdict=answer.body if answer else None,
-            second_look=SecondLookItem.of(looked, superseded=answer is not None) if looked else None,
+            delivery=DeliveryItem.of(escalation, detail.steps) if escalation else None,
+            verdict=verdict.body if verdict else None,
+            second_look=SecondLookItem.of(recheck, superseded=verdict is not None) if recheck else None,
         )
 
 
 class ReviewChange(BaseModel):
-    """What a person says of an alert; null takes it back."""
+    """A person's review of an alert; null takes it back."""
 
     model_config = ConfigDict(extra="forbid")
     review: Review | None
 
 
 class FrameItem(ApiModel):
-    """What is known of one examined frame. `looked` false: the detector gave no answer, `objects` says nothing."""
+    """What is known of one examined frame. `looked` false: the detector gave no result, and `objects` means nothing."""
 
     t: float
     looked: bool

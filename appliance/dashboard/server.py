@@ -20,7 +20,7 @@ TICK_S = 1.0
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the core owns the signals; and without its ten ticks a second."""
+    """uvicorn without its signal handlers (the core owns the signals), and without its ten ticks a second."""
 
     def end(self) -> None:
         """Stop serving. Called in the loop's thread."""
@@ -46,7 +46,7 @@ class DashboardServer:
     """Owner of the listening socket, and of one event loop in the thread that calls `run()`."""
 
     def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        """Bind at once, so that a taken port is said before anything else starts. Raises MissingPart."""
+        """Bind at once, so that a taken port is reported before anything else starts. Raises MissingDependency."""
         self._listening = bind(host, port)
         self.port: int = self._listening.getsockname()[1]
         self.url = f"http://{_shown(host)}:{self.port}/"
@@ -98,7 +98,7 @@ class DashboardServer:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the port (0: any free one). Raises MissingPart with the remedy."""
+    """Take the port (0: any free one). Raises MissingDependency with the remedy."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)

@@ -18,12 +18,12 @@ from appliance.store.paths import SEGMENTS, inside
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 
-INTERVAL_S_MIN = 0.5
-SIDE_MAX = 1280
-# A cut decodes up to a whole GOP: at most a quarter of one core may go into pictures, however slow the box.
+INTERVAL_S_MIN = 0.5  # between two cuts of one camera
+SIDE_MAX = 1280  # pixels
+# A cut decodes up to a whole GOP: at most a quarter of one core may go into snapshots, however slow it is.
 REST_PER_WORK = 3.0
-BOXES_AGE_S_MAX = 3.0
-BEGINNING_S_MAX = 60.0
+BOXES_AGE_S_MAX = 3.0  # an older examined frame is too long ago for a latest frame: then the newest one counts
+BEGINNING_S_MAX = 60.0  # a segment without a frame on disk is younger than the one before it by at most this
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def cut_snapshot(root: Path, segment: SegmentRow, t: float) -> Snapshot:
 
 @dataclass(slots=True)
 class _Last:
-    picture: Snapshot | None = None
+    snapshot: Snapshot | None = None
     asked_t: float = float("nan")
     error: str = ""
     fresh_until: float = field(default=float("-inf"))
@@ -66,11 +66,11 @@ def newest_readable(segments: SegmentStore, camera: str) -> SegmentRow | None:
 
 
 class SnapshotCache:
-    """The newest picture of each camera.
+    """The newest frame of each camera as JPEG.
 
-    State: one picture a camera (cameras are configured, so bounded), and a lock that lets one cut run at a time.
+    State: one snapshot a camera (cameras are configured, so bounded), and a lock that lets one cut run at a time.
     Owner: the event loop's thread. The moment is that of the newest *examined* frame that is on disk, so that its
-    boxes belong to the very picture they are drawn on.
+    boxes belong to the very frame they are drawn on.
     """
 
     def __init__(self, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock, cut: CutSnapshot) -> None:
@@ -84,18 +84,18 @@ class SnapshotCache:
         self.cuts = 0
 
     async def latest(self, camera: str) -> Snapshot | None:
-        """The newest picture of `camera`, a known camera's name; None: nothing is recorded of it yet.
+        """The newest frame of `camera`, a known camera's name; None: nothing is recorded of it yet.
 
         Raises EvidenceError when the recording cannot be read.
         """
         last = self._last.setdefault(camera, _Last())
         if self._clock.monotonic() >= last.fresh_until:
             async with self._one_at_a_time:
-                if self._clock.monotonic() >= last.fresh_until:  # somebody else may have cut it while we waited
+                if self._clock.monotonic() >= last.fresh_until:  # another viewer may have had it cut meanwhile
                     await asyncio.to_thread(self._renew, camera, last)
         if last.error:
             raise EvidenceError(last.error)
-        return last.picture
+        return last.snapshot
 
     def _renew(self, camera: str, last: _Last) -> None:
         began = self._clock.monotonic()
@@ -103,19 +103,19 @@ class SnapshotCache:
         try:
             self._take_newest(camera, last)
         except EvidenceError as error:
-            last.picture, last.error = None, str(error)
+            last.snapshot, last.error = None, str(error)
         ended = self._clock.monotonic()
         last.fresh_until = ended + max(INTERVAL_S_MIN, (ended - began) * REST_PER_WORK)
 
     def _take_newest(self, camera: str, last: _Last) -> None:
         segment = newest_readable(self._segments, camera)
         if segment is None:
-            last.picture = None
+            last.snapshot = None
             return
         t = self._moment(camera, segment)
-        if last.picture is None or last.asked_t != t:
+        if last.snapshot is None or last.asked_t != t:
             self.cuts += 1
-            last.picture, last.asked_t = self._cut(self._root, segment, t), t
+            last.snapshot, last.asked_t = self._cut(self._root, segment, t), t
 
     def _moment(self, camera: str, segment: SegmentRow) -> float:
         frame_s = (segment.t_end - segment.t_start) / max(1, segment.frames)

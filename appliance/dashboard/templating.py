@@ -1,4 +1,4 @@
-"""Pages from Jinja2 templates: autoescaped, undefined names are errors, times and sizes in human words."""
+"""Pages from Jinja2 templates: autoescaped, undefined names are errors, times and sizes as people write them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 def camera_as_armed(name: str, camera: CameraConfig, events: Iterable[Event], t: float) -> CameraConfig:
     """The camera without the rules that were not armed at `t`: in a scenario every rule is always armed.
 
-    Raises NotYet when one of the events could not be reported by the rules as they stand today.
+    Raises PreconditionError when one of the events could not be reported by the rules as they stand today.
     """
     wanted = {event.rule for event in events}
     for event in events:
@@ -79,7 +79,7 @@ class ClipWindow:
 
 
 def clip_window(detail: AlertDetail, camera: CameraConfig, rolls: AlertsConfig) -> ClipWindow:
-    """From the pre-roll before the first event could begin (somebody who stayed 20 s came 20 s before) to the post-roll
+    """From the pre-roll before the first event could begin (a dwell of 20 s began 20 s before) to the post-roll
     after the alert."""
     alert = detail.alert
     first = min((event.t - lead_s(camera, event) for event in detail.events), default=alert.t_start)
@@ -89,7 +89,7 @@ def clip_window(detail: AlertDetail, camera: CameraConfig, rolls: AlertsConfig) 
 
 
 def cut_alert_clip(archive: StorageArchive, detail: AlertDetail, window: ClipWindow, path: Path) -> ClipFile:
-    """Cut the window to `path`. Raises DiskRefused, and EvidenceError when what is left does not show the alert."""
+    """Cut the window to `path`. Raises DiskWriteError, and EvidenceError when what is left does not show the alert."""
     reasons = []
     for source in (_segments(archive, detail.alert.camera, window), _own_clip(archive, detail)):
         if not source:
@@ -152,7 +152,7 @@ def _unbroken(source: Sequence[RecordedSegment], window: ClipWindow) -> ClipWind
 
 
 def _steps(clip: RecordedSegment) -> Iterator[float]:
-    """Seconds from each picture to the next."""
+    """Seconds from each frame to the next."""
     last: float | None = None
     with open_segment(clip) as opened:
         for timed in opened.packets():

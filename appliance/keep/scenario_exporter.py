@@ -1,6 +1,4 @@
-"""Keeps a reviewed alert as a scenario: its footage, the camera's section, and what must and must not be reported in
-it.
-"""
+"""Keeps a reviewed alert as a scenario: its footage, the camera's section, and what it must and must not report."""
 
 from __future__ import annotations
 
@@ -34,25 +32,9 @@ from appliance.store.paths import SCENARIOS
 from appliance.store.rows import AlertDetail
 from appliance.types import Event, FrameBoxes, Review, StreamHeader
 
-INITIAL_S = 1.0
-
-
-def initial_events(
-    name: str, camera: CameraConfig, alerts: AlertsConfig, looks: Sequence[FrameBoxes], size: tuple[int, int]
-) -> list[Event]:
-    """The events that the camera's rules make of `looks` (oldest first, from the clip's beginning on), of those tracks
-    that are in its first second. size: of the picture. Times are those of the looks."""
-    if not looks:
-        return []
-    there = {found.track for look in looks if look.t <= looks[0].t + INITIAL_S for found in look.objects}
-    pipeline = Pipeline(name, camera, alerts)
-    pipeline.feed(StreamHeader(camera=name, clip="", model="", size=size, run="kept"))
-    found = [event for look in looks for event in pipeline.feed(look).events]
-    return [event for event in found if event.track in there]
-
-
 ROLL_WAIT_S = 2.0  # the recorder flushes once a second
-ROLL_S_MAX = 60.0
+ROLL_S_MAX = 60.0  # of pre-roll and post-roll, see config.AlertsConfig
+INITIAL_S = 1.0  # a track of this first part of a clip was there before
 REVIEWED_AS: dict[Review, ReviewedAs] = {"reviewed": "right", "false_alarm": "false"}
 _REVIEW_TEXTS = {"right": "right", "false": "a false alarm"}
 
@@ -97,43 +79,43 @@ class ScenarioExporter:
         return next((each for each in self.store.all() if each.card and each.card.alert == alert_id), None)
 
     def keep(self, alert_id: str, options: KeepOptions) -> StoredScenario:
-        """Write the scenario. Raises UsageError (NotYet: something has to be done first), EvidenceError (the footage
-        is gone), DiskRefused and StoreError; nothing is left then."""
+        """Write the scenario. Raises UsageError (PreconditionError: something has to be done first), EvidenceError (the
+        footage is gone), DiskWriteError and StoreError; nothing is left then."""
         with self._lock:
             return self._keep(alert_id, options)
 
-    def _keep(self, alert_id: str, wish: KeepOptions) -> StoredScenario:
+    def _keep(self, alert_id: str, options: KeepOptions) -> StoredScenario:
         detail = self._archive.alert(alert_id)
         if detail is None:
             raise UsageError(f"there is no alert {alert_id}: its id stands on its page, and in /api/v1/alerts")
-        word = _word(detail, wish)
-        name = self._name(detail, wish)
+        reviewed_as = _truth_of(detail, options)
+        name = self._name(detail, options)
         camera = self._camera(detail)
         window = clip_window(detail, camera, self._config.alerts)
         self._must_be_over(detail, window.t1)
-        if len(wish.note) > NOTE_LENGTH_MAX:
-            raise UsageError(f"the note has {len(wish.note)} characters; at most {NOTE_LENGTH_MAX}")
+        if len(options.note) > NOTE_LENGTH_MAX:
+            raise UsageError(f"the note has {len(options.note)} characters; at most {NOTE_LENGTH_MAX}")
         self._must_have_room(detail, window.t0, window.t1)
         with self.store.placing(name) as folder:
             clip = cut_alert_clip(self._archive, detail, window, folder / f"{name}.mp4")
-            truth = self._truth(detail, camera, clip, word, complete=wish.complete)
-            said = ScenarioContent(
-                name=name, note=wish.note, clip=f"{name}.mp4", alert=alert_id, word=word, begin=clip.t_start,
-                end=clip.t_end, lacks=clip.note, camera_name=detail.alert.camera, camera=camera,
-                alerts=self._config.alerts, detector=self._config.detector, truth=truth, complete=wish.complete,
+            truth = self._truth(detail, camera, clip, reviewed_as, complete=options.complete)
+            content = ScenarioContent(
+                name=name, note=options.note, clip=f"{name}.mp4", alert=alert_id, reviewed_as=reviewed_as,
+                begin=clip.t_start, end=clip.t_end, lacks=clip.note, camera_name=detail.alert.camera, camera=camera,
+                alerts=self._config.alerts, detector=self._config.detector, truth=truth, complete=options.complete,
             )  # fmt: skip
-            write_file(folder / f"{name}.scenario.yaml", scenario_text(said).encode())
-            write_file(folder / CARD, self._card(said).model_dump_json(indent=2).encode())
+            write_file(folder / f"{name}.scenario.yaml", scenario_text(content).encode())
+            write_file(folder / CARD, self._card(content).model_dump_json(indent=2).encode())
         found = next((each for each in self.store.all() if each.name == name), None)
         if found is None:
             raise EvidenceError(f"the scenario {name} was deleted while it was being kept")
         return found
 
-    def _name(self, detail: AlertDetail, wish: KeepOptions) -> str:
-        """The name that was asked for, or one made of camera and time. Raises UsageError when it cannot be."""
-        if wish.name:
-            self.store.must_be_free(wish.name)
-            return wish.name
+    def _name(self, detail: AlertDetail, options: KeepOptions) -> str:
+        """The name of the options, or one made of camera and time. Raises UsageError when it cannot be."""
+        if options.name:
+            self.store.must_be_free(options.name)
+            return options.name
         before = self.find(detail.alert.id)
         if before is not None:
             raise PreconditionError(f"this alert is kept as `{before.name}` already: delete that, or give another name")
@@ -174,54 +156,74 @@ class ScenarioExporter:
             )
 
     def _truth(
-        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, word: ReviewedAs, *, complete: bool
+        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, reviewed_as: ReviewedAs, *, complete: bool
     ) -> KeptTruth:
         alert = detail.alert
-        seen = [KnownEvent(event, word, lead_s(camera, event), alert.t_end or 0.0) for event in detail.events]
-        for told in self._archive.events(alert.camera, clip.t_start, clip.t_end):
-            if told.alert == alert.id or not _still_known(camera, told.event):
+        known = [KnownEvent(event, reviewed_as, lead_s(camera, event), alert.t_end or 0.0) for event in detail.events]
+        for other in self._archive.events(alert.camera, clip.t_start, clip.t_end):
+            if other.alert == alert.id or not _still_known(camera, other.event):
                 continue
-            said = _reviewed_as(told.review)
-            if said is not None:
-                seen.append(KnownEvent(told.event, said, lead_s(camera, told.event)))
+            review = _reviewed_as(other.review)
+            if review is not None:
+                known.append(KnownEvent(other.event, review, lead_s(camera, other.event)))
                 continue
-            if told.alert is not None and complete:
+            if other.alert is not None and complete:
                 raise PreconditionError(
-                    f"alert {told.alert} of this camera is in the same clip and nobody has reviewed it: review it "
+                    f"alert {other.alert} of this camera is in the same clip and nobody has reviewed it: review it "
                     "first, or do not say that the clip is complete"
                 )
-            known: EventStanding = "open" if told.alert is not None else "held back"
-            seen.append(KnownEvent(told.event, known))
-        return derive_truth([*seen, *self._there_already(detail, camera, clip, seen)], (clip.t_start, clip.t_end))
+            standing: EventStanding = "open" if other.alert is not None else "held back"
+            known.append(KnownEvent(other.event, standing))
+        known += self._there_already(detail, camera, clip, known)
+        return derive_truth(known, (clip.t_start, clip.t_end))
 
     def _there_already(
-        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, seen: list[KnownEvent]
+        self, detail: AlertDetail, camera: CameraConfig, clip: ClipFile, known: list[KnownEvent]
     ) -> list[KnownEvent]:
-        looks = self._archive.examined_frames(detail.alert.camera, clip.t_start, clip.t_end, detail.alert.run)
-        events = initial_events(detail.alert.camera, camera, self._config.alerts, looks, clip.size)
+        frames = self._archive.examined_frames(detail.alert.camera, clip.t_start, clip.t_end, detail.alert.run)
+        events = initial_events(detail.alert.camera, camera, self._config.alerts, frames, clip.size)
         return [
-            KnownEvent(event, "there already") for event in events if not any(_same(event, each.event) for each in seen)
+            KnownEvent(event, "there already")
+            for event in events
+            if not any(_same(event, each.event) for each in known)
         ]
 
-    def _card(self, said: ScenarioContent) -> ScenarioCard:
-        must = sum(not entry.optional for entry in said.truth.expect)
+    def _card(self, content: ScenarioContent) -> ScenarioCard:
+        must = sum(not entry.optional for entry in content.truth.expect)
         return ScenarioCard(
-            name=said.name, alert=said.alert, camera=said.camera_name, truth=said.word,
-            complete=said.complete, note=said.note, kept_t=self._clock.now(), t_start=said.begin, t_end=said.end,
-            expect=must, never=len(said.truth.never), lacks=said.lacks,
+            name=content.name, alert=content.alert, camera=content.camera_name, truth=content.reviewed_as,
+            complete=content.complete, note=content.note, kept_t=self._clock.now(), t_start=content.begin,
+            t_end=content.end, expect=must, never=len(content.truth.never), lacks=content.lacks,
         )  # fmt: skip
 
 
-def _word(detail: AlertDetail, wish: KeepOptions) -> ReviewedAs:
+def _truth_of(detail: AlertDetail, options: KeepOptions) -> ReviewedAs:
     reviewed = _reviewed_as(detail.alert.review)
-    if reviewed is None and wish.truth is None:
+    if reviewed is None and options.truth is None:
         raise PreconditionError(
             "nobody has reviewed this alert, so its truth is not known: mark it reviewed or as a false alarm first "
             "(on the command line: --as right, or --as false)"
         )
-    if reviewed is not None and wish.truth not in (None, reviewed):
+    if reviewed is not None and options.truth not in (None, reviewed):
         raise PreconditionError(f"this alert was reviewed as {_REVIEW_TEXTS[reviewed]}: take that review back first")
-    return wish.truth or reviewed or "right"
+    return options.truth or reviewed or "right"
+
+
+def initial_events(
+    name: str, camera: CameraConfig, alerts: AlertsConfig, frames: Sequence[FrameBoxes], size: tuple[int, int]
+) -> list[Event]:
+    """The events that the camera's rules make of `frames` for tracks that are there when the clip begins: to a replay
+    they are new, so rules may fire for them once more.
+
+    frames: those examined, oldest first, from the clip's beginning on; size: of a frame. Times are those of the frames.
+    """
+    if not frames:
+        return []
+    there = {found.track for frame in frames if frame.t <= frames[0].t + INITIAL_S for found in frame.objects}
+    pipeline = Pipeline(name, camera, alerts)
+    pipeline.feed(StreamHeader(camera=name, clip="", model="", size=size, run="kept"))
+    found = [event for frame in frames for event in pipeline.feed(frame).events]
+    return [event for event in found if event.track in there]
 
 
 def _reviewed_as(review: Review | None) -> ReviewedAs | None:

@@ -16,12 +16,12 @@ from appliance.detector_config import DetectorConfig
 from appliance.types import Event
 
 ReviewedAs = Literal["right", "false"]
-"""What a person said of an alert: something to be told of happened, or nothing did."""
+"""How a person reviewed an alert: it reported something, or it was a false alarm."""
 EventStanding = Literal["right", "false", "held back", "open", "there already"]
 
-TOLERANCE_S = 3.0  # a better detector finds somebody earlier, a slower one later
-APART_S = 1.5
-INSIDE_S = 1.0
+TOLERANCE_S = 3.0  # a better detector reports earlier, a slower one later
+APART_S = 1.5  # between what is right and what is false of the same kind
+INSIDE_S = 1.0  # an event this near the end of the clip may come or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,16 @@ class KeptTruth:
     never: tuple[KeptExpectation, ...]
 
 
-def derive_truth(seen: Iterable[KnownEvent], clip: tuple[float, float]) -> KeptTruth:
-    """The truth of a clip. seen: every event of its time; clip: from, to.
+def derive_truth(events: Iterable[KnownEvent], clip: tuple[float, float]) -> KeptTruth:
+    """The truth of a clip. events: all of its time; clip: from, to.
 
-    A right event must come within AROUND_S of its moment; one at the very edge of the clip may. Around false ones of
+    A right event must come within TOLERANCE_S of its moment; one at the very edge of the clip may. Around false ones of
     a kind (rule and label) none may come. Windows of what is right and of what is false do not overlap.
     """
-    told = sorted(seen, key=lambda each: each.event.t)
-    right = [_expected(each, clip) for each in told if each.known == "right"]
-    never = _barred([each for each in told if each.known == "false"], right, clip)
-    may = [_optional(each, clip) for each in told if each.known not in ("right", "false")]
+    known = sorted(events, key=lambda each: each.event.t)
+    right = [_expected(each, clip) for each in known if each.known == "right"]
+    never = _barred([each for each in known if each.known == "false"], right, clip)
+    may = [_optional(each, clip) for each in known if each.known not in ("right", "false")]
     free = [trimmed for entry in may if (trimmed := _trimmed(entry, never)) is not None]
     must = [_trimmed(entry, never) or entry for entry in right]
     expect = sorted([*must, *free], key=lambda entry: (entry.at or 0.0, entry.optional))
@@ -151,7 +151,7 @@ def _rounded(seconds: float) -> float:
     return round(seconds, 2)
 
 
-# What stands in ${…} would be taken from the environment of whoever reads the file; this says `$` and nothing else.
+# `${…}` in a file is taken from the reader's environment; this stands for a plain `$`.
 _DOLLAR = "${VEDETTE_DOLLAR:-$}"
 _HEAD = """\
 # Kept from alert {alert} of camera {camera}, {begin} to {end}, reviewed as {word}.
@@ -163,13 +163,13 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioContent:
-    """All that a scenario file says. begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks."""
+    """All that a scenario file holds. begin, end: the clip's camera time (UTC seconds); lacks: what the clip lacks."""
 
     name: str
     note: str
     clip: str
     alert: str
-    word: ReviewedAs
+    reviewed_as: ReviewedAs
     begin: float
     end: float
     lacks: str
@@ -181,53 +181,53 @@ class ScenarioContent:
     complete: bool
 
 
-def scenario_text(frozen: ScenarioContent) -> str:
+def scenario_text(content: ScenarioContent) -> str:
     """The file's text. Of the camera everything that decides, and neither its address nor its password."""
-    kind = "a false alarm" if frozen.word == "false" else "right"
+    kind = "a false alarm" if content.reviewed_as == "false" else "right"
     head = _HEAD.format(
-        alert=_one_line(frozen.alert),
-        camera=frozen.camera_name,
-        begin=iso_utc(frozen.begin),
-        end=iso_utc(frozen.end),
+        alert=_one_line(content.alert),
+        camera=content.camera_name,
+        begin=iso_utc(content.begin),
+        end=iso_utc(content.end),
         word=kind,
     )
-    if frozen.lacks:
-        head += f"# What the clip lacks: {_one_line(frozen.lacks)}.\n"
+    if content.lacks:
+        head += f"# What the clip lacks: {_one_line(content.lacks)}.\n"
     body = yaml.safe_dump(
-        _literal(_content(frozen)), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
+        _literal(_sections(content)), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
     )
     return head + body
 
 
-def _content(frozen: ScenarioContent) -> dict[str, Any]:
-    section = frozen.camera.model_dump(mode="json", exclude_none=True, include={"detect", "zones", "lines", "rules"})
-    content: dict[str, Any] = {"name": frozen.name}
-    if frozen.note:
-        content["note"] = frozen.note
-    content |= {
-        "clip": frozen.clip,
-        "cameras": {frozen.camera_name: section},
-        "alerts": frozen.alerts.model_dump(mode="json", exclude_none=True),
-        "detector": frozen.detector.model_dump(mode="json", exclude_none=True),
+def _sections(content: ScenarioContent) -> dict[str, Any]:
+    section = content.camera.model_dump(mode="json", exclude_none=True, include={"detect", "zones", "lines", "rules"})
+    sections: dict[str, Any] = {"name": content.name}
+    if content.note:
+        sections["note"] = content.note
+    sections |= {
+        "clip": content.clip,
+        "cameras": {content.camera_name: section},
+        "alerts": content.alerts.model_dump(mode="json", exclude_none=True),
+        "detector": content.detector.model_dump(mode="json", exclude_none=True),
     }
-    for key, entries in (("expect", frozen.truth.expect), ("never", frozen.truth.never)):
+    for key, entries in (("expect", content.truth.expect), ("never", content.truth.never)):
         if entries:
-            content[key] = [_entry_yaml(entry) for entry in entries]
-    content["others"] = "never" if frozen.complete else "allowed"
-    return content
+            sections[key] = [_entry_yaml(entry) for entry in entries]
+    sections["others"] = "never" if content.complete else "allowed"
+    return sections
 
 
 def _entry_yaml(entry: KeptExpectation) -> dict[str, Any]:
-    said: dict[str, Any] = {"rule": entry.rule, "label": entry.label}
-    said |= {key: place for key, place in (("zone", entry.zone), ("line", entry.line)) if place}
+    found: dict[str, Any] = {"rule": entry.rule, "label": entry.label}
+    found |= {key: place for key, place in (("zone", entry.zone), ("line", entry.line)) if place}
     if entry.at is not None and not entry.optional:
-        said["at"] = entry.at
-    said["between"] = [entry.start, entry.end]
+        found["at"] = entry.at
+    found["between"] = [entry.start, entry.end]
     if entry.optional:
-        said["count"] = {"min": 0, "max": 1}
+        found["count"] = {"min": 0, "max": 1}
     if entry.note:
-        said["note"] = entry.note
-    return said
+        found["note"] = entry.note
+    return found
 
 
 def _literal(value: Any) -> Any:

@@ -33,7 +33,7 @@ _PART_S_MAX = 3600.0
 class ScenarioCard(BaseModel):
     """What a kept scenario is, as `kept.json` in its folder says. Times are UTC seconds.
 
-    truth: what the reviewer said of the alert; complete: that nothing else happened; expect, never: how many entries;
+    truth: how the alert was reviewed; complete: that nothing else happened; expect, never: how many entries;
     lacks: what the clip lacks against what was wanted, in words.
     """
 
@@ -56,7 +56,7 @@ class ScenarioCard(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredScenario:
-    """One folder with a scenario. kept None: somebody else put it there."""
+    """One folder with a scenario. card None: it was put there by hand."""
 
     name: str
     folder: Path
@@ -80,11 +80,11 @@ class ScenarioStore:
             folders = sorted(each for each in self.folder.iterdir() if not each.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [shelved for each in folders if (shelved := _stored(each)) is not None]
+        found = [stored for each in folders if (stored := _stored(each)) is not None]
         return sorted(found, key=lambda each: -each.card.kept_t if each.card else 0.0)[:KEPT_MAX]
 
     def must_be_free(self, name: str) -> None:
-        """Raises UsageError when it is no name, NotYet when it is taken or there are too many."""
+        """Raises UsageError when it is no name, PreconditionError when it is taken or there are too many."""
         if not re.match(NAME, name) or name.endswith("\n"):
             raise UsageError(
                 f"`{name}` is no name for a scenario: use small letters, digits, - and _, at most 64, "
@@ -100,7 +100,7 @@ class ScenarioStore:
     @contextlib.contextmanager
     def placing(self, name: str) -> Iterator[Path]:
         """A hidden folder to fill; on the way out it is flushed to disk and gets its name. Its files are flushed by
-        who writes them. Raises DiskRefused, and what `must_be_free` raises; nothing is left then."""
+        who writes them. Raises DiskWriteError, and what `must_be_free` raises; nothing is left then."""
         self.must_be_free(name)
         part = self.folder / f".{name}.{secrets.token_hex(4)}{_PART}"
         try:
@@ -117,22 +117,22 @@ class ScenarioStore:
             shutil.rmtree(part, ignore_errors=True)
 
     def delete(self, name: str) -> bool:
-        """Delete what was kept; False when there is nothing of that name. Raises NotYet, DiskRefused."""
-        shelved = next((each for each in self.all() if each.name == name), None)
-        if shelved is None:
+        """Delete what was kept; False when there is nothing of that name. Raises PreconditionError, DiskWriteError."""
+        stored = next((each for each in self.all() if each.name == name), None)
+        if stored is None:
             return False
-        if shelved.card is None:
-            raise PreconditionError(f"{shelved.folder} was not kept by Vedette: delete it by hand")
+        if stored.card is None:
+            raise PreconditionError(f"{stored.folder} was not kept by Vedette: delete it by hand")
         self.sweep()
         part = self.folder / f".{name}.{secrets.token_hex(4)}{_PART}"
         with _translated(name):
-            shelved.folder.rename(part)
+            stored.folder.rename(part)
             _sync(self.folder)
             shutil.rmtree(part)
         return True
 
     def sweep(self) -> None:
-        """Remove what a kill left half done, once it is old enough to be nobody's work."""
+        """Remove what a kill left half done, once it is too old to be under way."""
         for part in self.folder.glob(f".*{_PART}"):
             with contextlib.suppress(OSError):
                 if self._clock.now() - part.lstat().st_mtime > _PART_S_MAX and not part.is_symlink():

@@ -58,7 +58,7 @@ def boxes_between(
     *,
     run: str | None = None,
 ) -> list[FrameBoxes]:
-    """See `Boxes.span`; for whoever has the file open in another way."""
+    """See `BoxStore.span`; over any connection."""
     only = "" if run is None else "AND run = ?"
     values = (camera, t0, t1, *(() if run is None else (run,)), max(1, min(limit, SPAN_ROWS_MAX)))
     rows = connection.execute(

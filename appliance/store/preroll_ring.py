@@ -27,7 +27,7 @@ MARGIN_S = 5.0  # more than evidence reaches, for segments that begin and end la
 
 
 def prepare_ring_folder(root: Path, preroll_dir: Path | None) -> None:
-    """Make the folder of the rings, or the link to it, for the start (before ingest runs). Raises MissingPart."""
+    """Make the folder of the rings, or the link to it, for the start (before ingest runs). Raises MissingDependency."""
     place = root / PREROLL
     try:
         if place.is_symlink():

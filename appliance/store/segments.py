@@ -66,7 +66,7 @@ class SegmentStore:
     def reconcile(
         self, root: Path, *, measure: MeasureSegment | None = None, orphan_age_s: float = ORPHAN_AGE_S
     ) -> ReconcileReport:
-        """Compare index and disk, for the start (before ingest runs); see `store/reconcile.py`. Raises StoreError."""
+        """Compare index and disk, for the start (before ingest runs); see `reconcile`. Raises StoreError."""
         return reconcile(self._db, root, measure=measure, orphan_age_s=orphan_age_s)
 
     def sweep_orphans(self, root: Path, *, orphan_age_s: float = ORPHAN_AGE_S) -> ReconcileReport:
@@ -75,7 +75,7 @@ class SegmentStore:
 
 
 def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> list[SegmentRow]:
-    """See `Segments.covering`; for whoever has the file open in another way."""
+    """See `SegmentStore.covering`; over any connection."""
     rows = connection.execute(
         """SELECT * FROM segment WHERE camera = ? AND t_start <= ? AND t_start > ? AND t_end >= ? AND frames > 0
            ORDER BY rowid DESC""",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from media import BITS, film, record
-from shelf import T0
+from sample_rows import T0
 
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from notifying import NotifyingSite, hook
-from shelf import T0
+from sample_rows import T0
 
 from appliance.clock import ManualClock
 

@@ -13,7 +13,7 @@ import pytest
 import wire_v1
 from media import film, record
 from nats.js.api import ConsumerConfig
-from shelf import BOX, look
+from sample_rows import BOX, look
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from notifying import Link, NotifyingSite, hook, notifying
+from sample_rows import T0, opened
 from servers.receiver import Receiver
-from shelf import T0, opened
 from waiting import until
 
 from appliance.clock import ManualClock

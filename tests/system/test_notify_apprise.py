@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from notifying import NotifyingSite, notifying
+from sample_rows import T0
 from servers.receiver import Receiver
-from shelf import T0
 from waiting import until
 
 from appliance.cli import main

@@ -8,7 +8,7 @@ from pathlib import Path
 import av
 import pytest
 from media import film, number
-from shelf import T0
+from sample_rows import T0
 
 from appliance.clock import ManualClock
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder

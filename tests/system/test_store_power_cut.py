@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from shelf import T0
+from sample_rows import T0
 
 from appliance.clock import ManualClock
 from appliance.store.alerts import AlertStore
@@ -26,7 +26,7 @@ CORE = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from shelf import T0, answer, ended, look, opened, question
+from sample_rows import T0, answer, ended, look, opened, question
 from appliance.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_text import samples
-from shelf import T0
+from sample_rows import T0
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from shelf import question
+from sample_rows import question
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError

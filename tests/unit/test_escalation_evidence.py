@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from media import film, number
 from numpy.typing import NDArray
-from shelf import BOX, T0, answer, best, event, look, opened, question
+from sample_rows import BOX, T0, answer, best, event, look, opened, question
 from test_evidence import Site
 
 from appliance import wire

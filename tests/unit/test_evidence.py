@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from media import Film, film, number, record
-from shelf import BOX, T0, alert, best, ended, event, look, opened, question
+from sample_rows import BOX, T0, alert, best, ended, event, look, opened, question
 from waiting import until
 
 from appliance import wire

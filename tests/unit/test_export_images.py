@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shelf import T0
+from sample_rows import T0
 
 from appliance.lab.export.export_folder import ExportedAlert, ExportSample, LabelledBox
 from appliance.lab.export.export_formats import coco_files, yolo_data_yaml, yolo_label_text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from box_core import BoxCore, site
-from shelf import T0, opened, question
+from sample_rows import T0, opened, question
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig

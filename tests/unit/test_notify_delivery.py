@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from notifying import NotifyingSite, hook
-from shelf import T0
+from sample_rows import T0
 
 from appliance.clock import ManualClock
 from appliance.notify.delivery import BACKOFF_LAST_S, SendResult, TargetSender

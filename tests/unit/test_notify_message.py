@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shelf import T0, answer, opened, question
+from sample_rows import T0, answer, opened, question
 
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import NtfyTarget, Schedule, SiteConfig, WebhookTarget

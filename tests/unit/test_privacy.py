@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from shelf import BOX, T0, best, opened, question
+from sample_rows import BOX, T0, best, opened, question
 from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 

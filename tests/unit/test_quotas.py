@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shelf import T0, answer, ended, question
+from sample_rows import T0, answer, ended, question
 
 from appliance.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from shelf import T0, answer, ended, event, look, opened, question
+from sample_rows import T0, answer, ended, event, look, opened, question
 
 from appliance.clock import ManualClock
 from appliance.config import StorageConfig

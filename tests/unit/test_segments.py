@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shelf import BOX, T0, look
+from sample_rows import BOX, T0, look
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError

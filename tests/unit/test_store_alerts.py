@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shelf import BOX, T0, alert, answer, best, ended, event, look, opened, question
+from sample_rows import BOX, T0, alert, answer, best, ended, event, look, opened, question
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError

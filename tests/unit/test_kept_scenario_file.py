@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from media import film, record
-from shelf import T0, event
+from sample_rows import T0, event
 
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.errors import EvidenceError

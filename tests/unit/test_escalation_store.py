@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import wire_v1
-from shelf import T0, answer, opened, question
+from sample_rows import T0, answer, opened, question
 
 from appliance import wire
 from appliance.clock import ManualClock

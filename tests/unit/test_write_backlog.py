@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from shelf import T0
+from sample_rows import T0
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
