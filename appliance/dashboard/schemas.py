@@ -45,7 +45,8 @@ class AlertItem(ApiModel):
     `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
     `delivery` null: the alert was settled on the edge, without an escalation. `standing`: edge (not escalated),
     unverified (escalated, no verdict yet, or none came), and then confirmed, withdrawn or unsure. `edge`: the verdict
-    of the appliance's own re-check (null: none), `edge_confidence` how sure it is; neither changes `standing`, and `verdict`, the cloud's, counts above them.
+    of the appliance's own re-check (null: none), `edge_confidence` how sure it is; neither changes `standing`,
+    and `verdict`, the cloud's, counts above them.
     """
 
     id: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from recheck_yard import FPS, alert_of, record, walk
-from shelf import T0, answer, question
+from sample_rows import T0, answer, question
 
 from appliance.clock import ManualClock
 from appliance.config import RecheckConfig, RouterConfig

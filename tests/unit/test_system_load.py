@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from shelf import opened, question
+from sample_rows import opened, question
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
