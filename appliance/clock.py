@@ -13,7 +13,7 @@ from appliance.errors import UsageError
 
 
 class Clock(Protocol):
-    """Time as the rest of the house sees it."""
+    """Time as every other module sees it."""
 
     def now(self) -> float:
         """UTC seconds since the epoch. May jump; for stamps that people and other machines read."""
@@ -53,7 +53,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: replay and tests. `sleep` moves it and returns at once."""
+    """A clock that moves only by `advance` and `jump`: replay and tests. `sleep` moves it and returns at once."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -82,7 +82,7 @@ class ManualClock:
 class ClockStepDetector:
     """Notices when the wall clock is stepped (by NTP, by a person), by comparing it with the one that never jumps.
 
-    State: how far the two were apart at the last look. Owner: one loop. Slewing stays below `step_s_min` a look.
+    State: how far the two were apart at the last call. Owner: one loop. Slewing stays below `step_s_min` a call.
     """
 
     def __init__(self, clock: Clock, step_s_min: float = 60.0) -> None:
@@ -91,7 +91,7 @@ class ClockStepDetector:
         self._apart_s = clock.now() - clock.monotonic()
 
     def step_s(self) -> float:
-        """Seconds by which the wall clock was stepped since the last look; 0.0 if it was not."""
+        """Seconds by which the wall clock was stepped since the last call; 0.0 if it was not."""
         apart_s = self._clock.now() - self._clock.monotonic()
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
         return step_s if abs(step_s) > self._step_s_min else 0.0

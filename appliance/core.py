@@ -70,7 +70,7 @@ class _CameraContext:
 
 @dataclass(frozen=True, slots=True)
 class CoreStores:
-    """The parts of the store that the core writes."""
+    """The stores that the core writes to."""
 
     alerts: AlertStore
     boxes: BoxStore

@@ -1,21 +1,21 @@
 """One tree of errors: what went wrong, and what the code that meets it should do.
 
 VedetteError
-├── UsageError            exit 2, say the file, the key and the remedy
+├── UsageError            exit 2, name the file, the key and the remedy
 │   ├── ConfigError       a site or worker file is wrong: refuse to start
 │   ├── ModelError        a model file is missing, not ONNX, or of an unknown layout: refuse to start
-│   ├── MissingPart       a program or package is absent, or a port is taken: name the package that brings it
-│   └── NotYet            what is asked for needs something first (a review, another name): say what
+│   ├── MissingDependency a program or package is absent, or a port is taken: name the package that brings it
+│   └── PreconditionError something must be done first (a review, another name): name it
 ├── SourceError           a camera or clip: report once, back off, try again (a clip: stop with the reason)
 │   ├── SourceRefused     wrong password, not found, unsupported: back off slowly, a person must act
 │   └── SourceLost        end, cut, stall, garbage: back off and reconnect
-├── DetectorError         the detector failed on a frame: that frame counts as *not looked at*
+├── DetectorError         the detector failed on a frame: that frame counts as not examined
 ├── EvidenceError         a still or clip cannot be cut (yet): wait, or mark the evidence as missing
 ├── StoreError            the database refused: corrupt, newer schema: stop, the supervisor starts again
 │   └── StoreUnavailable  the disk is full or the file busy: what is stored is fine; wait, and try again
 ├── UplinkError           no link, no stream, refused: the outbox waits
 └── EngineError           the judge failed: retry later, then `unsure` with the reason
-    └── EngineUnavailable the judge is away, overloaded or refuses us: hold the question and wait
+    └── EngineUnavailable the judge is away, overloaded or refuses us: keep the escalation and wait
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MissingDependency(UsageError):
 
 
 class PreconditionError(UsageError):
-    """As things stand it cannot be done; the message says what must be done first."""
+    """It cannot be done yet; the message names what must be done first."""
 
 
 class SourceError(VedetteError):
@@ -67,7 +67,7 @@ class SourceError(VedetteError):
 
 
 class SourceRefused(SourceError):
-    """The other side said no (authentication, not found, unsupported): trying again soon will not help."""
+    """The other side refused (authentication, not found, unsupported): trying again soon will not help."""
 
 
 class SourceLost(SourceError):
@@ -99,7 +99,7 @@ class EngineError(VedetteError):
 
 
 class EngineUnavailable(EngineError):
-    """The cloud model cannot be asked now; it says nothing about the question. `after_s`: when it asked us back."""
+    """The cloud model cannot be used now, which means nothing for the escalation. `after_s`: its Retry-After."""
 
     def __init__(self, message: str, after_s: float | None = None) -> None:
         super().__init__(message)

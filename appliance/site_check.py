@@ -83,7 +83,7 @@ def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
         leaves = any(each.enabled and not each.local for each in site.notify.values())
         what = "only notifications leave this box" if leaves else "nothing leaves this box"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
-    yield from (Finding(*said) for said in check_targets(site, contact=contact))
+    yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
 
 
 def _storage(folder: Path) -> Finding:
@@ -113,7 +113,9 @@ def _preroll(site: SiteConfig) -> Iterator[Finding]:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield Finding("storage.preroll_dir", "wrong", f"{existing} is not a folder that this user may write")
         return
-    now_there = sum(file.stat().st_size for file in (site.storage.dir / PREROLL).glob("*/*"))  # of a box that runs
+    now_there = sum(
+        file.stat().st_size for file in (site.storage.dir / PREROLL).glob("*/*")
+    )  # of an appliance that runs
     free = shutil.disk_usage(existing).free + now_there
     if free < need + RING_FREE_BYTES_MIN:
         text = f"{folder} has {free / 1e6:.0f} MB free and the rings need {need / 1e6:.0f}: lower quota.preroll_mb"
@@ -125,7 +127,7 @@ def _preroll(site: SiteConfig) -> Iterator[Finding]:
 
 
 def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
-    """How long the recording goes on, as the box measured it; nothing is said before it has ever run."""
+    """How long the recording goes on, as measured here; not known before the appliance has ever run."""
     root = site.storage.dir.absolute()
     if not (root / DATABASE).is_file():
         yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")

@@ -47,7 +47,7 @@ def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
 class LogThrottle:
     """Reports a repeated matter at most once per `every_s`, with a count of what was held back.
 
-    State: the last text and when it was said. Owner: one thread or task.
+    State: the last text and when it was logged. Owner: one thread or task.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 60.0) -> None:
@@ -55,15 +55,15 @@ class LogThrottle:
         self._clock = clock
         self._every_s = every_s
         self._text = ""
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
         self._held = 0
 
     def report(self, matter: object, level: int = logging.WARNING) -> None:
-        """Log `matter` (an error or a sentence) unless the same was said less than `every_s` ago."""
+        """Log `matter` (an error or a sentence) unless the same was logged less than `every_s` seconds ago."""
         text, now = str(matter), self._clock.monotonic()
-        if text == self._text and now - self._said_at < self._every_s:
+        if text == self._text and now - self._logged_at < self._every_s:
             self._held += 1
             return
         suffix = f" (and {self._held} times more before)" if self._held else ""
         self._logger.log(level, "%s%s", text, suffix)
-        self._text, self._said_at, self._held = text, now, 0
+        self._text, self._logged_at, self._held = text, now, 0

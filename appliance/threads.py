@@ -1,6 +1,4 @@
-"""Runs the long-lived services side by side, one named thread each; stops them in reverse order, and all when one
-fails.
-"""
+"""Runs the long-lived services, one named thread each; stops them in reverse order, and all when one fails."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ STOP_S_MAX = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One long-lived part: a named thread runs `run` until `stop` is called, from any thread."""
+    """One long-lived service: a named thread runs `run` until `stop` is called, from any thread."""
 
     name: str
     run: Callable[[], None]
@@ -29,7 +27,7 @@ class Service:
 
 
 class ServiceGroup:
-    """Runs parts until told to stop, or until one fails; then all stop and the process ends with 1 (wrong use: 2).
+    """Runs services until `stop()`, or until one fails; then all stop and the process ends with 1 (wrong use: 2).
 
     State: the threads, and the exit code. Owner: the main thread.
     """
@@ -41,10 +39,10 @@ class ServiceGroup:
         self._code = 0
         self._running: list[tuple[Service, threading.Thread]] = []
 
-    def start(self, part: Service) -> None:
-        """Run `part` in a thread of its own. The last started is the first stopped."""
-        thread = threading.Thread(target=self._guard, args=(part,), name=part.name, daemon=True)
-        self._running.append((part, thread))
+    def start(self, service: Service) -> None:
+        """Run `service` in a thread of its own. The last started is the first stopped."""
+        thread = threading.Thread(target=self._guard, args=(service,), name=service.name, daemon=True)
+        self._running.append((service, thread))
         thread.start()
 
     def stop(self) -> None:
@@ -52,36 +50,36 @@ class ServiceGroup:
         self._ended.put("")
 
     def wait(self) -> int:
-        """Block until `stop()` or a failure, then end all parts. Returns the exit code."""
+        """Block until `stop()` or a failure, then end all services. Returns the exit code."""
         self._ended.get()
         self._stopping = True
-        for part, thread in reversed(self._running):
-            part.stop()
+        for service, thread in reversed(self._running):
+            service.stop()
             thread.join(STOP_S_MAX)
             if thread.is_alive():
-                logger.warning("%s did not stop within %.0f s", part.name, STOP_S_MAX)
+                logger.warning("%s did not stop within %.0f s", service.name, STOP_S_MAX)
         return self._code
 
-    def _guard(self, part: Service) -> None:
+    def _guard(self, service: Service) -> None:
         code = 1
         try:
-            part.run()
+            service.run()
             if self._stopping:
                 return
-            logger.error("%s ended by itself; the process ends so that it can be started afresh", part.name)
+            logger.error("%s ended by itself; the process ends so that it can be started afresh", service.name)
         except UsageError as error:
-            logger.error("%s stopped: %s", part.name, error)
+            logger.error("%s stopped: %s", service.name, error)
             code = 2
         except StoreError as error:
-            logger.error("%s stopped: %s", part.name, error)
+            logger.error("%s stopped: %s", service.name, error)
         except BaseException:
-            logger.exception("%s stopped by a bug; the process ends so that it can be started afresh", part.name)
+            logger.exception("%s stopped by a bug; the process ends so that it can be started afresh", service.name)
         self._code = self._code or code
-        self._ended.put(part.name)
+        self._ended.put(service.name)
 
 
 def periodic_service(name: str, every_s: float, job: Callable[[], object], clock: Clock) -> Service:
-    """A part that does `job` again and again, with `every_s` between; one that the full disk refused, too."""
+    """A service that does `job` every `every_s` seconds, also after the full disk has refused it."""
     stop = threading.Event()
     repeats = LogThrottle(logger, clock)
 

@@ -12,8 +12,8 @@ from appliance.types import Alert, Box, Command, Decision, FrameBoxes, IngestMes
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
 MEDIA_PER_ESCALATION_MAX = 16
-STEPS_MAX = 3  # messages that one question may take: the first, and two more that the worker asked for
-# Of questions and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
+STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
+# Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive.
 WIRE_SCHEMA = 3
 MEDIA_BYTES_MAX = 32 * 1024 * 1024
@@ -27,7 +27,7 @@ Need = Literal["crop", "frame", "clip"]
 
 
 class WireError(VedetteError):
-    """A message that cannot be understood; the text says which field and why."""
+    """A message that cannot be understood; the text names the field and the reason."""
 
 
 _ingest: TypeAdapter[IngestMessage] = TypeAdapter(Annotated[IngestMessage, Field(discriminator="type")])
@@ -58,8 +58,8 @@ def decode_command(line: bytes) -> Command:
 
 
 def encode_log(line: LogLine) -> bytes:
-    """One line of a replay log, newline included; equal values give equal bytes. An alert that nobody judged says
-    nothing of a verdict, objects of which nothing is known from before nothing of that."""
+    """One line of a replay log, newline included; equal values give equal bytes. Left out: the verdict of an alert that
+    has none, and `stood_s` where no object was known before."""
     return _log.dump_json(line, exclude=_omitted_fields(line)) + b"\n"
 
 
@@ -70,7 +70,7 @@ def decode_log(line: bytes) -> LogLine:
 
 
 def _omitted_fields(line: object) -> Any:
-    """The fields that are left out because nothing is to be said in them."""
+    """The fields that are left out because they hold nothing."""
     if isinstance(line, Alert) and line.verdict is None:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
@@ -109,11 +109,11 @@ class _WireModel(BaseModel):
 
 
 class MediaRef(_WireModel):
-    """One picture or clip that travels beside an escalation, in chunks of `CHUNK_BYTES` bytes.
+    """One image or clip that travels beside an escalation, in chunks of `CHUNK_BYTES` bytes.
 
     id is the first 32 hex digits of sha256. t is the camera's time of the frame (a clip: of its first frame).
-    box is where the flagged object is in this very picture (None: not seen in it). region: the part of the camera's
-    picture that a crop shows (None: all of it).
+    box is where the flagged object is in this very image (None: not seen in it). region: the part of the camera's
+    frame that a crop shows (None: all of it).
     """
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -130,10 +130,10 @@ class MediaRef(_WireModel):
 
 
 class Escalation(_WireModel):
-    """A question to the cloud, with its evidence. Idempotent by `id` and `step` on both sides.
+    """What is sent to the cloud about an alert, with evidence. Idempotent by `id` and `step` on both sides.
 
-    step counts the messages of this question from 0; each holds all evidence sent so far. can: what the site would
-    send next if it were asked to, the cheapest first. image_free: this site sends no pictures at all. model: the
+    step counts the messages of this escalation from 0; each holds all evidence sent so far. can: what the site would
+    send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the
     detector that raised the alert; box_version: of the appliance, "" from one older than schema 3.
     """
 
@@ -160,7 +160,7 @@ class Escalation(_WireModel):
 
 
 class FrameSupport(_WireModel):
-    """What one evidence frame says about the claim."""
+    """Whether one evidence frame supports the alert."""
 
     media: str
     t: float
@@ -186,8 +186,8 @@ class Verdict(_WireModel):
     at the broker: two clocks), queue, fetch, preprocess, model, publish (judged until handed to the broker).
     `engine` says what judged: a re-detection never pretends to be a language model. answer_schema: the version of the
     form in which the model had to answer. looks: how often the model was asked.
-    need: this is not the last word; the site is to send that and ask again (the decision is `unsure` then, which is
-    how a site that does not know of `need` takes it). step: the question's step that was judged; None: an older worker.
+    need: this is not the final verdict; the site is to send that and escalate once more (the decision is `unsure` then,
+    which is how a site that does not know of `need` takes it). step: which step was judged; None: an older worker.
     """
 
     schema_version: int = WIRE_SCHEMA
@@ -237,17 +237,17 @@ def verdict_subject(site: str) -> str:
 
 def message_id(site: str, *parts: str | int) -> str:
     """A `Nats-Msg-Id`. JetStream looks for doubles in the whole stream, so it names the site: two sites may send the
-    same picture, and none may make another's message look like a double."""
+    same image, and none may make another's message look like a double."""
     return ".".join((site, *map(str, parts)))
 
 
 def escalation_message_id(site: str, escalation: str, step: int) -> str:
-    """Of a question's message: that of the first step is as it always was."""
+    """Of an escalation's message; that of the first step has no number, as in schema 1."""
     return message_id(site, escalation, step) if step else message_id(site, escalation)
 
 
 def verdict_message_id(verdict: Verdict) -> str:
-    """A question has one last word, whoever says it, and one request for more a step."""
+    """An escalation has one final verdict, whichever worker gives it, and one request for more evidence a step."""
     if verdict.need is not None:
         return message_id(verdict.site, verdict.escalation, "need", verdict.step or 0)
     return message_id(verdict.site, verdict.escalation, "verdict")

@@ -28,7 +28,7 @@ class ConfigModel(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader of our own, so that nobody's added constructors reach it."""
+    """A loader of our own, which constructors that others add to SafeLoader do not reach."""
 
 
 def load(path: Path, model: type[Model]) -> Model:
