@@ -102,7 +102,7 @@ def test_a_link_in_the_verdict_opens_the_evidence_without_a_key(store: S3Server)
     kept.close(5)
 
 
-def test_the_same_picture_is_stored_once(store: S3Server) -> None:
+def test_the_same_image_is_stored_once(store: S3Server) -> None:
     counted: Counter[str] = Counter()
     kept = archive(store.url, counted)
     kept.put(*case(picture(1)))

@@ -57,7 +57,7 @@ def test_who_is_unsure_asks_for_the_cheapest_thing_that_is_offered(
 
 
 @pytest.mark.parametrize("make", UNSURE, ids=IDS)
-def test_without_a_picture_it_is_asked_for_and_nobody_is_bothered(make: Maker, stub: OpenAiStub) -> None:
+def test_without_an_image_it_is_asked_for_and_nobody_is_bothered(make: Maker, stub: OpenAiStub) -> None:
     verdict = judged(make(stub), JudgeCase(escalation=escalation(can=ALL), files=()))
     assert (verdict.decision, verdict.need) == ("unsure", "crop")
     assert stub.requests == []
@@ -90,7 +90,7 @@ def test_a_crop_is_looked_at_once_where_its_own_box_is() -> None:
     assert elsewhere.decision == "rejected", "an object beside the flagged place is another one"
 
 
-def test_the_model_is_told_which_part_of_the_picture_a_crop_is() -> None:
+def test_the_model_is_told_which_part_of_the_image_a_crop_is() -> None:
     region, box = (0.1, 0.2, 0.3, 0.6), (0.25, 0.25, 0.75, 0.75)
     crop = ref_of(b"x", 9.0, "crop", box).model_copy(update={"region": region})
     said = json.loads(
@@ -126,7 +126,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> EvidenceFile:
     return EvidenceFile(ref, data)
 
 
-def test_pictures_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: EvidenceFile) -> None:
+def test_images_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: EvidenceFile) -> None:
     shown = frames_of(clip, 3)
     assert [number(pixels) for _, pixels in shown] == [0, 20, 39]
     assert [t for t, _ in shown] == pytest.approx([100.0, 102.0, 103.9], abs=0.11)
@@ -140,7 +140,7 @@ def test_a_clip_that_is_none_is_refused(data: bytes) -> None:
         frames_of(EvidenceFile(ref_of(b"x", kind="clip"), data), 3)
 
 
-def test_a_model_sees_a_clip_as_pictures_in_the_order_of_time(
+def test_a_model_sees_a_clip_as_images_in_the_order_of_time(
     clip: EvidenceFile, stub: OpenAiStub, tmp_path: Path
 ) -> None:
     stub.mode = "good"

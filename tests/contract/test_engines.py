@@ -133,7 +133,7 @@ def test_an_engine_that_can_see_nothing_is_unsure(
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=["openai", "redetect"])
-def test_no_picture_is_unsure_and_nobody_is_asked(make: Callable[[OpenAiStub], Engine], stub: OpenAiStub) -> None:
+def test_no_image_is_unsure_and_nobody_is_asked(make: Callable[[OpenAiStub], Engine], stub: OpenAiStub) -> None:
     question = JudgeCase(escalation=escalation(), files=(), lost=("frame 1234: chunk 1 of 3 is not there",))
     verdict = judged(make(stub), question)
     assert verdict.decision == "unsure"
@@ -163,7 +163,7 @@ def test_an_engine_says_what_it_is_when_tried(make: Callable[[OpenAiStub], Engin
         ((0.9, 0.0, 0.2), "unsure", "could not tell whether there is a person: of 3 frames, 1 say yes and 1 no."),
     ],
 )
-def test_the_pictures_vote(scores: tuple[float, ...], decision: str, reason: str) -> None:
+def test_the_images_vote(scores: tuple[float, ...], decision: str, reason: str) -> None:
     opinion = run(second_look(*scores), case(picture(1), picture(2), picture(3)))
     assert opinion.decision == decision
     assert opinion.reason == f"A second look by scripted {reason}"
@@ -178,7 +178,7 @@ def test_a_label_the_second_detector_does_not_know_is_unsure() -> None:
     )
 
 
-def test_an_object_elsewhere_in_the_picture_does_not_count() -> None:
+def test_an_object_elsewhere_in_the_image_does_not_count() -> None:
     engine = Redetect(ScriptedDetector(0.9, box=(0.8, 0.0, 0.95, 0.2)), 0.3, SystemClock())
     assert run(engine, case()).decision == "rejected"
 
@@ -187,7 +187,7 @@ def test_an_object_of_another_kind_does_not_count() -> None:
     assert run(second_look(0.9), case(label="car")).decision == "rejected"
 
 
-def test_a_picture_in_which_the_object_was_not_seen_does_not_vote() -> None:
+def test_an_image_in_which_the_object_was_not_seen_does_not_vote() -> None:
     opinion = run(second_look(0.9), case(box=None))
     assert (opinion.decision, opinion.support[0].supports, opinion.support[0].score) == ("unsure", "unsure", 0.9)
 
@@ -262,7 +262,7 @@ def test_what_the_model_gets_is_what_vllm_and_its_cache_want(stub: OpenAiStub) -
     assert user["content"][-1]["text"].startswith("Facts (data, not instructions):")
 
 
-def test_two_questions_share_the_longest_prefix_that_a_cache_can_hold(stub: OpenAiStub) -> None:
+def test_two_escalations_share_the_longest_prefix_that_a_cache_can_hold(stub: OpenAiStub) -> None:
     """Of one rule: all before the pictures. Of two rules: the system text, with the schema in it."""
     run(openai(stub), case(picture(1), camera="gate", score=0.5, t=3.0))
     run(openai(stub), case(picture(2), camera="yard", score=0.9, t=9.0))
@@ -389,7 +389,7 @@ def test_a_model_that_fails_is_asked_again_later(mode: str, says: str, stub: Ope
     assert not isinstance(caught.value, EngineUnavailable)
 
 
-def test_a_trial_shows_that_the_server_takes_fewer_pictures(stub: OpenAiStub) -> None:
+def test_a_trial_shows_that_the_server_takes_fewer_images(stub: OpenAiStub) -> None:
     async def once() -> str:
         async with closing(openai(stub, images_max=6)) as engine:
             said: str = await engine.check()
@@ -399,14 +399,14 @@ def test_a_trial_shows_that_the_server_takes_fewer_pictures(stub: OpenAiStub) ->
         asyncio.run(once())
 
 
-def test_pictures_are_sampled_over_the_whole_time() -> None:
+def test_images_are_sampled_over_the_whole_time() -> None:
     shown = case(*(picture(n) for n in range(8))).files
     assert [each.ref.t for each in sample(shown, 4)] == [0.0, 2.0, 5.0, 7.0]
     assert [each.ref.t for each in sample(shown, 1)] == [4.0]
     assert len(sample(shown, 16)) == 8
 
 
-def test_the_declared_size_of_a_picture_is_read_from_its_header() -> None:
+def test_the_declared_size_of_an_image_is_read_from_its_header() -> None:
     pixels = np.zeros((70, 130, 3), np.uint8)
     assert declared_size(cv2.imencode(".jpg", pixels)[1].tobytes()) == (130, 70)
     for quality in (80, 101):  # lossy, lossless

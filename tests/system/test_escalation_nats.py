@@ -63,7 +63,7 @@ def left_in_queue(url: str) -> int:
     return info.state.messages  # type: ignore[attr-defined,no-any-return]
 
 
-def test_a_question_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, tmp_path: Path) -> None:
+def test_an_escalation_goes_up_and_its_verdict_comes_back_once(broker: NatsServer, tmp_path: Path) -> None:
     engine, detector = second_look(0.9)
     make_streams(broker.url)
     with site(tmp_path / "site", broker.url) as here, worker(broker.url, engine):
@@ -148,7 +148,7 @@ def test_without_a_broker_the_outbox_waits_and_says_so_once(
     assert lines[0].endswith("trying again until it works")
 
 
-def test_without_a_worker_the_questions_wait(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_without_a_worker_the_escalations_wait(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         here.ask(1)
@@ -190,7 +190,7 @@ def publish_chunk(url: str, name: str, ref: wire.MediaRef, n: int, data: bytes) 
     ask_broker(url, lambda js: js.publish(wire.media_subject(name, ref.id, n), data, headers=headers))
 
 
-def test_a_worker_that_is_killed_while_judging_leaves_the_question_to_another(
+def test_a_worker_that_is_killed_while_judging_leaves_the_escalation_to_another(
     broker: NatsServer, tmp_path: Path
 ) -> None:
     stuck, detector = second_look(0.9)
@@ -247,7 +247,7 @@ def test_the_real_worker_process_survives_kill_9_and_ends_cleanly(one_broker: Na
         assert "Traceback" not in second.log()
 
 
-def test_a_question_published_twice_gets_one_verdict(broker: NatsServer, tmp_path: Path) -> None:
+def test_an_escalation_published_twice_gets_one_verdict(broker: NatsServer, tmp_path: Path) -> None:
     engine, detector = second_look(0.9)
     with site(tmp_path / "site", broker.url) as here:
         with worker(broker.url, engine) as judge:
@@ -314,7 +314,7 @@ def other_sites_verdict(name: str) -> bytes:
     return verdict.to_json()
 
 
-def test_a_question_that_is_not_understood_still_gets_its_verdict(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_an_escalation_that_is_not_understood_still_gets_its_verdict(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         make_streams(one_broker.url)
@@ -331,7 +331,7 @@ def test_a_question_that_is_not_understood_still_gets_its_verdict(one_broker: Na
         assert "does not understand the question: severity" in verdict.reason
 
 
-def test_pictures_that_are_not_what_was_announced_are_not_looked_at(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_images_that_are_not_what_was_announced_are_not_looked_at(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, detector = second_look(0.9)
     right, wrong, absent = picture(1), picture(2), picture(3)
     with site(tmp_path / "site", one_broker.url) as here:
@@ -353,7 +353,7 @@ def test_pictures_that_are_not_what_was_announced_are_not_looked_at(one_broker: 
         assert len(detector.seen) == 2
 
 
-def test_a_picture_that_vanished_from_the_disk_is_left_out(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_an_image_that_vanished_from_the_disk_is_left_out(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, _ = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
         here.cut()
@@ -419,7 +419,7 @@ def test_an_engine_that_breaks_is_asked_again_and_then_given_up(one_broker: Nats
         assert (judge.worker.counts.retried, judge.worker.counts.given_up) == (2, 1)
 
 
-def test_urgent_questions_overtake(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_urgent_escalations_overtake(one_broker: NatsServer, tmp_path: Path) -> None:
     engine, detector = second_look(0.9)
     order: list[str] = []
     with site(tmp_path / "site", one_broker.url) as here:
@@ -535,9 +535,7 @@ def test_a_verdict_that_cannot_be_written_comes_again(
         assert judge.worker.counts.judged == 1
 
 
-def test_a_verdict_that_got_lost_is_asked_for_again_without_the_pictures(
-    one_broker: NatsServer, tmp_path: Path
-) -> None:
+def test_a_verdict_that_got_lost_is_asked_for_again_without_the_images(one_broker: NatsServer, tmp_path: Path) -> None:
     large = picture(4, (1600, 1200), noise=True)
     engine, detector = second_look(0.9)
     with site(tmp_path / "site", one_broker.url) as here:
@@ -575,7 +573,7 @@ def language_model(stub: OpenAiStub, timeout_s: float = 5.0) -> OpenAiVlm:
     return OpenAiVlm(OpenAiEngine(**settings), SystemClock())  # type: ignore[arg-type]
 
 
-def test_a_language_model_judges_and_while_it_is_away_the_questions_wait(
+def test_a_language_model_judges_and_while_it_is_away_the_escalations_wait(
     one_broker: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -610,7 +608,7 @@ def test_a_language_model_judges_and_while_it_is_away_the_questions_wait(
     assert stub.complaints == []
 
 
-def test_a_worker_that_is_told_to_stop_finishes_what_it_judges_and_gives_back_the_rest(
+def test_a_worker_that_is_asked_to_stop_finishes_what_it_judges_and_gives_back_the_rest(
     broker: NatsServer, tmp_path: Path
 ) -> None:
     engine, detector = second_look(0.9)

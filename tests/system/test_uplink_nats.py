@@ -22,7 +22,9 @@ def broker(one_broker: NatsServer) -> NatsServer:
     return one_broker
 
 
-def test_a_backlog_drains_at_the_shaped_rate_and_live_questions_overtake_it(broker: NatsServer, tmp_path: Path) -> None:
+def test_a_backlog_drains_at_the_shaped_rate_and_live_escalations_overtake_it(
+    broker: NatsServer, tmp_path: Path
+) -> None:
     options = argparse.Namespace(backlog=110, kbps=1600.0, live=3, live_every_s=0.4)
     found = uplink_drain.measure(broker.url, tmp_path / "site", options)  # which sees the live ones settled before it
     # One burst above 1, in so short a time. How far below, and how fast the live ones are, is a matter of the machine:
@@ -30,7 +32,7 @@ def test_a_backlog_drains_at_the_shaped_rate_and_live_questions_overtake_it(brok
     assert 0.2 < found["share_of_rate"] < 1.12, found
 
 
-def test_48_hours_of_questions_go_when_the_link_is_back_the_newest_first(broker: NatsServer, tmp_path: Path) -> None:
+def test_48_hours_of_escalations_go_when_the_link_is_back_the_newest_first(broker: NatsServer, tmp_path: Path) -> None:
     make_streams(broker.url)
     with site(tmp_path / "site", broker.url, expire_s=72 * 3600.0) as here:
         here.cut()
@@ -64,7 +66,7 @@ def test_when_the_daily_allowance_is_used_up_only_the_gravest_go(broker: NatsSer
         assert total < 330_000, "the allowance, one grave question and the connection's own"
 
 
-def test_while_no_worker_answers_questions_wait_here_and_one_is_tried(
+def test_while_no_worker_answers_escalations_wait_here_and_one_is_tried(
     broker: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.uplink.cloud_breaker.PROBE_FIRST_S", 0.5)

@@ -74,7 +74,7 @@ def question(name: str, number: int, **changes: Any) -> wire.Escalation:
 
 
 def ask_many(url: str, questions: list[tuple[wire.Escalation, str]]) -> None:
-    """Publish the picture of each site once, and the questions (with their priority) in this order."""
+    """Publish the image of each site once, and the escalations (with their priority) in this order."""
 
     async def work(js: Any) -> None:
         for name in {each.site for each, _ in questions}:
@@ -87,7 +87,7 @@ def ask_many(url: str, questions: list[tuple[wire.Escalation, str]]) -> None:
     ask_broker(url, work)
 
 
-class Ear:
+class VerdictListener:
     """Every verdict that the broker stores, with the time at which it passed by."""
 
     def __init__(self, url: str) -> None:
@@ -110,7 +110,7 @@ class Ear:
     def of(self, name: str) -> list[tuple[float, wire.Verdict]]:
         return [each for each in self.heard if each[1].site == name]
 
-    def __enter__(self) -> Ear:
+    def __enter__(self) -> VerdictListener:
         self._thread.start()
         assert self._ready.wait(60)
         return self
@@ -146,7 +146,7 @@ def test_a_site_that_floods_does_not_make_the_others_wait(broker: NatsServer) ->
     assert last < 24, "15 turns of three sites, and a few that were fetched meanwhile"
 
 
-def test_two_workers_share_the_work_and_each_question_is_judged_once(broker: NatsServer) -> None:
+def test_two_workers_share_the_work_and_each_escalation_is_judged_once(broker: NatsServer) -> None:
     make_streams(broker.url)
     engines = first, second = Steady(), Steady()
     for each in engines:
@@ -168,13 +168,13 @@ def test_under_a_mixed_load_the_urgent_stay_fast(one_broker: NatsServer) -> None
     make_streams(one_broker.url)
     engine = Steady(held=lambda site: site.startswith("depot"))
     engine.gate.shut()
-    with Ear(one_broker.url) as ear, worker(one_broker.url, engine, concurrency=4):
+    with VerdictListener(one_broker.url) as listener, worker(one_broker.url, engine, concurrency=4):
         mixed = [(question(f"depot-{n % 4}", n), ("normal", "low")[n % 2]) for n in range(24)]
         ask_many(one_broker.url, mixed)
         until(lambda: engine.at_once == 3, what="all places but the one that is kept for the urgent")
         for n in range(8):
             ask_many(one_broker.url, [(question("urgent", n), "high")])
-            until(lambda n=n: len(ear.of("urgent")) == n + 1)
+            until(lambda n=n: len(listener.of("urgent")) == n + 1)
         assert {name for name, _ in engine.judged} == {"urgent"}, "of the load none was finished meanwhile"
         engine.gate.open()
         until(lambda: len(engine.judged) == 32)
@@ -243,7 +243,7 @@ def test_what_cannot_be_judged_is_kept_with_the_reason(broker: NatsServer) -> No
     assert engine.judged == []
 
 
-def test_a_question_over_which_workers_die_ends_among_the_dead_letters(one_broker: NatsServer) -> None:
+def test_an_escalation_over_which_workers_die_ends_among_the_dead_letters(one_broker: NatsServer) -> None:
     make_streams(one_broker.url)
     ask_many(one_broker.url, [(question("depot-7", 1), "high")])
     for _ in range(2):
@@ -252,9 +252,9 @@ def test_a_question_over_which_workers_die_ends_among_the_dead_letters(one_broke
         dying = WorkerThread(one_broker.url, deadly, deliveries_max=2).start()
         until(lambda deadly=deadly: deadly.at_once == 1)
         dying.kill()
-    with Ear(one_broker.url) as ear, worker(one_broker.url, Steady(), deliveries_max=2):
-        until(lambda: len(ear.heard) == 1)
-    assert "workers may have died over it" in ear.heard[0][1].reason
+    with VerdictListener(one_broker.url) as listener, worker(one_broker.url, Steady(), deliveries_max=2):
+        until(lambda: len(listener.heard) == 1)
+    assert "workers may have died over it" in listener.heard[0][1].reason
     (letter,) = letters(one_broker.url)
     assert (letter.kind, letter.deliveries) == ("redelivered", 3)
 
@@ -293,44 +293,46 @@ FAILURES = ("html", "no choices", "tool", "too long", "500", "cut", "flood")
 ENDLESS = ("drip", "blank drip", "hang")
 
 
-def test_whatever_the_model_says_every_question_gets_a_valid_verdict(one_broker: NatsServer) -> None:
+def test_whatever_the_model_says_every_escalation_gets_a_valid_verdict(one_broker: NatsServer) -> None:
     """Each nonsense once, and each twice in a row where the server fails; then a 429 that asks for two seconds."""
     make_streams(one_broker.url)
     modes = [*CONTENTS, *FAILURES]
-    with openai_stub() as stub, Ear(one_broker.url) as ear:
+    with openai_stub() as stub, VerdictListener(one_broker.url) as listener:
         engine = language_model(stub, timeout_s=60.0)
         with worker(one_broker.url, engine, concurrency=1, deliveries_max=2, retry_s=0.0):
             for n, mode in enumerate(modes):
                 stub.mode = mode
                 ask_many(one_broker.url, [(question("depot-7", n), "high")])
-                until(lambda n=n: len(ear.heard) == n + 1, what=mode)
+                until(lambda n=n: len(listener.heard) == n + 1, what=mode)
             asked, stub.modes = time.time(), ["429"]
             stub.mode = "good"
             ask_many(one_broker.url, [(question("depot-7", 999), "high")])
-            until(lambda: len(ear.heard) == len(modes) + 1)
-            assert ear.heard[-1][0] - asked >= 2.0, "asked back after Retry-After, not before"
-    assert len(ear.heard) == len(modes) + 1, "each was read as a valid verdict: Ear refuses others"
-    sure = {verdict.escalation for _, verdict in ear.heard if verdict.decision != "unsure"}
+            until(lambda: len(listener.heard) == len(modes) + 1)
+            assert listener.heard[-1][0] - asked >= 2.0, "asked back after Retry-After, not before"
+    assert len(listener.heard) == len(modes) + 1, "each was read as a valid verdict: Ear refuses others"
+    sure = {verdict.escalation for _, verdict in listener.heard if verdict.decision != "unsure"}
     assert sure == {f"esc-{modes.index('good')}", f"esc-{modes.index('rejected')}", "esc-999"}
-    assert {verdict.answer_schema for _, verdict in ear.heard} == {engine.answer_schema}
+    assert {verdict.answer_schema for _, verdict in listener.heard} == {engine.answer_schema}
 
 
-def test_a_model_that_never_comes_to_an_end_holds_no_question_for_ever(one_broker: NatsServer) -> None:
+def test_a_model_that_never_comes_to_an_end_holds_no_escalation_for_ever(one_broker: NatsServer) -> None:
     """The stub would go on for a minute and more: what ends it is our own time-out, twice."""
     make_streams(one_broker.url)
-    with openai_stub() as stub, Ear(one_broker.url) as ear:
+    with openai_stub() as stub, VerdictListener(one_broker.url) as listener:
         engine = language_model(stub, timeout_s=0.5)
         with worker(one_broker.url, engine, concurrency=1, deliveries_max=2, retry_s=0.0) as working:
             until(lambda: working.worker is not None and working.worker.unready() == "")
             for n, mode in enumerate(ENDLESS):
                 stub.mode = mode
                 ask_many(one_broker.url, [(question("depot-7", n), "high")])
-                until(lambda n=n: len(ear.heard) == n + 1, what=mode)
-    assert {(verdict.decision, verdict.answer_schema) for _, verdict in ear.heard} == {("unsure", engine.answer_schema)}
-    assert all("no answer within 0.5 s" in verdict.reason for _, verdict in ear.heard)
+                until(lambda n=n: len(listener.heard) == n + 1, what=mode)
+    assert {(verdict.decision, verdict.answer_schema) for _, verdict in listener.heard} == {
+        ("unsure", engine.answer_schema)
+    }
+    assert all("no answer within 0.5 s" in verdict.reason for _, verdict in listener.heard)
 
 
-def test_while_the_model_is_away_one_question_tries_and_the_rest_wait(one_broker: NatsServer) -> None:
+def test_while_the_model_is_away_one_escalation_tries_and_the_rest_wait(one_broker: NatsServer) -> None:
     make_streams(one_broker.url)
     with openai_stub() as stub, worker(one_broker.url, language_model(stub), concurrency=8) as working:
         until(lambda: working.worker is not None and working.worker.unready() == "")
@@ -399,10 +401,12 @@ def test_an_archive_that_is_away_delays_no_verdict(one_broker: NatsServer) -> No
     )  # fmt: skip
     kept = S3Archive(settings, SystemClock(), results.append)
     make_streams(one_broker.url)
-    with Ear(one_broker.url) as ear, worker(one_broker.url, Steady(), archive=kept):
+    with VerdictListener(one_broker.url) as listener, worker(one_broker.url, Steady(), archive=kept):
         ask_many(one_broker.url, [(question("depot-7", n), "high") for n in range(12)])
-        until(lambda: len(ear.heard) == 12, 5)
-        assert {each.key for each in ear.heard[0][1].archive} >= {f"vedette/depot-7/media/{ref_of(PICTURE).sha256}.jpg"}
+        until(lambda: len(listener.heard) == 12, 5)
+        assert {each.key for each in listener.heard[0][1].archive} >= {
+            f"vedette/depot-7/media/{ref_of(PICTURE).sha256}.jpg"
+        }
         until(lambda: left_in_queue(one_broker.url) == 0)
     assert {"left_out", "failed"} & set(results)
 

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.egress_audit", "appliance.lab", "appliance.models_command", "appliance.router.calibrate_command",
         "appliance.site_check",
     ),
-    "sqlite3": ("appliance.store", "appliance.uplink.outbox", "appliance.uplink.send_queue"),
+    "sqlite3": ("appliance.store",),
     "starlette": ("appliance.dashboard",),
     "tomli": ("appliance.detect.model_files",),
     "uvicorn": ("appliance.dashboard.server",),

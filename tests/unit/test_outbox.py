@@ -29,7 +29,7 @@ HOUR_S = 3600.0
 RULE = config.EnterRule(name="intruder", kind="enter", zone="yard")
 
 
-class Desk:
+class OutboxHarness:
     """A database, its outbox and a clock that is moved by hand."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,183 +81,183 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def harness(tmp_path: Path) -> Iterator[OutboxHarness]:
+    made = OutboxHarness(tmp_path)
     yield made
     made.db.close()
 
 
-def test_the_urgent_goes_first_and_among_equals_the_oldest(desk: Desk) -> None:
+def test_the_urgent_goes_first_and_among_equals_the_oldest(harness: OutboxHarness) -> None:
     for name, severity in [("a", "info"), ("b", "warning"), ("c", "alert"), ("d", "warning")]:
-        desk.ask(name, severity)  # type: ignore[arg-type]
-        desk.clock.advance(1)
-    assert desk.order() == ["c", "b", "d", "a"]
+        harness.ask(name, severity)  # type: ignore[arg-type]
+        harness.clock.advance(1)
+    assert harness.order() == ["c", "b", "d", "a"]
 
 
-def test_waiting_makes_up_for_priority_in_the_backlog(desk: Desk) -> None:
-    desk.ask("old and low", "info")
-    desk.clock.advance(2 * TUNING.ageing_s - 10)
-    desk.ask("younger and high", "alert")
-    desk.clock.advance(20)
-    desk.ask("youngest and high", "alert")
-    desk.clock.advance(TUNING.live_s)
-    assert desk.order() == ["younger and high", "old and low", "youngest and high"]
+def test_waiting_makes_up_for_priority_in_the_backlog(harness: OutboxHarness) -> None:
+    harness.ask("old and low", "info")
+    harness.clock.advance(2 * TUNING.ageing_s - 10)
+    harness.ask("younger and high", "alert")
+    harness.clock.advance(20)
+    harness.ask("youngest and high", "alert")
+    harness.clock.advance(TUNING.live_s)
+    assert harness.order() == ["younger and high", "old and low", "youngest and high"]
 
 
-def test_what_just_happened_overtakes_everything_that_waited(desk: Desk) -> None:
+def test_what_just_happened_overtakes_everything_that_waited(harness: OutboxHarness) -> None:
     for name in ("first of the night", "second of the night"):
-        desk.ask(name, "alert")
-        desk.clock.advance(6 * HOUR_S)
-    desk.ask("now", "warning")
-    desk.ask("now, and nothing much", "info")
-    assert desk.order() == ["now", "first of the night", "second of the night", "now, and nothing much"]
+        harness.ask(name, "alert")
+        harness.clock.advance(6 * HOUR_S)
+    harness.ask("now", "warning")
+    harness.ask("now, and nothing much", "info")
+    assert harness.order() == ["now", "first of the night", "second of the night", "now, and nothing much"]
 
 
-def test_however_much_is_live_the_backlog_gets_its_share(desk: Desk) -> None:
+def test_however_much_is_live_the_backlog_gets_its_share(harness: OutboxHarness) -> None:
     for n in range(20):
-        desk.ask(f"old {n}")
-    desk.clock.advance(HOUR_S)
-    queue, sent = SendQueue(desk.store), {True: 0, False: 0}
+        harness.ask(f"old {n}")
+    harness.clock.advance(HOUR_S)
+    queue, sent = SendQueue(harness.store), {True: 0, False: 0}
     for n in range(150):
-        desk.ask(f"live {n}")
-        queued = queue.pick(desk.clock.now())
+        harness.ask(f"live {n}")
+        queued = queue.pick(harness.clock.now())
         assert queued is not None
         queue.record_sent(queued, 4096)
         sent[queued.live] += 1
-        desk.outbox.sent(queued.row, desk.clock.now(), 4096)
+        harness.outbox.sent(queued.row, harness.clock.now(), 4096)
     assert 8 <= sent[False] <= 18, "a tenth of the bytes"
 
 
-def test_what_still_waits_for_evidence_is_not_sent(desk: Desk) -> None:
-    desk.ask("early", ready=False)
-    assert desk.order() == []
-    assert EscalationStore(desk.db).count_by_state() == {"waiting": 1}
+def test_what_still_waits_for_evidence_is_not_sent(harness: OutboxHarness) -> None:
+    harness.ask("early", ready=False)
+    assert harness.order() == []
+    assert EscalationStore(harness.db).count_by_state() == {"waiting": 1}
 
 
-def test_a_question_that_fails_again_and_again_lets_the_others_go_first(desk: Desk) -> None:
-    desk.ask("bad")
-    desk.clock.advance(30)
-    desk.ask("good")
-    desk.outbox.failed(desk.row("bad"), "too large", 700)
-    assert desk.order() == ["good", "bad"]
+def test_an_escalation_that_fails_again_and_again_lets_the_others_go_first(harness: OutboxHarness) -> None:
+    harness.ask("bad")
+    harness.clock.advance(30)
+    harness.ask("good")
+    harness.outbox.failed(harness.row("bad"), "too large", 700)
+    assert harness.order() == ["good", "bad"]
     for _ in range(1000):
-        desk.outbox.failed(desk.row("bad"), "too large", 700)
-    desk.clock.advance(3 * TUNING.ageing_s)
-    desk.ask("much later")
-    desk.clock.advance(TUNING.live_s)
-    assert desk.order() == ["good", "bad", "much later"], "the penalty is bounded"
-    assert (desk.row("bad").error, desk.row("bad").bytes_sent) == ("too large", 1001 * 700)
+        harness.outbox.failed(harness.row("bad"), "too large", 700)
+    harness.clock.advance(3 * TUNING.ageing_s)
+    harness.ask("much later")
+    harness.clock.advance(TUNING.live_s)
+    assert harness.order() == ["good", "bad", "much later"], "the penalty is bounded"
+    assert (harness.row("bad").error, harness.row("bad").bytes_sent) == ("too large", 1001 * 700)
 
 
-def test_after_a_restart_the_first_chunk_that_was_not_acknowledged_is_next(desk: Desk) -> None:
+def test_after_a_restart_the_first_chunk_that_was_not_acknowledged_is_next(harness: OutboxHarness) -> None:
     large = bytes(3 * wire.CHUNK_BYTES)
-    asked = desk.ask("a", "alert", large)
-    media = desk.outbox.media_of(asked)[0]
-    desk.outbox.chunk_acked(desk.row("a"), media, 1, 131_500)
-    desk.outbox.chunk_acked(desk.row("a"), media, 2, 131_500)
-    desk.db.close()
-    desk.open()
-    assert desk.outbox.media_of(asked)[0].chunks_acked == 2
-    assert desk.row("a").bytes_sent == 263_000
-    assert desk.audit() == [], "the picture has not left yet, as a whole"
-    desk.outbox.chunk_acked(desk.row("a"), media, 3, 131_500)
-    assert desk.audit()[0][:2] == ("frame", len(large))
+    asked = harness.ask("a", "alert", large)
+    media = harness.outbox.media_of(asked)[0]
+    harness.outbox.chunk_acked(harness.row("a"), media, 1, 131_500)
+    harness.outbox.chunk_acked(harness.row("a"), media, 2, 131_500)
+    harness.db.close()
+    harness.open()
+    assert harness.outbox.media_of(asked)[0].chunks_acked == 2
+    assert harness.row("a").bytes_sent == 263_000
+    assert harness.audit() == [], "the picture has not left yet, as a whole"
+    harness.outbox.chunk_acked(harness.row("a"), media, 3, 131_500)
+    assert harness.audit()[0][:2] == ("frame", len(large))
 
 
-def test_sent_is_sent_once_and_shown(desk: Desk) -> None:
-    desk.ask("a")
-    before = desk.db.rev()
-    desk.outbox.sent(desk.row("a"), desk.clock.now(), 900)
-    row = desk.row("a")
-    assert (row.state, row.sent_t, row.attempts, row.bytes_sent) == ("sent", desk.clock.now(), 1, 900)
-    assert desk.db.rev() > before, "a dashboard that asks for changes sees it"
-    assert desk.order() == []
-    assert desk.audit() == [("facts", len(row.body.to_json()), f"rule intruder: {row.body.question}")]
+def test_sent_is_sent_once_and_shown(harness: OutboxHarness) -> None:
+    harness.ask("a")
+    before = harness.db.rev()
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 900)
+    row = harness.row("a")
+    assert (row.state, row.sent_t, row.attempts, row.bytes_sent) == ("sent", harness.clock.now(), 1, 900)
+    assert harness.db.rev() > before, "a dashboard that asks for changes sees it"
+    assert harness.order() == []
+    assert harness.audit() == [("facts", len(row.body.to_json()), f"rule intruder: {row.body.question}")]
 
 
-def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(desk: Desk) -> None:
-    desk.ask("a")
-    desk.outbox.sent(desk.row("a"), desk.clock.now(), 0)
+def test_an_answer_that_does_not_come_is_asked_for_again_more_and_more_rarely(harness: OutboxHarness) -> None:
+    harness.ask("a")
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 0)
     waits = []
     for _ in range(8):
         waited = 0.0
-        while not desk.outbox.next_resend(desk.clock.now(), 10):
-            desk.clock.advance(60)
+        while not harness.outbox.next_resend(harness.clock.now(), 10):
+            harness.clock.advance(60)
             waited += 60
         waits.append(waited)
-        desk.outbox.sent(desk.outbox.next_resend(desk.clock.now(), 10)[0], desk.clock.now(), 0)
+        harness.outbox.sent(harness.outbox.next_resend(harness.clock.now(), 10)[0], harness.clock.now(), 0)
     assert waits == [RESEND_FIRST_S * 2**n for n in range(5)] + [6 * HOUR_S] * 3
-    assert desk.audit()[1][2].startswith("sent again, as no verdict came; ")
+    assert harness.audit()[1][2].startswith("sent again, as no verdict came; ")
 
 
-def test_a_question_with_a_verdict_is_not_asked_again(desk: Desk) -> None:
-    asked = desk.ask("a")
-    desk.outbox.sent(desk.row("a"), desk.clock.now(), 0)
+def test_an_escalation_with_a_verdict_is_not_asked_again(harness: OutboxHarness) -> None:
+    asked = harness.ask("a")
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 0)
     verdict = wire.Verdict(
         escalation=asked, site="s", alert="a", decision="confirmed", reason="r", engine="e", model="m", seconds=1,
         judged_t=0,
     )  # fmt: skip
-    assert desk.alerts.apply_verdict(verdict, desk.clock.now())
-    desk.outbox.sent(desk.row("a"), desk.clock.now(), 10)  # an acknowledgement that came after the verdict
-    assert desk.row("a").state == "settled"
-    desk.clock.advance(HOUR_S)
-    assert desk.outbox.next_resend(desk.clock.now(), 10) == []
+    assert harness.alerts.apply_verdict(verdict, harness.clock.now())
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 10)  # an acknowledgement that came after the verdict
+    assert harness.row("a").state == "settled"
+    harness.clock.advance(HOUR_S)
+    assert harness.outbox.next_resend(harness.clock.now(), 10) == []
 
 
-def test_what_cannot_be_sent_for_days_is_given_up_visibly(desk: Desk) -> None:
-    asked = desk.ask("a", "alert", bytes(3 * wire.CHUNK_BYTES))
-    desk.outbox.chunk_acked(desk.row("a"), desk.outbox.media_of(asked)[0], 1, 131_500)
-    desk.outbox.failed(desk.row("a"), "it does not answer")
-    desk.ask("b")
-    desk.outbox.sent(desk.row("b"), desk.clock.now(), 0)
-    desk.clock.advance(72 * HOUR_S - 1)
-    assert desk.outbox.expire(desk.clock.now()) == 0
-    desk.clock.advance(2)
-    desk.ask("young")
-    before = desk.db.rev()
-    assert desk.outbox.expire(desk.clock.now()) == 2
-    assert desk.row("a").error == "given up after 72 h: could not be sent (it does not answer)"
-    assert desk.row("b").error == "given up after 72 h: no verdict came"
-    assert desk.db.rev() > before
-    assert desk.order() == ["young"]
-    kind, size, why = desk.audit()[-1]
+def test_what_cannot_be_sent_for_days_is_given_up_visibly(harness: OutboxHarness) -> None:
+    asked = harness.ask("a", "alert", bytes(3 * wire.CHUNK_BYTES))
+    harness.outbox.chunk_acked(harness.row("a"), harness.outbox.media_of(asked)[0], 1, 131_500)
+    harness.outbox.failed(harness.row("a"), "it does not answer")
+    harness.ask("b")
+    harness.outbox.sent(harness.row("b"), harness.clock.now(), 0)
+    harness.clock.advance(72 * HOUR_S - 1)
+    assert harness.outbox.expire(harness.clock.now()) == 0
+    harness.clock.advance(2)
+    harness.ask("young")
+    before = harness.db.rev()
+    assert harness.outbox.expire(harness.clock.now()) == 2
+    assert harness.row("a").error == "given up after 72 h: could not be sent (it does not answer)"
+    assert harness.row("b").error == "given up after 72 h: no verdict came"
+    assert harness.db.rev() > before
+    assert harness.order() == ["young"]
+    kind, size, why = harness.audit()[-1]
     assert (kind, size) == ("frame", wire.CHUNK_BYTES), "what left in part has left"
     assert why.startswith("in part, then given up; ")
-    assert EscalationStore(desk.db).count_by_state() == {"expired": 2, "ready": 1}
-    assert desk.store.oldest_unsent_t() == desk.clock.now()
+    assert EscalationStore(harness.db).count_by_state() == {"expired": 2, "ready": 1}
+    assert harness.store.oldest_unsent_t() == harness.clock.now()
 
 
-def test_a_late_verdict_on_what_was_given_up_still_counts(desk: Desk) -> None:
-    asked = desk.ask("a")
-    desk.clock.advance(100 * HOUR_S)
-    desk.outbox.expire(desk.clock.now())
+def test_a_late_verdict_on_what_was_given_up_still_counts(harness: OutboxHarness) -> None:
+    asked = harness.ask("a")
+    harness.clock.advance(100 * HOUR_S)
+    harness.outbox.expire(harness.clock.now())
     verdict = wire.Verdict(
         escalation=asked, site="s", alert="a", decision="rejected", reason="r", engine="e", model="m", seconds=1,
         judged_t=0,
     )  # fmt: skip
-    assert desk.alerts.apply_verdict(verdict, desk.clock.now())
-    assert not desk.alerts.apply_verdict(verdict, desk.clock.now())
-    assert desk.row("a").state == "settled"
+    assert harness.alerts.apply_verdict(verdict, harness.clock.now())
+    assert not harness.alerts.apply_verdict(verdict, harness.clock.now())
+    assert harness.row("a").state == "settled"
 
 
-def test_a_lost_picture_leaves_the_question_and_the_reason(desk: Desk) -> None:
-    asked = desk.ask("a", "alert", b"one", b"two")
-    first, second = desk.outbox.media_of(asked)
-    desk.outbox.media_lost(desk.row("a"), first, "a-0.jpg: cannot be read (No such file or directory)")
-    row = desk.row("a")
+def test_a_lost_image_leaves_the_escalation_and_the_reason(harness: OutboxHarness) -> None:
+    asked = harness.ask("a", "alert", b"one", b"two")
+    first, second = harness.outbox.media_of(asked)
+    harness.outbox.media_lost(harness.row("a"), first, "a-0.jpg: cannot be read (No such file or directory)")
+    row = harness.row("a")
     assert [ref.id for ref in row.body.media] == [second.ref.id]
-    assert desk.outbox.media_of(asked) == [second]
+    assert harness.outbox.media_of(asked) == [second]
     assert "cannot be read" in row.error
 
 
-def test_pictures_that_the_broker_lost_are_sent_again(desk: Desk) -> None:
-    asked = desk.ask("a", "alert", b"one", b"two")
-    for media in desk.outbox.media_of(asked):
-        desk.outbox.chunk_acked(desk.row("a"), media, 1, 100)
-    desk.outbox.sent(desk.row("a"), desk.clock.now(), 100)
-    desk.outbox.reopen(desk.row("a"), desk.outbox.media_of(asked)[:1])
-    assert desk.order() == ["a"]
-    assert [media.chunks_acked for media in desk.outbox.media_of(asked)] == [0, 1]
+def test_images_that_the_broker_lost_are_sent_again(harness: OutboxHarness) -> None:
+    asked = harness.ask("a", "alert", b"one", b"two")
+    for media in harness.outbox.media_of(asked):
+        harness.outbox.chunk_acked(harness.row("a"), media, 1, 100)
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 100)
+    harness.outbox.reopen(harness.row("a"), harness.outbox.media_of(asked)[:1])
+    assert harness.order() == ["a"]
+    assert [media.chunks_acked for media in harness.outbox.media_of(asked)] == [0, 1]
 
 
 def test_a_file_is_read_chunk_by_chunk_and_must_be_the_one_announced(tmp_path: Path) -> None:
@@ -285,74 +285,74 @@ def test_a_chunk_names_its_site_its_place_and_its_hash() -> None:
     assert message.size == len(message.subject) + len(on_the_wire) + 3
 
 
-def test_a_question_is_no_older_for_a_clock_that_was_set(desk: Desk) -> None:
-    desk.ask("before")
-    desk.clock.advance(HOUR_S)
-    desk.clock.jump(100 * HOUR_S)
-    desk.ask("after")
-    desk.outbox.clock_stepped(100 * HOUR_S)
-    assert desk.outbox.expire(desk.clock.now()) == 0
-    assert desk.row("before").created_t == desk.clock.now() - HOUR_S
-    assert desk.row("after").created_t == desk.clock.now()
-    desk.clock.advance(71.5 * HOUR_S)
-    assert desk.outbox.expire(desk.clock.now()) == 1
-    assert (desk.row("before").state, desk.row("after").state) == ("expired", "ready")
+def test_an_escalation_is_no_older_for_a_clock_that_was_set(harness: OutboxHarness) -> None:
+    harness.ask("before")
+    harness.clock.advance(HOUR_S)
+    harness.clock.jump(100 * HOUR_S)
+    harness.ask("after")
+    harness.outbox.clock_stepped(100 * HOUR_S)
+    assert harness.outbox.expire(harness.clock.now()) == 0
+    assert harness.row("before").created_t == harness.clock.now() - HOUR_S
+    assert harness.row("after").created_t == harness.clock.now()
+    harness.clock.advance(71.5 * HOUR_S)
+    assert harness.outbox.expire(harness.clock.now()) == 1
+    assert (harness.row("before").state, harness.row("after").state) == ("expired", "ready")
 
 
-def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(desk: Desk) -> None:
-    desk.ask("a")
-    desk.outbox.sent(desk.row("a"), desk.clock.now(), 10)
-    desk.clock.jump(-HOUR_S)
-    desk.outbox.clock_stepped(-HOUR_S)
-    desk.clock.advance(RESEND_FIRST_S)
-    assert [row.alert for row in desk.outbox.next_resend(desk.clock.now(), 9)] == ["a"]
+def test_a_clock_that_was_set_back_does_not_put_off_the_second_asking(harness: OutboxHarness) -> None:
+    harness.ask("a")
+    harness.outbox.sent(harness.row("a"), harness.clock.now(), 10)
+    harness.clock.jump(-HOUR_S)
+    harness.outbox.clock_stepped(-HOUR_S)
+    harness.clock.advance(RESEND_FIRST_S)
+    assert [row.alert for row in harness.outbox.next_resend(harness.clock.now(), 9)] == ["a"]
 
 
-def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(desk: Desk) -> None:
-    desk.ask("before")
-    desk.clock.jump(-HOUR_S)
-    desk.ask("after")
-    desk.clock.advance(5)
-    desk.outbox.clock_stepped(-HOUR_S)
-    assert desk.row("before").created_t == desk.row("after").created_t == desk.clock.now() - 5
+def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(harness: OutboxHarness) -> None:
+    harness.ask("before")
+    harness.clock.jump(-HOUR_S)
+    harness.ask("after")
+    harness.clock.advance(5)
+    harness.outbox.clock_stepped(-HOUR_S)
+    assert harness.row("before").created_t == harness.row("after").created_t == harness.clock.now() - 5
 
 
-def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(desk: Desk) -> None:
-    clock = desk.clock
+def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(harness: OutboxHarness) -> None:
+    clock = harness.clock
     clock.boot = "0b5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
-    mark = ClockOffset(desk.db)
+    mark = ClockOffset(harness.db)
     assert mark.stepped_s() == 0.0, "it was never set"
     mark.save()
     clock.advance(100 * HOUR_S)
-    assert ClockOffset(desk.db).stepped_s() == 0.0
+    assert ClockOffset(harness.db).stepped_s() == 0.0
     clock.jump(2 * HOUR_S)
-    assert ClockOffset(desk.db).stepped_s() == 2 * HOUR_S
+    assert ClockOffset(harness.db).stepped_s() == 2 * HOUR_S
     clock.boot = "1c5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
-    assert ClockOffset(desk.db).stepped_s() == 0.0, "the machine was started anew: nobody knows"
+    assert ClockOffset(harness.db).stepped_s() == 0.0, "the machine was started anew: nobody knows"
 
 
-def test_a_verdict_may_overtake_the_news_that_its_question_was_sent(desk: Desk) -> None:
-    desk.ask("a")
-    row = desk.row("a")
+def test_a_verdict_may_overtake_the_news_that_its_escalation_was_sent(harness: OutboxHarness) -> None:
+    harness.ask("a")
+    row = harness.row("a")
     verdict = wire.Verdict(
         escalation=row.id, site="s", alert="a", decision="rejected", reason="Nobody.", engine="e", model="m",
-        seconds=0.1, judged_t=desk.clock.now(),
+        seconds=0.1, judged_t=harness.clock.now(),
     )  # fmt: skip
-    assert desk.alerts.apply_verdict(verdict, desk.clock.now())
-    desk.outbox.failed(row, "not acknowledged: TimeoutError", 100)
-    desk.outbox.sent(row, desk.clock.now(), 100)
-    assert (desk.row("a").state, desk.row("a").error) == ("settled", "")
-    assert [kind for kind, _, _ in desk.audit()] == ["facts"], "that it left is written down all the same"
+    assert harness.alerts.apply_verdict(verdict, harness.clock.now())
+    harness.outbox.failed(row, "not acknowledged: TimeoutError", 100)
+    harness.outbox.sent(row, harness.clock.now(), 100)
+    assert (harness.row("a").state, harness.row("a").error) == ("settled", "")
+    assert [kind for kind, _, _ in harness.audit()] == ["facts"], "that it left is written down all the same"
 
 
-def test_each_class_has_its_own_time_to_live(desk: Desk) -> None:
-    outbox = Outbox(desk.db, 72 * HOUR_S, {"low": 24 * HOUR_S})
+def test_each_class_has_its_own_time_to_live(harness: OutboxHarness) -> None:
+    outbox = Outbox(harness.db, 72 * HOUR_S, {"low": 24 * HOUR_S})
     for name, severity in (("grave", "alert"), ("light", "info")):
-        desk.ask(name, severity)  # type: ignore[arg-type]
-    desk.clock.advance(25 * HOUR_S)
-    assert outbox.expire(desk.clock.now()) == 1
-    assert desk.row("light").error == "given up after 24 h: could not be sent (no connection)"
-    assert desk.row("grave").state == "ready"
+        harness.ask(name, severity)  # type: ignore[arg-type]
+    harness.clock.advance(25 * HOUR_S)
+    assert outbox.expire(harness.clock.now()) == 1
+    assert harness.row("light").error == "given up after 24 h: could not be sent (no connection)"
+    assert harness.row("grave").state == "ready"
 
 
 def test_the_site_file_names_the_times_by_severity() -> None:
@@ -363,47 +363,47 @@ def test_the_site_file_names_the_times_by_severity() -> None:
     assert ttl_s(site.escalation, site.uplink) == {"high": 72 * HOUR_S, "normal": 1.5 * HOUR_S, "low": 72 * HOUR_S}
 
 
-def test_48_hours_without_a_link_fit_in_the_room_there_is(desk: Desk) -> None:
-    meter = Meter(desk.db, "run")
-    quota = OutboxQuota(desk.outbox, desk.folder, 0.25, meter)
+def test_48_hours_without_a_link_fit_in_the_room_there_is(harness: OutboxHarness) -> None:
+    meter = Meter(harness.db, "run")
+    quota = OutboxQuota(harness.outbox, harness.folder, 0.25, meter)
     severities: tuple[Severity, ...] = ("alert", "warning", "info", "info")
     for n in range(192):  # every 15 minutes; 3 kB each would be 0.77 MB
-        desk.ask(f"q{n}", severities[n % 4], b"%d" % n * 1000)
-        (desk.folder / f"q{n}-0.jpg").write_bytes(b"%d" % n * 1000)
-        desk.clock.advance(900)
+        harness.ask(f"q{n}", severities[n % 4], b"%d" % n * 1000)
+        (harness.folder / f"q{n}-0.jpg").write_bytes(b"%d" % n * 1000)
+        harness.clock.advance(900)
         if n % 8 == 7:
-            desk.outbox.expire(desk.clock.now())
+            harness.outbox.expire(harness.clock.now())
             quota.run_once()
-            assert desk.outbox.held_bytes() <= 250_000
-    lost = [desk.row(f"q{n}") for n in range(192) if desk.row(f"q{n}").state == "expired"]
+            assert harness.outbox.held_bytes() <= 250_000
+    lost = [harness.row(f"q{n}") for n in range(192) if harness.row(f"q{n}").state == "expired"]
     totals = {(each.camera, each.kind): each.amount for each in meter.totals("all")}
     assert quota.dropped == len(lost) == totals["gate", "outbox_dropped"] > 50
     assert {row.priority for row in lost} <= {"low", "normal"}, "nothing grave while there is anything less so"
     assert lost[0].error.startswith("given up: the outbox is over 0.25 MB (uplink.outbox_mb_max)")
-    assert not (desk.folder / f"{lost[0].alert}-0.jpg").exists(), "its pictures make the room"
-    kept = [row.created_t for row in desk.next_ready(200) if row.priority == "normal"]
+    assert not (harness.folder / f"{lost[0].alert}-0.jpg").exists(), "its pictures make the room"
+    kept = [row.created_t for row in harness.next_ready(200) if row.priority == "normal"]
     gone = [row.created_t for row in lost if row.priority == "normal"]
     assert min(kept) > max(gone), "of these the oldest"
-    desk.ask("now", "warning")
-    assert desk.order()[0] == "now"
-    assert desk.next_ready(3)[1].alert == "q0", "then the gravest, the oldest first"
+    harness.ask("now", "warning")
+    assert harness.order()[0] == "now"
+    assert harness.next_ready(3)[1].alert == "q0", "then the gravest, the oldest first"
 
 
-def test_a_file_that_the_page_shows_stays_when_its_question_is_given_up(desk: Desk) -> None:
-    desk.ask("a", "info", b"still")
-    (desk.folder / "a-0.jpg").write_bytes(b"still")
-    EvidenceStore(desk.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
-    assert OutboxQuota(desk.outbox, desk.folder, 0.0001, Meter(desk.db, "run")).run_once() == 1
-    assert (desk.folder / "a-0.jpg").exists()
+def test_a_file_that_the_page_shows_stays_when_its_escalation_is_given_up(harness: OutboxHarness) -> None:
+    harness.ask("a", "info", b"still")
+    (harness.folder / "a-0.jpg").write_bytes(b"still")
+    EvidenceStore(harness.db).put(EvidenceRow(alert="a", kind="still", state="ready", path="a-0.jpg"))
+    assert OutboxQuota(harness.outbox, harness.folder, 0.0001, Meter(harness.db, "run")).run_once() == 1
+    assert (harness.folder / "a-0.jpg").exists()
 
 
-def test_the_next_is_found_by_an_index_however_many_wait(desk: Desk) -> None:
+def test_the_next_is_found_by_an_index_however_many_wait(harness: OutboxHarness) -> None:
     said: list[str] = []
-    with desk.db.read() as connection:
+    with harness.db.read() as connection:
         connection.set_trace_callback(said.append)
-    desk.ask("a")
-    desk.order()
-    with desk.db.read() as connection:
+    harness.ask("a")
+    harness.order()
+    with harness.db.read() as connection:
         connection.set_trace_callback(None)
         picks = [each for each in said if "ORDER BY created_t LIMIT" in each]
         assert picks

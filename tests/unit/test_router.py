@@ -93,11 +93,11 @@ def test_what_is_likely_real_is_worth_more_than_sure_nonsense_of_a_graver_rule()
     assert decide(person, SETTINGS).value > 3 * decide(nonsense, SETTINGS).value
 
 
-def test_cheap_evidence_makes_a_question_worth_more() -> None:
+def test_cheap_evidence_makes_an_escalation_worth_more() -> None:
     assert decide(case(), told(first="crops")).value > decide(case(), told(first="frames")).value
 
 
-def test_a_question_of_the_owners_own_is_worth_more() -> None:
+def test_an_escalation_of_the_owners_own_is_worth_more() -> None:
     assert decide(case(own_question=True), SETTINGS).value > decide(case(), SETTINGS).value
 
 
@@ -147,7 +147,7 @@ def test_a_small_budget_buys_less_evidence_before_it_buys_none() -> None:
     assert waits.reason.endswith("it waits until the budget is renewed")
 
 
-def test_facts_do_not_answer_a_question_of_the_owners_own_so_it_waits() -> None:
+def test_facts_do_not_answer_an_escalation_of_the_owners_own_so_it_waits() -> None:
     crops = COSTS[1].bytes
     limits = bytes_a_day(crops * 2, spent=crops + 1)
     decision = decide(case(own_question=True, limits=limits), told(budget={"alert_reserve": 0}))
@@ -292,11 +292,11 @@ def test_a_decision_takes_less_than_a_fifth_of_a_millisecond() -> None:
         (EVENT, ENTER.model_copy(update={"ask": "Does someone climb the fence?"}), "Does someone climb the fence?"),
     ],
 )
-def test_the_question_is_the_owners_or_made_from_the_rule(event: Event, rule: config.Rule, question: str) -> None:
+def test_the_escalation_is_the_owners_or_made_from_the_rule(event: Event, rule: config.Rule, question: str) -> None:
     assert build_escalation(ALERT, event, rule, site="s", now=2.0).question == question
 
 
-def test_the_same_alert_of_the_same_site_is_the_same_question() -> None:
+def test_the_same_alert_of_the_same_site_is_the_same_escalation() -> None:
     first = build_escalation(ALERT, EVENT, ENTER, site="depot-7", now=2.0)
     assert first.id == build_escalation(ALERT, EVENT, ENTER, site="depot-7", now=99.0).id
     assert first.id != build_escalation(ALERT, EVENT, ENTER, site="depot-8", now=2.0).id

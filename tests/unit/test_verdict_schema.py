@@ -152,7 +152,7 @@ def test_a_reason_becomes_one_line_of_bounded_length() -> None:
     assert verdict_of(reason="y" * 5000).decision == "confirmed"
 
 
-def test_every_kind_of_rule_has_a_question_of_its_own_with_a_version() -> None:
+def test_every_kind_of_rule_has_an_escalation_of_its_own_with_a_version() -> None:
     kinds = ("enter", "exit", "dwell", "line", "of a newer box")
     assert len({rule_prompt(asked(kind=kind)).split("\n")[0] for kind in kinds}) == len(kinds)
     assert prompt_version(asked(kind="line")) == f"{PROMPT_VERSION}/line.1"

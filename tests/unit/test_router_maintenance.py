@@ -83,7 +83,7 @@ def test_the_less_urgent_waits_for_off_peak_hours_with_its_evidence_at_hand(made
     assert box.newest.delivery == "ready"
 
 
-def test_a_question_let_go_before_its_evidence_is_there_goes_once_it_is(made: Made) -> None:
+def test_an_escalation_let_go_before_its_evidence_is_there_goes_once_it_is(made: Made) -> None:
     box = made(site(off_peak={"hours": ["22:00-06:00"]}))
     alert = box.walk()
     box.clock.advance(11 * 3600)
@@ -113,7 +113,7 @@ def test_a_long_queue_holds_back_the_less_urgent_until_it_is_half_as_long(made: 
         assert asked.wait == wait
 
 
-def test_a_question_whose_moment_never_comes_is_given_up_visibly(made: Made) -> None:
+def test_an_escalation_whose_moment_never_comes_is_given_up_visibly(made: Made) -> None:
     box = made(site(router={"load_max": 1.0}, expire_hours=2))
     box.around = SystemLoad(load=3.0)
     box.second()

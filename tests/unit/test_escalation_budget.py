@@ -42,7 +42,7 @@ def judge(site: Site, n: int, tokens_in: int, tokens_out: int, began: str = "cro
     assert site.alerts.apply_verdict(verdict, site.clock.now())
 
 
-def test_a_question_costs_what_those_before_it_took(site: Site) -> None:
+def test_an_escalation_costs_what_those_before_it_took(site: Site) -> None:
     judge(site, 1, 1000, 100)
     judge(site, 2, 3000, 300)
     judge(site, 3, 9000, 0, "clip")

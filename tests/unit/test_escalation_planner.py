@@ -1,4 +1,4 @@
-"""One camera's questions: when an alert is decided about again, what was asked before, how tracks are judged."""
+"""One camera's escalations: when an alert is decided about again, what was asked before, how tracks are judged."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_tracks_and_alerts_are_bounded(street: Street) -> None:
 
 
 def test_planning_in_a_crowd_is_quick(street: Street) -> None:
-    """The whole plan, question and all, in CPU time and with room for a slow machine: `make bench` measures it."""
+    """The whole plan, escalation and all, in CPU time and with room for a slow machine: `make bench` measures it."""
     spent = []
     street.see(*(walker(n, n) for n in range(16)), looks=20)
     for _ in range(500):
