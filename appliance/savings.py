@@ -18,7 +18,6 @@ from appliance.store.verdict_stats import DailyJudgeWork
 
 COUNTERFACTUAL = "all camera streams sent to the cloud"
 UPLINK_BYTES = Metric(MetricName.UPLINK_BYTES)
-UPLINK = UPLINK_BYTES.kind
 GB, MILLION, HOUR_S = 1e9, 1e6, 3600.0
 
 

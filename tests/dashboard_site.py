@@ -27,7 +27,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.evidence import EvidenceStore
-from appliance.store.meter import DecodeStatus, Meter
+from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.paths import evidence_folder
 from appliance.store.rows import EvidenceRow
 from appliance.store.segments import SegmentStore
@@ -109,16 +109,15 @@ class Site:
         self.boxes.append(row.camera, RUN, frames)
 
     def spend(self, camera: str, received: int, sent: int, *, exact: bool = True) -> None:
-        self.meter.add(camera, "camera_bytes" if exact else "camera_bytes_estimated", received)
-        for kind in ("uplink_bytes", "uplink_bytes_evidence"):
-            self.meter.add(camera, kind, sent)
-        self.meter.add(camera, "examined", 40)
-        self.meter.add(camera, "unexamined", 2)
-        self.meter.add(camera, "unexamined_newer", 1)
-        self.meter.add(camera, "unexamined_failed", 1)
+        self.meter.add(camera, Metric(MetricName.CAMERA_BYTES, "" if exact else "estimated"), received)
+        for purpose in ("", "evidence"):
+            self.meter.add(camera, Metric(MetricName.UPLINK_BYTES, purpose), sent)
+        self.meter.add(camera, Metric(MetricName.EXAMINED), 40)
+        for reason, count in (("", 2), ("newer", 1), ("failed", 1)):
+            self.meter.add(camera, Metric(MetricName.UNEXAMINED, reason), count)
         for edge, count in (("50", 30), ("300", 9), ("more", 1), ("sum", 4250)):
-            self.meter.add(camera, f"age_ms_{edge}", count)
-        self.meter.add(camera, "skipped", 700)
+            self.meter.add(camera, Metric(MetricName.FRAME_AGE_MS, edge), count)
+        self.meter.add(camera, Metric(MetricName.SKIPPED), 700)
         self.meter.note(camera, DecodeStatus("idle"))
         self.meter.flush(local_day(self.clock.now()))
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal, Protocol
 
-from appliance import savings
 from appliance.backoff import Backoff
 from appliance.broker.link_state import LinkState
 from appliance.clock import Clock
@@ -22,7 +21,7 @@ from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditRow
 from appliance.store.health_events import HealthEventStore
-from appliance.store.meter import Meter
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
 from appliance.telemetry import LogThrottle
 from appliance.types import SEVERITIES, Alert
@@ -32,7 +31,7 @@ BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
 LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment
-LOCAL_BYTES = "notice_local_bytes"
+LOCAL_BYTES = Metric(MetricName.NOTICE_LOCAL_BYTES)
 _DEGRADED_MAX = 4
 
 Outcome = Literal["told", "updated", "withdrawn", "quiet", "forbidden", "given_up"]
@@ -423,8 +422,8 @@ class TargetSender:
         if self.target.local:
             add(camera, LOCAL_BYTES, sent)
             return
-        add(camera, savings.UPLINK, sent)
-        add(camera, f"{savings.UPLINK}_notice", sent)
+        add(camera, Metric(MetricName.UPLINK_BYTES), sent)
+        add(camera, Metric(MetricName.UPLINK_BYTES, "notice"), sent)
 
     def _succeeded(self) -> None:
         if self._failing_since is not None:

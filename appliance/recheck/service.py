@@ -27,7 +27,7 @@ from appliance.recheck.recheck_policy import (
 from appliance.router.calibration import Calibration
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.meter import Meter
+from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.rechecks import ATTEMPTS_MAX, RecheckStore, UnverifiedAlert
 from appliance.store.segments import SegmentStore
 from appliance.telemetry import LogThrottle
@@ -241,7 +241,7 @@ class RecheckService:
         return find_blocker(self._sources.appliance(), recent, self._settings, self._router)
 
     def _count(self, camera: str, outcome: str) -> None:
-        self._meter.add(camera, f"second_look_{outcome}", 1)
+        self._meter.add(camera, Metric(MetricName.RECHECK, outcome), 1)
 
 
 def _needed(footage: list[SegmentRow], subject: RecheckSubject) -> tuple[FootageSpan, ...]:

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database, open_read_only
 from appliance.store.escalations import RELEASED
-from appliance.store.rows import EscalationRow, read_escalation, to_json
+from appliance.store.rows import to_json
 from appliance.store.verdict_stats import TokenUsage, token_usage
 from appliance.types import Route, RouteInputs, Severity
 
@@ -66,7 +65,7 @@ class CloudSpend:
 
 
 class DecisionStore:
-    """The decision table, and the escalations that wait for a better moment. Owner: the core; any thread may read."""
+    """The decision table. Owner: the core; any thread may read."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -129,16 +128,6 @@ class DecisionStore:
         """Of the judge; see `token_usage`. Raises StoreError."""
         return token_usage(self._db, day_t, month_t)
 
-    def queue_age_s(self, now: float) -> float:
-        """For how long the oldest question that may be sent has waited; 0 when none does. Raises StoreError."""
-        with self._db.read() as connection:
-            row = _one(
-                connection,
-                "SELECT min(created_t) AS t FROM escalation WHERE state IN ('waiting', 'ready') AND wait = ''",
-                (),
-            )
-        return 0.0 if row["t"] is None else max(0.0, now - row["t"])
-
     def escalated(self, camera: str, since_t: float) -> list[EscalatedTrackRow]:
         """What was to be escalated of a camera since `since_t`, the oldest first. Raises StoreError."""
         with self._db.read() as connection:
@@ -154,43 +143,6 @@ class DecisionStore:
             EscalatedTrackRow(row[0], row[1], row[2], row[3], row[4], (row[5] or 0, row[6] or 0))
             for row in reversed(rows)
         ]
-
-    def deferred(self, limit: int) -> list[EscalationRow]:
-        """The questions that wait for a better moment, the most urgent and oldest first. Raises StoreError."""
-        with self._db.read() as connection:
-            rows = connection.execute(
-                """SELECT * FROM escalation WHERE wait <> '' AND state IN ('waiting', 'deferred')
-                   ORDER BY CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END, created_t, id LIMIT ?""",
-                (limit,),
-            )
-            return [read_escalation(row) for row in rows]
-
-    def release(self, asked: EscalationRow) -> None:
-        """Its moment has come: it goes as soon as its evidence is there. Raises StoreError."""
-        with self._db.transaction() as connection:
-            connection.execute(
-                """UPDATE escalation SET wait = '', until_t = NULL, state = iif(state = 'deferred', 'ready', state)
-                   WHERE id = ? AND wait <> ''""",
-                (asked.id,),
-            )
-            bump_rev(self._db, connection, asked.alert)
-
-    def postpone(self, asked: EscalationRow, wait: str, until_t: float | None) -> None:
-        """What it waits for has changed. Raises StoreError."""
-        with self._db.transaction(durable=False) as connection:
-            connection.execute(
-                "UPDATE escalation SET wait = ?, until_t = ? WHERE id = ? AND wait <> ''", (wait, until_t, asked.id)
-            )
-
-    def expire(self, asked: EscalationRow, error: str) -> None:
-        """Its moment did not come in time: given up, visibly. Raises StoreError."""
-        with self._db.transaction() as connection:
-            connection.execute(
-                """UPDATE escalation SET state = 'expired', wait = '', error = ?
-                   WHERE id = ? AND wait <> '' AND state IN ('waiting', 'deferred')""",
-                (error, asked.id),
-            )
-            bump_rev(self._db, connection, asked.alert)
 
 
 def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) -> None:

@@ -33,6 +33,7 @@ class MetricName(str, Enum):
     UPLINK_BYTES = "uplink_bytes"  # label: the purpose where it is known; "" for every byte
     OUTBOX_DROPPED = "outbox_dropped"
     OUTBOX_DROPPED_BYTES = "outbox_dropped_bytes"
+    NOTICE_LOCAL_BYTES = "notice_local_bytes"  # to a target on the site, so not on the uplink
     HEALTH = "health"  # label: a HealthKind
     RECHECK = "second_look"  # label: the outcome
     FRAME_AGE_MS = "age_ms"  # label: the upper edge in ms, "more" beyond the last, "sum" of all ages in ms
@@ -112,9 +113,8 @@ class Meter:
         with self._lock:
             return dict(self._decoding)
 
-    def add(self, camera: str, metric: Metric | str, amount: int) -> None:
+    def add(self, camera: str, metric: Metric, amount: int) -> None:
         """Count `amount` more."""
-        metric = _metric_of(metric)
         if amount:
             with self._lock:
                 self._pending[camera, metric] += amount
@@ -133,9 +133,8 @@ class Meter:
                 )
             self._pending.clear()
 
-    def total_of_day(self, metric: Metric | str, day: str) -> int:
+    def total_of_day(self, metric: Metric, day: str) -> int:
         """What of a metric was written to the account of `day`, by all cameras and runs. Raises StoreError."""
-        metric = _metric_of(metric)
         with self._db.read() as connection:
             row = connection.execute(
                 "SELECT coalesce(sum(amount), 0) AS amount FROM meter WHERE day = ? AND kind = ?", (day, metric.kind)
@@ -158,12 +157,3 @@ class Meter:
                         sums[row["camera"], metric] += row["amount"]
         found = sorted(sums.items(), key=lambda item: (item[0][0], item[0][1].kind))
         return [MeterTotal(camera, metric, amount) for (camera, metric), amount in found]
-
-
-def _metric_of(metric: Metric | str) -> Metric:
-    if isinstance(metric, Metric):
-        return metric
-    found = Metric.parse(metric)
-    if found is None:
-        raise ValueError(f"{metric} is no metric")
-    return found

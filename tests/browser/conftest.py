@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from appliance.clock import SystemClock
+from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert
 from tests.dashboard_site import Site, running
 
@@ -72,7 +73,7 @@ def house(tmp_path: Path) -> Iterator[House]:
         site.live(camera, t0)
         site.record(camera, t0)
     site.spend("gate", 420_000_000, 150_000)
-    site.meter.add("gate", "examined", 5 * 7200)  # two hours of video
+    site.meter.add("gate", Metric(MetricName.EXAMINED), 5 * 7200)  # two hours of video
     alert = site.raise_alert("walker", t0 + 3, seconds=2.0)
     site.cut(alert)
     site.answer(alert)

@@ -31,7 +31,7 @@ from appliance.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
-from appliance.store.meter import Meter
+from appliance.store.meter import Meter, Metric, MetricName
 
 def say(what, n):
     os.write(1, f"{what} {n}\\n".encode())  # in one piece: a promise is not to be torn
@@ -57,7 +57,7 @@ for n in range(first, first + 100_000):
         alerts.apply_verdict(answer(f"q{n:06}", of=name), T0 + n)
         say("settled", n)
     alerts.apply(ended(name, t=T0 + n, t_end=T0 + n + 3), escalation=None, priority="high")
-    meter.add("yard", "packets", 1)
+    meter.add("yard", Metric(MetricName.PACKETS), 1)
     meter.flush("2026-01-01")
 """
 

@@ -31,6 +31,7 @@ from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span
 from appliance.errors import EvidenceError
 from appliance.store.alerts import AlertCounts, AlertStore
+from appliance.store.meter import Metric, MetricName
 from appliance.types import CameraState, Gap, SegmentRow
 from tests.dashboard_site import Site, running
 
@@ -305,7 +306,7 @@ def test_savings_add_up_and_mark_what_is_estimated(site: Site, client: TestClien
     young = client.get("/savings?since=all").text
     assert "99.67 %" not in young
     assert "The share follows after the first minute of" in young
-    site.meter.add("gate", "examined", 300)  # a minute at 5 frames a second
+    site.meter.add("gate", Metric(MetricName.EXAMINED), 300)  # a minute at 5 frames a second
     assert client.get("/api/v1/savings?since=all").json()["watched_s"] > 60
     page = client.get("/savings?since=all").text
     assert "An early figure" in page

@@ -19,7 +19,7 @@ from appliance.errors import StoreError
 from appliance.store import migrations
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import OutboxStore
+from appliance.store.escalations import EscalationStore, OutboxStore
 
 
 def count_up_and_fail(db: Database) -> None:
@@ -69,7 +69,7 @@ def test_the_questions_of_an_older_file_go_on(path: Path) -> None:
     row = OutboxStore(db).ready("q")
     assert row is not None
     assert (row.id, row.step, row.evidence, row.wait, row.until_t) == ("q", 0, "", "", None)
-    assert DecisionStore(db).deferred(10) == []
+    assert EscalationStore(db).postponed(10) == []
     assert DecisionStore(db).outcomes() == []
     db.close()
 

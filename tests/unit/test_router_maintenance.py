@@ -19,6 +19,7 @@ from appliance.router.calibration_fit import outcomes_of
 from appliance.router.decide import SystemLoad
 from appliance.router.router_maintenance import LEARN_EVERY_S
 from appliance.store.decisions import prune_decisions
+from appliance.store.meter import Metric, MetricName
 from appliance.types import Alert, AlertChange, Route, RouteInputs
 
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
@@ -149,7 +150,7 @@ def test_a_budget_used_up_puts_off_and_a_new_day_lets_go(made: Made) -> None:
 def test_what_was_really_sent_counts_against_the_budget(made: Made) -> None:
     box = made(site("alert", budget={"mb_day": 1.0}))
     assert box.decided(box.walk())[0][0] == "now"
-    box.meter.add("gate", "uplink_bytes", 999_900)
+    box.meter.add("gate", Metric(MetricName.UPLINK_BYTES), 999_900)
     box.meter.flush(local_day(box.clock.now()))
     box.clock.advance(10)
     box.second()
