@@ -266,7 +266,8 @@ def _build_uplink(
         alerts=stores.alerts,
         root=root,
     )
-    policy = PrivacyEgressPolicy(config, local_weekday_minute, stores.alerts.events_of)
+    rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
+    policy = PrivacyEgressPolicy(rules, config.cameras, stores.alerts.events_of)
     return UplinkService(uplink, config.site.name, deps, clock, changed=notices_due.fire, egress_policy=policy)
 
 
@@ -278,7 +279,7 @@ def _build_notifier(
         return None
     from appliance.notify.notifier import Notifier  # it brings an HTTP client: only where people are notified
 
-    privacy = PrivacyRules(config, local_weekday_minute)
+    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     public_url, link = config.dashboard.public_url, probes.link if probes.uplink else None
     means = NotifierDeps(
         notices=NoticeStore(db),

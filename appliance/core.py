@@ -310,7 +310,9 @@ def make_core(
     maintenance = (
         RouterMaintenance(stores.decisions, stores.escalations, context, clock, system_load) if config.uplink else None
     )
-    notices = _notice_planner(config.site.name, config.notify, PrivacyRules(config, local_weekday_minute))
+    notices = _notice_planner(
+        config.site.name, config.notify, PrivacyRules(config.site, config.cameras, local_weekday_minute)
+    )
     return Core(
         stores, cameras, notices, maintenance, backlog or WriteBacklog(clock), clock, listener or CoreListener()
     )
@@ -319,7 +321,7 @@ def make_core(
 def router_context(config: SiteConfig) -> RouterContext:
     """What the router knows beyond one camera, as at the start: nothing learnt, nothing spent."""
     off_peak = off_peak_in_s(config.escalation.off_peak, local_weekday_minute)
-    privacy = PrivacyRules(config, local_weekday_minute).level
+    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute).level
     return RouterContext.of(
         config.site.name, config.escalation, local_period, privacy,
         uplink=config.uplink is not None, off_peak_in_s=off_peak,

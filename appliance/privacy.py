@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.config import CameraConfig, SiteConfig
+from appliance.config import CameraConfig, SiteIdentity
 from appliance.evidence.redaction import Redactor
 from appliance.rules.polygon_geometry import Polygon, foot
 from appliance.rules.schedule import ArmedHours, LocalTime
@@ -32,11 +32,11 @@ class _NeverRule:
 class PrivacyRules:
     """The privacy rules of a site. Pure: an event and its local time decide."""
 
-    def __init__(self, config: SiteConfig, local_time: LocalTime | None) -> None:
+    def __init__(self, site: SiteIdentity, cameras: Mapping[str, CameraConfig], local_time: LocalTime | None) -> None:
         """local_time: weekday and minute of a frame time; None (footage without a time of day): every hour counts."""
-        self._config = config
         self._local_time = local_time
-        self._never = {name: _never_rules(camera) for name, camera in config.cameras.items()}
+        self._never = {name: _never_rules(camera) for name, camera in cameras.items()}
+        self._image_free = {name for name, camera in cameras.items() if site.image_free or camera.image_free}
 
     def level(self, event: Event) -> PrivacyLevel:
         """never: nothing leaves; image_free: facts alone; free: images as well, redacted as the camera's section says.
@@ -46,7 +46,11 @@ class PrivacyRules:
         never = self._never.get(event.camera)
         if never is None or any(each.forbids(event, self._local_time) for each in never):
             return "never"
-        return "image_free" if self._config.image_free(event.camera) else "free"
+        return "image_free" if self.is_image_free(event.camera) else "free"
+
+    def is_image_free(self, camera: str) -> bool:
+        """No pixels of this camera may leave, by its own setting or the site's."""
+        return camera in self._image_free
 
 
 class PrivacyEgressPolicy:
@@ -56,14 +60,13 @@ class PrivacyEgressPolicy:
     """
 
     def __init__(
-        self, config: SiteConfig, local_time: LocalTime | None, events_of: Callable[[str], Sequence[Event]]
+        self, rules: PrivacyRules, cameras: Mapping[str, CameraConfig], events_of: Callable[[str], Sequence[Event]]
     ) -> None:
         """events_of: the events of an alert, to know where its object stood."""
-        self._config = config
-        self._rules = PrivacyRules(config, local_time)
+        self._rules = rules
         self._events_of = events_of
-        self._with_never_rules = {name for name, camera in config.cameras.items() if camera.privacy.never}
-        self._digests = {name: Redactor(camera).digest for name, camera in config.cameras.items()}
+        self._with_never_rules = {name for name, camera in cameras.items() if camera.privacy.never}
+        self._digests = {name: Redactor(camera).digest for name, camera in cameras.items()}
 
     def forbids(self, escalation: wire.Escalation) -> bool:
         """Nothing of it may leave."""
@@ -79,7 +82,7 @@ class PrivacyEgressPolicy:
     def withholds(self, camera: str, path: str) -> bool:
         """The evidence file at `path` may not leave."""
         digest = self._digests.get(camera)
-        if digest is None or self._config.image_free(camera):
+        if digest is None or self._rules.is_image_free(camera):
             return True
         return bool(digest) and f".{digest}." not in path
 

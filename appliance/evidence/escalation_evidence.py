@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance import wire
-from appliance.config import EscalationConfig, SiteConfig
+from appliance.config import CameraConfig, EscalationConfig
 from appliance.errors import EvidenceError
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
@@ -231,18 +231,26 @@ class EscalationEvidenceMaker:
     """
 
     def __init__(
-        self, db: Database, root: Path, config: SiteConfig, recording: RecordingIndex, retries: RetryTracker
+        self,
+        db: Database,
+        root: Path,
+        cameras: Mapping[str, CameraConfig],
+        settings: EscalationConfig,
+        image_free: Callable[[str], bool],
+        recording: RecordingIndex,
+        retries: RetryTracker,
     ) -> None:
+        """image_free: whether no pixels of a camera may leave the site."""
         self._alerts = AlertStore(db)
         self._boxes = BoxStore(db)
         self._evidence = EvidenceStore(db)
         self._escalations = EscalationStore(db)
-        self._config = config
-        self._settings = config.escalation
+        self._settings = settings
+        self._image_free = image_free
         self._recording = recording
         self._retries = retries
-        self._redactors = {name: Redactor(camera) for name, camera in config.cameras.items()}
-        self._files = EvidenceFileWriter(root, config.escalation, recording, self._redactor_of, self._boxes)
+        self._redactors = {name: Redactor(camera) for name, camera in cameras.items()}
+        self._files = EvidenceFileWriter(root, settings, recording, self._redactor_of, self._boxes)
 
     @staticmethod
     def key(escalation: EscalationRow) -> str:
@@ -274,7 +282,7 @@ class EscalationEvidenceMaker:
         chosen = plan_evidence(
             escalation.evidence or self._settings.first, escalation.need or None, escalation.step, clips=clips
         )
-        if self._config.image_free(escalation.camera):
+        if self._image_free(escalation.camera):
             chosen = FACTS_ONLY
         ended = age_s >= ENDED_GRACE_S and self._recording.has_ended(escalation.camera)
         due = ended or age_s >= FRAMES_WAIT_S or self._recording.is_disabled(escalation.camera)

@@ -49,7 +49,9 @@ class EvidenceMaker:
         self._escalations = EscalationStore(db)
         self._retries = RetryTracker(clock)
         recording = RecordingIndex(db, root, config.cameras)
-        self._for_escalations = EscalationEvidenceMaker(db, root, config, recording, self._retries)
+        self._for_escalations = EscalationEvidenceMaker(
+            db, root, config.cameras, config.escalation, config.image_free, recording, self._retries
+        )
         self._stills = AlertStillMaker(self._evidence, root, recording, self._retries)
         self._clips = AlertClipMaker(self._evidence, BoxStore(db), root, config.alerts, recording, self._retries)
         self._ready = ready

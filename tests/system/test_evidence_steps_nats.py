@@ -19,7 +19,7 @@ from test_escalation_nats import ask_broker, language_model, left_in_queue, make
 from appliance import config, wire
 from appliance.demo.rtsp_server import RtspServer
 from appliance.evidence.maker import EvidenceMaker
-from appliance.privacy import PrivacyEgressPolicy
+from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.router.escalation_planner import build_escalation
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -100,7 +100,9 @@ class WatchedSite(Site):
     def _service(self) -> UplinkService:
         return UplinkService(
             self.settings, self.name, self.deps, self.clock,
-            egress_policy=PrivacyEgressPolicy(self.config, None, self.alerts.events_of),
+            egress_policy=PrivacyEgressPolicy(
+                PrivacyRules(self.config.site, self.config.cameras, None), self.config.cameras, self.alerts.events_of
+            ),
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from waiting import until
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
-from appliance.privacy import PrivacyEgressPolicy
+from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.uplink.uplink_service import UplinkService
 from cloud_worker.engines.redetect import Redetect
 from tests.servers.nats import NatsServer, find_nats_servers
@@ -28,7 +28,9 @@ class Guarded(Site):
         config = SiteConfig.model_validate({"cameras": {"gate": {"url": "file:x", "privacy": self.privacy}}})
         return UplinkService(
             self.settings, self.name, self.deps, self.clock,
-            egress_policy=PrivacyEgressPolicy(config, None, self.alerts.events_of),
+            egress_policy=PrivacyEgressPolicy(
+                PrivacyRules(config.site, config.cameras, None), config.cameras, self.alerts.events_of
+            ),
         )  # fmt: skip
 
 

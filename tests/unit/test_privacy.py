@@ -24,6 +24,7 @@ from appliance.evidence.redaction import CELLS, GREY, PeopleInFrame, Redactor, p
 from appliance.lab.replay.replay_routing import router_context_of
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.router.escalation_planner import EscalationPlanner
+from appliance.rules.schedule import LocalTime
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
@@ -32,6 +33,10 @@ from appliance.types import Alert, AlertChange, Box, Event, FrameBoxes, StreamHe
 LEFT = [[0.0, 0.0], [0.5, 0.0], [0.5, 1.0], [0.0, 1.0]]
 MONDAY_NOON, MONDAY_NIGHT = (0, 12 * 60), (0, 23 * 60)
 OTHER: Box = (0.7, 0.2, 0.9, 0.9)
+
+
+def rules_of(config: SiteConfig, local_time: LocalTime | None) -> PrivacyRules:
+    return PrivacyRules(config.site, config.cameras, local_time)
 
 
 def site(**camera: Any) -> SiteConfig:
@@ -55,36 +60,36 @@ def at(x: float, zone: str = "all") -> Event:
 
 class TestNever:
     def test_without_rules_everything_may_leave(self) -> None:
-        assert PrivacyRules(site(), None).level(at(0.2)) == "free"
+        assert rules_of(site(), None).level(at(0.2)) == "free"
 
     def test_true_means_the_camera_always(self) -> None:
-        rules = PrivacyRules(site(privacy={"never": True}), lambda t: MONDAY_NOON)
+        rules = rules_of(site(privacy={"never": True}), lambda t: MONDAY_NOON)
         assert rules.level(at(0.9)) == "never"
 
     def test_a_zone_forbids_who_stands_in_it_whatever_rule_fired(self) -> None:
-        rules = PrivacyRules(site(privacy={"never": [{"zones": ["left"]}]}), None)
+        rules = rules_of(site(privacy={"never": [{"zones": ["left"]}]}), None)
         assert rules.level(at(0.2, zone="other")) == "never"
         assert rules.level(at(0.9, zone="left")) == "never", "the event itself names the zone"
         assert rules.level(at(0.9, zone="other")) == "free"
 
     def test_where_it_is_not_known_where_somebody_stands_the_answer_is_no(self) -> None:
-        rules = PrivacyRules(site(privacy={"never": [{"zones": ["left"]}]}), None)
+        rules = rules_of(site(privacy={"never": [{"zones": ["left"]}]}), None)
         nowhere = Event(camera="yard", rule="r", kind="line", track=1, label="person", t=T0, line="door")
         assert rules.level(nowhere) == "never"
 
     def test_hours_are_those_of_the_wall(self) -> None:
         config = site(privacy={"never": [{"hours": ["22:00-06:00"]}]})
-        assert PrivacyRules(config, lambda t: MONDAY_NIGHT).level(at(0.2)) == "never"
-        assert PrivacyRules(config, lambda t: MONDAY_NOON).level(at(0.2)) == "free"
-        assert PrivacyRules(config, None).level(at(0.2)) == "never", "a clip without a time of day"
+        assert rules_of(config, lambda t: MONDAY_NIGHT).level(at(0.2)) == "never"
+        assert rules_of(config, lambda t: MONDAY_NOON).level(at(0.2)) == "free"
+        assert rules_of(config, None).level(at(0.2)) == "never", "a clip without a time of day"
 
     def test_never_comes_before_image_free(self) -> None:
-        assert PrivacyRules(site(privacy={"never": True}, image_free=True), None).level(at(0.2)) == "never"
-        assert PrivacyRules(site(image_free=True), None).level(at(0.2)) == "image_free"
+        assert rules_of(site(privacy={"never": True}, image_free=True), None).level(at(0.2)) == "never"
+        assert rules_of(site(image_free=True), None).level(at(0.2)) == "image_free"
 
     def test_of_a_camera_that_is_gone_from_the_site_file_nothing_leaves(self) -> None:
         gone = Event(camera="old", rule="r", kind="enter", track=1, label="person", t=T0)
-        assert PrivacyRules(site(), None).level(gone) == "never"
+        assert rules_of(site(), None).level(gone) == "never"
 
     def test_a_zone_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "site.yaml"
@@ -296,7 +301,8 @@ class TestBorder:
     """The rules as they stand when a question's turn comes; it may have been made under others."""
 
     def border(self, *events: Event, **camera: Any) -> PrivacyEgressPolicy:
-        return PrivacyEgressPolicy(site(**camera), None, lambda alert: events)
+        config = site(**camera)
+        return PrivacyEgressPolicy(rules_of(config, None), config.cameras, lambda alert: events)
 
     def asked(self, **changes: Any) -> Any:
         return question(camera="yard").model_copy(update=changes)

@@ -165,7 +165,7 @@ def escalation_message(body: wire.Escalation, priority: str) -> NatsMessage:
 def router_context_of(config: SiteConfig, wall: LocalTime | None = None) -> RouterContext:
     """What the router knows beyond one camera, in a replay: the site file's budgets, off-peak hours where the footage
     has a time of day, nothing of link and system load, nothing calibrated."""
-    privacy = PrivacyRules(config, wall)
+    privacy = PrivacyRules(config.site, config.cameras, wall)
     escalation = config.escalation
     return RouterContext.of(
         config.site.name, escalation, footage_period, privacy.level,
