@@ -50,7 +50,7 @@ def test_who_walks_through_the_yard_is_found_again(again: RecheckWorker) -> None
     assert verdict.confidence > 0.9
 
 
-def test_where_nobody_is_the_box_is_unsure_and_no_more(again: RecheckWorker) -> None:
+def test_at_an_empty_place_the_appliance_is_unsure_and_no_more(again: RecheckWorker) -> None:
     verdict = said(again, away=True)
     assert (verdict.decision, verdict.seen) == ("unsure", 0)
     assert verdict.confidence < 0.3

@@ -27,7 +27,7 @@ def told(log: bytes) -> list[HealthEvent]:
     return [line for line in map(decode_log, log.splitlines()) if isinstance(line, HealthEvent)]
 
 
-def test_a_frozen_film_is_told_of_in_its_place_and_the_same_each_time(tmp_path: Path) -> None:
+def test_frozen_footage_is_reported_in_its_place_and_the_same_each_time(tmp_path: Path) -> None:
     log, health = run("freeze:20s@20s")
     assert log == run("freeze:20s@20s")[0]
     began, ended = told(log)

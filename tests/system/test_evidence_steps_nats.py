@@ -129,7 +129,7 @@ def media_left(url: str) -> list[str]:
     return found
 
 
-def test_crops_that_do_not_settle_it_are_followed_by_the_whole_picture_and_no_more(
+def test_crops_that_do_not_settle_it_are_followed_by_the_whole_frame_and_no_more(
     broker: NatsServer, tmp_path: Path, stub: OpenAiStub
 ) -> None:
     stub.mode = "needs frame"
@@ -168,7 +168,7 @@ def test_crops_that_settle_it_are_all_that_leaves(one_broker: NatsServer, tmp_pa
         assert len(media_left(one_broker.url)) == 2
 
 
-def test_the_clip_is_the_last_step_and_the_model_sees_pictures_of_it(
+def test_the_clip_is_the_last_step_and_the_model_sees_frames_of_it(
     one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub
 ) -> None:
     stub.mode = "needs clip"
@@ -182,7 +182,7 @@ def test_the_clip_is_the_last_step_and_the_model_sees_pictures_of_it(
     assert stub.complaints == []
 
 
-def test_a_model_that_is_never_sure_is_asked_three_times_and_no_more(
+def test_a_model_that_is_never_sure_gets_three_messages_and_no_more(
     one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub
 ) -> None:
     stub.mode = "unsure"
@@ -209,7 +209,7 @@ def test_a_model_that_talks_nonsense_is_not_sent_more_for_it(
         assert here.settled_at(1) == ("unsure", 0)
 
 
-def test_whole_pictures_first_is_as_it_was(one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub) -> None:
+def test_whole_frames_first_is_as_it_was(one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub) -> None:
     with (
         watched(tmp_path / "site", one_broker.url, first="frames", frames=3) as here,
         worker(one_broker.url, language_model(stub)),
@@ -220,7 +220,7 @@ def test_whole_pictures_first_is_as_it_was(one_broker: NatsServer, tmp_path: Pat
         assert kinds_shown(stub.requests[0]) == ["frame"] * 3
 
 
-def test_a_second_look_asks_for_the_whole_picture_and_never_for_a_clip(broker: NatsServer, tmp_path: Path) -> None:
+def test_a_detector_engine_requests_the_whole_frame_and_never_for_a_clip(broker: NatsServer, tmp_path: Path) -> None:
     engine, detector = second_look(0.2, 0.2, 0.2, 0.2, 0.9)  # both crops, twice; then the whole picture
     with watched(tmp_path / "site", broker.url) as here, worker(broker.url, engine):
         here.flag(1)
@@ -270,7 +270,7 @@ def test_a_request_delivered_twice_is_answered_once(one_broker: NatsServer, tmp_
         assert here.settled_at(1)[0] == "confirmed"
 
 
-def test_a_box_that_dies_between_any_two_steps_loses_nothing_and_sends_nothing_twice(
+def test_an_appliance_that_dies_between_any_two_steps_loses_nothing_and_sends_nothing_twice(
     one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub
 ) -> None:
     """Every life does one thing: the database and the files are all that the next one has."""
@@ -306,7 +306,7 @@ def test_a_box_that_dies_between_any_two_steps_loses_nothing_and_sends_nothing_t
 
 
 @pytest.mark.timeout(500)  # three lives of a whole appliance
-def test_the_appliance_itself_is_killed_while_questions_take_two_messages(
+def test_the_appliance_itself_is_killed_while_escalations_take_two_messages(
     one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub
 ) -> None:
     """`vedette run`, kill -9 of the core at two moments of the second step, and one verdict each in the end."""
@@ -410,7 +410,7 @@ def test_an_image_free_site_publishes_no_media_message_ever(
     assert stub.requests == []
 
 
-def test_a_worker_that_insists_gets_no_picture_from_an_image_free_site(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_a_worker_that_insists_gets_no_image_from_an_image_free_site(one_broker: NatsServer, tmp_path: Path) -> None:
     make_streams(one_broker.url)
     with (
         overheard(one_broker.url, "vedette.depot-7.media.>") as heard,
@@ -426,7 +426,7 @@ def test_a_worker_that_insists_gets_no_picture_from_an_image_free_site(one_broke
     assert heard == []
 
 
-def test_pictures_made_before_the_site_became_image_free_stay_on_it(
+def test_images_made_before_the_site_became_image_free_stay_on_it(
     one_broker: NatsServer, tmp_path: Path, stub: OpenAiStub
 ) -> None:
     make_streams(one_broker.url)
@@ -477,7 +477,7 @@ def overheard(url: str, subject: str) -> Iterator[list[tuple[str, bytes]]]:
 # sides of different versions ------------------------------------------------------------------------------------------
 
 
-def test_a_worker_of_schema_1_settles_a_question_of_schema_2(one_broker: NatsServer, tmp_path: Path) -> None:
+def test_a_worker_of_schema_1_settles_an_escalation_of_schema_2(one_broker: NatsServer, tmp_path: Path) -> None:
     """It reads what it knows, fetches what is listed, and never asks for more."""
 
     async def judge_as_schema_1(js: object) -> wire_v1.Escalation:

@@ -151,7 +151,7 @@ def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RtspServerThr
     assert "camera gate is well again: stalled ended" in box.log
 
 
-def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RtspServerThread, films: dict[str, Path]) -> None:
+def test_a_frozen_image_leads_to_a_reconnection(box: Box, server: RtspServerThread, films: dict[str, Path]) -> None:
     watched(box, 2.0)
     before = len(server.sessions())
     server.change("main", films["frozen"])
@@ -165,7 +165,7 @@ def test_a_frozen_picture_leads_to_a_new_connection(box: Box, server: RtspServer
     wait_for(box, "frozen", lambda each: each["t_end"] is not None, 25)
 
 
-def test_a_turned_camera_stays_so_until_a_person_says_that_it_is_right(
+def test_a_turned_camera_stays_so_until_a_person_confirms_the_view(
     box: Box, server: RtspServerThread, films: dict[str, Path]
 ) -> None:
     watched(box, 11.0)  # it learns where it looks
@@ -216,7 +216,7 @@ class Hangs:
         return [Detections.empty()]
 
 
-def test_a_detector_that_hangs_is_said_and_the_process_makes_way(
+def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "DETECTOR_HUNG_S", 5.0)

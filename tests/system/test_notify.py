@@ -1,4 +1,4 @@
-"""Who is told what and when, over real HTTP, while targets fail, hang, and the box is stopped in between."""
+"""Which message is delivered when, over real HTTP, while targets fail or hang and the appliance is stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start_process(folder: Path, url: str, how: str = "") -> subprocess.Popen[byt
     return subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE)
 
 
-def test_told_once_with_a_link_an_audit_row_and_its_bytes_counted(tmp_path: Path) -> None:
+def test_delivered_once_with_a_link_an_audit_row_and_its_bytes_counted(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.alert()
         row = site.becomes("told")
@@ -58,7 +58,7 @@ def test_what_stays_on_the_site_is_neither_audited_nor_counted_as_sent_up(tmp_pa
         assert {total.kind for total in site.meter.totals("all")} == {"notice_local_bytes"}
 
 
-def test_tries_again_with_the_same_id_and_says_that_it_fails(tmp_path: Path) -> None:
+def test_retries_with_the_same_id_and_shows_the_failure(tmp_path: Path) -> None:
     with Receiver(500, "reset") as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.alert()
         until(lambda: site.status().failures == 1)
@@ -75,7 +75,7 @@ def test_tries_again_with_the_same_id_and_says_that_it_fails(tmp_path: Path) -> 
         assert (site.status().failing_since, site.status().error) == (None, "")
 
 
-def test_a_target_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_a_target_that_hangs_delays_no_other(tmp_path: Path) -> None:
     with (
         Receiver("hang") as siren,
         Receiver() as phone,
@@ -89,7 +89,7 @@ def test_a_target_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
         site.becomes("told", target="siren")
 
 
-def test_an_answer_without_end_is_cut_off(tmp_path: Path) -> None:
+def test_a_response_without_end_is_cut_off(tmp_path: Path) -> None:
     with Receiver("drip") as phone, notifying(tmp_path, phone=hook(phone.url, timeout_s=1)) as site:
         site.alert()
         until(lambda: site.status().failures == 1)
@@ -103,7 +103,7 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
         assert [each.path for each in phone.taken] == ["/sesame"]
 
 
-def test_what_is_refused_for_good_is_given_up_and_the_next_is_told(tmp_path: Path) -> None:
+def test_what_is_refused_for_good_is_given_up_and_the_next_is_delivered(tmp_path: Path) -> None:
     with Receiver(400) as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.alert()
         row = site.becomes("given_up")
@@ -123,7 +123,7 @@ def test_given_up_when_it_is_too_old_and_visibly(tmp_path: Path) -> None:
         assert site.status().given_up == 1
 
 
-def test_nobody_is_told_of_what_the_cloud_rejects_in_time(tmp_path: Path) -> None:
+def test_nothing_is_sent_of_what_the_cloud_rejects_in_time(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
         site.alert(asked=True)
         site.pass_time(20)
@@ -161,7 +161,7 @@ def test_unverified_after_the_wait_then_withdrawn_under_the_same_id(tmp_path: Pa
         assert (site.status().told, site.status().updated) == (1, 1)
 
 
-def test_the_wait_goes_on_where_it_was_when_the_box_was_stopped(tmp_path: Path) -> None:
+def test_the_wait_goes_on_where_it_was_when_the_appliance_was_stopped(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
         site.alert(asked=True)
         site.pass_time(20)
@@ -174,7 +174,7 @@ def test_the_wait_goes_on_where_it_was_when_the_box_was_stopped(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_box_that_is_killed_between_sending_and_noting_sends_the_same_again(tmp_path: Path) -> None:
+def test_an_appliance_killed_between_sending_and_recording_sends_the_same_again(tmp_path: Path) -> None:
     with Receiver("hang") as phone:
         killed = start_process(tmp_path, phone.url)
         until(lambda: len(phone.taken) == 1)
@@ -187,7 +187,7 @@ def test_a_box_that_is_killed_between_sending_and_noting_sends_the_same_again(tm
         assert (first.raw, first.headers["webhook-id"]) == (second.raw, second.headers["webhook-id"])
 
 
-def test_what_a_killed_box_may_have_sent_is_taken_back_when_it_was_nothing(tmp_path: Path) -> None:
+def test_what_a_killed_appliance_may_have_sent_is_withdrawn_when_it_was_nothing(tmp_path: Path) -> None:
     with Receiver("hang") as phone:
         killed = start_process(tmp_path, phone.url, "asked")
         until(lambda: len(phone.taken) == 1)
@@ -200,7 +200,7 @@ def test_what_a_killed_box_may_have_sent_is_taken_back_when_it_was_nothing(tmp_p
         assert [each.body["standing"] for each in phone.taken] == ["unverified", "withdrawn"]
 
 
-def test_a_box_that_is_killed_once_the_alert_is_written_tells_it_when_it_is_back(tmp_path: Path) -> None:
+def test_an_appliance_killed_once_the_alert_is_written_sends_it_when_it_is_back(tmp_path: Path) -> None:
     with Receiver() as phone:
         killed = start_process(tmp_path, phone.url, "written")
         killed.communicate()
@@ -211,7 +211,7 @@ def test_a_box_that_is_killed_once_the_alert_is_written_tells_it_when_it_is_back
 
 
 @pytest.mark.parametrize("link", [Link(up=False), Link(breaker="open"), Link(breaker="half_open")])
-def test_nobody_waits_for_a_cloud_that_will_not_answer_and_the_message_says_so(tmp_path: Path, link: Link) -> None:
+def test_no_hold_for_a_cloud_that_will_not_answer_and_the_message_mentions_it(tmp_path: Path, link: Link) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, hold_s=30)) as site:
         site.alert(asked=True)
         site.pass_time(1)
@@ -223,7 +223,7 @@ def test_nobody_waits_for_a_cloud_that_will_not_answer_and_the_message_says_so(t
         assert "nobody has checked it" in phone.taken[0].body["degraded"][0]
 
 
-def test_an_alert_of_an_ill_camera_is_told_with_that(tmp_path: Path) -> None:
+def test_an_alert_of_a_faulty_camera_mentions_the_fault(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         ill = HealthEvent(id="h", camera="yard", kind="covered", t_start=1.0, t=2.0, reason="the lens is covered")
         site.health.put(ill)
@@ -232,7 +232,7 @@ def test_an_alert_of_an_ill_camera_is_told_with_that(tmp_path: Path) -> None:
         assert phone.taken[0].body["degraded"] == ["the camera is not well: the lens is covered"]
 
 
-def test_a_graver_turn_is_told_anew(tmp_path: Path) -> None:
+def test_a_more_severe_alert_is_sent_again(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.alert()
         site.becomes("told")
@@ -242,7 +242,7 @@ def test_a_graver_turn_is_told_anew(tmp_path: Path) -> None:
         assert phone.taken[1].body["update"]
 
 
-def test_a_message_that_may_have_arrived_is_taken_back(tmp_path: Path) -> None:
+def test_a_message_that_may_have_arrived_is_withdrawn(tmp_path: Path) -> None:
     """It was read and not answered: whoever read it must hear that it was nothing."""
     with Receiver("reset") as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.alert(asked=True)
@@ -284,7 +284,7 @@ def test_what_privacy_forbids_never_leaves_also_when_it_is_forbidden_later(tmp_p
         assert [each.answered for each in phone.taken] == [503]
 
 
-def test_while_the_disk_is_full_people_are_told_once_all_the_same(tmp_path: Path) -> None:
+def test_while_the_disk_is_full_people_are_notified_once_all_the_same(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.notices.full = True
         site.alert("a1")
@@ -304,7 +304,7 @@ def test_while_the_disk_is_full_people_are_told_once_all_the_same(tmp_path: Path
         assert len(AuditStore(site.db).page()) == 3
 
 
-def test_no_more_wait_than_there_is_room_for_and_the_gravest_stay(tmp_path: Path) -> None:
+def test_no_more_wait_than_there_is_room_for_and_the_most_severe_stay(tmp_path: Path) -> None:
     with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
         site.stop()
         for n in range(4):

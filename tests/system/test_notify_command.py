@@ -28,7 +28,7 @@ def site_file(folder: Path, **urls: str) -> str:
     return str(path)
 
 
-def test_says_what_came_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_results_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Receiver() as phone, Receiver(403) as home:
         file = site_file(tmp_path, phone=phone.url, home=home.url)
         assert main(["notify", "test", "--config", file]) == 1

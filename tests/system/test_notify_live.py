@@ -48,7 +48,7 @@ def box(tmp_path: Path, cameras: RtspServerThread, phone: Receiver) -> Iterator[
         yield running
 
 
-def test_everybody_is_told_of_every_alert_whatever_is_killed(box: Box, phone: Receiver) -> None:
+def test_every_alert_is_delivered_whatever_is_killed(box: Box, phone: Receiver) -> None:
     dice = random.Random(5)
     for _ in range(4):
         before = len(alerts(box))
@@ -74,7 +74,7 @@ def test_everybody_is_told_of_every_alert_whatever_is_killed(box: Box, phone: Re
         assert secret not in box.page("/") + box.page("/metrics") + box.page("/healthz")
 
 
-def test_the_clouds_verdict_is_what_is_told_when_it_comes_in_time(
+def test_the_clouds_verdict_is_what_is_sent_when_it_comes_in_time(
     tmp_path: Path, cameras: RtspServerThread, phone: Receiver
 ) -> None:
     found = find_nats_servers()

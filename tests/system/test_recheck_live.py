@@ -23,7 +23,7 @@ second_look: {{detector_load_max: 1.0}}
 
 
 @pytest.mark.slow
-def test_a_box_without_a_cloud_looks_twice(tmp_path: Path) -> None:
+def test_an_appliance_without_a_cloud_rechecks(tmp_path: Path) -> None:
     with Box(tmp_path, SITE) as box:
         until(lambda: any(each["edge"] for each in box.get("/alerts")["alerts"]), 90)
         (alert,) = [each for each in box.get("/alerts")["alerts"] if each["edge"]][-1:]

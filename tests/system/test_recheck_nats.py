@@ -79,7 +79,7 @@ def shown(here: Site) -> AlertFull:
 @pytest.mark.parametrize(
     ("score", "standing"), [(0.0, "withdrawn"), pytest.param(0.9, "confirmed", marks=pytest.mark.slow)]
 )
-def test_the_box_speaks_during_the_outage_and_the_cloud_after_it(
+def test_the_appliance_judges_during_the_outage_and_the_cloud_after_it(
     one_broker: NatsServer, tmp_path: Path, score: float, standing: str
 ) -> None:
     make_streams(one_broker.url)

@@ -1,4 +1,4 @@
-"""What a question shows, step by step: cut-outs that fit, the whole picture, the clip, and why there is no more."""
+"""The evidence of an escalation, step by step: crops that fit, the whole frame, the clip, and why there is no more."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 def scene(width: int = 1280, height: int = 720) -> NDArray[np.uint8]:
-    """A picture with detail everywhere, and a person-sized white block at (0.5, 0.5)."""
+    """A frame with detail everywhere, and a person-sized white block at (0.5, 0.5)."""
     rough = cv2.resize(noise(width // 8, height // 8), (width, height), interpolation=cv2.INTER_CUBIC)
     rough[height // 2 - 60 : height // 2 + 60, width // 2 - 20 : width // 2 + 20] = 255
     return np.asarray(rough, np.uint8)
@@ -44,16 +44,16 @@ PERSON: Box = (0.5 - 20 / 1280, 0.5 - 60 / 720, 0.5 + 20 / 1280, 0.5 + 60 / 720)
 
 
 class TestEncodedImage:
-    def test_a_crop_shows_the_object_with_its_surroundings_and_says_where_it_is_from(self) -> None:
-        picture = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, PERSON), scene())
-        assert (picture.ref.kind, picture.ref.mime, picture.ref.width, picture.ref.height) == (
+    def test_a_crop_shows_the_object_with_its_surroundings_and_where_it_is_from(self) -> None:
+        encoded = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, PERSON), scene())
+        assert (encoded.ref.kind, encoded.ref.mime, encoded.ref.width, encoded.ref.height) == (
             "crop", "image/webp", 300, 300,
         )  # fmt: skip
-        assert picture.ref.region == pytest.approx((490 / 1280, 210 / 720, 790 / 1280, 510 / 720), abs=1e-3)
-        shown = cv2.imdecode(np.frombuffer(picture.data, np.uint8), cv2.IMREAD_COLOR)
-        assert picture.ref.box == pytest.approx((130 / 300, 0.3, 170 / 300, 0.7), abs=0.01)
-        x1, y1, x2, y2 = (round(side * 300) for side in picture.ref.box or ())
-        assert shown[y1 + 3 : y2 - 3, x1 + 3 : x2 - 3].mean() > 250, "the box is where the object is in this picture"
+        assert encoded.ref.region == pytest.approx((490 / 1280, 210 / 720, 790 / 1280, 510 / 720), abs=1e-3)
+        shown = cv2.imdecode(np.frombuffer(encoded.data, np.uint8), cv2.IMREAD_COLOR)
+        assert encoded.ref.box == pytest.approx((130 / 300, 0.3, 170 / 300, 0.7), abs=0.01)
+        x1, y1, x2, y2 = (round(side * 300) for side in encoded.ref.box or ())
+        assert shown[y1 + 3 : y2 - 3, x1 + 3 : x2 - 3].mean() > 250, "the box is where the object is in this image"
         assert shown[:, :100].mean() < 200
 
     @pytest.mark.parametrize("bytes_max", [2048, 6000, 12 * 1024])
@@ -61,10 +61,10 @@ class TestEncodedImage:
         settings = SETTINGS.model_copy(update={"crop_bytes_max": bytes_max})
         for image in (scene(), noise(1280, 720), noise(64, 48)):
             for box in (PERSON, (0.0, 0.0, 1.0, 1.0), (0.9, 0.9, 1.0, 1.0), (0.5, 0.5, 0.5, 0.5)):
-                picture = encode_image("crops", settings, T0, EvidenceMoment(T0, box), image)
-                assert len(picture.data) <= bytes_max
-                assert max(picture.ref.width, picture.ref.height) <= CROP_SIDE_MAX
-                assert picture.ref.bytes == len(picture.data)
+                encoded = encode_image("crops", settings, T0, EvidenceMoment(T0, box), image)
+                assert len(encoded.data) <= bytes_max
+                assert max(encoded.ref.width, encoded.ref.height) <= CROP_SIDE_MAX
+                assert encoded.ref.bytes == len(encoded.data)
 
     def test_the_quality_goes_first_and_then_the_size(self) -> None:
         image = noise(300, 300)
@@ -74,25 +74,25 @@ class TestEncodedImage:
         with pytest.raises(EvidenceError, match="does not fit into 30 bytes"):
             encode_within(image, 300, 30)
 
-    def test_no_picture_is_made_larger(self) -> None:
+    def test_no_image_is_enlarged(self) -> None:
         for cut in ("crops", "frame", "frames"):
-            picture = encode_image(cut, SETTINGS, T0, EvidenceMoment(T0, (0.4, 0.4, 0.6, 0.6)), scene(160, 90))  # type: ignore[arg-type]
-            assert picture.ref.width <= 160
-            assert picture.ref.height <= 90
+            encoded = encode_image(cut, SETTINGS, T0, EvidenceMoment(T0, (0.4, 0.4, 0.6, 0.6)), scene(160, 90))  # type: ignore[arg-type]
+            assert encoded.ref.width <= 160
+            assert encoded.ref.height <= 90
 
-    def test_without_a_place_all_of_the_picture_goes_as_small(self) -> None:
-        picture = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, None), scene())
-        assert (picture.ref.kind, picture.ref.box, picture.ref.region) == ("frame", None, None)
-        assert picture.ref.width <= CROP_SIDE_MAX
-        assert picture.ref.bytes <= SETTINGS.crop_bytes_max
+    def test_without_a_box_the_whole_frame_goes_as_small(self) -> None:
+        encoded = encode_image("crops", SETTINGS, T0, EvidenceMoment(T0, None), scene())
+        assert (encoded.ref.kind, encoded.ref.box, encoded.ref.region) == ("frame", None, None)
+        assert encoded.ref.width <= CROP_SIDE_MAX
+        assert encoded.ref.bytes <= SETTINGS.crop_bytes_max
 
-    def test_the_whole_picture_is_bounded_too_and_tells_where_the_object_is(self) -> None:
-        picture = encode_image("frame", SETTINGS, T0, EvidenceMoment(T0, PERSON), noise(1920, 1080))
-        assert (picture.ref.kind, picture.ref.box, picture.ref.region) == ("frame", PERSON, None)
-        assert picture.ref.bytes <= SETTINGS.frame_bytes_max
+    def test_the_whole_frame_is_bounded_too_and_holds_the_box(self) -> None:
+        encoded = encode_image("frame", SETTINGS, T0, EvidenceMoment(T0, PERSON), noise(1920, 1080))
+        assert (encoded.ref.kind, encoded.ref.box, encoded.ref.region) == ("frame", PERSON, None)
+        assert encoded.ref.bytes <= SETTINGS.frame_bytes_max
 
     @pytest.mark.parametrize("box", [(0, 0, 0.02, 0.05), (0.97, 0.9, 1, 1), (0, 0, 1, 1), (0.4, 0, 0.6, 1)])
-    def test_a_region_lies_in_the_picture_and_holds_the_box(self, box: Box) -> None:
+    def test_a_region_lies_in_the_frame_and_holds_the_box(self, box: Box) -> None:
         left, top, right, bottom = crop_region(box, 640, 360)
         assert 0 <= left <= box[0] * 640 + 1
         assert 0 <= top <= box[1] * 360 + 1
@@ -119,7 +119,7 @@ class TestPlan:
                 offered = plan_evidence(first, offered[0], step).can
             assert step < wire.STEPS_MAX
 
-    def test_the_whole_picture_is_the_one_in_which_the_object_is_seen_best(self) -> None:
+    def test_the_whole_frame_is_the_one_with_the_best_view(self) -> None:
         seen = [look(T0 + n, seq=n, box=(0.2, 0.2, 0.2 + 0.1 * size, 0.9)) for n, size in enumerate((1, 4, 3))]
         assert best_moment(event(T0 + 3), seen).t == T0 + 1
         assert best_moment(event(T0 + 3), []) == EvidenceMoment(T0 + 3, BOX)
@@ -176,7 +176,7 @@ def last_word(site: Site) -> tuple[str, str]:
 
 
 class TestSteps:
-    def test_crops_then_the_whole_picture_then_the_clip(self, make_site: Callable[..., Site]) -> None:
+    def test_crops_then_the_whole_frame_then_the_clip(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site())
         assert state(site) == ("ready", 0, ("frame", "clip"))
         assert [(row.ref.kind, row.path) for row in media(site)] == [
@@ -204,7 +204,7 @@ class TestSteps:
         assert [ref.id for ref in row.body.media] == [each.ref.id for each in media(site)]
         assert [step.evidence for step in site.detail().steps] == ["crop", "frame", "clip"]
 
-    def test_facts_alone_go_at_once_and_pictures_when_asked_for(self, make_site: Callable[..., Site]) -> None:
+    def test_facts_alone_go_at_once_and_images_on_request(self, make_site: Callable[..., Site]) -> None:
         site = make_site(first="facts")
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
         assert site.maker.run_once() == 1, "nothing is on disk yet, and nothing is needed"
@@ -262,7 +262,7 @@ class TestSteps:
         assert (frame.ref.kind, frame.ref.box) == ("frame", BOX)
         assert number(cv2.imread(str(site.root / frame.path))) == 30
 
-    def test_what_nobody_has_any_more_ends_the_question_with_the_reason(self, make_site: Callable[..., Site]) -> None:
+    def test_what_is_lost_everywhere_ends_the_escalation_with_the_reason(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site())
         lose_recording(site)
         wants(site, "clip", 0)
@@ -296,7 +296,7 @@ class TestImageFree:
         assert {each.kind for each in site.detail().evidence} == {"still", "crop", "clip", "boxes"}
         assert not list((site.root / "evidence/a1").glob("*.webp")), "what people see stays on the box"
 
-    def test_a_worker_that_asks_all_the_same_is_told_why_not(self, make_site: Callable[..., Site]) -> None:
+    def test_a_worker_that_requests_more_all_the_same_gets_the_reason(self, make_site: Callable[..., Site]) -> None:
         site = asked(make_site(image_free=True))
         wants(site, "frame", 0)
         assert last_word(site)[0] == "unsure"

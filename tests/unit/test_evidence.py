@@ -70,7 +70,7 @@ class TestStill:
         for off_s, n in ((-0.06, 39), (-0.04, 40), (-0.0005, 40), (0.0005, 40), (0.04, 40), (0.06, 41)):
             assert number(cut_still(segments, T0 + 4 + off_s).image) == n
 
-    def test_many_at_once_come_in_the_order_asked_for(self, tmp_path: Path) -> None:
+    def test_many_at_once_come_in_the_order_requested(self, tmp_path: Path) -> None:
         stills = cut_stills(recorded(tmp_path), [T0 + 9.1, T0 + 2.2, T0 + 9.1, T0 + 3.3])
         assert [number(still.image) for still in stills] == [91, 22, 91, 33]
 
@@ -93,7 +93,7 @@ class TestStill:
         with pytest.raises(EvidenceError):
             cut_still([growing], T0 + 3.7)
 
-    def test_garbage_is_said(self, tmp_path: Path) -> None:
+    def test_garbage_is_refused_with_the_reason(self, tmp_path: Path) -> None:
         junk = RecordedSegment(tmp_path / "x.mp4", T0, T0 + 4)
         with pytest.raises(EvidenceError, match=r"x\.mp4 cannot be read"):
             cut_still([junk], T0 + 1)
@@ -107,7 +107,7 @@ class TestStill:
             small = cv2.imdecode(np.frombuffer(encode_jpeg(image, side_max=side_max), np.uint8), cv2.IMREAD_COLOR)
             assert small.shape[:2] == (width // 2, width)
 
-    def test_crop_holds_the_box_and_stays_in_the_picture(self) -> None:
+    def test_crop_holds_the_box_and_stays_in_the_frame(self) -> None:
         image = np.zeros((400, 800, 3), np.uint8)
         image[100:200, 200:400] = 255
         cropped = crop(image, (0.25, 0.25, 0.5, 0.5))
@@ -130,7 +130,7 @@ class TestClip:
         assert clip.note == ""
         assert clip.size == (320, 240)
 
-    def test_is_progressive_and_says_what_browsers_want_to_hear(self, tmp_path: Path) -> None:
+    def test_is_progressive_and_tagged_as_browsers_want(self, tmp_path: Path) -> None:
         for codec, tag in (("libx264", "avc1"), ("libx265", "hvc1")):
             out = tmp_path / f"{codec}.mp4"
             clip = cut_clip(recorded(tmp_path / codec, 2, codec), T0 + 1, T0 + 6, out)
@@ -142,7 +142,7 @@ class TestClip:
             assert (clip.written.bytes, clip.written.sha256) == (len(data), hashlib.sha256(data).hexdigest())
             assert list(out.parent.glob(".*")) == []
 
-    def test_begins_at_the_key_frame_at_or_before_the_moment_asked_for(self, tmp_path: Path) -> None:
+    def test_begins_at_the_key_frame_at_or_before_the_moment_requested(self, tmp_path: Path) -> None:
         segments = recorded(tmp_path)
         for t0, t_start in ((4.0, 4.0), (5.0, 5.0), (5.95, 5.0), (3.95, 3.0)):
             clip = cut_clip(segments, T0 + t0, T0 + 8, tmp_path / "c.mp4")
@@ -160,7 +160,7 @@ class TestClip:
     @pytest.mark.parametrize(
         ("hold", "frames", "note"), [(2.0, (0, 39), "ends where"), (6.0, (40, 79), "begins where")]
     )
-    def test_where_the_picture_changes_size_the_part_with_the_alert_is_kept(
+    def test_where_the_frame_changes_size_the_part_with_the_alert_is_kept(
         self, tmp_path: Path, hold: float, frames: tuple[int, int], note: str
     ) -> None:
         small = on_disk(tmp_path, record(tmp_path, film(0, 40), T0))
@@ -178,7 +178,7 @@ class TestClip:
         assert [n for _, n in shown(tmp_path / "c.mp4")] == [*range(20, 40), *range(80, 111)]
         assert "cannot be read" in clip.note
 
-    def test_says_when_it_is_shorter_than_asked(self, tmp_path: Path) -> None:
+    def test_notes_when_it_is_shorter_than_requested(self, tmp_path: Path) -> None:
         clip = cut_clip(recorded(tmp_path, 1), T0 - 5, T0 + 9, tmp_path / "c.mp4")
         assert clip.note == "it begins 5 s late; it ends 5 s early"
 
@@ -392,7 +392,7 @@ class TestMaker:
         [row] = EscalationStore(site.db).media("q1")
         assert (number(picture(site.root, row.path)), row.ref.box) == (30, BOX)
 
-    def test_with_recording_off_the_question_goes_alone_and_the_reason_is_said(
+    def test_with_recording_off_the_facts_go_alone_and_the_reason_is_recorded(
         self, make_site: Callable[..., Site]
     ) -> None:
         site = make_site(record=False)
@@ -418,7 +418,7 @@ class TestMaker:
             assert state == "missing"
             assert reason
 
-    def test_a_clip_whose_post_roll_never_came_is_shorter_and_says_so(self, site: Site) -> None:
+    def test_a_clip_whose_post_roll_never_came_is_shorter_and_notes_it(self, site: Site) -> None:
         site.put(film(0, 40), T0)
         site.apply(ended(t=T0 + 1, t_end=T0 + 3.5))
         site.pass_time(10)
@@ -473,7 +473,7 @@ class TestMaker:
         assert site.detail().alert.clip == "ready"
         assert list((site.root / "evidence").rglob(".*")) == []
 
-    def test_works_in_a_thread_of_its_own_until_told_to_stop(self, site: Site) -> None:
+    def test_works_in_a_thread_of_its_own_until_stopped(self, site: Site) -> None:
         site.record()
         site.see([n / 5 for n in range(60)])
         maker = EvidenceMaker(site.db, site.root, site.config, SystemClock())

@@ -16,7 +16,7 @@ def feed(condition: HealthCondition, begin: float, end: float, fault: bool | Non
         condition.update(begin + n * step, fault, "dark")
 
 
-def test_it_opens_once_after_the_hold_and_says_when_it_began() -> None:
+def test_it_opens_once_after_the_hold_and_reports_when_it_began() -> None:
     condition, events = condition_and_events()
     feed(condition, 0, 10, False)
     feed(condition, 10, 30, True)
@@ -24,7 +24,7 @@ def test_it_opens_once_after_the_hold_and_says_when_it_began() -> None:
     assert (event.kind, event.t_start, event.t, event.t_end, event.reason) == ("black", 10.0, 14.0, None, "dark")
 
 
-def test_it_closes_when_it_was_right_for_a_while_and_says_since_when() -> None:
+def test_it_closes_when_it_was_right_for_a_while_and_reports_since_when() -> None:
     condition, events = condition_and_events()
     feed(condition, 0, 20, True)
     feed(condition, 20, 30, False)
@@ -57,7 +57,7 @@ def test_the_next_day_is_another_event() -> None:
     assert len({event.id for event in events}) == 2
 
 
-def test_when_it_cannot_be_told_nothing_opens_or_closes() -> None:
+def test_while_it_cannot_be_judged_nothing_opens_or_closes() -> None:
     condition, events = condition_and_events()
     feed(condition, 0, 10, True)
     feed(condition, 10, 100, None)

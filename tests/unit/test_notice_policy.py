@@ -1,4 +1,4 @@
-"""Told now, held, dropped, told anew: what decides, as a table and as laws."""
+"""Sent now, held, dropped, sent again: what decides, as a table and as laws."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_waits_while_the_cloud_is_at_work() -> None:
     ids=["confirmed", "unsure", "not asked", "put off", "given up", "nobody answers", "due", "held for long enough",
          "no hold", "may have arrived", "clock set back"],
 )  # fmt: skip
-def test_tells_at_once(change: dict[str, object]) -> None:
+def test_sends_at_once(change: dict[str, object]) -> None:
     assert decide_notice(replace(HELD, **change)) == NoticeDecision("send")  # type: ignore[arg-type]
 
 
-def test_nobody_is_told_of_what_the_cloud_rejects_in_time() -> None:
+def test_nothing_is_sent_of_what_the_cloud_rejects_in_time() -> None:
     rejected = replace(HELD, standing="withdrawn", delivery="settled")
     assert decide_notice(rejected) == NoticeDecision("drop", WITHDRAWN_REASON, "withdrawn")
     # Whatever may have arrived is taken back, as whoever read it would still believe it.
@@ -75,11 +75,11 @@ def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
         ("withdrawn", "confirmed", "send"),
     ],
 )
-def test_only_what_changes_a_mind_is_told_again(told: Standing, standing: Standing, kind: str) -> None:
+def test_only_what_changes_a_mind_is_sent_again(told: Standing, standing: Standing, kind: str) -> None:
     assert decide_notice(replace(HELD, sent_standing=told, sent_severity="warning", standing=standing)).kind == kind
 
 
-def test_a_graver_alert_is_told_again_unless_it_was_nothing() -> None:
+def test_a_more_severe_alert_is_sent_again_unless_it_was_nothing() -> None:
     graver = replace(HELD, sent_standing="unverified", sent_severity="warning", severity="alert")
     assert decide_notice(graver).kind == "send"
     assert decide_notice(replace(graver, sent_standing="withdrawn", standing="withdrawn")).kind == "keep"

@@ -57,7 +57,7 @@ def go(made: TargetSender) -> None:
     asyncio.run(on())
 
 
-def test_waits_as_long_as_it_is_asked_to(site: NotifyingSite) -> None:
+def test_waits_as_long_as_the_target_requests(site: NotifyingSite) -> None:
     sender = ScriptedSender(SendResult(ok=False, status=429, error="busy", after_s=60.0))
     made = target_sender(site, sender)
     site.alert()
@@ -101,7 +101,7 @@ def test_a_message_that_a_target_never_takes_is_not_in_the_way_of_others(site: N
     assert [site.notice(name).state for name in ("a1", "a2", "a3")] == ["waiting", "told", "told"]
 
 
-def test_the_gravest_goes_first(site: NotifyingSite) -> None:
+def test_the_most_severe_goes_first(site: NotifyingSite) -> None:
     sender = ScriptedSender()
     site.alert("a1")
     site.alert("a2")
@@ -110,7 +110,7 @@ def test_the_gravest_goes_first(site: NotifyingSite) -> None:
     assert sender.sent == ["a2", "a1"]
 
 
-def test_a_verdict_that_comes_while_another_message_is_on_its_way_is_heeded(site: NotifyingSite) -> None:
+def test_a_verdict_that_comes_while_another_message_is_on_its_way_is_respected(site: NotifyingSite) -> None:
     class Slow(ScriptedSender):
         async def send(self, message: NotificationMessage) -> SendResult:
             if not self.sent:
@@ -126,7 +126,7 @@ def test_a_verdict_that_comes_while_another_message_is_on_its_way_is_heeded(site
     assert site.notice("a2").state == "withdrawn"
 
 
-def test_what_cannot_be_noted_as_dropped_holds_up_nothing(site: NotifyingSite) -> None:
+def test_what_cannot_be_recorded_as_dropped_delays_nothing(site: NotifyingSite) -> None:
     sender = ScriptedSender()
     site.alert("a1", camera="gate")
     site.forbidden.add("gate")

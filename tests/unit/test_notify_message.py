@@ -1,4 +1,4 @@
-"""What is said to whom: words, signatures, links, and what privacy keeps from it."""
+"""What a message holds for which target: text, signatures, links, and what privacy keeps from it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def message(tmp_path: Path) -> Iterator[NotificationMessage]:
     db.close()
 
 
-def test_says_what_where_when_how_sure_and_where_to_look(message: NotificationMessage) -> None:
+def test_the_message_holds_what_where_when_how_sure_and_a_link(message: NotificationMessage) -> None:
     assert message.title == "Confirmed: person at yard"
     assert "intruder, 80% sure" in message.text
     assert "Confirmed by the cloud. A person stands there." in message.text
@@ -68,7 +68,7 @@ def test_says_what_where_when_how_sure_and_where_to_look(message: NotificationMe
     assert doubt.text.endswith("Note: the cloud cannot be reached now.")
 
 
-def test_a_webhook_is_signed_as_standard_webhooks_say(message: NotificationMessage) -> None:
+def test_a_webhook_is_signed_as_standard_webhooks_specify(message: NotificationMessage) -> None:
     key = b"a key of some length"
     sent = request_for(hook(secret=f"whsec_{base64.b64encode(key).decode()}", authorization="Bearer x"), message, 99.9)
     said = f"{sent.headers['webhook-id']}.99.".encode() + sent.body
@@ -112,7 +112,7 @@ def test_no_secret_is_in_a_repr() -> None:
     assert "eight888" not in shown
 
 
-def test_only_who_is_concerned_is_told() -> None:
+def test_only_targets_that_are_concerned_get_a_notice() -> None:
     change = opened()
     told = planner(hook()).plan(change, T0)
     assert [(each.id, each.target, each.forbidden) for each in told] == [
@@ -124,7 +124,7 @@ def test_only_who_is_concerned_is_told() -> None:
     assert planner(hook()).plan(ended, T0) == ()
 
 
-def test_told_at_its_hours_only() -> None:
+def test_notified_at_its_hours_only() -> None:
     change = opened()
     weekday, minute = local_weekday_minute(T0)
     hour = f"{minute // 60:02d}:{minute % 60:02d}-{(minute // 60 + 1) % 24:02d}:{minute % 60:02d}"
@@ -141,7 +141,7 @@ def test_privacy_forbids_what_leaves_and_not_what_stays() -> None:
     assert local.forbidden == ""
 
 
-def test_not_a_word_of_what_may_not_leave_is_in_a_message_about_the_rest(tmp_path: Path) -> None:
+def test_nothing_of_what_may_not_leave_is_in_a_message_about_the_rest(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
     alerts, change = AlertStore(db), opened()
     alerts.apply(change, escalation=None, priority="", notices=planner(hook()).plan(change, T0))

@@ -1,4 +1,4 @@
-"""What may leave of an alert, and what pictures look like that may."""
+"""What of an alert may leave the site, and how images that leave are redacted."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ class TestNever:
         assert rules.level(at(0.9, zone="left")) == "never", "the event itself names the zone"
         assert rules.level(at(0.9, zone="other")) == "free"
 
-    def test_where_it_is_not_known_where_somebody_stands_the_answer_is_no(self) -> None:
+    def test_an_object_whose_place_is_not_known_is_forbidden(self) -> None:
         rules = rules_of(site(privacy={"never": [{"zones": ["left"]}]}), None)
         nowhere = Event(camera="yard", rule="r", kind="line", track=1, label="person", t=T0, line="door")
         assert rules.level(nowhere) == "never"
 
-    def test_hours_are_those_of_the_wall(self) -> None:
+    def test_hours_are_local_time(self) -> None:
         config = site(privacy={"never": [{"hours": ["22:00-06:00"]}]})
         assert rules_of(config, lambda t: MONDAY_NIGHT).level(at(0.2)) == "never"
         assert rules_of(config, lambda t: MONDAY_NOON).level(at(0.2)) == "free"
@@ -99,7 +99,7 @@ class TestNever:
                 load(path)
             assert f"privacy.{key}: there is no zone `door`" in " ".join(map(str, error.value.problems))
 
-    def test_the_router_asks_nothing_and_says_why(self) -> None:
+    def test_the_router_escalates_nothing_and_gives_the_reason(self) -> None:
         rule = {"name": "r", "kind": "enter", "zone": "left", "severity": "alert"}
         config = site(privacy={"never": [{"zones": ["left"]}]}, rules=[rule])
         planner = EscalationPlanner("yard", config.cameras["yard"].rules, router_context_of(config))
@@ -139,7 +139,7 @@ def colours(image: NDArray[np.uint8]) -> int:
 
 
 class TestVeil:
-    def test_without_a_veil_the_picture_is_the_very_one(self) -> None:
+    def test_without_redaction_the_image_is_the_very_one(self) -> None:
         image = picture()
         assert veil().redact(image, PeopleInFrame((OTHER,), (BOX,))) is image
 
@@ -153,7 +153,7 @@ class TestVeil:
         assert np.array_equal(shown[:20, :20], before[:20, :20])
         assert np.array_equal(image, before), "the picture for the people of the house is not touched"
 
-    def test_where_nobody_looked_all_but_the_alert_s_own_is_hidden(self) -> None:
+    def test_without_an_examined_frame_all_but_the_alert_s_own_is_hidden(self) -> None:
         image = picture()
         shown = veil(blur="people").redact(image, PeopleInFrame(None, (BOX,)))
         assert np.array_equal(part(shown, BOX), part(image, BOX))
@@ -162,7 +162,7 @@ class TestVeil:
     def test_where_not_even_that_is_known_all_of_it(self) -> None:
         assert colours(veil(blur="people").redact(picture(), PeopleInFrame(None, ()))) <= 4 * CELLS * CELLS
 
-    def test_surroundings_hides_what_no_detector_saw(self) -> None:
+    def test_surroundings_hides_what_no_detector_found(self) -> None:
         image = picture()
         shown = veil(blur="surroundings").redact(image, PeopleInFrame((), (BOX,)))
         assert np.array_equal(part(shown, BOX), part(image, BOX))
@@ -173,7 +173,7 @@ class TestVeil:
         assert np.all(shown[:, :158] == GREY)
         assert colours(shown[:, 170:]) > 1000
 
-    def test_the_mark_tells_rules_apart(self) -> None:
+    def test_the_digest_distinguishes_rules(self) -> None:
         marks = [veil(**said).digest for said in ({}, {"blur": "people"}, {"blur": "surroundings"}, {"mask": ["left"]})]
         assert marks[0] == ""
         assert len(set(marks)) == 4
@@ -190,7 +190,7 @@ class TestCompany:
         objects = tuple(TrackedObject(track=n, label=label, score=0.9, box=box) for n, box, label in people)
         return FrameBoxes(camera="yard", seq=0, frame=0, t=t, looked=True, objects=objects)
 
-    def test_others_are_people_who_are_not_the_alert_s_at_any_look_near_it(self) -> None:
+    def test_others_are_people_who_are_not_the_alert_s_in_any_frame_near_it(self) -> None:
         seen = [
             self.look(T0 - 5, (3, (0, 0, 0.1, 0.1), "person")),
             self.look(T0 - 0.2, (1, BOX, "person"), (2, OTHER, "person"), (4, OTHER, "car")),
@@ -198,7 +198,7 @@ class TestCompany:
         ]
         assert people_in_frame(T0, seen, (1,), None) == PeopleInFrame((OTHER,), (BOX,))
 
-    def test_a_look_that_the_detector_did_not_answer_is_none(self) -> None:
+    def test_a_frame_that_was_not_examined_is_none(self) -> None:
         silent = FrameBoxes(camera="yard", seq=0, frame=0, t=T0, looked=False)
         assert people_in_frame(T0, [silent], (1,), BOX) == PeopleInFrame(None, (BOX,))
 
@@ -240,12 +240,12 @@ class TestWhatIsSent:
         own, other = (np.abs(part(sent, box).astype(int) - part(still, box)).mean() for box in (BOX, OTHER))
         assert other > 2 * own
 
-    def test_a_worker_that_wants_the_clip_is_told_why_there_is_none(self, make_site: Any) -> None:
+    def test_a_worker_that_needs_the_clip_gets_the_reason_why_there_is_none(self, make_site: Any) -> None:
         site = asked(make_site(privacy={"blur": "surroundings"}))
         wants(site, "clip", 0)
         assert last_word(site)[1].endswith("but this camera sends no clips: its pictures are veiled.")
 
-    def test_a_question_that_would_begin_with_a_clip_begins_with_cut_outs(self, make_site: Any) -> None:
+    def test_an_escalation_that_would_begin_with_a_clip_begins_with_crops(self, make_site: Any) -> None:
         site = make_site(privacy={"mask": ["left"]}, zones={"left": LEFT})
         site.config.escalation.__dict__["first"] = "clip"
         asked(site)
@@ -275,7 +275,7 @@ class TestEgress:
         db.close()
         return path
 
-    def test_each_thing_that_left_is_a_line_and_the_sum_is_told(
+    def test_each_thing_that_left_is_a_line_and_the_sum_is_printed(
         self, site_file: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["egress", "--config", str(site_file)]) == 0
@@ -288,7 +288,7 @@ class TestEgress:
         rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [(row["kind"], row["bytes"]) for row in rows] == [("crop", 2000), ("clip", 3000)]
 
-    def test_a_span_without_anything_says_so_and_one_that_ends_before_it_begins_is_refused(
+    def test_an_empty_span_is_reported_and_one_that_ends_before_it_begins_is_refused(
         self, site_file: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["egress", "--config", str(site_file), "--from", "2026-01-01T00:00Z"]) == 0
@@ -307,19 +307,19 @@ class TestBorder:
     def asked(self, **changes: Any) -> Any:
         return question(camera="yard").model_copy(update=changes)
 
-    def test_a_question_whose_camera_may_not_be_asked_about_any_more_stays(self) -> None:
+    def test_an_escalation_of_a_camera_that_became_private_stays(self) -> None:
         assert not self.border().forbids(self.asked())
         assert self.border(privacy={"never": True}).forbids(self.asked())
         assert self.border().forbids(self.asked(camera="old")), "the site file no longer knows it"
 
-    def test_where_its_object_stood_is_asked_of_the_alert(self) -> None:
+    def test_where_its_object_stood_is_read_from_the_alert(self) -> None:
         never = {"never": [{"zones": ["left"]}]}
         inside, outside = replace(at(0.2), rule="intruder"), replace(at(0.9), rule="intruder")
         assert self.border(inside, privacy=never).forbids(self.asked())
         assert not self.border(outside, privacy=never).forbids(self.asked())
         assert self.border(privacy=never).forbids(self.asked()), "nobody knows"
 
-    def test_a_picture_made_under_other_rules_stays(self) -> None:
+    def test_an_image_made_under_other_rules_stays(self) -> None:
         mark = veil(blur="people").digest
         border = self.border(privacy={"blur": "people"})
         assert not border.withholds("yard", f"evidence/a/crop-1.{mark}.webp")

@@ -195,7 +195,7 @@ def test_an_alert_is_rechecked_once_at_moments_spread_over_its_life(core: CoreSi
     assert (detail.alert.verdict, detail.alert.edge_confidence) == (None, pytest.approx(0.9, abs=0.1))
 
 
-def test_the_gravest_comes_first_and_at_most_so_many_a_minute(tmp_path: Path) -> None:
+def test_the_most_severe_comes_first_and_at_most_so_many_a_minute(tmp_path: Path) -> None:
     core = CoreSide(tmp_path, RecheckConfig(per_minute=2))
     alert_of(core.db, T0, "mild", track=1, severity="info")
     alert_of(core.db, T0, "grave", track=2, severity="alert")
@@ -244,7 +244,7 @@ def test_a_recheck_of_which_the_ingest_process_dies_is_not_made_again(core: Core
     assert (len(core.commands), core.row()) == (1, ("failed", None))
 
 
-def test_after_a_restart_it_is_asked_again_but_not_for_ever(core: CoreSide) -> None:
+def test_after_a_restart_it_is_ordered_again_but_not_for_ever(core: CoreSide) -> None:
     alert_of(core.db, T0)
     core.second()
     for _ in range(3):

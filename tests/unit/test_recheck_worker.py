@@ -95,7 +95,7 @@ def test_the_object_is_cut_out_of_the_recording_close_up(root: Path) -> None:
     assert result == decode_ingest(encode_ingest(result)), "boxes and words are all that leaves"
 
 
-def test_a_close_up_lies_in_the_picture_and_its_boxes_in_the_whole() -> None:
+def test_a_close_up_lies_in_the_frame_and_its_boxes_are_of_the_whole() -> None:
     region = close_up_region((0.0, 0.5, 0.05, 0.7), 1000, 500, 32)
     assert region == (0, 175, round(0.2 * 500 * CONTEXT), 425)
     picture = close_up(np.zeros((500, 1000, 3), np.uint8), region, (416, 416))
@@ -131,7 +131,7 @@ def test_an_object_is_as_large_in_an_input_of_fixed_size_as_in_a_free_one() -> N
     ],
     ids=["the file is gone", "a path that leads out", "nothing", "a moment that is not recorded"],
 )
-def test_what_cannot_be_looked_at_is_resultswith_the_reason(root: Path, command: RecheckCommand, words: str) -> None:
+def test_what_cannot_be_rechecked_fails_with_the_reason(root: Path, command: RecheckCommand, words: str) -> None:
     result = RecheckWorker(root, ScriptedDetector, print, SystemClock()).recheck(command)
     assert words in result.error
     assert result.sightings == ()
@@ -184,7 +184,7 @@ def idle_worker() -> Iterator[tuple[InferenceWorker, ScriptedDetector]]:
     assert not thread.is_alive()
 
 
-def test_an_idle_detector_looks_aside(idle_worker: tuple[InferenceWorker, ScriptedDetector]) -> None:
+def test_an_idle_detector_examines_what_waits(idle_worker: tuple[InferenceWorker, ScriptedDetector]) -> None:
     idle = idle_worker[0].idle_detector
     assert len(idle.detect([np.zeros((96, 96, 3), np.uint8)])[0]) == 1
     assert idle_worker[0].load() == 0.0, "the cameras' load is not that of re-checks"

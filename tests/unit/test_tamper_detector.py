@@ -49,18 +49,18 @@ def noticed(events: list[HealthEvent], kind: str, begin: float) -> HealthEvent:
 
 
 @pytest.mark.parametrize("clip", [YARD, GATE], ids=lambda path: path.stem)
-def test_ordinary_footage_is_well(clip: Path) -> None:
+def test_ordinary_footage_has_no_fault(clip: Path) -> None:
     assert events_of(planes(clip, 62)) == []
 
 
 @pytest.mark.parametrize("clip", sorted(FAMILY.glob("*.mp4")), ids=lambda path: path.stem)
-def test_day_dusk_night_rain_crowds_and_vehicles_are_well(clip: Path) -> None:
+def test_day_dusk_night_rain_crowds_and_vehicles_are_no_fault(clip: Path) -> None:
     assert events_of(planes(clip)) == []
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["pets09_s2l1_vtest_768x576", "pets09_s2l1_vtest_480x360", "intel_one-by-one-person"])
-def test_real_footage_is_well(shared_data: Path, name: str) -> None:
+def test_real_footage_has_no_fault(shared_data: Path, name: str) -> None:
     clip = shared_data / "footage" / f"{name}.mp4"
     if not clip.exists():
         pytest.skip(f"{clip.name} is not there")
@@ -100,12 +100,12 @@ def frozen(begin: float, end: float, source: tuple[Plane, ...] | None = None) ->
         yield t, held
 
 
-def test_a_frozen_picture_is_noticed_and_its_end_too() -> None:
+def test_a_frozen_image_is_reported_and_its_end_too() -> None:
     event = noticed(events_of(frozen(15, 35)), "frozen", 15)
     assert event.t_end == pytest.approx(35, abs=0.3)
 
 
-def test_a_frozen_picture_under_a_running_clock_is_frozen() -> None:
+def test_a_frozen_image_under_a_running_clock_is_frozen() -> None:
     """Many cameras write the time into what their dead sensor last gave."""
 
     def stamped() -> Iterator[Plane]:
@@ -124,7 +124,7 @@ def test_an_empty_scene_at_night_with_noise_is_not_frozen() -> None:
     assert events_of(quiet) == []
 
 
-def test_a_black_picture_is_noticed_and_its_end_too() -> None:
+def test_a_black_image_is_reported_and_its_end_too() -> None:
     event = noticed(events_of(planes(YARD, 45, weather="black:15s@15s")), "black", 15)
     assert event.t_end == pytest.approx(30, abs=0.3)
 
@@ -150,7 +150,7 @@ def test_a_covered_lens_is_noticed(clip: Path, how: object) -> None:
     noticed(events_of(long), "covered", begin)
 
 
-def test_a_lorry_over_most_of_the_picture_is_no_cover() -> None:
+def test_a_lorry_over_most_of_the_frame_is_no_cover() -> None:
     def lorry(image: np.ndarray) -> np.ndarray:
         parked = image.copy()
         parked[:, : int(0.6 * image.shape[1])] = 70
@@ -172,7 +172,7 @@ def test_to_measure_a_view_changes_nothing_of_it() -> None:
     assert view.lost(edges) == 0.0
 
 
-def test_when_the_hand_is_gone_the_camera_is_well_again() -> None:
+def test_when_the_hand_is_gone_the_event_ends() -> None:
     event = noticed(events_of(planes(YARD, 45, alter=between(15, 30, covered))), "covered", 15)
     assert event.t_end == pytest.approx(30, abs=1.1)
 
@@ -184,19 +184,19 @@ def test_a_turned_camera_is_noticed_with_how_far(share: float) -> None:
     assert f"{abs(share):.0%} of the picture's width to the {'right' if share > 0 else 'left'}" in event.reason
 
 
-def test_turned_back_it_is_well_again() -> None:
+def test_turned_back_the_event_ends() -> None:
     event = noticed(events_of(planes(YARD, 45, alter=between(15, 30, turned))), "moved", 15)
     assert event.t_end == pytest.approx(30, abs=2.5)
 
 
-def test_a_camera_that_looks_elsewhere_altogether_is_noticed() -> None:
+def test_a_camera_that_shows_another_place_is_reported() -> None:
     other = list(planes(FAMILY / "vehicles.mp4", 15))
     story = [each for each in yard() if each[0] < 20]
     story += [(20 + t, plane) for t, plane in other]
     assert noticed(events_of(story), "moved", 20).reason == "the camera looks at another place than it used to"
 
 
-def test_two_looks_in_ten_seconds_are_enough() -> None:
+def test_two_frames_in_ten_seconds_are_enough() -> None:
     """An idle camera is decoded at its heartbeat alone."""
     noticed(events_of(planes(YARD, 40, weather="black:30s@15s", step_s=2.0)), "black", 15)
     noticed(events_of(frozen(15, 99, every(2.0))), "frozen", 15)
@@ -208,7 +208,7 @@ def every(step_s: float) -> tuple[Plane, ...]:
     return tuple((t, plane) for t, plane in yard() if round(t / 0.2) % round(step_s / 0.2) == 0)
 
 
-def test_what_a_person_calls_right_is_learnt_and_a_further_push_is_noticed() -> None:
+def test_what_a_person_confirms_is_learnt_and_a_further_push_is_noticed() -> None:
     events: list[HealthEvent] = []
     detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=False)
 
@@ -276,7 +276,7 @@ def test_each_kind_can_be_left_out(kind: str) -> None:
     assert events_of(stories[kind](), config.HealthConfig(ignore=(kind,))) == []  # type: ignore[arg-type]
 
 
-def test_a_jump_of_the_cameras_clock_is_told_at_once_and_passes() -> None:
+def test_a_jump_of_the_cameras_clock_is_reported_at_once_and_passes() -> None:
     events: list[HealthEvent] = []
     detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=True)
     for n in range(100):

@@ -44,7 +44,7 @@ class DrivenCamera:
         self.run(seconds, packets=0, decoded=0, examined=0, state=state, reason=reason)
 
 
-def test_a_camera_that_works_is_well() -> None:
+def test_a_working_camera_has_no_fault() -> None:
     camera = DrivenCamera()
     camera.run(600)
     assert (camera.events, camera.remedies) == ([], [])
@@ -83,7 +83,7 @@ def test_a_camera_that_drips_does_not_flap() -> None:
     assert camera.events[-1].t_end is None
 
 
-def test_a_hanging_camera_that_gives_each_new_connection_a_few_old_pictures_is_silent() -> None:
+def test_a_hanging_camera_that_gives_each_new_connection_a_few_old_frames_is_silent() -> None:
     camera = DrivenCamera()
     camera.run(20)
     for _ in range(5):
@@ -96,7 +96,7 @@ def test_a_hanging_camera_that_gives_each_new_connection_a_few_old_pictures_is_s
     assert all(event.t_end is None for event in camera.events)
 
 
-def test_a_camera_of_one_picture_in_five_seconds_is_not_silent() -> None:
+def test_a_camera_of_one_frame_in_five_seconds_is_not_silent() -> None:
     camera = DrivenCamera()
     for _ in range(20):
         camera.run(1, packets=1, decoded=1, examined=1)
@@ -124,7 +124,7 @@ def test_a_gate_that_stays_closed_is_noticed_and_passed_by() -> None:
     assert camera.events[-1].attempts == len(camera.remedies) == 2
 
 
-def test_packets_of_which_no_picture_can_be_made_are_not_examined_and_lead_to_a_new_connection() -> None:
+def test_packets_that_cannot_be_decoded_count_as_unexamined_and_lead_to_a_reconnection() -> None:
     camera = DrivenCamera()
     camera.run(20)
     camera.run(12, decoded=0, examined=0)
@@ -183,7 +183,7 @@ def test_a_detector_that_only_fails_is_noticed_and_its_return_too() -> None:
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 90.0, 11.0])
-def test_a_clock_of_the_box_that_is_set_is_told_at_once(step_s: float) -> None:
+def test_a_system_clock_that_is_set_is_reported_at_once(step_s: float) -> None:
     watchdog, clock, events = appliance_watchdog()
     for second in range(60):
         clock.advance(1.0)
@@ -196,7 +196,7 @@ def test_a_clock_of_the_box_that_is_set_is_told_at_once(step_s: float) -> None:
     assert events[-1].t_end is not None
 
 
-def test_the_box_is_left_alone_where_it_is_told_to() -> None:
+def test_disabled_kinds_of_the_appliance_are_not_reported() -> None:
     watchdog, clock, events = appliance_watchdog(ignore=["clock", "detector"])
     for _ in range(60):
         clock.advance(1.0)
