@@ -21,9 +21,12 @@ from appliance import config
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector, precision
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.model_files import model_bundles
 from appliance.errors import ModelError, SourceError, SourceRefused, StoreError
 from appliance.ingest.camera_probe import probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
+from appliance.model_advice import better_models, measure_load
 from appliance.notify.target_check import check_targets
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits
@@ -171,11 +174,36 @@ def _detector(site: SiteConfig) -> Iterator[Finding]:
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
     yield from _precision(site)
+    yield from _load(site, loaded)
     for name, camera in site.cameras.items():
         for rule in camera.rules:
             for label in rule.labels:
                 if label not in loaded.labels:
                     yield _unknown_label(f"cameras.{name}.rules.{rule.name}.labels", label, loaded.labels)
+
+
+def _load(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
+    """How busy the detector will be, and what would find more here."""
+    load = measure_load(loaded, site.cameras)
+    if load is None or not load.wanted:
+        return
+    text = (
+        f"{load.wanted:g} inferences a second when every camera moves, {load.inference_s * 1e3:.0f} ms each: "
+        f"{load.share:.0%} of one core"
+    )
+    if load.share > 1:
+        text += "; frames will be dropped: lower detect.fps, or take a quicker network"
+    yield Finding("detector", "warning" if load.share > 1 else "ok", text)
+    better = better_models(site.detector.model, model_bundles(), site.cameras, load)
+    if better:
+        best = better[0]
+        yield Finding(
+            "detector.model",
+            "ok",
+            f"{best.name} finds more on pictures that no network here was tuned to (AP50 {best.ap50:.2f} against "
+            f"{best.ap50_now:.2f}) at {best.cost:.1f} times the cost, {best.load:.0%} of one core here: "
+            f"vedette models pull {best.name}",
+        )
 
 
 def _precision(site: SiteConfig) -> Iterator[Finding]:

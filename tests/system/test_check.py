@@ -57,6 +57,7 @@ def test_a_site_that_is_ready_says_so(tmp_path: Path, server: RtspServerThread) 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "h264 320x240" in done.stdout.replace("\n", " ")
     assert "ready. Start it with: vedette run --config" in done.stdout
+    assert "inferences a second when every camera moves" in " ".join(done.stdout.split())
 
 
 def test_a_wrong_password_is_a_fault_of_the_file(tmp_path: Path, server: RtspServerThread) -> None:
