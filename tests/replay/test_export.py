@@ -199,7 +199,7 @@ def test_the_parts_have_about_the_asked_sizes() -> None:
     assert {split_of(f"incident-{number}", 0.0) for number in range(50)} == {"val"}
 
 
-def test_again_changes_nothing_and_goes_on_when_there_is_more(life: Life, tmp_path: Path) -> None:
+def test_again_changes_nothing_and_continues_when_there_is_more(life: Life, tmp_path: Path) -> None:
     to = tmp_path / "data"
     export(life, to, format="yolo")
     before = everything(to)
@@ -213,7 +213,7 @@ def test_again_changes_nothing_and_goes_on_when_there_is_more(life: Life, tmp_pa
     assert everything(other) == everything(to), "in two steps or in one: the same"
 
 
-def test_a_review_that_changed_takes_its_pictures_along(life: Life, tmp_path: Path) -> None:
+def test_a_review_that_changed_takes_its_images_along(life: Life, tmp_path: Path) -> None:
     to, alert = tmp_path / "data", life.all()[FIRST]
     export(life, to, format="yolo")
     mine = [path for path in (to / "labels").rglob(f"*{alert.id}*.txt") if path.read_text()]
@@ -252,7 +252,7 @@ def test_the_clip_and_then_the_still_serve_when_the_recording_is_gone(life: Life
     assert stills.boxes >= 2
 
 
-def test_a_folder_of_somebody_else_is_left_alone(life: Life, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_left_alone(life: Life, tmp_path: Path) -> None:
     to = tmp_path / "holiday"
     to.mkdir()
     (to / "beach.jpg").write_bytes(b"sand")
@@ -331,7 +331,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=False)
 
 
-def test_a_full_disk_is_said_leaves_whole_files_and_is_gone_on_from(life: Life, small_disk: Path) -> None:
+def test_a_full_disk_is_reported_leaves_whole_files_and_is_continued(life: Life, small_disk: Path) -> None:
     to = small_disk / "data"
     with pytest.raises(DiskWriteError, match="make room and run the same command again"):
         export(life, to)

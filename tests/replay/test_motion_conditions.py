@@ -70,7 +70,7 @@ class Nobody:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("weather", ["rain:10mm", "ir@10s,rain:25mm@12s", "snow:5cm@5s"])
-def test_real_people_in_seeded_weather_are_looked_at_as_in_dry(shared_data: Path, weather: str) -> None:
+def test_real_people_in_seeded_conditions_are_examined_as_in_dry(shared_data: Path, weather: str) -> None:
     """PETS09-S2L1, where somebody is to be seen in every frame: weather closes the gate for no second."""
     clip, seen = shared_data / "footage" / "pets09_s2l1_vtest_480x360.mp4", Counter[int]()
     made = FrameByFrame(

@@ -70,7 +70,7 @@ def test_a_folder_that_was_done_in_part_is_finished(vedette: Vedette, footage: P
     assert [run["events"] for run in again] == [run["events"] for run in json.loads(first)["runs"]]
 
 
-def test_one_bad_clip_of_many_is_told_of_and_the_others_are_replayed(
+def test_one_bad_clip_of_many_is_reported_and_the_others_are_replayed(
     vedette: Vedette, footage: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.mp4").write_text("no video")
@@ -124,7 +124,7 @@ def test_wrong_use_is_one_sentence(vedette: Vedette, arguments: list[str], sente
     assert "Traceback" not in err
 
 
-def test_an_empty_folder_says_what_it_looked_for(tmp_path: Path) -> None:
+def test_an_empty_folder_is_an_error_that_names_the_suffixes(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(Exception, match=r"there is no video in .*looked for .*\.mp4"):
         video_files([tmp_path / "empty"])

@@ -1,4 +1,4 @@
-"""Footage replayed in weather: the same bytes at any speed, the truth still true, and reports say what was made."""
+"""Footage replayed under conditions: the same bytes at any speed, the truth still valid, and reports name them."""
 
 from __future__ import annotations
 
@@ -59,15 +59,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    clip: Path, weather: str, *, seed: int = 1, speed: float | None = None, hands: int = 1
+    clip: Path, conditions: str, *, seed: int = 1, speed: float | None = None, workers: int = 1
 ) -> tuple[ReplayResult, bytes]:
-    log, made = io.BytesIO(), ConditionSet.parse([weather], seed)
+    log, made = io.BytesIO(), ConditionSet.parse([conditions], seed)
     clock = ManualClock()
-    result = replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, workers=hands, conditions=made)
+    result = replay(
+        clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed, workers=workers, conditions=made
+    )
     return result, log.getvalue()
 
 
-def looks(log: bytes) -> list[dict[str, Any]]:
+def boxes_of(log: bytes) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, log.splitlines()) if row["type"] == "boxes"]
 
 
@@ -75,25 +77,25 @@ def looks(log: bytes) -> list[dict[str, Any]]:
 
 
 def test_everything_at_once_leaves_the_same_bytes_at_every_speed_five_times_over(clip: Path) -> None:
-    manners = [(1.0, 1), (10.0, 1), (None, 1), (None, 3), (3.7, 2)]
-    logs = {run(clip, EVERYTHING, speed=speed, hands=hands)[1] for speed, hands in manners}
+    options = [(1.0, 1), (10.0, 1), (None, 1), (None, 3), (3.7, 2)]
+    logs = {run(clip, EVERYTHING, speed=speed, workers=workers)[1] for speed, workers in options}
     assert len(logs) == 1
-    assert len(looks(logs.pop())) > 10
+    assert len(boxes_of(logs.pop())) > 10
 
 
 def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
     logs, made = set(), ConditionSet.parse(["rain,shake,drop:20%,jitter"], 9)
-    for speed in (10.0, None, 10.0, None, None):
+    for speed in (40.0, None, 40.0, None, None):
         log = io.BytesIO()
         replay(clip, site(), "gate", BrightBlock(), log, clock=SystemClock(), speed=speed, workers=2, conditions=made)
         logs.add(log.getvalue())
     assert len(logs) == 1
 
 
-def test_a_killed_replay_goes_on_in_the_same_weather(clip: Path, tmp_path: Path) -> None:
-    def go(log: Path, detector: Mortal, weather: str, *, resume: bool = False) -> None:
+def test_a_killed_replay_continues_in_the_same_conditions(clip: Path, tmp_path: Path) -> None:
+    def go(log: Path, detector: Mortal, conditions: str, *, resume: bool = False) -> None:
         show = ReplayPlan((clip_input(clip, site(), "gate", detector),), site(), detector)
-        show = with_conditions(show, ConditionSet.parse([weather], 4))
+        show = with_conditions(show, ConditionSet.parse([conditions], 4))
         with open_log(log, show.header(), resume=resume) as file:
             play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
             file.complete()
@@ -105,21 +107,21 @@ def test_a_killed_replay_goes_on_in_the_same_weather(clip: Path, tmp_path: Path)
         go(tmp_path / "x.jsonl", Mortal(fails=0), "rain", resume=True)
     go(tmp_path / "x.jsonl", again := Mortal(fails=0), EVERYTHING, resume=True)
     assert (tmp_path / "x.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert again.looks == len(looks((tmp_path / "whole.jsonl").read_bytes())) - 9
+    assert again.looks == len(boxes_of((tmp_path / "whole.jsonl").read_bytes())) - 9
 
 
 def test_another_seed_loses_other_frames(clip: Path) -> None:
-    lost = [[row["frame"] for row in looks(run(clip, "drop:30%", seed=seed)[1])] for seed in (1, 2)]
+    lost = [[row["frame"] for row in boxes_of(run(clip, "drop:30%", seed=seed)[1])] for seed in (1, 2)]
     assert lost[0] != lost[1]
 
 
 # What the log says.
 
 
-def test_the_log_s_header_names_the_weather_and_a_clear_one_nothing(clip: Path, tmp_path: Path) -> None:
-    def log_of(weather: str) -> RecordedLog:
+def test_the_log_s_header_names_the_conditions_and_without_any_nothing(clip: Path, tmp_path: Path) -> None:
+    def log_of(conditions: str) -> RecordedLog:
         path = tmp_path / "x.jsonl"
-        path.write_bytes(run(clip, weather, seed=3)[1])
+        path.write_bytes(run(clip, conditions, seed=3)[1])
         return read_log(path)
 
     clear, wet = log_of("none"), log_of("drop:5%,rain")
@@ -133,7 +135,7 @@ def test_the_log_s_header_names_the_weather_and_a_clear_one_nothing(clip: Path, 
     assert clear.results()[0].weather == ""
 
 
-def test_the_report_says_under_which_weather(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_names_the_conditions(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "site.yaml"
     file.write_text(yaml.safe_dump({"detector": {"model": "builtin:hog"}, "cameras": {"gate": {"url": "file:x"}}}))
     command = ["replay", str(clip), "--config", str(file), "--with", "fog:60m", "--with", "drop", "--seed", "2"]
@@ -144,8 +146,8 @@ def test_the_report_says_under_which_weather(clip: Path, tmp_path: Path, capsys:
 # Faults of the stream.
 
 
-def played(clip: Path, weather: str, seed: int = 1) -> list[SourceItem]:
-    return list(with_stream_faults(ClipSource(clip, "gate"), "gate", ConditionSet.parse([weather], seed)).play())
+def played(clip: Path, conditions: str, seed: int = 1) -> list[SourceItem]:
+    return list(with_stream_faults(ClipSource(clip, "gate"), "gate", ConditionSet.parse([conditions], seed)).play())
 
 
 def frames(scenes: list[SourceItem]) -> list[DecodedFrame]:
@@ -161,7 +163,7 @@ def test_dropped_frames_are_about_so_many_and_the_others_keep_their_numbers(clip
     ]
 
 
-def test_a_gap_is_told_of_and_the_clock_goes_on(clip: Path) -> None:
+def test_a_gap_is_reported_and_the_clock_continues(clip: Path) -> None:
     scenes = played(clip, "gap:1s@2s")
     (gap,) = [scene for scene in scenes if isinstance(scene, Gap)]
     assert (gap.t_start, gap.t_end, gap.reason) == (1.9, 3.0, "gap:1s@2s")
@@ -171,12 +173,12 @@ def test_a_gap_is_told_of_and_the_clock_goes_on(clip: Path) -> None:
     assert b'"type":"gap"' in log
 
 
-def test_a_gap_at_the_end_is_told_of_too(clip: Path) -> None:
+def test_a_gap_at_the_end_is_reported_too(clip: Path) -> None:
     (gap,) = [scene for scene in played(clip, "gap:9s@4s") if isinstance(scene, Gap)]
     assert (gap.t_start, gap.t_end) == (3.9, 4.9)
 
 
-def test_a_frozen_picture_stays_while_numbers_and_time_go_on(clip: Path) -> None:
+def test_a_frozen_frame_stays_while_numbers_and_time_go_on(clip: Path) -> None:
     seen = frames(played(clip, "freeze:1s@1s"))
     assert [frame.t for frame in seen] == [n / FPS for n in range(50)]
     assert all(frame.av_frame is seen[9].av_frame for frame in seen[10:20])
@@ -188,7 +190,7 @@ def test_a_frozen_picture_stays_while_numbers_and_time_go_on(clip: Path) -> None
     assert len(set(shown)) == 3
 
 
-def test_jitter_moves_time_stamps_by_at_most_what_was_said_and_they_still_rise(clip: Path) -> None:
+def test_jitter_moves_time_stamps_within_its_limit_and_they_still_rise(clip: Path) -> None:
     times = [frame.t for frame in frames(played(clip, "jitter:80ms"))]
     wrong = [abs(t - n / FPS) for n, t in enumerate(times)]
     assert 0.04 < max(wrong) <= 0.08 + 1e-6
@@ -208,7 +210,7 @@ def test_a_link_that_stands_still_brings_what_waited_at_once(tmp_path: Path) -> 
     assert all(b > a for a, b in itertools.pairwise(times))
 
 
-def test_without_stream_faults_the_film_is_the_film(clip: Path) -> None:
+def test_without_stream_faults_the_source_is_unchanged(clip: Path) -> None:
     plain = ClipSource(clip, "gate")
     assert with_stream_faults(plain, "gate", ConditionSet.parse(["rain"])) is plain
     assert isinstance(with_stream_faults(plain, "gate", ConditionSet.parse(["drop"])), FaultySource)
@@ -221,7 +223,7 @@ def wet(data: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**copy.deepcopy(data), **more}
 
 
-def test_a_scenario_says_its_own_weather_and_still_passes(folder: Path) -> None:
+def test_a_scenario_names_its_own_conditions_and_still_passes(folder: Path) -> None:
     file = write(folder, wet(VISIT, **{"with": ["fog:300m", "drop:5%"], "seed": 2}), "foggy")
     verdict = verdict_of(file, lambda _: BrightBlock())
     assert verdict.status == "passed", verdict.text
@@ -230,7 +232,7 @@ def test_a_scenario_says_its_own_weather_and_still_passes(folder: Path) -> None:
     assert "fog:300m, drop:5% (seed 2)" in page
 
 
-def test_a_scenario_in_several_weathers_runs_once_in_each(
+def test_a_scenario_in_several_condition_sets_runs_once_in_each(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
@@ -245,7 +247,7 @@ def test_a_scenario_in_several_weathers_runs_once_in_each(
     assert 'name="visit [night:0.05lux]"' in (tmp_path / "out.xml").read_text()
 
 
-def test_the_command_line_s_weather_takes_the_place_of_the_file_s(folder: Path) -> None:
+def test_conditions_of_the_command_line_replace_those_of_the_file(folder: Path) -> None:
     read = scenario_loader.load_scenario(write(folder, wet(VISIT, **{"with": "night"}), "dark"))
     assert [each.conditions for each in plans_by_conditions(read)] == [ConditionSet.parse(["night"])]
     instead = [NO_CONDITIONS, ConditionSet.parse(["rain,shake"], 7)]
@@ -264,17 +266,17 @@ def test_the_command_line_s_weather_takes_the_place_of_the_file_s(folder: Path) 
         (3, "write a list"),
     ],
 )
-def test_a_slip_in_the_file_is_told_with_its_line(tmp_path: Path, weather: object, said: str) -> None:
+def test_a_slip_in_the_file_is_reported_with_its_line(tmp_path: Path, weather: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         scenario_loader.load_scenario(write(tmp_path, wet(VISIT, **{"with": weather})))
 
 
-def test_a_misspelt_key_is_told_by_the_name_that_stands_in_files(tmp_path: Path) -> None:
+def test_a_misspelt_key_is_reported_by_the_name_that_stands_in_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean `with`"):
         scenario_loader.load_scenario(write(tmp_path, wet(VISIT, wiht=["rain"])))
 
 
-def test_true_boxes_tremble_with_the_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_true_boxes_tremble_with_the_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 pixels at a block of 24: without moving the truth, half of it would be somewhere else."""
     rows = []
     for n in range(10, 110):
@@ -293,7 +295,7 @@ def test_true_boxes_tremble_with_the_picture(folder: Path, monkeypatch: pytest.M
     assert still.ap50 < 0.9 < verdict.tracks.ap50
 
 
-def test_the_report_s_stills_show_the_weather_that_was_looked_at(folder: Path) -> None:
+def test_the_report_s_stills_show_the_conditions_that_were_examined(folder: Path) -> None:
     data = wet(VISIT, **{"with": ["black:9s@2s"]})
     verdict = verdict_of(write(folder, data, "blackout"), lambda _: BrightBlock())
     assert verdict.status == "failed"
@@ -307,7 +309,7 @@ def test_the_report_s_stills_show_the_weather_that_was_looked_at(folder: Path) -
         assert picture.max() < 30
 
 
-def test_pytest_runs_scenarios_in_the_weather_that_is_asked_for(folder: Path, tmp_path: Path) -> None:
+def test_pytest_runs_scenarios_in_the_given_conditions(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
     data = wet(VISIT, detector={"model": "builtin:hog"}, expect=[], at_most={})
     write(tmp_path, {**data, "with": [[], ["rain"]]})
@@ -344,7 +346,7 @@ def test_the_boxes_of_a_log_hold_for_the_clip_s_own_size(clip: Path) -> None:
     """A quarter of the pixels: the boxes are shares, and the header still says the clip's size, as the truth has it."""
     result, log = run(clip, "scale:0.5")
     assert result.size == (320, 240)
-    clear = {row["frame"]: row["objects"][0]["box"] for row in looks(run(clip, "none")[1]) if row["objects"]}
-    small = {row["frame"]: row["objects"][0]["box"] for row in looks(log) if row["objects"]}
+    clear = {row["frame"]: row["objects"][0]["box"] for row in boxes_of(run(clip, "none")[1]) if row["objects"]}
+    small = {row["frame"]: row["objects"][0]["box"] for row in boxes_of(log) if row["objects"]}
     assert set(small) == set(clear)
     assert all(abs(a - b) < 0.02 for n in clear for a, b in zip(clear[n], small[n], strict=True))

@@ -111,19 +111,19 @@ def difference(one: Path, other: Path) -> LogDifference:
     return compare_logs(read_log(one), read_log(other))
 
 
-def said(one: Path, other: Path) -> list[str]:
+def texts_of(one: Path, other: Path) -> list[str]:
     return list(diff_texts(difference(one, other)))
 
 
 def test_equal_logs_are_equal(written: Writes) -> None:
     lines = [*boxes(Person(1, 2, 9)), entered(3.0), alert(3.0, 9.0)]
-    assert said(written("a", *lines), written("b", *lines)) == ["the same was decided"]
+    assert texts_of(written("a", *lines), written("b", *lines)) == ["the same was decided"]
 
 
 def test_a_track_that_is_lost_earlier_and_found_later(written: Writes) -> None:
     a = written("a", *boxes(Person(7, 2.0, 14.0)))
     b = written("b", *boxes(Person(3, 2.8, 12.6)))
-    lines = said(a, b)
+    lines = texts_of(a, b)
     assert "track 7 (person) found 0.8 s later (at 0:02.8), lost 1.4 s earlier (at 0:12.6)" in lines
     assert "first difference at 0:02.0 on gate" in lines
 
@@ -131,9 +131,9 @@ def test_a_track_that_is_lost_earlier_and_found_later(written: Writes) -> None:
 def test_a_new_track_has_a_length_and_a_place(written: Writes) -> None:
     a = written("a", *boxes(Person(1, 0, 20)))
     b = written("b", *boxes(Person(1, 0, 20), Person(9, 5.0, 8.2, RIGHT)))
-    assert said(a, b)[-1] == "track 9 (person) is new: 3.2 s from 0:05.0, near (0.6, 0.4)"
-    assert said(b, a)[-1] == "track 9 (person) is missing: 3.2 s from 0:05.0, near (0.6, 0.4)"
-    assert said(a, b)[0] == "1 track more"
+    assert texts_of(a, b)[-1] == "track 9 (person) is new: 3.2 s from 0:05.0, near (0.6, 0.4)"
+    assert texts_of(b, a)[-1] == "track 9 (person) is missing: 3.2 s from 0:05.0, near (0.6, 0.4)"
+    assert texts_of(a, b)[0] == "1 track more"
 
 
 def test_numbers_are_only_names(written: Writes) -> None:
@@ -142,24 +142,24 @@ def test_numbers_are_only_names(written: Writes) -> None:
     assert difference(a, b).same
 
 
-def test_a_track_that_broke_is_told_as_such(written: Writes) -> None:
+def test_a_track_that_broke_is_reported_as_such(written: Writes) -> None:
     a = written("a", *boxes(Person(4, 0, 12)))
     b = written("b", *boxes(Person(4, 0, 7), Person(6, 8, 12)))
-    lines = said(a, b)
+    lines = texts_of(a, b)
     assert "track 4 (person) lost 5.0 s earlier (at 0:07.0)" in lines
     assert "track 6 (person) is new: 4.0 s from 0:08.0, near (0.15, 0.4); track 4 of the first log broke here" in lines
 
 
-def test_another_label_is_said(written: Writes) -> None:
+def test_another_label_is_reported(written: Writes) -> None:
     a, b = (written(name, *boxes(Person(1, 0, 9, label=label))) for name, label in (("a", "person"), ("b", "dog")))
-    assert "track 1 (person) is taken for a dog" in said(a, b)
+    assert "track 1 (person) is taken for a dog" in texts_of(a, b)
 
 
 def test_events_are_missing_new_or_moved(written: Writes) -> None:
     people = boxes(Person(1, 0, 20), Person(2, 0, 20, RIGHT))
     a = written("a", *people, entered(3.0), entered(8.0, track=2), entered(11.0))
     b = written("b", *people, entered(3.4), entered(11.0), entered(19.0))
-    lines = said(a, b)
+    lines = texts_of(a, b)
     assert "event intruder (person) at 0:03.0 comes 0.4 s later" in lines
     assert "event intruder (person) at 0:08.0 is missing" in lines
     assert "event intruder (person) at 0:19.0 is new" in lines
@@ -170,14 +170,14 @@ def test_alerts_and_bytes(written: Writes) -> None:
     people = boxes(Person(1, 0, 20))
     a = written("a", *people, alert(2.0, 6.0), alert(12.0, 15.0), asked(2.0, 40_000), asked(12.0, 30_100))
     b = written("b", *people, alert(2.0, 7.5, tracks=(1, 2)), asked(2.0, 40_000))
-    lines = said(a, b)
+    lines = texts_of(a, b)
     assert lines[0] == "1 alert fewer, 1 question fewer, 30.1 kB less to send (70.1 kB → 40.0 kB)"
     assert "alert intruder at 0:12.0 is missing" in lines
     assert "alert intruder at 0:02.0: ends 1.5 s later, 2 tracks instead of 1" in lines
     assert lines[-1] == "router: r: 2 → 1"
 
 
-def test_what_changed_in_the_settings_is_said_first(written: Writes) -> None:
+def test_what_changed_in_the_settings_is_reported_first(written: Writes) -> None:
     one = site()
     gate = one.cameras["gate"]
     rules = (gate.rules[0].model_copy(update={"score_min": 0.7, "severity": "info"}), *gate.rules[2:])
@@ -197,7 +197,7 @@ def test_what_changed_in_the_settings_is_said_first(written: Writes) -> None:
         }
     )
     people = boxes(Person(1, 0, 9))
-    lines = said(written("a", *people), written("b", *people, config=other))
+    lines = texts_of(written("a", *people), written("b", *people, config=other))
     assert lines == [
         "the same was decided, with other settings",
         "settings: detector.score_min 0.1 → 0.3",
@@ -212,7 +212,7 @@ def test_what_changed_in_the_settings_is_said_first(written: Writes) -> None:
 def test_a_log_that_breaks_off_is_not_taken_for_whole(written: Writes) -> None:
     people = boxes(Person(1, 0, 9))
     a, b = written("a", *people), written("b", *people[:50], ended=False)
-    lines = said(a, b)
+    lines = texts_of(a, b)
     assert "note: b.jsonl breaks off: its replay was not finished (give the same command again with --resume)" in lines
     assert not difference(a, b).same
 
@@ -230,7 +230,7 @@ def test_a_changed_zone_on_real_footage(tmp_path: Path) -> None:
     assert found.looks_changed == 0
 
 
-def test_the_exit_code_says_whether_anything_differs(written: Writes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_code_reports_whether_anything_differs(written: Writes, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = written("a", *boxes(Person(1, 0, 9))), written("b", *boxes(Person(1, 0, 7)))
     assert main(["replay", "diff", str(a), str(a)]) == 0
     assert main(["replay", "diff", str(a), str(b)]) == 1
@@ -261,7 +261,7 @@ def test_folders_are_paired_by_name(written: Writes, tmp_path: Path, capsys: pyt
     assert "yard.mp4.jsonl: only in one of the folders" in capsys.readouterr().out
 
 
-def test_tracks_match_where_looks_were_at_other_times() -> None:
+def test_tracks_match_when_frames_were_examined_at_other_times() -> None:
     """Five looks a second against two: places in between are taken on the straight line."""
 
     def walk(number: int, every_s: float) -> LoggedTrack:

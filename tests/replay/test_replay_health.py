@@ -1,4 +1,4 @@
-"""A replay says what was wrong with the camera, in the log and to whoever asked, and says nothing where nothing was."""
+"""A replay reports what was wrong with the camera, in its log and its result, and nothing where nothing was."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from appliance.wire import decode_log
 YARD = Path(__file__).parents[2] / "fixtures" / "clips" / "yard.mp4"
 
 
-def run(weather: str, **camera: object) -> tuple[bytes, tuple[HealthEvent, ...]]:
+def run(conditions: str, **camera: object) -> tuple[bytes, tuple[HealthEvent, ...]]:
     log = io.BytesIO()
-    made = ConditionSet.parse([weather] if weather else [])
+    made = ConditionSet.parse([conditions] if conditions else [])
     result = replay(YARD, site(**camera), "gate", BrightBlock(), log, conditions=made)
     return log.getvalue(), result.health
 
 
-def told(log: bytes) -> list[HealthEvent]:
+def health_lines(log: bytes) -> list[HealthEvent]:
     return [line for line in map(decode_log, log.splitlines()) if isinstance(line, HealthEvent)]
 
 
 def test_frozen_footage_is_reported_in_its_place_and_the_same_each_time(tmp_path: Path) -> None:
     log, health = run("freeze:20s@20s")
     assert log == run("freeze:20s@20s")[0]
-    began, ended = told(log)
+    began, ended = health_lines(log)
     assert (began.kind, began.t_end) == ("frozen", None)
     assert began.t_start == ended.t_start
     assert abs(began.t_start - 20) < 0.5
@@ -47,6 +47,6 @@ def test_frozen_footage_is_reported_in_its_place_and_the_same_each_time(tmp_path
 
 
 def test_ordinary_footage_has_no_such_line_and_one_kind_can_be_left_out() -> None:
-    assert told(run("")[0]) == []
-    assert told(run("black:20s@20s")[0])[0].kind == "black"
-    assert told(run("black:20s@20s", health_ignore=["black"])[0]) == []
+    assert health_lines(run("")[0]) == []
+    assert health_lines(run("black:20s@20s")[0])[0].kind == "black"
+    assert health_lines(run("black:20s@20s", health_ignore=["black"])[0]) == []

@@ -164,7 +164,7 @@ def test_the_yard_is_as_it_was_accepted(yard: Scene, update: bool) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_everyone_who_comes_into_the_yard_is_reported_and_nobody_else(yard: Scene) -> None:
+def test_everyone_who_comes_into_the_yard_is_reported_and_no_one_else(yard: Scene) -> None:
     """Against the truth that the renderer wrote. A person whose track breaks enters twice: that is not counted here."""
     truth = json.loads((YARD.parent / "yard.truth.json").read_text())
     persons = [each["visible_s"][0] for each in truth["objects"] if each["class"] == 1]

@@ -90,7 +90,7 @@ def run(
     return results, read_log(log)
 
 
-def test_the_segments_of_a_visit_are_one_film(box: Box, clip: Path, tmp_path: Path) -> None:
+def test_the_segments_of_a_visit_are_one_source(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0, "r1")
     assert len(box.rows) > 1
     (result,), log = run(box, tmp_path / "x.jsonl", NOON)
@@ -135,7 +135,7 @@ def test_only_the_time_that_was_asked_for(box: Box, clip: Path, tmp_path: Path) 
     ]
 
 
-def test_a_gap_is_told_with_its_reason_and_what_was_open_is_over(box: Box, clip: Path, tmp_path: Path) -> None:
+def test_a_gap_is_reported_with_its_reason_and_what_was_open_is_over(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0, "r1")
     box.record(clip, T0 + 40, "r2")
     box.cameras.gap(Gap(camera="gate", t_start=T0 + 14, t_end=T0 + 40, reason="the camera did not answer"))
@@ -188,7 +188,7 @@ def test_two_cameras_share_one_time(box: Box, clip: Path, tmp_path: Path) -> Non
     assert [gap.t_end for gap in results[1].gaps] == [pytest.approx(3.0, abs=0.001)]
 
 
-def test_times_without_a_recording_say_what_there_is(box: Box, clip: Path, tmp_path: Path) -> None:
+def test_times_without_a_recording_report_what_there_is(box: Box, clip: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="nothing is recorded of gate"):
         run(box, tmp_path / "x.jsonl", NOON)
     box.record(clip, T0, "r1")
@@ -230,7 +230,7 @@ def test_a_time_without_a_zone_is_this_machine_s(monkeypatch: pytest.MonkeyPatch
         parse_moment("noon")
 
 
-def test_json_of_the_log_says_the_gap_as_a_line(box: Box, clip: Path, tmp_path: Path) -> None:
+def test_json_of_the_log_reports_the_gap_as_a_line(box: Box, clip: Path, tmp_path: Path) -> None:
     box.record(clip, T0 + 5, "r1")
     run(box, tmp_path / "x.jsonl", NOON)
     lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_bytes().splitlines()]

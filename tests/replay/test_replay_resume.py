@@ -72,7 +72,7 @@ def whole(clip: Path, tmp_path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 13, 29])
-def test_what_was_looked_at_is_not_looked_at_again(clip: Path, tmp_path: Path, whole: bytes, dies_at: int) -> None:
+def test_what_was_examined_is_not_examined_again(clip: Path, tmp_path: Path, whole: bytes, dies_at: int) -> None:
     log = tmp_path / "x.jsonl"
     with pytest.raises(Killed):
         run(clip, log, Mortal(dies_at))
@@ -95,7 +95,7 @@ def test_torn_last_lines_of_both_files_are_dropped(clip: Path, tmp_path: Path, w
     assert log.read_bytes() == whole
 
 
-def test_without_the_remembered_looks_it_looks_again_and_checks_line_by_line(
+def test_without_the_journal_frames_are_examined_again_and_lines_checked(
     clip: Path, tmp_path: Path, whole: bytes
 ) -> None:
     log = tmp_path / "x.jsonl"
@@ -107,7 +107,7 @@ def test_without_the_remembered_looks_it_looks_again_and_checks_line_by_line(
     assert log.read_bytes() == whole
 
 
-def test_a_log_that_says_something_else_is_not_gone_on_with(clip: Path, tmp_path: Path) -> None:
+def test_a_log_with_other_lines_is_not_continued(clip: Path, tmp_path: Path) -> None:
     log = tmp_path / "x.jsonl"
     with pytest.raises(Killed):
         run(clip, log, Mortal(20))
@@ -160,7 +160,7 @@ def test_detections_come_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_process_that_was_killed_outright_goes_on(tmp_path: Path) -> None:
+def test_a_process_that_was_killed_outright_continues(tmp_path: Path) -> None:
     """SIGKILL to the command itself, in the middle, at a pace that makes the middle easy to hit."""
     film(tmp_path / "walk.mp4", 4, lambda t: 0.1 + 0.25 * min(t, 2.4))
     config = site(detect={"fps": 10}).model_dump(mode="json", include={"cameras", "detector"}, exclude_none=True)

@@ -59,7 +59,9 @@ def routes(clip: Path, config: SiteConfig) -> tuple[Route, ...]:
 
 
 @pytest.mark.parametrize("first", ["facts", "crops", "frames"])
-def test_what_is_measured_is_what_the_live_box_sends(clip: Path, tmp_path: Path, monkeypatch: Any, first: str) -> None:
+def test_what_is_measured_is_what_the_live_appliance_sends(
+    clip: Path, tmp_path: Path, monkeypatch: Any, first: str
+) -> None:
     """The same recording: replayed, and its boxes handed to the core with the evidence maker behind it."""
     box = Box(tmp_path / "data")
     box.record(clip, T0, "r1")
@@ -171,12 +173,12 @@ def test_an_alert_is_asked_about_once_and_at_the_first_event_that_may(clip: Path
     assert len({route.alert for route in found}) == 1
 
 
-def test_without_an_uplink_it_says_so_and_counts_nothing(clip: Path) -> None:
+def test_without_an_uplink_the_route_gives_that_reason_and_counts_nothing(clip: Path) -> None:
     (route,) = routes(clip, site())
     assert (route.ask, route.reason, route.bytes) == (False, "this site has no uplink", 0)
 
 
-def test_more_looks_than_are_kept_in_memory_make_a_guess_that_says_so(tmp_path: Path) -> None:
+def test_more_frames_than_are_kept_in_memory_make_a_marked_guess(tmp_path: Path) -> None:
     """Somebody strolls there for 9 s at 10 looks a second: of the 90 pictures the first 26 are no longer there."""
     stands = film(tmp_path / "stands.mp4", 11, lambda t: 0.6 + 0.01 * t)
     config = linked(site(detect={"fps": 10}, rules=[{"name": "l", "kind": "dwell", "zone": "yard", "seconds": 9}]))
@@ -190,7 +192,7 @@ def test_more_looks_than_are_kept_in_memory_make_a_guess_that_says_so(tmp_path: 
     assert long.picture_bytes / long.pictures == pytest.approx(usual.picture_bytes / usual.pictures, rel=0.1)
 
 
-def test_the_log_tells_it_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
+def test_the_log_has_the_route_after_its_event_and_before_the_alert_ends(clip: Path) -> None:
     log = io.BytesIO()
     replay(clip, linked(site()), "gate", BrightBlock(), log, clock=ManualClock())
     kinds = [json.loads(line)["type"] for line in log.getvalue().splitlines()]
@@ -212,7 +214,7 @@ def test_cameras_of_one_replay_share_one_budget(clip: Path) -> None:
     assert second.pictures == 0
 
 
-def test_what_is_put_off_says_what_it_waits_for_and_still_counts_its_bytes(clip: Path) -> None:
+def test_what_is_postponed_names_what_it_waits_for_and_still_counts_its_bytes(clip: Path) -> None:
     """A recording has a time of day; in a clip nobody knows it, and nothing waits for off-peak hours."""
     config = linked(site(), severity="warning")
     config = config.model_copy(

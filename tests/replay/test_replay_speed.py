@@ -76,15 +76,15 @@ def test_the_log_is_the_same_at_every_speed_five_times_over(clip: Path) -> None:
 def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
     clock = SystemClock()
     results, logs = [], set()
-    for speed in (10.0, None, 10.0, None, 10.0):
+    for speed in (30.0, None, 30.0, None, 30.0):
         log = io.BytesIO()
         results.append(replay(clip, site(), "gate", BrightBlock(), log, clock=clock, speed=speed))
         logs.add(log.getvalue())
     assert len(logs) == 1
-    assert min(result.wall_s for result in results[::2]) >= 0.39
+    assert min(result.wall_s for result in results[::2]) >= 3.9 / 30
 
 
-def test_a_machine_that_cannot_keep_up_drops_no_frame_and_says_how_late_it_was(clip: Path) -> None:
+def test_a_machine_that_cannot_keep_up_drops_no_frame_and_reports_how_late_it_was(clip: Path) -> None:
     clock, log = ManualClock(), io.BytesIO()
     result = replay(clip, site(), "gate", SlowDetector(clock), log, clock=clock, speed=1.0)
     assert log.getvalue() == run(clip, ManualClock(), None)[1]

@@ -81,7 +81,7 @@ def test_the_replay_of_a_cassette_is_the_log_of_its_recording_five_times_at_ever
     assert json.loads(log.splitlines()[0])["settings"]["verdicts"]["source"] == "cassette"
 
 
-def test_a_verdict_is_told_when_it_would_have_come_and_settles_its_alert(clip: Path, cassette: Path) -> None:
+def test_a_verdict_is_logged_when_it_would_have_arrived_and_settles_its_alert(clip: Path, cassette: Path) -> None:
     result, log = play(clip, asking(), CassettePlayer(cassette))
     come = [round(route.t + 2.5, 3) for route in result.routes]
     assert [(each.t, each.decision, each.engine, each.model, each.step) for each in result.verdicts] == [
@@ -96,7 +96,7 @@ def test_a_verdict_is_told_when_it_would_have_come_and_settles_its_alert(clip: P
     assert result.unanswered == 0
 
 
-def test_a_verdict_that_comes_after_the_end_is_told_all_the_same(clip: Path, tmp_path: Path) -> None:
+def test_a_verdict_that_arrives_after_the_end_is_logged_all_the_same(clip: Path, tmp_path: Path) -> None:
     recorder = CassetteRecorder(
         tmp_path / "c.jsonl", ScriptedCloud("confirmed", "rejected", seconds=60.0), ManualClock()
     )
@@ -106,7 +106,7 @@ def test_a_verdict_that_comes_after_the_end_is_told_all_the_same(clip: Path, tmp
     assert [line["verdict"] for line in lines(log, "alert")] == ["confirmed", "rejected"]
 
 
-def test_a_question_that_is_not_on_the_cassette_has_no_answer_and_that_is_said(
+def test_an_escalation_that_is_not_on_the_cassette_has_no_verdict_and_is_reported(
     clip: Path, cassette: Path, tmp_path: Path
 ) -> None:
     config = asking()
@@ -158,7 +158,7 @@ def test_a_judge_that_wants_to_see_more_is_shown_more_and_its_last_word_counts(c
     assert after_header(log) == after_header(recorded[1])
 
 
-def test_a_judge_that_wants_what_no_replay_has_stays_unsure_and_says_so(clip: Path, tmp_path: Path) -> None:
+def test_a_judge_that_needs_what_no_replay_has_stays_unsure_and_says_why(clip: Path, tmp_path: Path) -> None:
     log = record(clip, tmp_path / "c.jsonl", "need:clip", "confirmed")
     first = lines(log, "verdict")[0]
     assert first["decision"] == "unsure"
@@ -208,7 +208,7 @@ def run(clip: Path, log: Path, cassette: Path, *, resume: bool = False) -> tuple
         return results
 
 
-def test_a_killed_replay_with_verdicts_goes_on_and_a_finished_one_is_read(
+def test_a_killed_replay_with_verdicts_continues_and_a_finished_one_is_read(
     clip: Path, cassette: Path, tmp_path: Path
 ) -> None:
     (first,) = run(clip, tmp_path / "x.jsonl", cassette)
@@ -222,7 +222,7 @@ def test_a_killed_replay_with_verdicts_goes_on_and_a_finished_one_is_read(
         assert getattr(again, name) == getattr(first, name), name
 
 
-def test_a_log_is_not_gone_on_with_another_cassette(clip: Path, cassette: Path, tmp_path: Path) -> None:
+def test_a_log_is_not_continued_with_another_cassette(clip: Path, cassette: Path, tmp_path: Path) -> None:
     run(clip, tmp_path / "x.jsonl", cassette)
     log = (tmp_path / "x.jsonl").read_bytes()
     (tmp_path / "x.jsonl").write_bytes(log[: len(log) // 2])
@@ -231,7 +231,7 @@ def test_a_log_is_not_gone_on_with_another_cassette(clip: Path, cassette: Path, 
         run(clip, tmp_path / "x.jsonl", tmp_path / "d.jsonl", resume=True)
 
 
-def test_a_diff_says_which_verdict_changed(clip: Path, cassette: Path, tmp_path: Path) -> None:
+def test_a_diff_names_the_verdict_that_changed(clip: Path, cassette: Path, tmp_path: Path) -> None:
     record(clip, tmp_path / "d.jsonl", "rejected", "rejected")
     run(clip, tmp_path / "a.jsonl", cassette)
     run(clip, tmp_path / "b.jsonl", tmp_path / "d.jsonl")
@@ -269,7 +269,7 @@ def vedette(tmp_path: Path, clip: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 REPLAY = ("replay", "visits.mp4", "--config", "site.yaml")
 
 
-def test_the_command_plays_a_cassette_and_tells_what_it_said(vedette: Vedette, cassette: Path) -> None:
+def test_the_command_plays_a_cassette_and_prints_its_verdicts(vedette: Vedette, cassette: Path) -> None:
     code, out, _ = vedette(*REPLAY, "--verdicts", str(cassette), "--log", "x.jsonl")
     assert code == 0
     assert "verdicts by a cassette of scripted vlm, prompt 1: 1 confirmed, 1 rejected" in " ".join(out.split())
@@ -277,7 +277,7 @@ def test_the_command_plays_a_cassette_and_tells_what_it_said(vedette: Vedette, c
     assert (code, "2 verdicts on 2 different questions (1 confirmed, 1 rejected)" in out) == (0, True)
 
 
-def test_the_command_tells_what_is_missing_and_fails(vedette: Vedette, cassette: Path) -> None:
+def test_the_command_reports_what_is_missing_and_fails(vedette: Vedette, cassette: Path) -> None:
     cassette.write_bytes(cassette.read_bytes().rsplit(b"\n", 2)[0] + b"\n")
     code, out, _ = vedette(*REPLAY, "--verdicts", str(cassette))
     assert code == 1
@@ -304,7 +304,7 @@ def test_wrong_use_is_one_sentence(vedette: Vedette, options: tuple[str, ...], s
     assert (code, sentence in error) == (2, True), error
 
 
-def test_a_stand_in_answers_from_a_scenario_and_every_line_says_so(vedette: Vedette, tmp_path: Path) -> None:
+def test_an_oracle_answers_from_a_scenario_and_every_line_names_it(vedette: Vedette, tmp_path: Path) -> None:
     scenario = {
         "clip": "visits.mp4",
         "site": "site.yaml",
@@ -328,7 +328,7 @@ def test_a_stand_in_answers_from_a_scenario_and_every_line_says_so(vedette: Vede
 
 
 @pytest.mark.parametrize("first", ["frames", "crops"])
-def test_what_the_cloud_said_to_a_box_answers_the_replay_of_its_recording(tmp_path: Path, first: str) -> None:
+def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording(tmp_path: Path, first: str) -> None:
     """Boxes through the core, evidence by its maker, verdicts into the store; then out of the store and replayed.
 
     A question that begins with cut-outs is answered with the wish to see the whole picture, and only then settled.

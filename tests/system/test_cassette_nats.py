@@ -96,14 +96,14 @@ def test_what_was_recorded_once_is_played_for_ever_with_no_server_running(
     assert first["bytes"] > 1000
 
 
-def test_a_broker_without_a_worker_is_told_in_one_sentence(
+def test_a_broker_without_a_worker_is_reported_in_one_sentence(
     broker: NatsServer, footage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert replay("--record-verdicts", "c.jsonl", "--cloud", broker.url) == 1
     assert "no worker has made the streams yet (start vedette-worker run)" in capsys.readouterr().err
 
 
-def test_no_broker_at_all_is_told_in_one_sentence(
+def test_no_broker_at_all_is_reported_in_one_sentence(
     footage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("appliance.uplink.verdict_client.CONNECT_S_MAX", 2.0)

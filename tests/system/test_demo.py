@@ -164,7 +164,7 @@ def test_nothing_outlives_a_demo_that_is_killed(start: Callable[..., Running], w
 
 
 @pytest.mark.parametrize("part", ["port", "folder"])
-def test_what_is_taken_is_said_in_one_line(part: str, tmp_path: Path, walk: Path) -> None:
+def test_a_taken_port_or_folder_is_reported_in_one_line(part: str, tmp_path: Path, walk: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1] if part == "port" else 0
         data = tmp_path / "demo"

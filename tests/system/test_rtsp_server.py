@@ -166,9 +166,7 @@ class Talker:
 
 
 @pytest.mark.parametrize(("name", "file"), [("yard", "yard.mp4"), ("gate", "gate.mp4"), ("raw", "raw.ts")])
-def test_every_picture_arrives_as_it_is_in_the_file(
-    server: RtspServerThread, clips: Path, name: str, file: str
-) -> None:
+def test_every_frame_arrives_as_it_is_in_the_file(server: RtspServerThread, clips: Path, name: str, file: str) -> None:
     with av.open(str(clips / file)) as source:
         wanted = [frame.to_ndarray() for frame in source.decode(video=0)]
     seen = [frame.to_ndarray() for frame in decoded(server.url(name), len(wanted))]
@@ -213,7 +211,7 @@ def test_several_watch_one_reader(server: RtspServerThread) -> None:
     assert len(seen[0] & seen[1]) > 30
 
 
-def test_reports_tell_the_camera_time(server: RtspServerThread) -> None:
+def test_sender_reports_carry_the_camera_time(server: RtspServerThread) -> None:
     with Talker(server.port) as client:
         client.play(server.url("yard"))
         channel, report = client.frame()
@@ -260,7 +258,7 @@ def test_speaks_the_state_machine(server: RtspServerThread) -> None:
         assert client.ask("PLAY", url, Session=session)[0] == 455
 
 
-def test_pause_is_silence_and_play_goes_on(server: RtspServerThread) -> None:
+def test_pause_is_silence_and_play_continues(server: RtspServerThread) -> None:
     url = server.url("yard")
     with Talker(server.port) as client:
         session = client.play(url)
@@ -288,7 +286,7 @@ def test_keep_alives_are_answered_and_silence_is_closed(clips: Path) -> None:
     ("method", "path", "status"),
     [("DESCRIBE", "/nothing", 404), ("RECORD", "/yard", 405), ("PAUSE", "/yard", 455), ("TEARDOWN", "/yard", 455)],
 )
-def test_says_what_is_wrong(server: RtspServerThread, method: str, path: str, status: int) -> None:
+def test_wrong_requests_get_the_right_status(server: RtspServerThread, method: str, path: str, status: int) -> None:
     with Talker(server.port) as client:
         assert client.ask(method, f"rtsp://127.0.0.1:{server.port}{path}")[0] == status
 
@@ -352,7 +350,7 @@ def test_stall_is_silence_and_resume_ends_it(server: RtspServerThread) -> None:
         assert client.frame()[0] == 1
 
 
-def test_hang_answers_nobody(server: RtspServerThread) -> None:
+def test_hang_answers_no_one(server: RtspServerThread) -> None:
     server.hang("yard")
     with Talker(server.port) as client:
         client.socket.settimeout(0.5)
@@ -407,7 +405,7 @@ def test_drip_starves_the_client_until_resume(server: RtspServerThread) -> None:
     assert len(stamps) >= 9
 
 
-def test_changes_the_clip_and_with_it_the_picture_size(server: RtspServerThread, clips: Path) -> None:
+def test_changes_the_clip_and_with_it_the_frame_size(server: RtspServerThread, clips: Path) -> None:
     with watch(server.url("yard")) as container:
         frames = container.decode(video=0)
         assert next(frames).width == 192
@@ -449,7 +447,7 @@ def test_timestamps_can_jump_back(server: RtspServerThread) -> None:
     ],
     ids=["tls", "http", "endless-line", "endless-body", "noise"],
 )
-def test_nonsense_is_answered_and_closed_and_nobody_else_notices(server: RtspServerThread, data: bytes) -> None:
+def test_nonsense_is_answered_and_closed_and_no_one_else_notices(server: RtspServerThread, data: bytes) -> None:
     with watch(server.url("yard")) as container:
         packets = container.demux(video=0)
         next(packets)
@@ -464,7 +462,7 @@ def test_nonsense_is_answered_and_closed_and_nobody_else_notices(server: RtspSer
         assert all(next(packets).size for _ in range(5))
 
 
-def test_one_who_never_reads_is_cut_and_nobody_else_notices(clips: Path) -> None:
+def test_one_who_never_reads_is_cut_and_no_one_else_notices(clips: Path) -> None:
     running = RtspServer.in_thread({"yard": clips / "large.mp4"}, limits=RtspLimits(buffer_bytes_max=100_000))
     with running as server, watch(server.url("yard")) as container, Talker(server.port, window=4096) as sleeper:
         packets = container.demux(video=0)
@@ -502,7 +500,7 @@ def test_refuses_files_that_no_camera_would_send(clips: Path) -> None:
         pass
 
 
-def test_says_that_the_port_is_taken(clips: Path) -> None:
+def test_a_taken_port_is_an_error(clips: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         running = RtspServer.in_thread({"yard": clips / "yard.mp4"}, port=port)
@@ -523,7 +521,7 @@ def test_the_command_prints_its_addresses_and_stops_on_request(clips: Path) -> N
 
 
 @pytest.mark.parametrize("words", [["yard"], ["yard=/nowhere.mp4"], ["--user", "u", "yard=/nowhere.mp4"]])
-def test_the_command_says_what_is_wrong_in_one_line(words: list[str]) -> None:
+def test_the_command_reports_what_is_wrong_in_one_line(words: list[str]) -> None:
     command = [sys.executable, "-m", "appliance.demo.rtsp_server", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

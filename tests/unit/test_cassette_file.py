@@ -88,7 +88,7 @@ def said(player: CassettePlayer, asked: wire.Escalation, place: FootageRef = CLI
     ],
     ids=str,
 )  # fmt: skip
-def test_what_differs_between_a_box_and_its_replay_is_no_part_of_the_question(
+def test_what_differs_between_an_appliance_and_its_replay_is_no_part_of_the_key(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     player = CassettePlayer(write(tmp_path / "c.jsonl", line(body())))
@@ -108,7 +108,7 @@ def test_what_is_asked_and_shown_is_all_of_it(tmp_path: Path, change: dict[str, 
     assert said(player, body(**change)) is None
 
 
-def test_questions_without_pictures_are_told_apart_by_what_their_judge_is_shown(tmp_path: Path) -> None:
+def test_escalations_without_images_are_distinguished_by_what_their_judge_is_shown(tmp_path: Path) -> None:
     player = CassettePlayer(write(tmp_path / "c.jsonl", line(body(pictures=(), score=0.75))))
     assert said(player, body(t=99.0, pictures=(), score=0.75)) == "confirmed exact"
     assert said(player, body(pictures=(), score=0.5)) is None
@@ -123,7 +123,7 @@ def test_a_clip_counts_by_being_there_since_no_replay_has_its_bytes(tmp_path: Pa
     assert said(player, body(pictures=(1,))) is None
 
 
-def test_of_two_answers_to_the_same_question_the_later_one_counts(tmp_path: Path) -> None:
+def test_of_two_answers_to_the_same_escalation_the_later_one_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", line(body()), line(body(), "rejected"))
     player = CassettePlayer(path)
     assert (said(player, body()), len(player)) == ("rejected exact", 1)
@@ -191,7 +191,7 @@ def put(number: int, new: bytes) -> Callable[[Path], None]:
         (lambda path: path.unlink(), "cannot be read: No such file"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_line_and_remedy(
+def test_what_is_wrong_is_reported_with_file_line_and_remedy(
     tmp_path: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:
     path = write(tmp_path / "c.jsonl", line(body()), line(body(9.0, (4,))))
@@ -225,7 +225,7 @@ def test_the_digest_is_of_the_answers_not_of_when_they_were_recorded(tmp_path: P
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_torn_last_line_is_dropped_when_recording_goes_on(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_dropped_when_recording_continues(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", line(body()), line(body(9.0, (4,))))
     path.write_bytes(path.read_bytes()[:-20])
     writer = CassetteWriter(path)
@@ -246,7 +246,7 @@ class Always:
         return OracleOpinion("confirmed", "it happened")
 
 
-def test_a_stand_in_errs_as_often_as_wished_and_by_question_alone() -> None:
+def test_the_oracle_errs_as_often_as_set_and_by_escalation_alone() -> None:
     def wrong(error: float, seed: int) -> list[float]:
         maker = OracleJudge(Always(), OracleSettings(error, seed))
         questions = [ReplayEscalation(body(float(n)), "high") for n in range(1000)]
@@ -258,14 +258,14 @@ def test_a_stand_in_errs_as_often_as_wished_and_by_question_alone() -> None:
     assert set(wrong(0.05, 1)) < set(wrong(0.2, 1)), "a larger share errs there, and elsewhere as well"
 
 
-def test_a_stand_in_says_in_every_answer_what_it_is() -> None:
+def test_the_oracle_names_itself_in_every_verdict() -> None:
     maker = OracleJudge(Always(), OracleSettings(1.0, 3))
     verdict = maker.answer(ReplayEscalation(body(), "high"), CLIP).verdict
     assert (verdict.engine, verdict.reason) == ("stand-in", "stand-in: it happened; turned round on purpose")
     assert str(maker.answered_by) == "stand-in (answers made from the truth, 100 % of them turned round, seed 3)"
 
 
-def test_the_command_line_tells_a_cassette_from_a_stand_in() -> None:
+def test_the_command_line_distinguishes_a_cassette_from_the_oracle() -> None:
     assert parse_verdict_source("c.jsonl") == Path("c.jsonl")
     assert parse_verdict_source("./stand-in") == Path("stand-in")
     assert parse_verdict_source("stand-in") == OracleOptions()

@@ -39,7 +39,7 @@ from appliance.lab.conditions.condition_spec import (
         ("night@0s-9s", "night:1lux@0s-9s"),
     ],
 )
-def test_what_was_written_is_said_in_full_and_reads_back(text: str, words: str) -> None:
+def test_a_condition_is_written_in_full_and_reads_back(text: str, words: str) -> None:
     read = parse_condition(text)
     assert read.text == words
     assert parse_condition(words) == read
@@ -62,7 +62,7 @@ def test_what_was_written_is_said_in_full_and_reads_back(text: str, words: str) 
         (",".join(["rain"] * 41), "at most 40"),
     ],
 )
-def test_a_slip_is_told_with_what_would_be_right(text: str, said: str) -> None:
+def test_a_mistake_is_reported_with_what_would_be_right(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         parse_conditions([text])
 
@@ -76,7 +76,7 @@ def test_the_order_and_the_commas_do_not_matter() -> None:
     assert parse_conditions(["rain, rain"]) == parse_conditions(["rain"])
 
 
-def test_clear_weather_is_the_same_with_any_seed() -> None:
+def test_no_conditions_are_the_same_with_any_seed() -> None:
     assert ConditionSet.parse(["none"], 7) == ConditionSet.parse([], 3) == NO_CONDITIONS
     assert ConditionSet.parse(["rain"], 7) != ConditionSet.parse(["rain"], 8)
 

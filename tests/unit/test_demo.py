@@ -84,7 +84,7 @@ def test_a_port_that_was_asked_for_must_be_free_and_the_usual_one_gives_way() ->
     assert demo_config.DASHBOARD_PORT <= demo_config.dashboard_port(None) < 65536
 
 
-def test_goes_on_to_the_next_free_port() -> None:
+def test_takes_the_next_free_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert demo_config.dashboard_port(None, usual=port) > port

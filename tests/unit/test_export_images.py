@@ -25,19 +25,19 @@ def times(found: list[FrameBoxes]) -> list[float]:
     return [round(each.t - T0, 3) for each in found]
 
 
-def test_pictures_are_spread_over_the_alert_first_and_last_among_them() -> None:
+def test_images_are_spread_over_the_alert_first_and_last_among_them() -> None:
     looks = [look(n / 5, (1, "person")) for n in range(51)]
     assert times(choose_labelled(looks, [1], LABELS, 6)) == [0, 2, 4, 6, 8, 10]
     assert times(choose_labelled(looks, [1], LABELS, 1)) == [0]
     assert times(choose_labelled(looks[:3], [1], LABELS, 6)) == [0, 0.2, 0.4]
 
 
-def test_a_picture_in_which_one_of_them_was_lost_is_passed_over() -> None:
+def test_a_frame_in_which_one_of_them_was_lost_is_passed_over() -> None:
     looks = [look(0, (1, "person"), (2, "person")), look(1, (1, "person")), look(2, (1, "person"), (2, "person"))]
     assert times(choose_labelled(looks, [1, 2], LABELS, 9)) == [0, 2]
 
 
-def test_a_picture_with_somebody_else_is_second_choice_and_then_has_their_box_too() -> None:
+def test_a_frame_with_another_person_is_second_choice_and_then_has_their_box_too() -> None:
     alone, crowd = look(0, (1, "person")), look(1, (1, "person"), (9, "car"))
     assert times(choose_labelled([alone, crowd], [1], LABELS, 9)) == [0]
     (only,) = choose_labelled([crowd], [1], LABELS, 9)

@@ -70,7 +70,7 @@ def off_by(weather: ConditionSet, frames: range) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", PICTURES, ids=lambda kind: kind.name)
-def test_under_each_weather_the_block_is_where_the_truth_says(kind: ConditionKind) -> None:
+def test_under_each_condition_the_block_is_where_the_truth_says(kind: ConditionKind) -> None:
     weather = ConditionSet.parse([text_of(kind.name)], 5)
     errors = off_by(weather, range(24))
     assert np.median(errors) <= EDGE_PX
@@ -90,7 +90,7 @@ def test_a_truth_that_is_not_shaken_along_is_wrong(monkeypatch: pytest.MonkeyPat
     assert max(off_by(weather, range(24))) > 3 * EDGE_PX
 
 
-def test_the_mast_never_moves_further_than_was_said_and_not_in_leaps() -> None:
+def test_the_mast_never_moves_further_than_its_limit_and_not_in_leaps() -> None:
     weather = ConditionSet.parse(["shake:3px"], 1)
     way = np.array([shake_offset(weather, n, n / 15) for n in range(600)])
     assert np.abs(way).max() <= 3.0
@@ -104,7 +104,7 @@ def pixels(picture: av.VideoFrame) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [*PICTURES, KIND_BY_NAME["black"]], ids=lambda kind: kind.name)
-def test_a_frame_s_weather_does_not_depend_on_which_frames_were_looked_at(kind: ConditionKind) -> None:
+def test_the_effects_on_a_frame_do_not_depend_on_which_frames_were_examined(kind: ConditionKind) -> None:
     name = kind.name
     weather = ConditionSet.parse([f"black:2s@{T - 1}s" if name == "black" else text_of(name)], 3)
     lens = FrameTransform(weather)
@@ -125,19 +125,19 @@ def test_another_seed_is_another_day_and_another_frame_another_moment(name: str)
     assert (pixels(one(4, T, same)) == later) is (name in ("dirt",))
 
 
-def test_one_weather_does_not_change_the_chance_of_another() -> None:
+def test_one_condition_does_not_change_the_randomness_of_another() -> None:
     plain, much = ConditionSet.parse(["shake"], 4), ConditionSet.parse(["rain,fog,shake,drop:5%"], 4)
     assert [shake_offset(plain, n, 1.0) for n in range(9)] == [shake_offset(much, n, 1.0) for n in range(9)]
 
 
-def test_the_weather_comes_and_goes_at_its_time() -> None:
+def test_a_condition_begins_and_ends_at_its_time() -> None:
     lens = FrameTransform(ConditionSet.parse(["exposure:2ev@10s-20s"]))
     light = [lens(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 19.9, 20.0)]
     assert light[0] == light[3] < light[1] == light[2]
     assert pixels(lens(0, 5.0, frame_of(0))) == pixels(frame_of(0))
 
 
-def test_switching_to_infrared_bleaches_the_picture_for_a_moment_and_takes_the_colour() -> None:
+def test_switching_to_infrared_bleaches_the_frame_for_a_moment_and_takes_the_colour() -> None:
     lens = FrameTransform(ConditionSet.parse(["ir@20s"]))
     before, at, after = (lens(0, t, frame_of(0)).to_ndarray() for t in (19.9, 20.0, 22.0))
     assert at[:HEIGHT].mean() > 1.3 * after[:HEIGHT].mean()
@@ -151,7 +151,7 @@ def test_a_flash_is_gone_after_half_a_second() -> None:
     assert light[0] == light[3] < light[2] < light[1]
 
 
-def test_a_turned_picture_comes_out_upright_with_rain_falling_down() -> None:
+def test_a_turned_frame_comes_out_upright_with_rain_falling_down() -> None:
     """A phone's clip: the display matrix says a quarter turn."""
     turned = frame_of(0)
     upright = FrameTransform(ConditionSet.parse(["blur:0.3"]))
@@ -164,7 +164,7 @@ def test_a_turned_picture_comes_out_upright_with_rain_falling_down() -> None:
 
 
 @pytest.mark.parametrize("name", ["yuv420p", "yuvj420p", "nv12", "yuv444p", "gray", "yuv420p10le"])
-def test_pictures_of_any_format_and_odd_sizes_are_taken(name: str) -> None:
+def test_frames_of_any_format_and_odd_sizes_are_taken(name: str) -> None:
     odd = frame_of(0).reformat(641, 359, format=name)
     odd.pts, odd.time_base = 77, Fraction(1, 90)
     shown = FrameTransform(ConditionSet.parse(["rain,shake,jpeg"]))(0, 0.0, odd)
@@ -181,6 +181,6 @@ def test_narrow_range_stays_narrow_and_full_range_full() -> None:
         assert bright.to_ndarray()[:HEIGHT].max() == (255 if black == 0 else 235)
 
 
-def test_clear_weather_and_stream_faults_need_no_lens() -> None:
+def test_no_conditions_and_stream_faults_need_no_transform() -> None:
     assert frame_transform_of(ConditionSet.parse([])) is None
     assert frame_transform_of(ConditionSet.parse(["drop,jitter"])) is None

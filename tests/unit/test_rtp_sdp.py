@@ -94,7 +94,7 @@ def test_a_sender_report_carries_the_wall_clock() -> None:
     assert (report[29], len(report) % 4) == (202, 0)
 
 
-def test_interleaved_frames_say_their_channel_and_length() -> None:
+def test_interleaved_frames_carry_their_channel_and_length() -> None:
     assert interleaved(3, b"abcd") == b"$\x03\x00\x04abcd"
 
 

@@ -1,4 +1,4 @@
-"""Looks are asked for ahead, on several threads; what follows from them is done as if each had waited for the last."""
+"""Detectors run ahead on several threads; what follows is done as if each frame had waited for the one before."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Uneven(BrightBlock):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self._begun = 0
         self.overtaken = 0
         self.at_once = 0
@@ -48,15 +49,13 @@ class Uneven(BrightBlock):
         with self._lock:
             self._inside -= 1
             self._done.add(number)
+            self._answered.notify_all()
         return found
 
     def _wait_for(self, number: int) -> bool:
-        """False where nobody asks for it within a while: the replay waits for this one before it decides."""
-        try:
-            until(lambda: number in self._done, seconds=0.3)
-        except AssertionError:
-            return False
-        return True
+        """False where it is not submitted for within a while: the replay waits for this one before it decides."""
+        with self._answered:
+            return self._answered.wait_for(lambda: number in self._done, 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +70,9 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return film(tmp_path_factory.mktemp("films") / "stand.mp4", 14, left)
 
 
-def log_of(clip: Path, hands: int, detector: BrightBlock) -> bytes:
+def log_of(clip: Path, workers: int, detector: BrightBlock) -> bytes:
     log = io.BytesIO()
-    replay(clip, site(), "gate", detector, log, clock=ManualClock(), workers=hands)
+    replay(clip, site(), "gate", detector, log, clock=ManualClock(), workers=workers)
     return log.getvalue()
 
 
@@ -81,9 +80,9 @@ def test_answers_that_come_in_another_order_change_nothing(clip: Path) -> None:
     alone = log_of(clip, 1, BrightBlock())
     uneven = Uneven()
     assert log_of(clip, 2, uneven) == alone
-    assert uneven.overtaken > 5, "the detector was to be asked ahead"
+    assert uneven.overtaken > 5, "the detector was to be submitted ahead"
     assert uneven.at_once == 2
-    assert {log_of(clip, hands, BrightBlock()) for hands in (2, 3, 4, 8)} == {alone}
+    assert {log_of(clip, workers, BrightBlock()) for workers in (2, 3, 4, 8)} == {alone}
 
 
 class Slow(BrightBlock):
@@ -94,37 +93,37 @@ class Slow(BrightBlock):
         return [self._look(picture) for picture in pictures]
 
 
-def test_where_a_look_hangs_on_what_was_seen_before_it_waits_for_that(tmp_path: Path) -> None:
+def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
     """Who has always stood there is followed though nothing moves, and so looked at every second or two, long after the
     gate has lost interest."""
     standing = film(tmp_path / "standing.mp4", 12, lambda t: 0.6)
     config = site(detect={"fps": 1, "heartbeat_s": 30})
 
-    def looked_at(hands: int) -> list[float]:
+    def examined_at(workers: int) -> list[float]:
         log = io.BytesIO()
-        replay(standing, config, "gate", Slow(), log, clock=ManualClock(), workers=hands)
+        replay(standing, config, "gate", Slow(), log, clock=ManualClock(), workers=workers)
         rows = [json.loads(line) for line in log.getvalue().splitlines()]
         return [row["t"] for row in rows if row["type"] == "boxes"]
 
-    alone = looked_at(1)
+    alone = examined_at(1)
     assert alone[:3] == [0, 1, 2]
     assert all(b - a <= 3.0 for a, b in itertools.pairwise([*alone, 12.0])), "a key frame is waited for"
     assert len(alone) < 12
-    assert looked_at(3) == alone
+    assert examined_at(3) == alone
 
 
-def test_cameras_together_with_several_hands_leave_the_same_log(clip: Path, tmp_path: Path) -> None:
+def test_cameras_together_with_several_workers_leave_the_same_log(clip: Path, tmp_path: Path) -> None:
     config = two_cameras()
     other = film(tmp_path / "other.mp4", 5, lambda t: 0.8 - 0.1 * t)
 
-    def together(hands: int) -> bytes:
+    def together(workers: int) -> bytes:
         log, eye = io.BytesIO(), BrightBlock()
         reels = (clip_input(clip, config, "gate", eye), clip_input(other, config, "yard", eye))
-        play(ReplayPlan(reels, config, eye), log, ReplayOptions(ManualClock(), workers=hands))
+        play(ReplayPlan(reels, config, eye), log, ReplayOptions(ManualClock(), workers=workers))
         return log.getvalue()
 
     alone = together(1)
-    assert {together(hands) for hands in (2, 2, 3, 5, 8)} == {alone}
+    assert {together(workers) for workers in (2, 2, 3, 5, 8)} == {alone}
     assert alone.count(b'"type":"end"') == 2
 
 
@@ -143,10 +142,10 @@ class Breaks(BrightBlock):
 def test_a_bug_in_the_detector_stops_the_replay_and_leaves_no_thread(clip: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="scripted"):
         log_of(clip, 3, Breaks())
-    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("replay-look")])
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("replay-worker")])
 
 
-def test_a_detector_that_does_not_answer_is_not_looked_at_with_several_hands_too(clip: Path) -> None:
+def test_a_detector_that_fails_leaves_frames_unexamined_with_several_workers_too(clip: Path) -> None:
     class Mute(BrightBlock):
         def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             from appliance.errors import DetectorError
@@ -163,31 +162,31 @@ def test_a_detector_that_does_not_answer_is_not_looked_at_with_several_hands_too
 def test_things_are_done_in_the_order_in_which_they_were_handed_in() -> None:
     done: list[object] = []
     held = threading.Event()
-    with OrderedExecutor[int](2) as order:
-        order.submit(lambda: 1 if held.wait(60) else 0, done.append)
-        order.call(lambda: done.append("then"))
-        order.submit(lambda: 2, done.append)
+    with OrderedExecutor[int](2) as executor:
+        executor.submit(lambda: 1 if held.wait(60) else 0, done.append)
+        executor.call(lambda: done.append("then"))
+        executor.submit(lambda: 2, done.append)
         assert done == []
         held.set()
-        order.drain()
+        executor.drain()
         assert done == [1, "then", 2]
-        order.call(lambda: done.append("now"))
+        executor.call(lambda: done.append("now"))
         assert done[-1] == "now"
 
 
-def test_no_more_wait_than_was_said() -> None:
-    held, asked = threading.Event(), []
+def test_no_more_calls_wait_than_the_limit() -> None:
+    held, submitted = threading.Event(), []
     done: list[int] = []
-    with OrderedExecutor[int](2) as order:
+    with OrderedExecutor[int](2) as executor:
 
         def push() -> None:
             for number in range(2 * QUEUED_PER_WORKER + 1):
-                order.submit(lambda number=number: number if held.wait(60) else -1, done.append)  # type: ignore[misc]
-                asked.append(number)
+                executor.submit(lambda number=number: number if held.wait(60) else -1, done.append)  # type: ignore[misc]
+                submitted.append(number)
 
         pushing = threading.Thread(target=push)
         pushing.start()
-        until(lambda: len(asked) == 2 * QUEUED_PER_WORKER)
+        until(lambda: len(submitted) == 2 * QUEUED_PER_WORKER)
         assert done == []
         held.set()
         pushing.join(60)
@@ -196,8 +195,8 @@ def test_no_more_wait_than_was_said() -> None:
 
 def test_one_hand_asks_at_once_in_the_caller_s_thread() -> None:
     seen = []
-    with OrderedExecutor[str]() as order:
-        order.submit(lambda: threading.current_thread().name, seen.append)
+    with OrderedExecutor[str]() as executor:
+        executor.submit(lambda: threading.current_thread().name, seen.append)
         assert seen == [threading.current_thread().name]
 
 
@@ -206,8 +205,8 @@ def test_what_waits_is_dropped_when_an_error_leaves() -> None:
     held = threading.Event()
 
     def leave() -> None:
-        with OrderedExecutor[int](2) as order:
-            order.submit(lambda: int(held.wait(0.2)), done.append)
+        with OrderedExecutor[int](2) as executor:
+            executor.submit(lambda: int(held.wait(0.2)), done.append)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -215,7 +214,7 @@ def test_what_waits_is_dropped_when_an_error_leaves() -> None:
     assert done == []
 
 
-def test_a_machine_s_cores_are_shared_out_among_looks_of_several_threads() -> None:
+def test_the_machine_s_cores_are_divided_by_the_threads_of_a_detector() -> None:
     def of(threads: int) -> int:
         detector = site().detector.model_copy(update={"threads": threads})
         return workers_for(site().model_copy(update={"detector": detector}))

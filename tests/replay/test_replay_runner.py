@@ -52,7 +52,7 @@ def test_a_visit_is_replayed_event_by_event(clip: Path) -> None:
     assert result.error is None
 
 
-def test_the_log_tells_the_whole_story_in_order(clip: Path) -> None:
+def test_the_log_holds_the_whole_story_in_order(clip: Path) -> None:
     result, log = run(clip)
     lines = [decode_log(line) for line in log.splitlines()]
     header, boxes = lines[0], [line for line in lines if isinstance(line, FrameBoxes)]
@@ -96,7 +96,7 @@ def test_a_detector_that_fails_is_counted_and_is_not_an_empty_yard(clip: Path) -
     assert b'"looked":true' not in log
 
 
-def test_progress_is_told_in_seconds_of_footage(clip: Path) -> None:
+def test_progress_is_reported_in_seconds_of_footage(clip: Path) -> None:
     told: list[tuple[float, float | None]] = []
     replay(clip, site(), "gate", BrightBlock(), progress=lambda done, total: told.append((done, total)))
     assert [done for done, _ in told] == [index / 10 for index in range(140)]
@@ -115,7 +115,7 @@ def test_a_damaged_stretch_is_skipped_and_counted(clip: Path, tmp_path: Path) ->
     assert len(log.splitlines()) == 1 + result.examined + decided + 1
 
 
-def test_a_clip_that_was_cut_off_gives_what_was_found_until_then_and_says_so(tmp_path: Path) -> None:
+def test_a_clip_that_was_cut_off_gives_what_was_found_until_then_and_an_error(tmp_path: Path) -> None:
     cut = film(tmp_path / "cut.mkv", 14, there_and_back)
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     result, log = run(cut)

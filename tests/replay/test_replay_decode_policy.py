@@ -38,15 +38,15 @@ def run(clip: Path, latency: str, **how: object) -> tuple[ReplayResult, bytes]:
     return replay(clip, at(latency), "gate", Lookout(), log, clock=ManualClock(), **how), log.getvalue()  # type: ignore[arg-type]
 
 
-def said(result: ReplayResult) -> list[tuple[str, float]]:
+def events_of(result: ReplayResult) -> list[tuple[str, float]]:
     return [(event.rule, event.t) for event in result.events]
 
 
 def test_the_events_are_those_of_a_replay_that_decodes_everything(clip: Path) -> None:
     (lowest, _), (normal, log) = run(clip, "lowest"), run(clip, "normal")
-    assert len(said(lowest)) >= 4
-    assert [rule for rule, _ in said(normal)] == [rule for rule, _ in said(lowest)]
-    assert [t for _, t in said(normal)] == pytest.approx([t for _, t in said(lowest)], abs=0.21)
+    assert len(events_of(lowest)) >= 4
+    assert [rule for rule, _ in events_of(normal)] == [rule for rule, _ in events_of(lowest)]
+    assert [t for _, t in events_of(normal)] == pytest.approx([t for _, t in events_of(lowest)], abs=0.21)
     assert normal.frames == lowest.frames == SECONDS * FPS
     assert normal.skipped > 0.4 * normal.frames
     assert lowest.skipped == 0
@@ -60,18 +60,18 @@ def test_the_log_is_the_same_however_it_is_played(clip: Path) -> None:
         assert run(clip, "normal", **how)[1] == log
 
 
-def test_one_film_beside_another_decides_for_itself(clip: Path, tmp_path: Path) -> None:
+def test_one_source_beside_another_decides_for_itself(clip: Path, tmp_path: Path) -> None:
     quiet = place(tmp_path / "quiet.mp4", 30, bframes="0")
     base = at("normal")
     config = base.model_copy(update={"cameras": dict.fromkeys(("gate", "yard"), base.cameras["gate"])})
     reels = tuple(clip_input(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
     gate, yard = play(ReplayPlan(reels, config, Lookout()), None, ReplayOptions(ManualClock()))
-    assert said(gate) == said(run(clip, "normal")[0])
+    assert events_of(gate) == events_of(run(clip, "normal")[0])
     assert (yard.events, yard.frames) == ((), 30 * FPS)
     assert yard.skipped > 0.6 * yard.frames
 
 
-def test_in_weather_that_is_made_of_pictures_everything_is_decoded(clip: Path) -> None:
+def test_under_image_conditions_everything_is_decoded(clip: Path) -> None:
     result, _ = run(clip, "normal", conditions=ConditionSet.parse(["rain"], 1))
     assert result.skipped == 0
 
