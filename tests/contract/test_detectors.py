@@ -62,14 +62,14 @@ def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return detector.load(config.DetectorConfig(model=name))
 
 
-def test_tells_its_name_and_its_labels(looker: ObjectDetector) -> None:
+def test_gives_its_name_and_its_labels(looker: ObjectDetector) -> None:
     assert re.fullmatch(r"builtin:\w+|[\w-]+@[0-9a-f]{8}", looker.name)
     assert looker.labels[0] == "person"
     assert len(set(looker.labels)) == len(looker.labels)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_answers_for_a_picture_of_any_size_in_the_shared_shape(looker: ObjectDetector, size: tuple[int, int]) -> None:
+def test_answers_for_a_frame_of_any_size_in_the_shared_shape(looker: ObjectDetector, size: tuple[int, int]) -> None:
     pictures = [noise(*size), noise(*looker.preferred_size(*size))]
     answers = looker.detect(pictures)
     assert len(answers) == 2
@@ -91,12 +91,12 @@ def shrunk(picture: NDArray[np.uint8], looker: ObjectDetector) -> NDArray[np.uin
     return np.asarray(cv2.resize(picture, size, interpolation=way), np.uint8)
 
 
-def test_finds_the_same_in_the_size_it_wants_as_in_the_full_picture(looker: ObjectDetector) -> None:
+def test_finds_the_same_in_the_size_it_wants_as_in_the_full_frame(looker: ObjectDetector) -> None:
     picture = noise(768, 576)
     assert_equal(*looker.detect([picture, shrunk(picture, looker)]))
 
 
-def test_same_picture_same_answer_whatever_its_neighbours(looker: ObjectDetector) -> None:
+def test_same_frame_same_answer_whatever_its_neighbours(looker: ObjectDetector) -> None:
     one, other = noise(320, 240, seed=1), noise(320, 240, seed=2)
     alone = looker.detect([one])[0]
     for found in looker.detect([one, other, one])[::2]:
@@ -111,7 +111,7 @@ def test_the_shape_of_a_neighbour_changes_nothing(looker: ObjectDetector) -> Non
         assert_equal(found, wanted)
 
 
-def test_two_threads_that_look_at_once_get_each_their_own_answer(looker: ObjectDetector) -> None:
+def test_two_threads_that_detect_at_once_get_each_their_own_answer(looker: ObjectDetector) -> None:
     pictures = [noise(320, 240, seed) for seed in range(4)]
     alone = [looker.detect([picture])[0] for picture in pictures]
     with ThreadPoolExecutor(4) as pool:
@@ -120,7 +120,7 @@ def test_two_threads_that_look_at_once_get_each_their_own_answer(looker: ObjectD
                 assert_equal(found, expected)
 
 
-def test_no_pictures_no_answers(looker: ObjectDetector) -> None:
+def test_no_frames_no_answers(looker: ObjectDetector) -> None:
     assert looker.detect([]) == []
 
 
@@ -129,7 +129,7 @@ def test_no_pictures_no_answers(looker: ObjectDetector) -> None:
     [np.zeros((10, 10), np.uint8), np.zeros((10, 10, 4), np.uint8), np.zeros((10, 10, 3), np.float32)],
     ids=["grey", "four channels", "floats"],
 )
-def test_refuses_what_is_not_a_picture_rather_than_seeing_nothing(
+def test_refuses_what_is_not_a_frame_rather_than_seeing_nothing(
     looker: ObjectDetector, picture: NDArray[np.uint8]
 ) -> None:
     with pytest.raises(DetectorError, match="not a BGR uint8 picture"):
@@ -149,7 +149,7 @@ def test_boxes_colours_and_scores_come_out_as_the_network_means_them(name: str, 
     assert len(blue) == 0
 
 
-def test_a_wide_picture_is_laid_into_the_input_as_each_family_was_trained(tmp_path: Path) -> None:
+def test_a_wide_frame_is_laid_into_the_input_as_each_family_was_trained(tmp_path: Path) -> None:
     """Twice as wide as high into a square: stretched, or with grey below (YOLOX), or above and below (YOLO)."""
     middle = [Thing((32, 48, 96, 80), 1.0, 0)]
     wide = np.full((150, 300, 3), 255, np.uint8)
@@ -164,7 +164,7 @@ def test_a_wide_picture_is_laid_into_the_input_as_each_family_was_trained(tmp_pa
         np.testing.assert_allclose(found.boxes, [expected[name]], atol=1e-5, err_msg=name)
 
 
-def test_a_network_of_free_shape_sees_each_picture_in_a_small_input_that_holds_it() -> None:
+def test_a_network_of_free_shape_sees_each_frame_in_a_small_input_that_holds_it() -> None:
     looker = own()
     assert looker.shape_step == 32
     assert looker.preferred_size(1920, 1080) == (416, 234)
@@ -174,7 +174,7 @@ def test_a_network_of_free_shape_sees_each_picture_in_a_small_input_that_holds_i
     assert seen == [(416, 288), (416, 352), (96, 160), (160, 160), (32, 32), (416, 416)]
 
 
-def test_a_part_of_a_picture_is_seen_as_it_is_in_the_whole() -> None:
+def test_a_part_of_a_frame_is_seen_as_it_is_in_the_whole() -> None:
     """At the whole picture's scale and on its grid, so the same person has the same box, and nearly the same score."""
     looker = own()
     with av.open(str(CLIPS / "yard.mp4")) as clip:
@@ -223,7 +223,7 @@ def test_bfloat16_is_asked_of_onnx_runtime_and_changes_nothing_where_the_cpu_has
         assert_equal(*(looker.detect([noise(160, 96)])[0] for looker in (plain, fast)))
 
 
-def test_cut_outs_of_any_size_are_enlarged_for_whoever_wants_whole_pictures() -> None:
+def test_cut_outs_of_any_size_are_enlarged_where_whole_frames_are_wanted() -> None:
     looker = own()
     seen: list[tuple[int, int]] = []
     watch(looker, seen)

@@ -68,7 +68,7 @@ def test_a_wrong_password_is_a_fault_of_the_file(tmp_path: Path, server: RtspSer
     assert "refused the password (401); check user and password in cameras.gate.url" in told
 
 
-def test_an_unreachable_camera_and_broker_are_told_and_are_not_the_files_fault(tmp_path: Path) -> None:
+def test_an_unreachable_camera_and_broker_are_reported_and_are_not_the_files_fault(tmp_path: Path) -> None:
     with closed_port() as port:
         uplink = f'uplink: {{url: "nats://127.0.0.1:{port}"}}\n'
         path = site(tmp_path, f"rtsp://u:{PASSWORD}@127.0.0.1:{port}/x", uplink)
@@ -100,7 +100,7 @@ def test_a_label_the_model_does_not_know_is_named_with_the_nearest(tmp_path: Pat
     ("model", "words"),
     [("absent.onnx", "absent.onnx"), ("text.onnx", "not a usable ONNX file"), ("nobody-made-this", "nobody-made-this")],
 )
-def test_a_model_that_cannot_be_used_is_told_in_one_sentence(tmp_path: Path, model: str, words: str) -> None:
+def test_a_model_that_cannot_be_used_is_reported_in_one_sentence(tmp_path: Path, model: str, words: str) -> None:
     (tmp_path / "text.onnx").write_text("this is not a network")
     path = site(tmp_path, "file:x.mp4", f"detector: {{model: {model}}}\n")
     for command in (("check", "--no-probe", path), ("run", "--config", path)):

@@ -91,7 +91,7 @@ def test_the_plan_reaches_the_child_with_its_secrets_on_standard_input(supervise
     assert "hunter2" not in arguments
 
 
-def test_a_killed_child_comes_back_and_the_death_is_told_once(supervise: object, listener: Listener) -> None:
+def test_a_killed_child_comes_back_and_the_death_is_reported_once(supervise: object, listener: Listener) -> None:
     supervise(WAITS_FOR_THE_END)  # type: ignore[operator]
     listener.wait_for(1)
     os.kill(int(listener.reasons[0]), signal.SIGKILL)

@@ -100,7 +100,7 @@ def test_doubt_reaches_further_but_not_for_ever() -> None:
     assert furthest(0.001) < furthest(0.02) < furthest(0.5) == furthest(5.0)
 
 
-def test_what_is_said_to_be_far_at_a_glance_is_neither_near_nor_touched() -> None:
+def test_what_is_taken_to_be_far_at_a_glance_is_neither_near_nor_touched() -> None:
     """A wide box that reaches over its own centre's reach, and boxes on either side of it."""
     wide = (0.2, 0.5, 0.8, 0.52)
     found = [(0.1, 0.5, 0.21, 0.52), (0.79, 0.5, 0.9, 0.52), (0.05, 0.5, 0.19, 0.52), (0.81, 0.5, 0.95, 0.52)]
@@ -108,7 +108,7 @@ def test_what_is_said_to_be_far_at_a_glance_is_neither_near_nor_touched() -> Non
     assert [cost < IMPOSSIBLE for cost in costs] == [True, True, False, False]
 
 
-def test_looks_are_compared_only_where_there_is_a_choice() -> None:
+def test_appearances_are_compared_only_where_there_is_a_choice() -> None:
     sure, torn, rivals = (
         [0.1, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE],
         [IMPOSSIBLE, 0.2, 0.3, IMPOSSIBLE],

@@ -72,7 +72,7 @@ def test_each_fault_is_named_with_its_line_and_remedy(right: str, wrong: str, li
     assert any(problem.startswith(f"line {line}:") for problem in found), found
 
 
-def test_several_faults_are_told_at_once() -> None:
+def test_several_faults_are_reported_at_once() -> None:
     found = problems(GOOD.replace("fps: 5", "fsp: 5").replace("uplink:", "uplnk:"))
     assert len(found) == 2
 
@@ -119,7 +119,7 @@ def test_no_password_in_errors_or_in_the_repr() -> None:
     assert "hunter2" not in " ".join(found)
 
 
-def test_a_missing_or_binary_file_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_binary_file_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         config.load(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")

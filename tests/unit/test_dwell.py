@@ -17,7 +17,7 @@ def loiter(**more: object) -> RulesEngine:
     return RulesEngine("gate", camera({**LOITER, **more}))
 
 
-def test_it_fires_after_so_many_seconds_not_looks() -> None:
+def test_it_fires_after_so_many_seconds_not_frames() -> None:
     assert fired(loiter().feed, looks([IN] * 60, every_s=0.2)) == [("loiter", 5.0)]
     assert fired(loiter().feed, looks([IN] * 60, every_s=1.0)) == [("loiter", 5.0)]
 
@@ -40,7 +40,7 @@ def test_a_passer_by_does_not_fire() -> None:
     assert fired(loiter().feed, looks([OUT, *[IN] * 20, OUT, OUT, *[IN] * 20, OUT, OUT])) == []
 
 
-def test_time_in_which_nobody_looked_is_no_proof_of_presence() -> None:
+def test_time_without_an_examined_frame_is_no_proof_of_presence() -> None:
     engine = RulesEngine("gate", camera(LOITER, detect={"heartbeat_s": 2}))
     frames = [look(0.0, person(IN)), look(0.2, person(IN)), look(600.0, person(IN))]
     assert fired(engine.feed, frames) == []

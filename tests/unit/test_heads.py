@@ -116,7 +116,7 @@ def test_one_object_with_two_labels_is_one_object_for_detr() -> None:
     assert found.class_ids.tolist() == [2]
 
 
-def test_suppression_keeps_classes_apart_only_if_told() -> None:
+def test_suppression_keeps_classes_apart_only_if_wanted() -> None:
     pair = Detections(
         np.array([[0, 0, 10, 10], [0, 0, 10, 11]], np.float32),
         np.array([0.5, 0.9], np.float32),

@@ -27,7 +27,7 @@ def walked(steps: list[float]) -> Kalman:
 
 
 @pytest.mark.parametrize("steps", [[0.2] * 15, [1.0] * 6, [0.2, 1.0, 0.1, 0.5, 2.0, 0.2, 0.2, 0.4]], ids=str)
-def test_learns_the_speed_whatever_the_time_between_looks(steps: list[float]) -> None:
+def test_learns_the_speed_whatever_the_time_between_frames(steps: list[float]) -> None:
     walker = walked(steps)
     assert walker.speed[0] == pytest.approx(0.05, rel=0.1)
     assert abs(walker.speed[1]) < 1e-9
@@ -61,7 +61,7 @@ def test_agrees_with_the_textbook_filter() -> None:
         assert walker.spread()[0] == pytest.approx(np.sqrt(p[0, 0]), rel=1e-9)
 
 
-def test_is_less_sure_the_longer_nobody_looks_and_surer_after_a_look() -> None:
+def test_is_less_sure_the_longer_nothing_is_examined_and_surer_after_a_frame() -> None:
     walker = walked([0.2] * 5)
     before = walker.spread()[0]
     walker.predict(1.0)

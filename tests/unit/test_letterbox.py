@@ -44,7 +44,7 @@ def test_the_wanted_size_is_a_fixed_point_and_fits(placing: Placing, width: int,
 
 
 @given(placings, st.integers(40, 3000), st.integers(40, 3000))
-def test_the_whole_picture_comes_back_as_the_whole_picture(placing: Placing, width: int, height: int) -> None:
+def test_the_whole_frame_comes_back_as_the_whole_frame(placing: Placing, width: int, height: int) -> None:
     letterbox = Letterbox(416, 320, placing)
     laid = letterbox.lay(np.full((height, width, 3), 255, np.uint8))
     ys, xs = np.nonzero(laid[:, :, 0] == 255)
@@ -52,7 +52,7 @@ def test_the_whole_picture_comes_back_as_the_whole_picture(placing: Placing, wid
     np.testing.assert_array_equal(letterbox.to_shares(box, width, height), [[0, 0, 1, 1]])
 
 
-def test_boxes_in_the_grey_are_clipped_to_the_picture() -> None:
+def test_boxes_in_the_grey_are_clipped_to_the_frame() -> None:
     box = np.array([[-50, 10, 900, 400]], np.float32)
     shares = Letterbox(416, 416, "corner").to_shares(box, 768, 576)
     assert shares.min() >= 0
@@ -75,7 +75,7 @@ def test_a_free_input_is_small_and_lies_on_the_grid_of_the_whole_one(
     assert FREE.lay(np.zeros((given[1], given[0], 3), np.uint8)).shape == (wanted[1], wanted[0], 3)
 
 
-def test_a_part_of_a_picture_keeps_its_scale_and_fills_its_own_input() -> None:
+def test_a_part_of_a_frame_keeps_its_scale_and_fills_its_own_input() -> None:
     part = np.random.default_rng(0).integers(0, 256, (64, 96, 3), np.uint8)
     assert FREE.lay(part) is part
     small = FREE.lay(part[:50, :90])

@@ -33,7 +33,7 @@ def test_there_and_back_are_two_crossings() -> None:
     assert walk([WEST, EAST, EAST, WEST, WEST]) == ["right_to_left", "left_to_right"]
 
 
-def test_a_single_look_beyond_the_line_is_not_believed() -> None:
+def test_a_single_frame_beyond_the_line_is_not_believed() -> None:
     assert walk([WEST, EAST, WEST, EAST, WEST, WEST]) == []
 
 
@@ -66,7 +66,7 @@ def test_a_steady_walk_through_fires_once_at_any_rate(every_s: float) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=40))
-def test_crossings_of_a_line_across_the_picture_alternate(feet: list[Point]) -> None:
+def test_crossings_of_a_line_across_the_frame_alternate(feet: list[Point]) -> None:
     line, state = Line("all", (0.5, -1.0), (0.5, 2.0)), LinePosition()
     passed = [line.update(state, at, index * 0.2, 0.01, 1.0) for index, at in enumerate(feet)]
     said = [direction for direction in passed if direction]

@@ -148,7 +148,7 @@ def test_a_lost_camera_ends_the_alert_when_time_passes() -> None:
     assert (change.kind, change.alert.t_end, change.alert.end_reason) == ("ended", 0.0, "quiet")
 
 
-def test_a_new_run_ends_the_alert_and_the_same_run_said_again_does_not() -> None:
+def test_a_new_run_ends_the_alert_and_the_same_run_sent_again_does_not() -> None:
     made = desk()
     made.see(0.0, 1, events=(event(0.0),))
     assert made.take(made.policy.begin(header("run-1"))) == ()
@@ -198,7 +198,7 @@ class TestBestView:
         assert quality(0.8, large) > quality(0.8, small) > quality(0.4, small)
         assert quality(0.8, (0.0, 0.2, 0.2, 0.6)) == pytest.approx(quality(0.8, large) / 2)
 
-    def test_the_still_follows_the_best_moment_and_only_marked_gains_are_told(self) -> None:
+    def test_the_still_follows_the_best_moment_and_only_marked_gains_are_reported(self) -> None:
         made = desk()
         made.see(0.0, 1, events=(event(0.0),))
         made.feed(look(1.0, person(IN, score=0.81)))
@@ -219,7 +219,7 @@ class TestBestView:
         made.feed(look(1.0, person(IN), person((0.3, 0.9), 2, 0.99, height=0.8)))
         assert made.said == ["opened"]
 
-    def test_the_still_of_somebody_who_has_gone_is_cut_where_he_was_last_seen(self) -> None:
+    def test_the_still_of_a_person_who_has_gone_is_cut_where_he_was_last_seen(self) -> None:
         made = desk()
         made.see(0.0, 1)
         made.see(1.0, 1)
@@ -229,7 +229,7 @@ class TestBestView:
         assert best.t == 1.0
 
 
-def test_a_quiet_minute_with_somebody_standing_there_writes_nothing() -> None:
+def test_a_quiet_minute_with_a_person_standing_there_writes_nothing() -> None:
     made = desk(length_max_s=600)
     made.see(0.0, 1, events=(event(0.0),))
     for index in range(1, 300):

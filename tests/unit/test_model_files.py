@@ -49,7 +49,7 @@ def test_a_bare_file_name_is_looked_for_where_models_lie(place: Path) -> None:
     assert model_files.find_model("mine.onnx", (place,)) == model_files.ModelFile(place / "mine.onnx")
 
 
-def test_an_absent_file_comes_with_where_was_looked_and_the_command(place: Path) -> None:
+def test_an_absent_file_comes_with_the_folders_tried_and_the_command(place: Path) -> None:
     (place / "yard.onnx").unlink()
     with pytest.raises(ModelError) as caught:
         model_files.find_model("yard", (place,))

@@ -28,7 +28,7 @@ def telling(severity: str = "warning", **more: object) -> SiteConfig:
     return SiteConfig.model_validate({**site(severity).model_dump(), "notify": {"phone": PHONE | more}})
 
 
-def test_the_core_writes_whom_to_tell_with_the_alert_and_its_question(tmp_path: Path) -> None:
+def test_the_core_writes_whom_to_notify_with_the_alert_and_its_escalation(tmp_path: Path) -> None:
     box = BoxCore(tmp_path, telling(), ManualClock(T0))
     alert = box.walk()
     (item,) = NoticeStore(box.db).open("phone")
@@ -45,7 +45,7 @@ def test_an_alert_of_no_concern_leaves_no_row(tmp_path: Path) -> None:
     box.db.close()
 
 
-def test_a_question_that_cannot_be_written_takes_the_notices_with_it(tmp_path: Path) -> None:
+def test_an_escalation_that_cannot_be_written_takes_the_notices_with_it(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
     new = NewNotice(id="n", alert="a1", target="phone", camera="yard", created_t=T0, due_t=T0, expire_t=T0 + 1)
     with pytest.raises(StoreError):
@@ -57,7 +57,7 @@ def test_a_question_that_cannot_be_written_takes_the_notices_with_it(tmp_path: P
     db.close()
 
 
-def test_what_the_disk_refuses_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_refuses_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[str, str, str]] = []
 
     class Listener(CoreListener):
@@ -84,7 +84,7 @@ def test_what_the_disk_refuses_is_told_at_once(tmp_path: Path, monkeypatch: pyte
     box.db.close()
 
 
-def test_a_file_of_before_gets_the_table_and_nobody_is_told_of_old_alerts(tmp_path: Path) -> None:
+def test_a_file_of_before_gets_the_table_and_nothing_is_sent_of_old_alerts(tmp_path: Path) -> None:
     raw = sqlite3.connect(tmp_path / "vedette.db", isolation_level=None)
     migrations.migrate(raw, migrations.STEPS[:6])
     raw.execute(

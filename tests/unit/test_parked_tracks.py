@@ -114,7 +114,7 @@ def parked(places: StationaryObjects | None = None, seconds: float = 60.0) -> St
     return street
 
 
-def test_a_car_that_the_detector_loses_for_half_a_minute_is_told_all_the_while() -> None:
+def test_a_car_that_the_detector_loses_for_half_a_minute_is_reported_all_the_while() -> None:
     street = parked()
     box = street.told[0].box
     assert street.show(HERE, seconds=30, every_s=1, found=False) == [1]
@@ -122,7 +122,7 @@ def test_a_car_that_the_detector_loses_for_half_a_minute_is_told_all_the_while()
     assert street.show(HERE) == [1]
 
 
-def test_it_is_told_for_no_longer_than_it_had_stood_so_that_a_ghost_does_not_stay() -> None:
+def test_it_is_reported_for_no_longer_than_it_had_stood_so_that_a_ghost_does_not_stay() -> None:
     street = parked(seconds=10.0)
     assert street.show(HERE, seconds=8, found=False) == [1]
     assert street.show(HERE, seconds=4, found=False) == []
@@ -205,7 +205,7 @@ def test_when_it_drives_off_its_place_is_forgotten_at_once_and_it_keeps_its_numb
     assert street.show(seconds=0.4) == []  # and it is not told where it stood
 
 
-def test_when_it_drives_off_unseen_the_empty_place_holds_nobody() -> None:
+def test_when_it_drives_off_unseen_the_empty_place_holds_no_track() -> None:
     street = parked()
     assert street.show(seconds=0.2) == []
     assert street.show(seconds=3.0) == []
@@ -221,14 +221,14 @@ def test_another_that_parks_in_its_place_is_new() -> None:
     assert street.show((100, 100, 7), seconds=10) == [2]
 
 
-def test_another_that_stands_there_after_minutes_in_which_nobody_looked_is_new() -> None:
+def test_another_that_stands_there_after_minutes_without_an_examined_frame_is_new() -> None:
     street = parked()
     street.t += 300
     assert street.show((100, 100, 7), seconds=0.6) == [2]
     assert street.told[0].stood_s is None
 
 
-def test_the_same_after_minutes_in_which_nobody_looked_is_the_same() -> None:
+def test_the_same_after_minutes_without_an_examined_frame_is_the_same() -> None:
     street = parked()
     street.t += 300
     assert street.show(HERE, seconds=0.6) == [1]
@@ -262,7 +262,7 @@ def test_without_memory_it_is_new_in_a_new_run() -> None:
     assert again.told[0].stood_s is None
 
 
-def test_without_pictures_its_box_is_believed() -> None:
+def test_without_frames_its_box_is_believed() -> None:
     tracker, box = Tracker(LABELS), np.array([[0.3, 0.4, 0.5, 0.6]], np.float32)
     seen = Detections(box, np.array([0.9], np.float32), np.ones(1, np.int32))
     for step in range(60):
@@ -304,7 +304,7 @@ def test_a_patch_says_nothing_of_what_is_tiny_or_flat() -> None:
     assert abs(patch_correlation(one, other)) < 0.4
 
 
-def test_the_same_looks_and_pictures_give_the_same() -> None:
+def test_the_same_detections_and_frames_give_the_same() -> None:
     def film() -> list[str]:
         street, said = Street(), []
         for step in range(60):

@@ -98,7 +98,7 @@ def file_with(**more: object) -> bytes:
     ],
     ids=["empty", "cut", "zeros", "newer", "three sides", "no time", "no base64", "small patch", "huge"],
 )
-def test_a_file_that_makes_no_sense_is_said_and_forgotten(
+def test_a_file_that_makes_no_sense_is_logged_and_forgotten(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     file_of(tmp_path).parent.mkdir()
@@ -129,7 +129,7 @@ def test_a_kill_while_it_is_written_leaves_the_old_file(tmp_path: Path, monkeypa
     assert len(ParkedVehiclesStore(tmp_path, "gate", clock).objects) == 1
 
 
-def test_a_disk_that_refuses_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_refuses_is_logged_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     (tmp_path / "parked").write_text("a file stands in the way")
     with caplog.at_level(logging.WARNING):

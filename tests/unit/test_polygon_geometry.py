@@ -49,7 +49,7 @@ def test_edges_and_corners_belong_to_the_zone(where: Point) -> None:
     assert SQUARE.contains(where)
 
 
-def test_a_foot_cut_off_by_the_lower_border_of_the_picture_is_in_a_zone_that_reaches_it() -> None:
+def test_a_foot_cut_off_by_the_lower_border_of_the_frame_is_in_a_zone_that_reaches_it() -> None:
     assert Polygon([(0.0, 0.5), (1.0, 0.5), (1.0, 1.0), (0.0, 1.0)]).contains(foot((0.4, 0.6, 0.5, 1.0)))
 
 
@@ -59,7 +59,7 @@ def test_the_bay_of_a_horseshoe_is_outside() -> None:
     assert HORSESHOE.contains((0.7, 0.7))
 
 
-def test_the_distance_to_the_edge_is_in_picture_heights() -> None:
+def test_the_distance_to_the_edge_is_in_frame_heights() -> None:
     assert SQUARE.edge_distance((0.1, 0.5), aspect=2.0) == pytest.approx(0.2)
     assert SQUARE.edge_distance((0.5, 0.1), aspect=2.0) == pytest.approx(0.1)
 
@@ -84,7 +84,7 @@ def test_a_step_over_the_very_end_of_the_segment_crosses_it() -> None:
     assert crossing((0.25, 0.75), (0.75, 0.75), (0.5, 0.25), (0.5, 0.75)) == LEFT
 
 
-def test_an_object_at_the_border_of_the_picture_may_be_leaving_it() -> None:
+def test_an_object_at_the_border_of_the_frame_may_be_leaving_it() -> None:
     assert at_frame_edge((0.0, 0.4, 0.1, 0.6))
     assert at_frame_edge((0.4, 0.6, 0.5, 0.995))
     assert not at_frame_edge((0.4, 0.6, 0.5, 0.9))

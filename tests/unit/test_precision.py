@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_not_the_start(
     assert "measured at every start" in caplog.text
 
 
-def test_a_damaged_variant_is_told_and_the_box_starts_with_the_file_itself(
+def test_a_damaged_variant_is_logged_and_the_appliance_starts_with_the_file_itself(
     place: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage = place(AS_GOOD)

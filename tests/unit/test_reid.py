@@ -69,28 +69,28 @@ def test_who_stood_behind_a_van_for_four_seconds_gets_the_number_back() -> None:
     [(0.5, BLUE, 4), (0.5, RED, 6), (0.95, RED, 3)],
     ids=["other clothes", "too late", "too far"],
 )
-def test_somebody_else_gets_a_new_number(x: float, colours: tuple[int, int, int], hidden_s: float) -> None:
+def test_another_person_gets_a_new_number(x: float, colours: tuple[int, int, int], hidden_s: float) -> None:
     film = Film()
     film.show((0.4, 0.8, RED), seconds=2)
     film.show(seconds=hidden_s)
     assert film.show((x, 0.8, colours), seconds=1) == [2]
 
 
-def test_of_two_alike_who_vanished_nobody_is_taken_for_the_other() -> None:
+def test_of_two_alike_who_vanished_no_one_is_taken_for_the_other() -> None:
     film = Film()
     assert film.show((0.4, 0.8, RED), (0.55, 0.8, RED), seconds=2) == [1, 2]
     film.show(seconds=3)
     assert film.show((0.47, 0.8, RED), seconds=1) == [3]
 
 
-def test_who_walked_out_at_the_border_comes_back_as_somebody_new() -> None:
+def test_who_walked_out_at_the_border_comes_back_as_a_new_person() -> None:
     film = Film()
     film.show((0.02, 0.8, RED), seconds=2)
     film.show(seconds=2)
     assert film.show((0.02, 0.8, RED), seconds=1) == [2]
 
 
-def test_without_pictures_a_long_absence_makes_somebody_new() -> None:
+def test_without_frames_a_long_absence_makes_a_new_person() -> None:
     film = Film(pictures=False)
     film.show((0.4, 0.8, RED), seconds=2)
     film.show(seconds=4)

@@ -69,16 +69,16 @@ def test_a_car_that_reads_person_once_is_not_an_intruder() -> None:
 
 
 class TestScore:
-    def test_one_weak_look_does_not_hide_a_well_seen_person(self) -> None:
+    def test_one_weak_detection_does_not_hide_a_well_seen_person(self) -> None:
         feed = engine(INTRUDER).feed
         seen_before = [look(index * 0.2, person(OUT, score=0.8)) for index in range(5)]
         arrives = [look(1.0, person(IN, score=0.15)), look(1.2, person(IN, score=0.15))]
         assert fired(feed, [*seen_before, *arrives]) == [("intruder", 1.2)]
 
-    def test_one_strong_false_look_does_not_fire(self) -> None:
+    def test_one_strong_false_detection_does_not_fire(self) -> None:
         assert fired(engine(INTRUDER).feed, scored([0.2, 0.2, 0.95, 0.2, 0.2, 0.2, 0.95, 0.2, 0.2])) == []
 
-    def test_of_two_looks_both_must_be_good(self) -> None:
+    def test_of_two_frames_both_must_be_good(self) -> None:
         assert fired(engine(INTRUDER).feed, scored([0.95, 0.2])) == []
         assert fired(engine(INTRUDER).feed, scored([0.95, 0.6])) == [("intruder", 0.2)]
 
@@ -107,7 +107,7 @@ class TestCompany:
         assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.8)]
         assert told(engine(INTRUDER), alone) == [(1, 0.6)]
 
-    def test_a_box_that_two_share_for_two_looks_enters_nowhere(self) -> None:
+    def test_a_box_that_two_share_for_two_frames_enters_nowhere(self) -> None:
         other = person((0.21, 0.6), track=2)
         one, both = person(OUT), replace(person(OUT), box=(0.2, 0.3, 0.64, 0.6))
         frames = [look(0.2 * index, each, other) for index, each in enumerate([one, one, both, both, one, one])]
@@ -119,7 +119,7 @@ class TestCompany:
         frames += [look(0.2 * index, person(IN)) for index in range(1, 5)]
         assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.6)]
 
-    def test_looks_with_a_long_miss_between_them_are_not_in_a_row(self) -> None:
+    def test_frames_with_a_long_miss_between_them_are_not_in_a_row(self) -> None:
         seen_twice = looks([OUT, IN, None, None, None, None, IN, OUT, OUT])
         assert told(engine(INTRUDER), seen_twice) == []
         one_missed = looks([OUT, IN, None, IN, IN])
@@ -170,14 +170,14 @@ class TestSchedule:
 
 
 class TestLoss:
-    def test_a_look_that_failed_changes_nothing(self) -> None:
+    def test_a_frame_that_failed_changes_nothing(self) -> None:
         seen = looks([OUT, IN, IN, IN, OUT, OUT])
         blind = [look(frame.t + 0.1, looked=False) for frame in seen]
         between = [each for pair in zip(seen, blind, strict=True) for each in pair]
         rules = (INTRUDER, LEAVER)
         assert fired(engine(*rules).feed, between) == fired(engine(*rules).feed, seen) != []
 
-    def test_a_detector_that_is_down_makes_nobody_leave(self) -> None:
+    def test_a_detector_that_is_down_makes_no_one_leave(self) -> None:
         at_the_edge = (0.6, 1.0)
         rule = {
             "url": "file:x",
@@ -189,13 +189,13 @@ class TestLoss:
         assert fired(feed, [look(1.0 + index, looked=False) for index in range(50)]) == []
         assert fired(feed, [look(51.0), look(54.5)]) == [("leaver", 54.5)]
 
-    def test_who_is_lost_in_the_middle_of_the_picture_has_not_left(self) -> None:
+    def test_who_is_lost_in_the_middle_of_the_frame_has_not_left(self) -> None:
         assert fired(engine(LEAVER).feed, looks([*[IN] * 5, *[None] * 100])) == []
 
     def test_who_comes_back_into_view_where_he_was_does_not_enter_again(self) -> None:
         assert fired(engine(INTRUDER).feed, looks([*[IN] * 5, *[None] * 50, *[IN] * 5])) == [("intruder", 0.2)]
 
-    def test_a_path_that_nobody_saw_crosses_no_line(self) -> None:
+    def test_a_path_that_was_not_seen_crosses_no_line(self) -> None:
         west, east = (0.3, 0.5), (0.6, 0.5)
         assert fired(engine(DOORMAN).feed, looks([*[west] * 3, *[None] * 20, *[east] * 3])) == []
         assert (
@@ -203,7 +203,7 @@ class TestLoss:
             == []
         )
 
-    def test_nor_does_one_across_looks_that_missed_it_on_a_camera_seldom_examined(self) -> None:
+    def test_nor_does_one_across_frames_that_missed_it_on_a_camera_seldom_examined(self) -> None:
         slow = camera(DOORMAN, detect={"heartbeat_s": 60})
         west, east = (0.3, 0.5), (0.6, 0.5)
         frames = looks([*[west] * 3, *[None] * 20, *[east] * 3])
@@ -297,11 +297,11 @@ def test_one_that_left_and_comes_back_enters() -> None:
     assert fired(engine(INTRUDER).feed, frames) == [("intruder", 9.2)]
 
 
-def test_dwelling_that_was_told_before_is_not_told_again() -> None:
+def test_dwelling_that_has_fired_does_not_fire_again() -> None:
     assert fired(engine(LOITERER).feed, stood(600.0, looks_=150)) == []
 
 
-def test_dwelling_that_had_begun_before_is_told_when_its_time_has_come() -> None:
+def test_dwelling_that_had_begun_before_fires_when_its_time_has_come() -> None:
     assert fired(engine(LOITERER).feed, stood(15.0, looks_=150)) == [("loiterer", 5.0)]
 
 

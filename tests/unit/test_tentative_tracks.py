@@ -35,7 +35,7 @@ class Film:
         return self.tracker.update(look(*found), self._t, parts=tuple(parts))
 
 
-def test_who_walks_is_followed_though_no_look_is_sure() -> None:
+def test_who_walks_is_followed_though_no_detection_is_confident() -> None:
     film = Film()
     told = [film.show((0.2 + 0.02 * step, score)) for step, score in enumerate(POOR)]
     assert [len(each) for each in told] == [0, 0, 1, 1, 1, 1]
@@ -43,7 +43,7 @@ def test_who_walks_is_followed_though_no_look_is_sure() -> None:
     assert told[2][0].score == 0.32, "it is told as surely as it was found"
 
 
-def test_clutter_that_stays_trembles_or_flickers_is_nobody() -> None:
+def test_clutter_that_stays_trembles_or_flickers_is_no_track() -> None:
     tremble = (0.0, 0.012, -0.01, 0.008, -0.012, 0.01)
     still, trembling, flickering = Film(), Film(), Film()
     for step in range(60):
@@ -64,13 +64,13 @@ def test_who_comes_forward_by_trembling_does_not_walk() -> None:
         assert film.show((0.2 + aside, 0.45)) == ()
 
 
-def test_scores_near_nothing_are_nobody_however_they_walk() -> None:
+def test_scores_near_nothing_are_no_track_however_they_walk() -> None:
     film = Film()
     for step in range(20):
         assert film.show((0.2 + 0.02 * step, 0.22 if step else 0.35)) == ()
 
 
-def test_what_somebody_known_drags_along_is_not_somebody_else() -> None:
+def test_what_a_known_person_drags_along_is_not_another_person() -> None:
     """A doubtful second box over the legs of who walks."""
     film = Film()
     for step in range(12):
@@ -78,14 +78,14 @@ def test_what_somebody_known_drags_along_is_not_somebody_else() -> None:
         assert {each.track for each in told} <= {1}
 
 
-def test_clutter_that_somebody_passes_stays_nobody() -> None:
+def test_clutter_that_a_person_passes_stays_no_track() -> None:
     film = Film()
     for step in range(30):
         told = film.show((0.1 + 0.02 * step, 0.8), (0.4 + 0.02 * min(3, max(0, step - 14)), 0.45))
         assert {each.track for each in told} <= {1}
 
 
-def test_a_sure_look_at_what_stands_counts_from_there() -> None:
+def test_a_confident_detection_at_what_stands_counts_from_there() -> None:
     """As before there were guesses: three poor looks, of which the first begins a track by itself."""
     film = Film()
     for _ in range(10):
@@ -94,7 +94,7 @@ def test_a_sure_look_at_what_stands_counts_from_there() -> None:
     assert [len(each) for each in told] == [0, 0, 1]
 
 
-def test_a_guess_keeps_no_camera_awake() -> None:
+def test_a_tentative_track_keeps_no_camera_awake() -> None:
     film = Film()
     for step in range(2):
         film.show((0.2 + 0.02 * step, 0.45))
@@ -104,7 +104,7 @@ def test_a_guess_keeps_no_camera_awake() -> None:
     assert film.tracker.active_boxes
 
 
-def test_where_nobody_looked_a_guess_waits() -> None:
+def test_where_nothing_was_examined_a_tentative_track_waits() -> None:
     film = Film()
     film.show((0.2, 0.45))
     film.show((0.22, 0.45))

@@ -44,7 +44,7 @@ def settled(*seen: Seen, t: float = 0.0) -> Tracker:
     return tracker
 
 
-def test_a_sure_object_is_confirmed_at_its_second_look_a_doubtful_one_at_its_third() -> None:
+def test_a_sure_object_is_confirmed_at_its_second_detection_a_doubtful_one_at_its_third() -> None:
     tracker = Tracker(LABELS)
     seen = look(person(0.2, score=0.9), person(0.8, score=0.52))
     assert tracker.update(seen, 0.0) == ()
@@ -52,7 +52,7 @@ def test_a_sure_object_is_confirmed_at_its_second_look_a_doubtful_one_at_its_thi
     assert numbers(tracker.update(seen, 0.4)) == [1, 2]
 
 
-def test_a_single_flash_is_nobody() -> None:
+def test_a_single_flash_is_no_track() -> None:
     tracker = Tracker(LABELS)
     for step in range(10):
         seen = look(person(0.5, score=0.95)) if step % 2 == 0 else Detections.empty()
@@ -84,14 +84,14 @@ def test_however_poorly_seen_a_doubtful_box_beside_is_not_taken() -> None:
     assert tracker.update(look(person(0.524, score=0.3)), 0.4) == ()
 
 
-def test_only_what_was_seen_in_this_look_is_told_with_its_own_score_and_box() -> None:
+def test_only_what_was_seen_in_this_frame_is_reported_with_its_own_score_and_box() -> None:
     tracker = settled(person(0.2), person(0.8))
     (only,) = tracker.update(look((0.2004, 0.5, 1.0, "person")), 0.2)
     assert only == TrackedObject(track=1, label="person", score=1.0, box=(0.1854, 0.44, 0.2154, 0.56))
     assert tracker.update(Detections.empty(), 0.4) == ()
 
 
-def test_a_doubtful_box_is_told_nearer_to_where_the_object_was_expected() -> None:
+def test_a_doubtful_box_is_reported_nearer_to_where_the_object_was_expected() -> None:
     told = []
     for score in (1.0, 0.75, 0.45):
         (only,) = settled(person(0.2)).update(look(person(0.21, score=score)), 0.2)
@@ -101,7 +101,7 @@ def test_a_doubtful_box_is_told_nearer_to_where_the_object_was_expected() -> Non
     assert 0.186 < told[2] < 0.193
 
 
-def test_boxes_are_clipped_to_the_picture() -> None:
+def test_boxes_are_clipped_to_the_frame() -> None:
     tracker = settled(person(0.0))
     (edge,) = tracker.update(look(person(0.0)), 0.2)
     assert edge.box[0] == 0.0
@@ -135,7 +135,7 @@ def test_two_who_cross_at_different_heights_keep_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("gap", [0.1, 0.5, 1.0, 2.0], ids="{}s".format)
-def test_uneven_looks_do_not_cost_a_walker_the_number(gap: float) -> None:
+def test_uneven_frames_do_not_cost_a_walker_the_number(gap: float) -> None:
     tracker = Tracker(LABELS)
     t, seen = 0.0, []
     for step in range(24):
@@ -145,7 +145,7 @@ def test_uneven_looks_do_not_cost_a_walker_the_number(gap: float) -> None:
     assert len(seen) == 23
 
 
-def test_idle_looks_seconds_apart_still_confirm_what_stands_there() -> None:
+def test_idle_frames_seconds_apart_still_confirm_what_stands_there() -> None:
     tracker = Tracker(LABELS)
     seen = [numbers(tracker.update(look((0.5, 0.5, 0.8, "car")), t)) for t in (0.0, 10.0, 20.0, 30.0)]
     assert seen == [[], [1], [1], [1]]
@@ -177,14 +177,14 @@ def test_a_van_that_is_now_a_car_and_now_a_truck_is_one_vehicle_named_by_the_vot
     ]  # fmt: skip
 
 
-def test_one_vehicle_told_twice_under_two_names_is_one_track() -> None:
+def test_one_vehicle_detected_twice_under_two_names_is_one_track() -> None:
     tracker = Tracker(LABELS)
     for step in range(5):
         told = tracker.update(look((0.5, 0.5, 0.8, "car"), (0.501, 0.5, 0.6, "truck")), step * 0.2)
     assert numbers(told) == [1]
 
 
-def test_half_a_person_beside_the_whole_one_is_nobody_else() -> None:
+def test_half_a_person_beside_the_whole_one_is_no_other() -> None:
     tracker = settled(person(0.5))
     whole = [0.485, 0.44, 0.515, 0.56]
     for step, other in enumerate(([0.485, 0.44, 0.515, 0.50], [0.48, 0.43, 0.53, 0.56], [0.486, 0.49, 0.514, 0.56])):
@@ -200,7 +200,7 @@ def test_two_side_by_side_are_two() -> None:
     assert numbers(told) == [1, 2]
 
 
-def test_who_walked_out_of_the_picture_is_not_who_comes_in_there() -> None:
+def test_who_walked_out_of_the_frame_is_not_who_comes_in_there() -> None:
     tracker = settled(person(0.01))
     for step in range(1, 7):
         tracker.update(Detections.empty(), step * 0.2)
@@ -208,7 +208,7 @@ def test_who_walked_out_of_the_picture_is_not_who_comes_in_there() -> None:
     assert numbers(tracker.update(look(person(0.01)), 1.6)) == [2]
 
 
-def test_a_clock_that_stands_still_or_goes_back_loses_nobody() -> None:
+def test_a_clock_that_stands_still_or_goes_back_loses_no_track() -> None:
     tracker, x = Tracker(LABELS), 0.2
     seen = []
     for t in (99.0, 99.2, 99.4, 99.6, 99.6, 88.8, 89.0, 89.2):
@@ -248,7 +248,7 @@ def crowd(seed: int) -> list[tuple[Detections, float]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_looks_give_the_same_objects_and_a_number_is_never_used_twice_in_a_look(seed: int) -> None:
+def test_the_same_frames_give_the_same_objects_and_a_number_is_never_used_twice_in_a_frame(seed: int) -> None:
     first, second = Tracker(LABELS), Tracker(LABELS)
     highest = 0
     for seen, t in crowd(seed):

@@ -21,7 +21,7 @@ def resting(*seen: Seen) -> Tracker:
     return tracker
 
 
-def test_what_rests_outside_the_region_is_told_as_it_was_for_as_long_as_nobody_looks_there() -> None:
+def test_what_rests_outside_the_region_is_reported_as_it_was_for_as_long_as_nothing_is_examined_there() -> None:
     tracker = resting(CAR)
     (was,) = tracker.update(look(CAR), 0.2)
     for step in range(2, 600):
@@ -38,7 +38,7 @@ def test_what_rests_inside_the_region_and_is_not_found_there_is_missed() -> None
         assert tracker.update(Detections.empty(), step * 0.2, parts=[LEFT]) == ()
 
 
-def test_who_moves_outside_the_region_is_neither_told_nor_aged_but_expected_further_on() -> None:
+def test_who_moves_outside_the_region_is_neither_reported_nor_aged_but_expected_further_on() -> None:
     tracker = Tracker(LABELS)
     for step in range(10):
         tracker.update(look(person(0.6 + 0.01 * step)), step * 0.2)
@@ -47,7 +47,7 @@ def test_who_moves_outside_the_region_is_neither_told_nor_aged_but_expected_furt
     assert numbers(tracker.update(look(person(0.90)), 6.0)) == [1]
 
 
-def test_who_walked_out_of_the_picture_is_looked_for_twice_and_then_forgotten_wherever_one_looks() -> None:
+def test_who_walked_out_of_the_frame_is_looked_for_twice_and_then_forgotten_whatever_is_examined() -> None:
     tracker = Tracker(LABELS)
     for step in range(10):
         tracker.update(look(person(0.79 + 0.02 * step)), step * 0.2)
@@ -69,7 +69,7 @@ def test_a_box_that_the_region_cuts_is_no_miss() -> None:
     assert numbers(tracker.update(look((0.5, 0.5, 0.8, "car")), 8.0)) == [1]
 
 
-def test_in_the_region_things_go_on_as_in_a_whole_look() -> None:
+def test_in_the_region_things_go_on_as_in_a_whole_frame() -> None:
     whole, part = Tracker(LABELS), Tracker(LABELS)
     for step in range(30):
         seen = look(person(0.1 + 0.01 * step)) if step % 7 else Detections.empty()
@@ -86,7 +86,7 @@ def test_a_newcomer_in_the_region_is_not_taken_for_what_stands_outside_it() -> N
 
 
 @pytest.mark.parametrize("every_s", [2.0, 4.0, 5.0])
-def test_at_rest_a_look_every_few_seconds_is_enough_also_when_some_of_them_miss(every_s: float) -> None:
+def test_at_rest_a_frame_every_few_seconds_is_enough_also_when_some_of_them_miss(every_s: float) -> None:
     tracker, seen = resting(CAR), set[int]()
     for step in range(1, 60):
         found = Detections.empty() if step % 3 == 1 else look(CAR)
@@ -94,7 +94,7 @@ def test_at_rest_a_look_every_few_seconds_is_enough_also_when_some_of_them_miss(
     assert seen == {1}
 
 
-def test_one_that_is_gone_is_given_up_after_a_few_slow_looks() -> None:
+def test_one_that_is_gone_is_given_up_after_a_few_slow_frames() -> None:
     tracker = resting(CAR)
     for step in range(1, 4):
         tracker.update(Detections.empty(), step * 5.0)

@@ -80,7 +80,7 @@ def test_a_verdict_of_before_schema_3_says_nothing_of_versions_and_archive() -> 
     assert (verdict.worker_version, verdict.answer_schema, verdict.looks, verdict.archive) == ("", "", 1, ())
 
 
-def test_a_question_of_schema_1_offers_nothing_and_so_is_never_asked_for_more() -> None:
+def test_an_escalation_of_schema_1_offers_nothing_and_so_is_never_asked_for_more() -> None:
     read = wire.Escalation.from_json(json.dumps(ESCALATION).encode())
     assert (read.step, read.can, read.image_free, read.media[0].region) == (0, (), False, None)
     verdict = wire.Verdict.from_json(json.dumps(VERDICT).encode())
@@ -105,7 +105,7 @@ def test_fields_of_a_newer_side_are_ignored(model: Any, golden: dict[str, Any]) 
     )
 
 
-def test_a_picture_of_a_newer_side_may_have_more_fields() -> None:
+def test_an_image_of_a_newer_side_may_have_more_fields() -> None:
     newer = {**ESCALATION, "media": [{**ESCALATION["media"][0], "depth": 3}]}
     assert wire.Escalation.from_json(json.dumps(newer).encode()).media[0].chunks == 2
 
@@ -125,7 +125,7 @@ def test_a_replay_log_of_schema_1_still_reads(line: bytes) -> None:
     assert wire.decode_log(newer) == wire.decode_log(line)
 
 
-def test_nobody_looked_is_not_the_same_as_nothing_there() -> None:
+def test_not_examined_is_not_the_same_as_nothing_there() -> None:
     blind, empty = (
         FrameBoxes(camera="c", seq=0, frame=0, t=0.0, looked=looked, objects=()) for looked in (False, True)
     )
@@ -157,7 +157,7 @@ def test_a_gap_that_lasts_has_no_end() -> None:
         ({"media": [ESCALATION["media"][0]] * 17}, "media"),
     ],
 )
-def test_a_question_that_cannot_be_right_is_refused_with_the_field(changes: dict[str, Any], names: str) -> None:
+def test_an_escalation_that_cannot_be_right_is_refused_with_the_field(changes: dict[str, Any], names: str) -> None:
     with pytest.raises(WireError, match=rf"^({names}|t|message)\b"):
         wire.Escalation.from_json(json.dumps({**ESCALATION, **changes}).encode())
 
@@ -176,7 +176,7 @@ def test_a_question_that_cannot_be_right_is_refused_with_the_field(changes: dict
         {"width": 100_000},
     ],
 )
-def test_a_hostile_picture_reference_is_refused(changes: dict[str, Any]) -> None:
+def test_a_hostile_image_reference_is_refused(changes: dict[str, Any]) -> None:
     hostile = {**ESCALATION, "media": [{**ESCALATION["media"][0], **changes}]}
     with pytest.raises(WireError, match=r"^media\.0\."):
         wire.Escalation.from_json(json.dumps(hostile).encode())
@@ -191,7 +191,7 @@ def test_what_is_no_message_at_all_is_refused(data: bytes) -> None:
             read(data)
 
 
-def test_subjects_keep_sites_and_pictures_apart() -> None:
+def test_subjects_keep_sites_and_images_apart() -> None:
     assert wire.escalation_subject("depot-7", "high") == "vedette.depot-7.escalation.high"
     assert wire.media_subject("depot-7", "ab", 3) == "vedette.depot-7.media.ab.3"
     assert wire.verdict_subject("depot-7") == "vedette.depot-7.verdict"

@@ -18,15 +18,15 @@ def walk(feet: list[Point], every_s: float = 0.2, margin: float = 0.01) -> list[
     return [(change, index) for change, index in changes if change]
 
 
-def test_two_looks_inside_are_an_entry_and_two_outside_an_exit() -> None:
+def test_two_frames_inside_are_an_entry_and_two_outside_an_exit() -> None:
     assert walk([OUT, IN, IN, IN, OUT, OUT]) == [("entered", 2), ("left", 5)]
 
 
-def test_a_single_look_inside_is_not_believed() -> None:
+def test_a_single_frame_inside_is_not_believed() -> None:
     assert walk([OUT, IN, OUT, IN, OUT]) == []
 
 
-def test_a_single_look_outside_is_not_an_exit() -> None:
+def test_a_single_frame_outside_is_not_an_exit() -> None:
     assert walk([IN, IN, OUT, IN, OUT, IN]) == [("entered", 1)]
 
 
@@ -40,12 +40,12 @@ def test_a_box_that_flickers_at_the_edge_enters_once() -> None:
     assert len(walk(feet, margin=0.015)) == 1
 
 
-def test_a_fast_camera_needs_more_looks_for_the_same_time() -> None:
+def test_a_fast_camera_needs_more_frames_for_the_same_time() -> None:
     assert walk([OUT, IN, IN, OUT, OUT, OUT], every_s=0.04) == []
     assert walk([OUT, *[IN] * 6], every_s=0.04) == [("entered", 5)]
 
 
-def test_a_slow_camera_needs_two_looks_however_far_apart() -> None:
+def test_a_slow_camera_needs_two_frames_however_far_apart() -> None:
     assert walk([OUT, IN, IN], every_s=2.0) == [("entered", 2)]
 
 
