@@ -28,9 +28,12 @@ from appliance.wire import ArchiveLink, MediaRef, Verdict
 from cloud_worker.config import ArchiveConfig
 from cloud_worker.judge import JudgeCase
 
-logger = logging.getLogger(__name__)
-
 _NEVER = frozenset({400, 401, 403, 404})  # wrong key, no bucket: trying again does not help this object
+ArchiveResult = Literal["stored", "known", "failed", "left_out"]
+KNOWN_MAX = 8192
+_EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
+
+logger = logging.getLogger(__name__)
 
 
 class NotStored(Exception):
@@ -41,87 +44,8 @@ class NotStored(Exception):
         self.retryable = retryable
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveObject:
-    """One object to store. tags: as S3 takes them, `name=value&name=value`."""
-
-    key: str
-    mime: str
-    data: bytes
-    sha256: str
-    tags: str
-
-
 class NotSigned(Exception):
     """There are no credentials to sign a link with."""
-
-
-class S3Bucket:
-    """Owner of the S3 client; any thread may call. Nothing is tried twice: the caller retries and counts."""
-
-    def __init__(self, settings: ArchiveConfig) -> None:
-        self._name = settings.bucket
-        self._client = _client(settings)
-
-    def store(self, item: ArchiveObject) -> None:
-        """Put it and verify what the store holds. Raises NotStored."""
-        target = {"Bucket": self._name, "Key": item.key}
-        ours = base64.b64encode(bytes.fromhex(item.sha256)).decode()
-        try:
-            self._client.put_object(
-                **target, Body=item.data, ContentType=item.mime, ChecksumSHA256=ours, Tagging=item.tags
-            )
-            head = self._client.head_object(**target, ChecksumMode="ENABLED")
-            theirs = head.get("ChecksumSHA256")
-            if theirs is None:
-                body = self._client.get_object(**target)["Body"]
-                theirs = base64.b64encode(hashlib.sha256(body.read(len(item.data) + 1)).digest()).decode()
-        except ClientError as error:
-            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            answer = error.response.get("Error", {})
-            why = f"{answer.get('Code', status)}: {str(answer.get('Message', ''))[:120]}"
-            raise NotStored(why, retryable=status not in _NEVER) from None
-        except BotoCoreError as error:
-            raise NotStored(f"{type(error).__name__}", retryable=True) from None
-        if theirs != ours:
-            raise NotStored("the store holds other bytes than were sent", retryable=True)
-
-    def sign(self, key: str, seconds: int) -> str:
-        """A link that opens an object for so long, made without asking the store. Raises NotSigned."""
-        parameters = {"Bucket": self._name, "Key": key}
-        try:
-            url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
-        except BotoCoreError as error:
-            raise NotSigned(str(error)) from None
-        return url
-
-    def close(self) -> None:
-        self._client.close()
-
-
-def _client(settings: ArchiveConfig) -> Any:
-    """A client that gives up soon: the retries are ours, so that they are counted."""
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=settings.url,
-        region_name=settings.region,
-        aws_access_key_id=settings.access_key.get_secret_value() if settings.access_key else None,
-        aws_secret_access_key=settings.secret_key.get_secret_value() if settings.secret_key else None,
-        config=BotoConfig(
-            signature_version="s3v4",
-            connect_timeout=settings.timeout_s,
-            read_timeout=settings.timeout_s,
-            retries={"total_max_attempts": 1},
-            s3={"addressing_style": "path" if settings.url else "auto"},
-            request_checksum_calculation="when_required",
-            max_pool_connections=settings.threads + 1,
-        ),
-    )
-
-
-ArchiveResult = Literal["stored", "known", "failed", "left_out"]
-KNOWN_MAX = 8192
-_EXTENSION = {"image/jpeg": "jpg", "image/webp": "webp", "video/mp4": "mp4"}
 
 
 class S3Archive:
@@ -286,3 +210,77 @@ class S3Archive:
     def _prefix(self) -> str:
         prefix = self._settings.prefix.strip("/")
         return f"{prefix}/" if prefix else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveObject:
+    """One object to store. tags: as S3 takes them, `name=value&name=value`."""
+
+    key: str
+    mime: str
+    data: bytes
+    sha256: str
+    tags: str
+
+
+class S3Bucket:
+    """Owner of the S3 client; any thread may call. Nothing is tried twice: the caller retries and counts."""
+
+    def __init__(self, settings: ArchiveConfig) -> None:
+        self._name = settings.bucket
+        self._client = _client(settings)
+
+    def store(self, item: ArchiveObject) -> None:
+        """Put it and verify what the store holds. Raises NotStored."""
+        target = {"Bucket": self._name, "Key": item.key}
+        ours = base64.b64encode(bytes.fromhex(item.sha256)).decode()
+        try:
+            self._client.put_object(
+                **target, Body=item.data, ContentType=item.mime, ChecksumSHA256=ours, Tagging=item.tags
+            )
+            head = self._client.head_object(**target, ChecksumMode="ENABLED")
+            theirs = head.get("ChecksumSHA256")
+            if theirs is None:
+                body = self._client.get_object(**target)["Body"]
+                theirs = base64.b64encode(hashlib.sha256(body.read(len(item.data) + 1)).digest()).decode()
+        except ClientError as error:
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            answer = error.response.get("Error", {})
+            why = f"{answer.get('Code', status)}: {str(answer.get('Message', ''))[:120]}"
+            raise NotStored(why, retryable=status not in _NEVER) from None
+        except BotoCoreError as error:
+            raise NotStored(f"{type(error).__name__}", retryable=True) from None
+        if theirs != ours:
+            raise NotStored("the store holds other bytes than were sent", retryable=True)
+
+    def sign(self, key: str, seconds: int) -> str:
+        """A link that opens an object for so long, made without asking the store. Raises NotSigned."""
+        parameters = {"Bucket": self._name, "Key": key}
+        try:
+            url: str = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=seconds)
+        except BotoCoreError as error:
+            raise NotSigned(str(error)) from None
+        return url
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _client(settings: ArchiveConfig) -> Any:
+    """A client that gives up soon: the retries are ours, so that they are counted."""
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=settings.url,
+        region_name=settings.region,
+        aws_access_key_id=settings.access_key.get_secret_value() if settings.access_key else None,
+        aws_secret_access_key=settings.secret_key.get_secret_value() if settings.secret_key else None,
+        config=BotoConfig(
+            signature_version="s3v4",
+            connect_timeout=settings.timeout_s,
+            read_timeout=settings.timeout_s,
+            retries={"total_max_attempts": 1},
+            s3={"addressing_style": "path" if settings.url else "auto"},
+            request_checksum_calculation="when_required",
+            max_pool_connections=settings.threads + 1,
+        ),
+    )

@@ -28,26 +28,7 @@ from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.worker import Worker
 
-if TYPE_CHECKING:
-    from cloud_worker.archive import S3Archive
-
 CHECK_S_MAX = 15.0  # to connect, for the commands that a person waits for
-
-
-def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
-    """The judge that the worker file asks for.
-
-    Raises ModelError when a detector cannot be loaded, MissingDependency when a package is absent.
-    """
-    if isinstance(settings, RedetectEngine):
-        # Objects a little below the threshold are wanted too: they make an image abstain instead of saying no.
-        lower = settings.model_copy(update={"score_min": settings.score_min * UNSURE_SHARE})
-        return Redetect(UpscalingDetector(detector.load(lower)), settings.score_min, clock)
-    try:
-        from cloud_worker.engines import openai_vlm  # httpx comes with the extra `cloud`: only who asks needs it
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"the engine openai needs {error.name}: pip install 'vedette[cloud]'") from None
-    return openai_vlm.OpenAiVlm(settings, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +57,6 @@ async def run(settings: WorkerConfig, clock: Clock) -> None:
         await engine.close()
 
 
-def build_archive(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) -> ArchivePort:
-    """The archive that the file asks for. Raises MissingDependency."""
-    if settings.archive.bucket is None:
-        return NullArchive()
-    return _archive(settings, clock, lambda result: metrics.archived.labels(result).inc())[0]
-
-
-def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
-    """The archive, and the error of an object that it did not store. Raises MissingDependency."""
-    try:
-        from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
-    return archive.S3Archive(settings.archive, clock, counted), archive.NotStored
-
-
 async def check(settings: WorkerConfig, clock: Clock) -> Findings:
     """Try what `run` would need."""
     findings = Findings([], [], [])
@@ -113,18 +78,6 @@ async def check(settings: WorkerConfig, clock: Clock) -> Findings:
     return findings
 
 
-async def _check_archive(settings: WorkerConfig, clock: Clock, findings: Findings) -> None:
-    if settings.archive.bucket is None:
-        return
-    archive, refused = _archive(settings, clock, lambda _: None)
-    try:
-        findings.good.append(await asyncio.to_thread(archive.check))
-    except refused as error:
-        findings.problems.append(f"the archive {settings.archive.bucket}: {error}")
-    finally:
-        await asyncio.to_thread(archive.close, 0.0)
-
-
 async def list_dead_letters(settings: WorkerConfig, clock: Clock, count: int) -> list[DeadLetter]:
     """The newest dead letters. Raises UplinkError."""
     async with _broker(settings, clock) as jetstream:
@@ -141,6 +94,54 @@ async def requeue_dead_letters(settings: WorkerConfig, clock: Clock, numbers: Se
     """Ask these again. Raises UsageError at the first that is not there, UplinkError."""
     async with _broker(settings, clock) as jetstream:
         return [await dead_letters.requeue(jetstream, number) for number in numbers]
+
+
+def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:
+    """The judge that the worker file asks for.
+
+    Raises ModelError when a detector cannot be loaded, MissingDependency when a package is absent.
+    """
+    if isinstance(settings, RedetectEngine):
+        # Objects a little below the threshold are wanted too: they make an image abstain instead of saying no.
+        lower = settings.model_copy(update={"score_min": settings.score_min * UNSURE_SHARE})
+        return Redetect(UpscalingDetector(detector.load(lower)), settings.score_min, clock)
+    try:
+        from cloud_worker.engines import openai_vlm  # httpx comes with the extra `cloud`: only who asks needs it
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"the engine openai needs {error.name}: pip install 'vedette[cloud]'") from None
+    return openai_vlm.OpenAiVlm(settings, clock)
+
+
+def build_archive(settings: WorkerConfig, clock: Clock, metrics: WorkerMetrics) -> ArchivePort:
+    """The archive that the file asks for. Raises MissingDependency."""
+    if settings.archive.bucket is None:
+        return NullArchive()
+    return _archive(settings, clock, lambda result: metrics.archived.labels(result).inc())[0]
+
+
+if TYPE_CHECKING:
+    from cloud_worker.archive import S3Archive
+
+
+def _archive(settings: WorkerConfig, clock: Clock, counted: Callable[[str], None]) -> tuple[S3Archive, type[Exception]]:
+    """The archive, and the error of an object that it did not store. Raises MissingDependency."""
+    try:
+        from cloud_worker import archive  # boto3 comes with the extra `s3`: only who asks needs it
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"the archive needs {error.name}: pip install 'vedette[s3]'") from None
+    return archive.S3Archive(settings.archive, clock, counted), archive.NotStored
+
+
+async def _check_archive(settings: WorkerConfig, clock: Clock, findings: Findings) -> None:
+    if settings.archive.bucket is None:
+        return
+    archive, refused = _archive(settings, clock, lambda _: None)
+    try:
+        findings.good.append(await asyncio.to_thread(archive.check))
+    except refused as error:
+        findings.problems.append(f"the archive {settings.archive.bucket}: {error}")
+    finally:
+        await asyncio.to_thread(archive.close, 0.0)
 
 
 @contextlib.asynccontextmanager

@@ -37,6 +37,14 @@ from cloud_worker.judge import Judge, JudgeCase, Timings
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.pull_consumer import Delivery
 
+_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
+RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
+FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
+PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
+EscalationKey = tuple[str, str, int]
+"""Site, escalation and step: what is judged once."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -72,57 +80,6 @@ class NullArchive:
         return 0
 
     def close(self, seconds: float) -> None: ...
-
-
-_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
-
-
-def parse_escalation(delivery: Delivery) -> Escalation:
-    """Parse, and check that the message stands where its site may write. Raises WireError."""
-    escalation: Escalation = Escalation.from_json(delivery.data)
-    if delivery.subject.split(".")[1] != escalation.site:
-        raise WireError(f"site: a message on {delivery.subject} says it is from another site")
-    return escalation
-
-
-def parse_ids(delivery: Delivery) -> Escalation | None:
-    """The ids of an escalation that is not valid, as much as a verdict needs, if they can be believed.
-
-    Its id must be the one under which the site published it; without that no site waits for the verdict.
-    """
-    site = delivery.subject.split(".")[1]
-    try:
-        found = json.loads(delivery.data)
-        name, alert, step = found["id"], found.get("alert", ""), found.get("step", 0)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-    believed = isinstance(name, str) and _NAME.match(name) and found.get("site") == site
-    if not believed or step not in range(STEPS_MAX):
-        return None
-    if delivery.headers.get("Nats-Msg-Id") != escalation_message_id(site, name, step):
-        return None
-    return Escalation(
-        id=name,
-        site=site,
-        camera="",
-        alert=alert if isinstance(alert, str) else "",
-        rule="",
-        kind="",
-        label="",
-        severity="info",
-        t=0.0,
-        created_t=0.0,
-        step=step,
-    )
-
-
-ANSWERED_MAX = 4096  # verdicts remembered against redelivery; 2 kB each
-RETRY_S_MAX = 600.0  # longest pause between two attempts at one escalation
-FETCH_TRIES = 3  # a broker that changes its leader answers within seconds
-PUBLISH_S_MAX = 5.0  # to be acknowledged by the broker
-
-EscalationKey = tuple[str, str, int]
-"""Site, escalation and step: what is judged once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,3 +300,42 @@ class EscalationHandler:
         self._answered[key] = verdict
         while len(self._answered) > ANSWERED_MAX:
             self._answered.popitem(last=False)
+
+
+def parse_escalation(delivery: Delivery) -> Escalation:
+    """Parse, and check that the message stands where its site may write. Raises WireError."""
+    escalation: Escalation = Escalation.from_json(delivery.data)
+    if delivery.subject.split(".")[1] != escalation.site:
+        raise WireError(f"site: a message on {delivery.subject} says it is from another site")
+    return escalation
+
+
+def parse_ids(delivery: Delivery) -> Escalation | None:
+    """The ids of an escalation that is not valid, as much as a verdict needs, if they can be believed.
+
+    Its id must be the one under which the site published it; without that no site waits for the verdict.
+    """
+    site = delivery.subject.split(".")[1]
+    try:
+        found = json.loads(delivery.data)
+        name, alert, step = found["id"], found.get("alert", ""), found.get("step", 0)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    believed = isinstance(name, str) and _NAME.match(name) and found.get("site") == site
+    if not believed or step not in range(STEPS_MAX):
+        return None
+    if delivery.headers.get("Nats-Msg-Id") != escalation_message_id(site, name, step):
+        return None
+    return Escalation(
+        id=name,
+        site=site,
+        camera="",
+        alert=alert if isinstance(alert, str) else "",
+        rule="",
+        kind="",
+        label="",
+        severity="info",
+        t=0.0,
+        created_t=0.0,
+        step=step,
+    )

@@ -15,8 +15,8 @@ from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 PIXELS_MAX = 40_000_000  # 120 MB decoded; no camera has more
 JPEG_QUALITY = 85  # of what the model is shown; above that only bytes grow
 _SOF = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
-
 Pixels = NDArray[np.uint8]
+FRAMES_MAX = 900  # a minute at 15 fps; a clip that travels lasts some seconds
 
 
 def decode_image(file: EvidenceFile) -> Pixels:
@@ -62,6 +62,28 @@ def encode_jpeg(pixels: Pixels) -> bytes:
     return data.tobytes()
 
 
+def frames_of(clip: EvidenceFile, count: int) -> list[tuple[float, Pixels]]:
+    """`count` frames spread evenly over the clip, first and last included, each with the camera's time.
+
+    Raises MediaRefused when it is no video or declares too large a frame. Bounded: the first FRAMES_MAX frames.
+    """
+    who = f"clip {clip.ref.id[:8]}"
+    with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
+        file.write(clip.data)
+        file.flush()
+        total = sum(1 for _ in _read(file.name, who, pixels=False))
+        count = min(count, total)
+        wanted = {round(n * (total - 1) / max(1, count - 1)) for n in range(count)}
+        found = [
+            (clip.ref.t + at_s, pixels)
+            for n, (at_s, pixels) in enumerate(_read(file.name, who, wanted=wanted))
+            if n in wanted
+        ]
+    if not found:
+        raise MediaRefused(f"{who}: no picture could be read from it")
+    return found
+
+
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     """Walk the segments to the frame header (ITU-T T.81, B.2.2)."""
     at = 2
@@ -91,31 +113,6 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
         width, height = struct.unpack_from("<HH", data, 26)
         return width & 0x3FFF, height & 0x3FFF
     return None
-
-
-FRAMES_MAX = 900  # a minute at 15 fps; a clip that travels lasts some seconds
-
-
-def frames_of(clip: EvidenceFile, count: int) -> list[tuple[float, Pixels]]:
-    """`count` frames spread evenly over the clip, first and last included, each with the camera's time.
-
-    Raises MediaRefused when it is no video or declares too large a frame. Bounded: the first FRAMES_MAX frames.
-    """
-    who = f"clip {clip.ref.id[:8]}"
-    with tempfile.NamedTemporaryFile(suffix=".mp4") as file:
-        file.write(clip.data)
-        file.flush()
-        total = sum(1 for _ in _read(file.name, who, pixels=False))
-        count = min(count, total)
-        wanted = {round(n * (total - 1) / max(1, count - 1)) for n in range(count)}
-        found = [
-            (clip.ref.t + at_s, pixels)
-            for n, (at_s, pixels) in enumerate(_read(file.name, who, wanted=wanted))
-            if n in wanted
-        ]
-    if not found:
-        raise MediaRefused(f"{who}: no picture could be read from it")
-    return found
 
 
 def _read(

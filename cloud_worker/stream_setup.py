@@ -47,8 +47,6 @@ from appliance.wire import (
 )
 from cloud_worker.config import StreamsConfig
 
-logger = logging.getLogger(__name__)
-
 STREAM_DEAD = "VEDETTE_DEAD"
 HEADER_BYTES_MAX = 4096
 CONSUMER_IDLE_S = 86400.0  # a site that escalates once a day keeps its consumers
@@ -57,71 +55,6 @@ ACK_PENDING_MAX = 4096  # in hand at a time, over all workers: more than 16 work
 _GB = 1024**3
 _DAY_S = 86400.0
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
-
-
-def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
-    """The streams as they should be."""
-    window_s = settings.duplicate_minutes * 60
-
-    def stream(
-        name: str, subject: str, days: float, gb: float, discard: DiscardPolicy, retention: RetentionPolicy, size: int
-    ) -> StreamConfig:
-        return StreamConfig(
-            name=name,
-            subjects=[subject],
-            retention=retention,
-            discard=discard,
-            storage=StorageType.FILE,
-            max_age=days * _DAY_S,
-            max_bytes=int(gb * _GB),
-            max_msg_size=size + HEADER_BYTES_MAX,
-            duplicate_window=min(window_s, days * _DAY_S),
-            num_replicas=settings.replicas,
-            allow_direct=True,
-        )
-
-    work, limits = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
-    new, old = DiscardPolicy.NEW, DiscardPolicy.OLD
-    days, gb = settings.escalation_days, settings.escalation_gb
-    dead_bytes_max = MESSAGE_BYTES_MAX + HEADER_BYTES_MAX  # an escalation, its headers included, and why it is there
-    return (
-        stream(STREAM_ESCALATION, "vedette.*.escalation.>", days, gb, new, work, MESSAGE_BYTES_MAX),
-        stream(STREAM_MEDIA, "vedette.*.media.>", settings.media_days, settings.media_gb, new, limits, CHUNK_BYTES),
-        stream(STREAM_VERDICT, "vedette.*.verdict", settings.verdict_days, settings.verdict_gb, old, limits, 64 * 1024),
-        stream(STREAM_DEAD, "vedette.*.dead", settings.dead_days, settings.dead_gb, old, limits, dead_bytes_max),
-    )
-
-
-def consumer_name(site: str, priority: str) -> str:
-    return f"worker-{priority}-{site}"
-
-
-def site_and_priority(subject: str) -> tuple[str, str] | None:
-    """(site, priority) of an escalation's subject; None when no site asks there."""
-    parts = subject.split(".")
-    if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
-        return None
-    return parts[1], parts[3]
-
-
-def consumer_spec(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
-    """The durable pull consumer of one site and priority, shared by all workers.
-
-    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue for ever.
-    The worker counts the deliveries itself and ends them with a verdict.
-    """
-    return ConsumerConfig(
-        durable_name=consumer_name(site, priority),
-        filter_subject=escalation_subject(site, priority),
-        ack_policy=AckPolicy.EXPLICIT,
-        deliver_policy=DeliverPolicy.ALL,
-        ack_wait=ack_wait_s,
-        max_deliver=-1,
-        max_ack_pending=ACK_PENDING_MAX,
-        inactive_threshold=CONSUMER_IDLE_S,
-    )
-
-
 _STREAM_FIELDS = (
     "subjects",
     "retention",
@@ -137,6 +70,8 @@ _STREAM_FIELDS = (
 _CONSUMER_FIELDS = ("filter_subject", "ack_policy", "deliver_policy", "ack_wait", "max_deliver", "max_ack_pending")
 _OVERLAPS = frozenset({10099, 10100})  # nats-server: another consumer of a work queue has this filter
 _STREAM_EXISTS = 10058
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +134,69 @@ async def stream_fill(js: JetStreamContext) -> list[StreamFill]:
     except (nats.errors.Error, TimeoutError) as error:
         raise UplinkError(f"the streams could not be read: {type(error).__name__}") from None
     return found
+
+
+def stream_specs(settings: StreamsConfig) -> tuple[StreamConfig, ...]:
+    """The streams as they should be."""
+    window_s = settings.duplicate_minutes * 60
+
+    def stream(
+        name: str, subject: str, days: float, gb: float, discard: DiscardPolicy, retention: RetentionPolicy, size: int
+    ) -> StreamConfig:
+        return StreamConfig(
+            name=name,
+            subjects=[subject],
+            retention=retention,
+            discard=discard,
+            storage=StorageType.FILE,
+            max_age=days * _DAY_S,
+            max_bytes=int(gb * _GB),
+            max_msg_size=size + HEADER_BYTES_MAX,
+            duplicate_window=min(window_s, days * _DAY_S),
+            num_replicas=settings.replicas,
+            allow_direct=True,
+        )
+
+    work, limits = RetentionPolicy.WORK_QUEUE, RetentionPolicy.LIMITS
+    new, old = DiscardPolicy.NEW, DiscardPolicy.OLD
+    days, gb = settings.escalation_days, settings.escalation_gb
+    dead_bytes_max = MESSAGE_BYTES_MAX + HEADER_BYTES_MAX  # an escalation, its headers included, and why it is there
+    return (
+        stream(STREAM_ESCALATION, "vedette.*.escalation.>", days, gb, new, work, MESSAGE_BYTES_MAX),
+        stream(STREAM_MEDIA, "vedette.*.media.>", settings.media_days, settings.media_gb, new, limits, CHUNK_BYTES),
+        stream(STREAM_VERDICT, "vedette.*.verdict", settings.verdict_days, settings.verdict_gb, old, limits, 64 * 1024),
+        stream(STREAM_DEAD, "vedette.*.dead", settings.dead_days, settings.dead_gb, old, limits, dead_bytes_max),
+    )
+
+
+def consumer_spec(site: str, priority: str, ack_wait_s: float) -> ConsumerConfig:
+    """The durable pull consumer of one site and priority, shared by all workers.
+
+    max_deliver is unlimited on purpose: a message past the server's limit stays in a work queue for ever.
+    The worker counts the deliveries itself and ends them with a verdict.
+    """
+    return ConsumerConfig(
+        durable_name=consumer_name(site, priority),
+        filter_subject=escalation_subject(site, priority),
+        ack_policy=AckPolicy.EXPLICIT,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_wait=ack_wait_s,
+        max_deliver=-1,
+        max_ack_pending=ACK_PENDING_MAX,
+        inactive_threshold=CONSUMER_IDLE_S,
+    )
+
+
+def consumer_name(site: str, priority: str) -> str:
+    return f"worker-{priority}-{site}"
+
+
+def site_and_priority(subject: str) -> tuple[str, str] | None:
+    """(site, priority) of an escalation's subject; None when no site asks there."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[3] not in PRIORITIES or not _NAME.match(parts[1]):
+        return None
+    return parts[1], parts[3]
 
 
 async def _ensure_stream(js: JetStreamContext, wanted: StreamConfig) -> list[str]:

@@ -31,6 +31,102 @@ from appliance.store.decisions import OutcomeRow
 
 CONFIDENCE = 0.95
 _HALVINGS = 40
+FOLDS = 5
+ROUNDS_MAX = 50
+TINY = 1e-9
+# How surely the parent is believed: 1 / variance, of the intercept and of the slopes. An answer on the edge weighs 1/4,
+# so an intercept's precision of 4 is as much as some 16 answers. An answer is heard three times, for all, for its label
+# and for its camera, so each time it is to move little: three in a row against a sure chance make it a doubtful one.
+GLOBAL_PRECISION = (2.0, 16.0)
+LABEL_PRECISION = (4.0, 32.0)
+CAMERA_PRECISION = (4.0, 32.0)
+Array = NDArray[np.float64]
+AUDIT_WEIGHT_MAX = 200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertOutcome:
+    """An alert of which it is known whether it was real. weight: how many such alerts it stands for (an audited one of
+    a hundred stands for a hundred); id: tells alerts apart."""
+
+    id: str
+    camera: str
+    label: str
+    stability: TrackStability
+    real: bool
+    weight: float = 1.0
+
+
+def fit(outcomes: Sequence[AlertOutcome], recall: float = UNTRAINED.recall) -> Calibration:
+    """The calibration that these outcomes teach; without any it is the prior. recall: what the router claims to keep.
+
+    What is claimed is measured with chances that the alert itself had no part in (see `held_out`).
+    """
+    taught, table, honest = _learn(outcomes), _Table.of(outcomes), held_out(outcomes)
+
+    def done(rows: Sequence[int], weights: Weights) -> GroupFit:
+        mine = table.rows(rows)
+        claim = claim_recall(honest[list(rows)], mine.real > 0, mine.weight, recall)
+        return GroupFit(weights=weights, n=len(rows), real=int(mine.real.sum()), claim=claim)
+
+    return Calibration(
+        recall=recall,
+        everything=done(range(len(outcomes)), taught.everything.weights),
+        labels={name: done(rows, taught.labels[name].weights) for name, rows in _by(outcomes, _label).items()},
+        cameras={name: done(rows, taught.cameras[name].weights) for name, rows in _by(outcomes, _camera_label).items()},
+    )
+
+
+def held_out(outcomes: Sequence[AlertOutcome], folds: int = FOLDS) -> Array:
+    """The chance of each alert by a calibration that was learnt from the other folds. Folds go by the alert's id."""
+    chances = np.zeros(len(outcomes))
+    fold_of = [int(hashlib.sha256(each.id.encode()).hexdigest()[:8], 16) % folds for each in outcomes]
+    for fold in set(fold_of):
+        taught = _learn([each for each, own in zip(outcomes, fold_of, strict=True) if own != fold])
+        for row, each in enumerate(outcomes):
+            if fold_of[row] == fold:
+                chances[row] = taught.chance(each.camera, each.label, each.stability).p
+    return chances
+
+
+def map_weights(table: _Table, parent: Weights, precision: tuple[float, float]) -> Weights:
+    """The most probable weights given the rows, drawn towards `parent`, each with the sign that it must have.
+
+    A weight that would take the wrong sign is held at 0 and the others are found anew, so the chance never falls when
+    the score rises.
+    """
+    sign = np.array(SIGNS)
+    free = np.ones(len(PRIOR), np.bool_)
+    weights = np.array(parent)
+    for _ in SIGNS:
+        weights = _newton(table, np.where(free, np.array(parent), 0.0), precision, free)
+        wrong = free & (weights * sign < 0)
+        if not wrong.any():
+            break
+        free &= ~wrong
+    a, b, c, d, e = (float(each) for each in weights)
+    return (a, b, c, d, e)
+
+
+def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
+    """Alerts that were reviewed or judged, as the router saw them when it decided.
+
+    One that was escalated as one of an audit sample stands for all that were left out like it, so that what is not
+    escalated is not forgotten (inverse probability weighting; D. Horvitz, D. Thompson, 1952).
+    """
+    return [
+        AlertOutcome(
+            id=row.alert,
+            camera=row.camera,
+            label=row.inputs.label,
+            stability=TrackStability(
+                score=row.inputs.score, spread=row.inputs.spread, looks=row.inputs.looks, moved=row.inputs.moved
+            ),
+            real=row.real,
+            weight=min(1 / row.inputs.audit_share, AUDIT_WEIGHT_MAX) if row.inputs.audit_share > 0 else 1.0,
+        )
+        for row in rows
+    ]
 
 
 def claim_recall(
@@ -105,31 +201,6 @@ def _at_least(kept: int, n: int, p: float) -> float:
     return float(np.exp(math.lgamma(n + 1) - logs + k * math.log(p) + (n - k) * math.log1p(-p)).sum())
 
 
-FOLDS = 5
-ROUNDS_MAX = 50
-TINY = 1e-9
-# How surely the parent is believed: 1 / variance, of the intercept and of the slopes. An answer on the edge weighs 1/4,
-# so an intercept's precision of 4 is as much as some 16 answers. An answer is heard three times, for all, for its label
-# and for its camera, so each time it is to move little: three in a row against a sure chance make it a doubtful one.
-GLOBAL_PRECISION = (2.0, 16.0)
-LABEL_PRECISION = (4.0, 32.0)
-CAMERA_PRECISION = (4.0, 32.0)
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertOutcome:
-    """An alert of which it is known whether it was real. weight: how many such alerts it stands for (an audited one of
-    a hundred stands for a hundred); id: tells alerts apart."""
-
-    id: str
-    camera: str
-    label: str
-    stability: TrackStability
-    real: bool
-    weight: float = 1.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
     """Outcomes as arrays, row by row. x: (N, 5) features; real, weight: (N,)."""
@@ -149,57 +220,6 @@ class _Table:
     def rows(self, index: Sequence[int]) -> _Table:
         chosen = np.array(index, np.intp)
         return _Table(self.x[chosen], self.real[chosen], self.weight[chosen])
-
-
-def fit(outcomes: Sequence[AlertOutcome], recall: float = UNTRAINED.recall) -> Calibration:
-    """The calibration that these outcomes teach; without any it is the prior. recall: what the router claims to keep.
-
-    What is claimed is measured with chances that the alert itself had no part in (see `held_out`).
-    """
-    taught, table, honest = _learn(outcomes), _Table.of(outcomes), held_out(outcomes)
-
-    def done(rows: Sequence[int], weights: Weights) -> GroupFit:
-        mine = table.rows(rows)
-        claim = claim_recall(honest[list(rows)], mine.real > 0, mine.weight, recall)
-        return GroupFit(weights=weights, n=len(rows), real=int(mine.real.sum()), claim=claim)
-
-    return Calibration(
-        recall=recall,
-        everything=done(range(len(outcomes)), taught.everything.weights),
-        labels={name: done(rows, taught.labels[name].weights) for name, rows in _by(outcomes, _label).items()},
-        cameras={name: done(rows, taught.cameras[name].weights) for name, rows in _by(outcomes, _camera_label).items()},
-    )
-
-
-def held_out(outcomes: Sequence[AlertOutcome], folds: int = FOLDS) -> Array:
-    """The chance of each alert by a calibration that was learnt from the other folds. Folds go by the alert's id."""
-    chances = np.zeros(len(outcomes))
-    fold_of = [int(hashlib.sha256(each.id.encode()).hexdigest()[:8], 16) % folds for each in outcomes]
-    for fold in set(fold_of):
-        taught = _learn([each for each, own in zip(outcomes, fold_of, strict=True) if own != fold])
-        for row, each in enumerate(outcomes):
-            if fold_of[row] == fold:
-                chances[row] = taught.chance(each.camera, each.label, each.stability).p
-    return chances
-
-
-def map_weights(table: _Table, parent: Weights, precision: tuple[float, float]) -> Weights:
-    """The most probable weights given the rows, drawn towards `parent`, each with the sign that it must have.
-
-    A weight that would take the wrong sign is held at 0 and the others are found anew, so the chance never falls when
-    the score rises.
-    """
-    sign = np.array(SIGNS)
-    free = np.ones(len(PRIOR), np.bool_)
-    weights = np.array(parent)
-    for _ in SIGNS:
-        weights = _newton(table, np.where(free, np.array(parent), 0.0), precision, free)
-        wrong = free & (weights * sign < 0)
-        if not wrong.any():
-            break
-        free &= ~wrong
-    a, b, c, d, e = (float(each) for each in weights)
-    return (a, b, c, d, e)
 
 
 def _newton(table: _Table, start: Array, precision: tuple[float, float], free: NDArray[np.bool_]) -> Array:
@@ -260,27 +280,3 @@ def _label(each: AlertOutcome) -> str:
 
 def _camera_label(each: AlertOutcome) -> str:
     return f"{each.camera}/{each.label}"
-
-
-AUDIT_WEIGHT_MAX = 200.0
-
-
-def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
-    """Alerts that were reviewed or judged, as the router saw them when it decided.
-
-    One that was escalated as one of an audit sample stands for all that were left out like it, so that what is not
-    escalated is not forgotten (inverse probability weighting; D. Horvitz, D. Thompson, 1952).
-    """
-    return [
-        AlertOutcome(
-            id=row.alert,
-            camera=row.camera,
-            label=row.inputs.label,
-            stability=TrackStability(
-                score=row.inputs.score, spread=row.inputs.spread, looks=row.inputs.looks, moved=row.inputs.moved
-            ),
-            real=row.real,
-            weight=min(1 / row.inputs.audit_share, AUDIT_WEIGHT_MAX) if row.inputs.audit_share > 0 else 1.0,
-        )
-        for row in rows
-    ]

@@ -20,20 +20,61 @@ from appliance import wire
 from appliance.config import EscalationConfig, RouterConfig
 from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs, SendTiming, Severity
 
-FACTS_BYTES = 1500  # the escalation with subject and headers
-CROP_FILL, CLIP_FILL = 0.8, 0.9  # share of the allowed bytes that crops and clips take
-JPEG_BYTES_PER_PIXEL = 0.12  # of whole frames at full quality
-JUDGE_S = 1.0  # GPU seconds of an escalation, until the first verdict tells
+
+@dataclass(frozen=True, slots=True)
+class RouterTuning:
+    """What the router reckons with. Sizes and fills are those of our own encoder; values are set by hand."""
+
+    facts_bytes: int = 1500
+    """An escalation with subject and headers."""
+    crop_fill: float = 0.8
+    clip_fill: float = 0.9
+    """Shares of the allowed bytes that crops and a clip take."""
+    jpeg_bytes_per_pixel: float = 0.12
+    """Of whole frames at full quality."""
+    judge_s: float = 1.0
+    """GPU seconds of an escalation, until the first verdict tells."""
+    alert_value: float = 1.0
+    warning_value: float = 0.8
+    info_value: float = 0.6
+    own_question_factor: float = 1.25
+    repeat_factor: float = 0.1
+    """Of a stationary object that was escalated before."""
+    value_bytes: int = 100_000
+    """Values are per so many bytes: a round number that makes them about 1."""
+
+    def value_of(self, severity: Severity) -> float:
+        return {"alert": self.alert_value, "warning": self.warning_value, "info": self.info_value}[severity]
+
+
+TUNING = RouterTuning()
+_WAITS = {
+    "budget": "waits until the budget is renewed",
+    "box": "waits until the box is less loaded",
+    "queue": "waits until fewer questions are in the queue",
+    "off-peak": "waits for the off-peak hours",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemLoad:
-    """How link and appliance are doing; None: unknown. load: 1 minute mean of running tasks per core."""
+class RouterCase:
+    """One alert, and all that the decision may depend on.
 
-    link_up: bool | None = None
-    queue_age_s: float | None = None
-    load: float | None = None
-    temperature_c: float | None = None
+    uplink: the site file has one, whether it is up or not. costs: of each evidence step, in their order. now: UTC
+    seconds live, of the footage in a replay.
+    """
+
+    alert: str
+    rule: str
+    escalate: bool
+    uplink: bool
+    inputs: RouteInputs
+    costs: tuple[EscalationCost, ...]
+    limits: tuple[BudgetLimit, ...] = ()
+    now: float = 0.0
+
+    def cost(self, evidence: EvidenceStep) -> EscalationCost:
+        return self.costs[EVIDENCE_STEPS.index(evidence)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +120,6 @@ class Postponement:
     until_t: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterCase:
-    """One alert, and all that the decision may depend on.
-
-    uplink: the site file has one, whether it is up or not. costs: of each evidence step, in their order. now: UTC
-    seconds live, of the footage in a replay.
-    """
-
-    alert: str
-    rule: str
-    escalate: bool
-    uplink: bool
-    inputs: RouteInputs
-    costs: tuple[EscalationCost, ...]
-    limits: tuple[BudgetLimit, ...] = ()
-    now: float = 0.0
-
-    def cost(self, evidence: EvidenceStep) -> EscalationCost:
-        return self.costs[EVIDENCE_STEPS.index(evidence)]
-
-
 @dataclass(frozen=True, slots=True)
 class RouterDecision:
     """What is to be done, and why, for a person. priority: one of wire.PRIORITIES; empty when never.
@@ -122,24 +142,14 @@ class RouterDecision:
         return self.when != "never"
 
 
-def expected_bytes(settings: EscalationConfig) -> tuple[int, ...]:
-    """Bytes of an escalation that begins with each evidence step, in their order, as the site file sizes them."""
-    crops = settings.crops * settings.crop_bytes_max * CROP_FILL
-    frames = settings.frames * settings.frame_side_max**2 * 9 / 16 * JPEG_BYTES_PER_PIXEL
-    clip = settings.clip_bytes_max * CLIP_FILL
-    return tuple(round(FACTS_BYTES + more) for more in (0, crops, frames, clip))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemLoad:
+    """How link and appliance are doing; None: unknown. load: 1 minute mean of running tasks per core."""
 
-
-SEVERITY_VALUE: dict[Severity, float] = {"alert": 1.0, "warning": 0.8, "info": 0.6}  # set by hand; see above
-OWN_QUESTION_FACTOR = 1.25
-REPEAT_FACTOR = 0.1  # a parked car that was escalated before is worth a tenth
-VALUE_BYTES = 100_000
-_WAITS = {
-    "budget": "waits until the budget is renewed",
-    "box": "waits until the box is less loaded",
-    "queue": "waits until fewer questions are in the queue",
-    "off-peak": "waits for the off-peak hours",
-}
+    link_up: bool | None = None
+    queue_age_s: float | None = None
+    load: float | None = None
+    temperature_c: float | None = None
 
 
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
@@ -196,15 +206,23 @@ def must_wait(
 
 def value_of(inputs: RouteInputs, cost: EscalationCost) -> float:
     """The value of asking; see above."""
-    grave = SEVERITY_VALUE[inputs.severity] * (OWN_QUESTION_FACTOR if inputs.own_question else 1.0)
-    new = REPEAT_FACTOR if inputs.repeat else 1.0
-    return round(grave * new * inputs.chance * VALUE_BYTES / max(1, cost.bytes), 4)
+    grave = TUNING.value_of(inputs.severity) * (TUNING.own_question_factor if inputs.own_question else 1.0)
+    new = TUNING.repeat_factor if inputs.repeat else 1.0
+    return round(grave * new * inputs.chance * TUNING.value_bytes / max(1, cost.bytes), 4)
 
 
 def in_sample(alert: str, share: float) -> bool:
     """Whether the alert is one of a sample of this share. By its id, so that a replay draws the same ones."""
     drawn = int.from_bytes(hashlib.sha256(f"audit|{alert}".encode()).digest()[:8], "big")
     return drawn < share * 2.0**64
+
+
+def expected_bytes(settings: EscalationConfig) -> tuple[int, ...]:
+    """Bytes of an escalation that begins with each evidence step, in their order, as the site file sizes them."""
+    crops = settings.crops * settings.crop_bytes_max * TUNING.crop_fill
+    frames = settings.frames * settings.frame_side_max**2 * 9 / 16 * TUNING.jpeg_bytes_per_pixel
+    clip = settings.clip_bytes_max * TUNING.clip_fill
+    return tuple(round(TUNING.facts_bytes + more) for more in (0, crops, frames, clip))
 
 
 def _refused(case: RouterCase, settings: EscalationConfig) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from appliance.clock import Period
 from appliance.config import BudgetConfig, PricesConfig
-from appliance.router.decide import JUDGE_S, BudgetLimit, EscalationCost
+from appliance.router.decide import TUNING, BudgetLimit, EscalationCost
 from appliance.store.decisions import CloudSpend
 from appliance.store.verdict_stats import TokenCount, TokenUsage
 
@@ -29,7 +29,7 @@ class EscalationBudget:
         self._spent = CloudSpend()
         self._tokens = TokenUsage()
         self._reckoned = 0.0
-        self.gpu_s = JUDGE_S
+        self.gpu_s = TUNING.judge_s
         """Seconds of the judge that one escalation is expected to take."""
 
     @property

@@ -44,43 +44,22 @@ _CLAIM = {
     "dwell": "staying in the zone",
     "line": "crossing the line",
 }
+TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
+OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
+_DIGITS, _MONEY_DIGITS = 4, 6
 
 
-def build_escalation(
-    alert: Alert, event: Event, rule: Rule, *, site: str, now: float, model: str = ""
-) -> wire.Escalation:
-    """The escalation, still without media. The same alert of the same site always makes the same id."""
-    return wire.Escalation(
-        id=escalation_id(site, alert.id),
-        site=site,
-        camera=alert.camera,
-        alert=alert.id,
-        rule=rule.name,
-        kind=event.kind,
-        label=event.label,
-        severity=alert.severity,
-        question=(rule.ask or _default_question(event, rule))[:QUESTION_CHARS_MAX],
-        t=event.t,
-        created_t=now,
-        score=event.score,
-        zone=event.zone or event.line,
-        model=model,
-    )
+@dataclass(frozen=True, slots=True)
+class RoutePlan:
+    """What is to be done about an alert: the decision as it is logged, and the escalation, if there is one.
 
+    event: which was decided about. released: the escalation was postponed before, and goes now.
+    """
 
-def escalation_id(site: str, alert: str) -> str:
-    """`esc-` and 16 hex digits. Alert ids come from content, so two sites may share one: the site goes in, too."""
-    return "esc-" + hashlib.sha256(f"{site}/{alert}".encode()).hexdigest()[:16]
-
-
-def _default_question(event: Event, rule: Rule) -> str:
-    article = "an" if event.label[:1] in "aeiou" else "a"
-    claim = f"{_CLAIM[event.kind]} `{event.zone or event.line}`"
-    if rule.kind == "dwell":
-        claim += f" for at least {rule.seconds:g} seconds"
-    if isinstance(rule, LineRule) and rule.direction != "both":
-        claim += f" ({rule.direction.replace('_', ' ')})"
-    return f"Is there really {article} {event.label} {claim}?"
+    route: Route
+    event: Event
+    escalation: wire.Escalation | None = None
+    released: bool = False
 
 
 @dataclass(slots=True)
@@ -123,41 +102,6 @@ class RouterContext:
         """Of an escalation of this camera that begins with each evidence step."""
         steps = zip(self.bytes_, EVIDENCE_STEPS, strict=False)
         return tuple(self.budget.cost(bytes_, camera, step) for bytes_, step in steps)
-
-
-TRACKS_JUDGED_MAX = 4  # the newest; a crowd's alert is no more real for its tenth member
-OPEN_MAX = 64  # a camera has one open alert at a time; more are those of a caller that ends none
-_DIGITS, _MONEY_DIGITS = 4, 6
-
-
-@dataclass(frozen=True, slots=True)
-class RoutePlan:
-    """What is to be done about an alert: the decision as it is logged, and the escalation, if there is one.
-
-    event: which was decided about. released: the escalation was postponed before, and goes now.
-    """
-
-    route: Route
-    event: Event
-    escalation: wire.Escalation | None = None
-    released: bool = False
-
-
-@dataclass(slots=True)
-class _Open:
-    """An alert that lasts: its last event, and what was decided last."""
-
-    event: Event
-    decision: RouterDecision | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """The object by which an alert is judged: of its tracks the one that is most likely real."""
-
-    stability: TrackStability
-    seconds: float
-    chance: AlertChance
 
 
 class EscalationPlanner:
@@ -316,6 +260,60 @@ class EscalationPlanner:
         if hours is None or self._context.off_peak_in_s is None or alert.severity not in hours.severities:
             return None
         return self._context.off_peak_in_s(now)
+
+
+def build_escalation(
+    alert: Alert, event: Event, rule: Rule, *, site: str, now: float, model: str = ""
+) -> wire.Escalation:
+    """The escalation, still without media. The same alert of the same site always makes the same id."""
+    return wire.Escalation(
+        id=escalation_id(site, alert.id),
+        site=site,
+        camera=alert.camera,
+        alert=alert.id,
+        rule=rule.name,
+        kind=event.kind,
+        label=event.label,
+        severity=alert.severity,
+        question=(rule.ask or _default_question(event, rule))[:QUESTION_CHARS_MAX],
+        t=event.t,
+        created_t=now,
+        score=event.score,
+        zone=event.zone or event.line,
+        model=model,
+    )
+
+
+def escalation_id(site: str, alert: str) -> str:
+    """`esc-` and 16 hex digits. Alert ids come from content, so two sites may share one: the site goes in, too."""
+    return "esc-" + hashlib.sha256(f"{site}/{alert}".encode()).hexdigest()[:16]
+
+
+def _default_question(event: Event, rule: Rule) -> str:
+    article = "an" if event.label[:1] in "aeiou" else "a"
+    claim = f"{_CLAIM[event.kind]} `{event.zone or event.line}`"
+    if rule.kind == "dwell":
+        claim += f" for at least {rule.seconds:g} seconds"
+    if isinstance(rule, LineRule) and rule.direction != "both":
+        claim += f" ({rule.direction.replace('_', ' ')})"
+    return f"Is there really {article} {event.label} {claim}?"
+
+
+@dataclass(slots=True)
+class _Open:
+    """An alert that lasts: its last event, and what was decided last."""
+
+    event: Event
+    decision: RouterDecision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """The object by which an alert is judged: of its tracks the one that is most likely real."""
+
+    stability: TrackStability
+    seconds: float
+    chance: AlertChance
 
 
 def _changes(before: RouterDecision, decision: RouterDecision) -> bool:

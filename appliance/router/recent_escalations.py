@@ -14,12 +14,26 @@ from appliance.types import SEVERITIES, Box, FrameBoxes, Severity
 
 logger = logging.getLogger(__name__)
 
-OBJECTS_MAX = 64
-SAME_OBJECT_IOU = 0.8  # intersection over union: a parked car's box breathes, another one's stands elsewhere
-STATIONARY_S = 30.0  # a person who waits moves within that; what does not is furniture
-MOVED_MAX = 0.25  # own heights
-RUNS_MAX = 4  # the newest, of a camera that keeps breaking off
-GAP_S_MAX = 3.0  # unseen for no longer than this it was there all the time
+
+@dataclass(frozen=True, slots=True)
+class RecentEscalationsTuning:
+    """When an object counts as one that stands where it was escalated before. Set by hand, for parked vehicles."""
+
+    objects_max: int = 64
+    """Of one camera; a car park shows fewer at a time that were ever escalated."""
+    same_object_iou: float = 0.8
+    """Intersection over union: a parked car's box breathes, another one's stands elsewhere."""
+    stationary_s: float = 30.0
+    """A person who waits moves within that; what does not is furniture."""
+    moved_max: float = 0.25
+    """In own heights."""
+    gap_s_max: float = 3.0
+    """Unseen for no longer than this it was there all the time."""
+    sessions_max: int = 4
+    """The newest are replayed after a restart, of a camera that keeps breaking off."""
+
+
+TUNING = RecentEscalationsTuning()
 
 
 @dataclass(slots=True)
@@ -35,7 +49,7 @@ class _EscalatedObject:
 
     def update(self, t: float) -> None:
         gone_s = t - self.last_t
-        self.there_s += gone_s if 0 < gone_s <= GAP_S_MAX else 0.0
+        self.there_s += gone_s if 0 < gone_s <= TUNING.gap_s_max else 0.0
         self.last_t = t
 
 
@@ -43,8 +57,8 @@ class RecentEscalations:
     """Objects of one camera that were escalated, by where they stand. Owner: its planner.
 
     Kept over new sessions of the camera: the car is still there when the stream comes back. One is forgotten when
-    nothing of its label was detected there for `repeat_s`; at most OBJECTS_MAX, of which the one escalated first makes
-    room.
+    nothing of its label was detected there for `repeat_s`; at most `objects_max`, of which the one escalated first
+    makes room.
     """
 
     def __init__(self, repeat_s: float) -> None:
@@ -56,29 +70,31 @@ class RecentEscalations:
         if not self._objects:
             return
         track = (tracks.of(found.track) for found in boxes.objects)
-        standing = [each for each in track if each is not None and each.moved < MOVED_MAX]
+        standing = [each for each in track if each is not None and each.moved < TUNING.moved_max]
         self._objects = [known for known in self._objects if abs(boxes.t - known.last_t) <= self._repeat_s]
         for known in self._objects:
-            if any(each.label == known.label and iou(each.box, known.box) >= SAME_OBJECT_IOU for each in standing):
+            if any(
+                each.label == known.label and iou(each.box, known.box) >= TUNING.same_object_iou for each in standing
+            ):
                 known.update(boxes.t)
 
     def record(self, rule: str, severity: Severity, track: TrackStats) -> None:
         """This is escalated."""
         if self._repeat_s <= 0:
             return
-        there_s = track.seconds if track.moved < MOVED_MAX else 0.0
+        there_s = track.seconds if track.moved < TUNING.moved_max else 0.0
         self._objects.append(_EscalatedObject(rule, track.label, severity, track.box, track.t_last, there_s))
-        del self._objects[:-OBJECTS_MAX]
+        del self._objects[: -TUNING.objects_max]
 
     def is_repeat(self, rule: str, severity: Severity, track: TrackStats) -> bool:
         """Whether this very object was escalated by the same rule, no less gravely, and stands there for long."""
         rank = SEVERITIES.index(severity)
-        return track.moved < MOVED_MAX and any(
+        return track.moved < TUNING.moved_max and any(
             known.rule == rule
             and known.label == track.label
             and rank <= SEVERITIES.index(known.severity)
-            and known.there_s >= STATIONARY_S
-            and iou(track.box, known.box) >= SAME_OBJECT_IOU
+            and known.there_s >= TUNING.stationary_s
+            and iou(track.box, known.box) >= TUNING.same_object_iou
             for known in self._objects
         )
 
@@ -94,7 +110,7 @@ def restore_recent(
     recent = RecentEscalations(repeat_s)
     try:
         escalated = decisions.escalated(camera, now - repeat_s) if repeat_s > 0 else []
-        for run in list(dict.fromkeys(row.run for row in escalated))[-RUNS_MAX:]:
+        for run in list(dict.fromkeys(row.run for row in escalated))[-TUNING.sessions_max :]:
             _replay(recent, boxes, camera, [row for row in escalated if row.run == run], repeat_s)
     except StoreUnavailable as error:
         logger.info("camera %s: what was escalated before the restart is not known: %s", camera, error)
@@ -108,7 +124,7 @@ def _replay(
     tracks.begin(escalated[0].size)
     times = [row.t for row in escalated]
     waiting = sorted(escalated, key=lambda row: row.t)
-    for frame in boxes.span(camera, min(times) - 2 * STATIONARY_S, max(times) + repeat_s, run=escalated[0].run):
+    for frame in boxes.span(camera, min(times) - 2 * TUNING.stationary_s, max(times) + repeat_s, run=escalated[0].run):
         if not frame.looked:
             continue
         tracks.observe(frame)

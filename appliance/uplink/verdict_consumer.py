@@ -28,89 +28,16 @@ from appliance.telemetry import LogThrottle
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
 
-logger = logging.getLogger(__name__)
-
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
 REQUEST_EXPIRES_S = 28.0  # for so long a request stands at the broker
 REQUEST_LOST_S = 30.0  # a request that the broker has not ended by then did not get there
-
 _REQUEST = json.dumps({"batch": FETCH_BATCH, "expires": int(REQUEST_EXPIRES_S * 1e9)}).encode()
 _ENDED = frozenset({"404", "408"})  # nothing came, or not as many
-
-
-class ConsumerStream:
-    """One standing request for up to BATCH messages, and another one when it is used up.
-
-    nats-py's own `fetch` returns a batch when it is full or when its time is over: a message that came first would wait
-    for others. State: how many messages the request may still bring. Owner: one task, for one connection.
-    """
-
-    def __init__(self, link: NatsLink, client: Client, stream: str, consumer: str) -> None:
-        self._link = link
-        self._client = client
-        self._consumer = consumer
-        self._request_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self._inbox = client.new_inbox()
-        self._subscription: Subscription | None = None
-        self._left = 0
-
-    async def __aenter__(self) -> ConsumerStream:
-        self._subscription = await self._client.subscribe(self._inbox)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._subscription is not None:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await self._subscription.unsubscribe()
-
-    async def next(self) -> list[Msg]:
-        """The next message, whenever it comes, and those that have come with it, at most TOGETHER_MAX.
-
-        Raises UplinkError when the connection or the consumer is gone.
-        """
-        assert self._subscription is not None
-        try:
-            while True:
-                message = await self._link.while_up(self._next())
-                if message is None:
-                    continue
-                found = [message]
-                while len(found) < TRANSACTION_BATCH_MAX and self._left > 0 and self._subscription.pending_msgs:
-                    message = await self._next()
-                    if message is None:
-                        break
-                    found.append(message)
-                return found
-        except (nats.errors.Error, OSError) as error:
-            raise UplinkError(f"{self._consumer} cannot be read: {type(error).__name__}") from None
-
-    async def _next(self) -> Msg | None:
-        """A message, or None: the request has ended."""
-        assert self._subscription is not None
-        if self._left <= 0:
-            await self._client.publish(self._request_subject, _REQUEST, self._inbox)
-            self._left = FETCH_BATCH
-        try:
-            message = await self._subscription.next_msg(REQUEST_LOST_S)
-        except (nats.errors.TimeoutError, asyncio.TimeoutError):
-            self._left = 0
-            return None
-        status = (message.headers or {}).get("Status")
-        if status is None or message.reply:
-            self._left -= 1
-            return message
-        self._left = 0
-        if status not in _ENDED:
-            description = (message.headers or {}).get("Description", "")
-            raise UplinkError(f"{self._consumer} cannot be read: {status} {description}".rstrip())
-        return None
-
-
 ACK_WAIT_S = 30.0  # a disk that takes longer makes a redelivery, which changes nothing
 REDELIVER_S = 5.0  # after the database refused
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +173,73 @@ class VerdictConsumer:
     def _count(self, applied: int = 0, more: int = 0, known: int = 0, refused: int = 0) -> None:
         now = self.counts
         self.counts = VerdictCounts(now.applied + applied, now.more + more, now.known + known, now.refused + refused)
+
+
+class ConsumerStream:
+    """One standing request for up to BATCH messages, and another one when it is used up.
+
+    nats-py's own `fetch` returns a batch when it is full or when its time is over: a message that came first would wait
+    for others. State: how many messages the request may still bring. Owner: one task, for one connection.
+    """
+
+    def __init__(self, link: NatsLink, client: Client, stream: str, consumer: str) -> None:
+        self._link = link
+        self._client = client
+        self._consumer = consumer
+        self._request_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._inbox = client.new_inbox()
+        self._subscription: Subscription | None = None
+        self._left = 0
+
+    async def __aenter__(self) -> ConsumerStream:
+        self._subscription = await self._client.subscribe(self._inbox)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._subscription is not None:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._subscription.unsubscribe()
+
+    async def next(self) -> list[Msg]:
+        """The next message, whenever it comes, and those that have come with it, at most TOGETHER_MAX.
+
+        Raises UplinkError when the connection or the consumer is gone.
+        """
+        assert self._subscription is not None
+        try:
+            while True:
+                message = await self._link.while_up(self._next())
+                if message is None:
+                    continue
+                found = [message]
+                while len(found) < TRANSACTION_BATCH_MAX and self._left > 0 and self._subscription.pending_msgs:
+                    message = await self._next()
+                    if message is None:
+                        break
+                    found.append(message)
+                return found
+        except (nats.errors.Error, OSError) as error:
+            raise UplinkError(f"{self._consumer} cannot be read: {type(error).__name__}") from None
+
+    async def _next(self) -> Msg | None:
+        """A message, or None: the request has ended."""
+        assert self._subscription is not None
+        if self._left <= 0:
+            await self._client.publish(self._request_subject, _REQUEST, self._inbox)
+            self._left = FETCH_BATCH
+        try:
+            message = await self._subscription.next_msg(REQUEST_LOST_S)
+        except (nats.errors.TimeoutError, asyncio.TimeoutError):
+            self._left = 0
+            return None
+        status = (message.headers or {}).get("Status")
+        if status is None or message.reply:
+            self._left -= 1
+            return message
+        self._left = 0
+        if status not in _ENDED:
+            description = (message.headers or {}).get("Description", "")
+            raise UplinkError(f"{self._consumer} cannot be read: {status} {description}".rstrip())
+        return None
