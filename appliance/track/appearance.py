@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Planes = Sequence[NDArray[np.uint8]]
-"""One picture as it was decoded: brightness (H, W), then, where there are colours, two colour planes (h, w), upright.
-Empty: there is no picture, only boxes."""
+"""One frame as it was decoded: brightness (H, W), then, where there are colours, two colour planes (h, w), upright.
+Empty: there is no frame, only boxes."""
 
 # Of a standing person: chest and legs, without head and feet, without the background beside them.
 _HALVES = ((0.12, 0.50), (0.50, 0.92))
 _BESIDE = 0.2
-# So many points of each half are looked at, whatever its size in pixels: the cost of an object is fixed.
+# So many points of each half are read, whatever its size in pixels: the cost of an object is fixed.
 _ROWS, _COLUMNS = 12, 8
 _BINS = 12
 _ACROSS = _BESIDE + (1 - 2 * _BESIDE) * (np.arange(_COLUMNS) + 0.5) / _COLUMNS
@@ -41,7 +41,7 @@ _LOWER_SHARE = 1 - _UPPER_SHARE
 
 
 def describe(planes: Planes, boxes: NDArray[np.float32]) -> Floats:
-    """(N, L) histograms of the objects in `boxes` (N, 4, shares of the picture) of a picture that is not empty.
+    """(N, L) histograms of the objects in `boxes` (N, 4, shares of the frame) of a frame that is not empty.
 
     For each half and plane one histogram that sums to 1, linear between its bins, so that a slow change of light
     moves it a little and not by whole bins. L is 24 for each plane. About 0.02 ms per box on a desktop core.
@@ -70,13 +70,13 @@ def similarity(some: Floats, others: Floats) -> Floats:
 
 
 def _points(boxes: Floats) -> tuple[Floats, Floats]:
-    """x (N, columns) and y (N, 2, rows) of the points to look at, in shares."""
+    """x (N, columns) and y (N, 2, rows) of the points that are read, in shares."""
     side = boxes[:, 2:] - boxes[:, :2]
     return boxes[:, :1] + side[:, :1] * _ACROSS, boxes[:, 1, None, None] + side[:, 1, None, None] * _DOWN
 
 
 def _pixels(shares: Floats, side: int) -> NDArray[np.intp]:
-    """Which of a picture's `side` pixels."""
+    """Which of a frame's `side` pixels."""
     return np.minimum(np.maximum((shares * side).astype(np.intp), 0), side - 1)
 
 

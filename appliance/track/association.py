@@ -40,11 +40,11 @@ def overlap_of_smaller(a: Box, b: Box) -> float:
 def match_costs(
     track: Box, spread: tuple[float, float], found: Sequence[Box], *, overlap_min: float, distance_max: float
 ) -> list[float]:
-    """What each box of `found` costs: 0..1 where it overlaps enough, 1..2 where it is only near and alike in size.
+    """The cost of each box of `found`: 0..1 where it overlaps enough, 1..2 where it is only near and alike in size.
 
     Near is measured between the centres, in object sizes. The size is widened by the track's own uncertainty `spread`
-    (see `Kalman`), but at most doubled: a small box that moved by more than itself between two looks overlaps nothing
-    and is still found, a stale one does not reach for everything.
+    (see `Kalman`), but at most doubled: a small box that moved by more than itself between two frames overlaps nothing
+    and is still matched, a stale one does not reach for everything.
     """
     x, y, width, height = to_centre(track)
     size_x, size_y = sizes((x, y, width, height))
@@ -69,31 +69,31 @@ def match_costs(
     return costs
 
 
-def assign(prices: Floats | Sequence[Sequence[float]], price_max: float = 2.0) -> list[tuple[int, int]]:
-    """Pairs (row, column) of least total price, in row order; a row left alone costs `price_max`.
+def assign(costs: Floats | Sequence[Sequence[float]], cost_max: float = 2.0) -> list[tuple[int, int]]:
+    """Pairs (row, column) of least total cost, in row order; a row left alone costs `cost_max`.
 
     One sure pair therefore beats two doubtful ones. The table falls into groups of rows and columns that could be
     confused with each other; most hold one pair. Larger ones go through the Hungarian algorithm.
     """
-    table: Sequence[Sequence[float]] = prices.tolist() if isinstance(prices, np.ndarray) else prices
+    table: Sequence[Sequence[float]] = costs.tolist() if isinstance(costs, np.ndarray) else costs
     pairs: list[tuple[int, int]] = []
-    for rows, columns in _groups(table, price_max):
+    for rows, columns in _groups(table, cost_max):
         if len(rows) == len(columns) == 1:
             pairs.append((rows[0], columns[0]))
             continue
-        # One more column per row stands for "nobody"; what is impossible is dearer than that.
-        never, nobody = 2 * price_max + 1, [price_max] * len(rows)
-        costs = [[table[row][column] for column in columns] for row in rows]
-        whole = [[cost if cost <= price_max else never for cost in line] + nobody for line in costs]
+        # One more column per row stands for "unmatched"; what is impossible costs more than that.
+        never, unmatched = 2 * cost_max + 1, [cost_max] * len(rows)
+        group = [[table[row][column] for column in columns] for row in rows]
+        whole = [[cost if cost <= cost_max else never for cost in line] + unmatched for line in group]
         small = len(rows) * len(whole[0]) <= _SMALL
         chosen = _hungarian_small(whole) if small else hungarian(np.array(whole))
         pairs += [(rows[row], columns[column]) for row, column in enumerate(chosen) if column < len(columns)]
     return sorted(pairs)
 
 
-def contested_rows(table: Sequence[Sequence[float]], price_max: float) -> list[int]:
-    """The rows of a table of prices that have a choice, or of whose only choice another row has it, too."""
-    return sorted(row for rows, columns in _groups(table, price_max) if len(rows) + len(columns) > 2 for row in rows)
+def contested_rows(table: Sequence[Sequence[float]], cost_max: float) -> list[int]:
+    """The rows of a table of costs that have a choice, or whose only choice is another row's, too."""
+    return sorted(row for rows, columns in _groups(table, cost_max) if len(rows) + len(columns) > 2 for row in rows)
 
 
 def hungarian(table: Floats) -> list[int]:
@@ -143,12 +143,12 @@ def _hungarian_small(table: list[list[float]]) -> list[int]:
         least, came_from, done = [math.inf] * m, [-1] * m, [False] * m
         row, column, shortest = start, -1, 0.0
         while True:
-            base, prices, nearest = row_potential[row], table[row], math.inf
+            base, costs, nearest = row_potential[row], table[row], math.inf
             chosen = -1
             for each in range(m):
                 if done[each]:
                     continue
-                reduced = shortest + prices[each] - base - column_potential[each]
+                reduced = shortest + costs[each] - base - column_potential[each]
                 if reduced < least[each]:
                     least[each], came_from[each] = reduced, column
                 if least[each] < nearest:
@@ -174,12 +174,12 @@ def _hungarian_small(table: list[list[float]]) -> list[int]:
     return found
 
 
-def _groups(table: Sequence[Sequence[float]], price_max: float) -> list[tuple[list[int], list[int]]]:
+def _groups(table: Sequence[Sequence[float]], cost_max: float) -> list[tuple[list[int], list[int]]]:
     """Connected rows and columns of the table, each in order; rows without any column are left out."""
     columns_of: dict[int, list[int]] = {}
     rows_of: dict[int, list[int]] = {}
     for row, line in enumerate(table):
-        columns = [column for column, price in enumerate(line) if price <= price_max]
+        columns = [column for column, cost in enumerate(line) if cost <= cost_max]
         if columns:
             columns_of[row] = columns
             for column in columns:

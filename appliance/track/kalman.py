@@ -6,11 +6,11 @@ import math
 
 from appliance.types import Box
 
-# A picture is taken to be this much higher than wide is long: 9/16 .. 3/4. Only noise scales depend on it.
+# Height by width of a frame, between 9/16 and 3/4; only noise scales depend on it.
 ASPECT = 0.65
 MEASURED_STD = 0.08
 SPEED_STD = (1.5, 1.5, 0.3, 0.3)
-# Who stands may walk, and who walks may stand, within about two seconds; sizes change slowly.
+# Persons begin and stop walking within about two seconds; sizes change slowly.
 ACCELERATION = (0.5, 0.5, 0.02, 0.02)
 
 
@@ -19,11 +19,11 @@ class Kalman:
 
     Coordinates do not influence each other, so it is four 2x2 ones, in plain numbers: for the few boxes of a camera
     quicker than arrays, and the same bits on every machine. All noise is in units of the object's size (the geometric
-    mean of its sides), after SORT/ByteTrack (arXiv 1602.00763, 2110.06864), but as densities over time, since looks
+    mean of its sides), after SORT/ByteTrack (arXiv 1602.00763, 2110.06864), but as densities over time, since frames
     come 0.2 s apart while something moves and seconds apart when idle: ACCELERATION is the variance that speed gains
     per second. State: for each coordinate its position, speed, and the variances of position, both, and speed.
 
-    box: xyxy as predicted or corrected last; may lie outside the picture.
+    box: xyxy as predicted or corrected last; may lie outside the frame.
     """
 
     __slots__ = ("_axes", "box")
@@ -53,7 +53,7 @@ class Kalman:
                     ss + noise * dt,
                 )
             )
-        # A box must not shrink through zero while nobody looks.
+        # A box must not shrink through zero while it is not detected.
         for side in (2, 3):
             if moved[side][0] < 1e-3:
                 moved[side] = (1e-3, *moved[side][1:])
@@ -61,7 +61,7 @@ class Kalman:
         self.box = self._box()
 
     def correct(self, box: Box, doubt: float = 1.0) -> None:
-        """Take in the measured `box`. doubt: how many times the usual variance it has."""
+        """Take in the measured `box`. doubt: its variance as a multiple of the usual one."""
         measured = to_centre(box)
         taken = []
         for (at, speed, pp, ps, ss), seen, size in zip(self._axes, measured, _scale(measured), strict=True):

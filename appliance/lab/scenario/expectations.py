@@ -166,7 +166,7 @@ def match_events(
         raise ValueError(f"{len(events)} events; at most {EVENTS_MAX} can be judged")
     slots = [each for each in expectations for _ in range(_slots_of(each, events))]
     required = [number < each.min for each in expectations for number in range(_slots_of(each, events))]
-    taken = dict(assign(_costs(events, slots, required), price_max=_UNPAIRED_COST)) if events and slots else {}
+    taken = dict(assign(_costs(events, slots, required), cost_max=_UNPAIRED_COST)) if events and slots else {}
     hits = tuple(Hit(events[row], slots[at], slots[at].delay_s(events[row])) for row, at in sorted(taken.items()))
     unpaired = [event for row, event in enumerate(events) if row not in taken]
     alarms, unjudged = [], []
