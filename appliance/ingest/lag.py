@@ -29,11 +29,8 @@ class LagEstimator:
     reading thread. Of all times only differences matter.
     """
 
-    def __init__(self) -> None:
-        self.begin(0.0)
-
-    def begin(self, now: float) -> None:
-        """A new connection."""
+    def __init__(self, now: float) -> None:
+        """A connection begins; now: monotonic seconds."""
         self._bytes = self._seconds = self._packets = 0.0
         self._last_t: float | None = None
         self._up_to_date = now

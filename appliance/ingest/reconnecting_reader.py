@@ -43,16 +43,12 @@ class ReadPacer:
     A thread that wakes for one packet finds nothing of what it needs in the processor's caches: 0.4 ms a packet; those
     that follow it cost 0.1. What is not needed at once can wait in the socket, where it also keeps its order. State:
     what came on this connection so far, and how late packets are that are waited for (socket buffers do not tell:
-    libavformat gives a packet out when the next one has begun). Owner: the reading thread.
+    libavformat gives a packet out when the next one has begun). Owner: the reading thread; one for each connection.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.pauses = 0
         self._clock = clock
-        self.begin()
-
-    def begin(self) -> None:
-        """A new connection."""
         self._began = self._at = self._prompt_at = self._clock.monotonic()
         self._least_s = float("inf")
         self._bytes = 0
@@ -143,7 +139,6 @@ class ReconnectingReader:
         self._repeats = LogThrottle(logger, clock)
         self._stop = stop
         self._until_needed_s = until_needed_s
-        self._pacer = ReadPacer(clock)
         self._lock = threading.Lock()
         self._state: CameraStateName = "connecting"
         self._packets = self._bytes = 0
@@ -178,7 +173,7 @@ class ReconnectingReader:
         self._silent_after_s = max(SILENT_S, 3 * info.frame_s)
         session_id = uuid4().hex[:12]
         offset = self._clock.now() - began
-        self._pacer.begin()
+        pacer = ReadPacer(self._clock)
         try:
             for sink in self._sinks:
                 sink.begin(info, session_id)
@@ -186,7 +181,7 @@ class ReconnectingReader:
                 self._note_packet(packet)
                 for sink in self._sinks:
                     sink.take(packet)
-                if self._stop.is_set() or self._pause(packet):
+                if self._stop.is_set() or self._pause(packet, pacer):
                     return
                 self._check_clock(offset)
         finally:
@@ -235,9 +230,9 @@ class ReconnectingReader:
             self._lose(SourceError(f"{self._name}: there is no picture in it"))
         return self._backoff.next_s()
 
-    def _pause(self, packet: VideoPacket) -> bool:
+    def _pause(self, packet: VideoPacket, pacer: ReadPacer) -> bool:
         """Let what is not needed yet wait in the socket; True when asked to stop."""
-        pause_s = self._pacer.pause_s(packet.size, packet.t, self._until_needed_s())
+        pause_s = pacer.pause_s(packet.size, packet.t, self._until_needed_s())
         if pause_s > 0:
             self._clock.sleep(pause_s)  # not on `stop`: waiting for an event costs several times as much as sleeping
         return self._stop.is_set()

@@ -71,7 +71,7 @@ class RtspSource:
         self._packet_bytes = 0
         self._scale = 1, 1
         self._sender_reports = SenderReports()
-        self._lag = LagEstimator()
+        self._lag = LagEstimator(clock.monotonic())
 
     @property
     def jumps(self) -> int:
@@ -96,9 +96,9 @@ class RtspSource:
         self._info = describe_stream(streams[0], address.label)
         base = streams[0].time_base or MICROSECOND
         self._scale = base.numerator * SECOND_US, base.denominator
-        self._sender_reports.begin()
+        self._sender_reports = SenderReports()
         self._timeline.restart()
-        self._lag.begin(self._clock.monotonic())
+        self._lag = LagEstimator(self._clock.monotonic())
         return self._info
 
     def packets(self) -> Iterator[VideoPacket]:

@@ -45,10 +45,6 @@ class SenderReports:
         self.reads = 0
         self._last: tuple[int, int | None] | None = None
 
-    def begin(self) -> None:
-        """A new connection."""
-        self._last = None
-
     def utc_us(self, packet: av.Packet[av.VideoStream], pts_us: int | None) -> int | None:
         """UTC of the frame in microseconds, if there were any reports. pts_us: its stamp, in microseconds."""
         if pts_us is None:

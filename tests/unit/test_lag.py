@@ -19,21 +19,18 @@ RATE = (KEY + (GOP - 1) * SMALL) * FPS / GOP
 
 
 def test_a_reader_that_keeps_up_is_never_behind_although_the_next_picture_has_always_begun_to_come() -> None:
-    behind = LagEstimator()
-    behind.begin(0.0)
+    behind = LagEstimator(0.0)
     late = [behind.lag_s(size, n / FPS, SIZES[(n + 1) % GOP], n / FPS + 0.02) for n, size in enumerate(SIZES)]
     assert max(late) <= 1.5 / FPS, "a key frame on its way is no backlog"
 
 
 def test_a_camera_with_one_picture_a_second_is_not_behind_for_that() -> None:
-    behind = LagEstimator()
-    behind.begin(0.0)
+    behind = LagEstimator(0.0)
     assert max(behind.lag_s(SMALL, float(n), SMALL, n + 0.02) for n in range(60)) == 0
 
 
 def test_a_backlog_is_told_in_seconds_and_is_no_longer_than_it_can_have_been_waiting() -> None:
-    behind = LagEstimator()
-    behind.begin(0.0)
+    behind = LagEstimator(0.0)
     for n in range(10 * FPS):
         behind.lag_s(SIZES[n], n / FPS, 0, n / FPS)
     at = 10.0
@@ -44,8 +41,7 @@ def test_a_backlog_is_told_in_seconds_and_is_no_longer_than_it_can_have_been_wai
 
 
 def test_where_the_system_does_not_say_what_waits_nobody_is_behind() -> None:
-    behind = LagEstimator()
-    behind.begin(0.0)
+    behind = LagEstimator(0.0)
     assert all(behind.lag_s(SMALL, n / FPS, None, 10.0 * n) == 0 for n in range(100))
 
 
