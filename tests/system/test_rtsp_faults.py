@@ -134,7 +134,7 @@ def test_it_is_looked_at_and_recorded_again_by_itself(story: Story, camera: str)
     times = [each.t for each in boxes]
     assert times == sorted(times)
     assert story.recorded[camera][-1][0] > story.at
-    assert not any(each.warning for each in story.house.cameras)
+    assert not any(each.warning for each in story.house.cameras.values())
 
 
 @pytest.mark.parametrize("camera", ["cut", "reset"])

@@ -37,11 +37,11 @@ class Listener:
         self.at: list[float] = []
         self.gaps: list[tuple[float, float | None, str]] = []
 
-    def state(self, feed: str, state: str, reason: str) -> None:
+    def state(self, reader: str, state: str, reason: str) -> None:
         self.states.append(state)
         self.at.append(self.clock.monotonic())
 
-    def gap(self, feed: str, t_start: float, t_end: float | None, reason: str) -> None:
+    def gap(self, reader: str, t_start: float, t_end: float | None, reason: str) -> None:
         self.gaps.append((t_start, t_end, reason))
 
 
@@ -52,7 +52,7 @@ class Sink:
         self.runs: list[str] = []
         self.ends = 0
         self.packets = 0
-        self.feed: ReconnectingReader | None = None
+        self.reader: ReconnectingReader | None = None
         self.stop_after = 0
         self.fail_at = 0
         self.on_packet = lambda: None
@@ -65,17 +65,17 @@ class Sink:
         self.on_packet()
         if self.packets == self.fail_at:
             raise ZeroDivisionError("a bug")
-        if self.packets == self.stop_after and self.feed is not None:
-            self.feed.stop()
+        if self.packets == self.stop_after and self.reader is not None:
+            self.reader.stop()
 
     def end(self) -> None:
         self.ends += 1
 
 
-def a_feed(source: ScriptedSource, *, loops: bool = False) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
+def a_reader(source: ScriptedSource, *, loops: bool = False) -> tuple[ReconnectingReader, Sink, Listener, ManualClock]:
     clock = ManualClock()
     sink, listener = Sink(), Listener(clock)
-    feed = ReconnectingReader(
+    reader = ReconnectingReader(
         "camera gate",
         source,
         (sink,),
@@ -85,8 +85,8 @@ def a_feed(source: ScriptedSource, *, loops: bool = False) -> tuple[Reconnecting
         loops=loops,
         backoff=Backoff(0.5, RETRY_S_MAX, jitter=0.0),
     )
-    sink.feed = feed
-    return feed, sink, listener, clock
+    sink.reader = reader
+    return reader, sink, listener, clock
 
 
 @pytest.fixture
@@ -95,20 +95,20 @@ def ten(tmp_path: Path) -> Path:
 
 
 def test_a_camera_that_is_cut_comes_back_and_the_gap_is_told_twice(ten: Path) -> None:
-    feed, sink, listener, _ = a_feed(ScriptedSource(ten, CUT, ten, end=CUT))
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten, CUT, ten, end=CUT))
     sink.stop_after = 11
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "live", "lost", "lost", "live"]
     assert listener.gaps == [(0.9, None, str(CUT)), (0.9, 0.9, str(CUT))]
     assert len(set(sink.runs)) == 2
-    assert feed.counts().reconnects == 1
+    assert reader.counts().reconnects == 1
 
 
 def test_backs_off_and_forgives(ten: Path) -> None:
-    feed, sink, listener, clock = a_feed(ScriptedSource(*[CUT] * 6, ten, CUT, ten, end=CUT))
+    reader, sink, listener, clock = a_reader(ScriptedSource(*[CUT] * 6, ten, CUT, ten, end=CUT))
     sink.on_packet = lambda: clock.advance(4)
     sink.stop_after = 11
-    feed.run()
+    reader.run()
     waits = [b - a for a, b in itertools.pairwise(listener.at[1:7])]
     assert waits == pytest.approx([0.5, 1, 2, 4, 4])
     # Ten packets, 40 s of being live: forgiven, so the first wait is short again.
@@ -117,34 +117,34 @@ def test_backs_off_and_forgives(ten: Path) -> None:
 
 
 def test_a_refusal_is_not_hammered(ten: Path) -> None:
-    feed, sink, listener, clock = a_feed(ScriptedSource(REFUSED, ten, end=CUT))
+    reader, sink, listener, clock = a_reader(ScriptedSource(REFUSED, ten, end=CUT))
     sink.stop_after = 1
     began = clock.monotonic()
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "lost", "live"]
     assert clock.monotonic() - began >= REFUSED_WAIT_S
 
 
 def test_a_stall_is_a_stall_until_coming_back_fails_too(ten: Path) -> None:
     stalled = SourceStalled("camera gate: 10.0.0.9 sent nothing for 5 s")
-    feed, sink, listener, _ = a_feed(ScriptedSource(ten, CUT, ten, end=stalled))
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten, CUT, ten, end=stalled))
     sink.stop_after = 11
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "live", "stalled", "lost", "live"]
 
 
 def test_silence_is_noticed_before_the_time_out_and_ends_with_the_next_packet(ten: Path) -> None:
-    feed, sink, listener, clock = a_feed(ScriptedSource(ten, end=CUT))
+    reader, sink, listener, clock = a_reader(ScriptedSource(ten, end=CUT))
 
     def quiet_after_five() -> None:
         if sink.packets == 5:
             clock.advance(2)
-            feed.check_silence()
-            feed.check_silence()
+            reader.check_silence()
+            reader.check_silence()
 
     sink.on_packet = quiet_after_five
     sink.stop_after = 8
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "live", "stalled", "live"]
 
 
@@ -156,15 +156,15 @@ class Backlogged(ScriptedSource):
 
 
 def test_a_camera_is_stalled_by_what_arrives_and_not_by_what_is_still_read(ten: Path) -> None:
-    feed, sink, listener, clock = a_feed(Backlogged(ten, end=CUT))
+    reader, sink, listener, clock = a_reader(Backlogged(ten, end=CUT))
 
     def slowly() -> None:
         clock.advance(1)
-        feed.check_silence()
+        reader.check_silence()
 
     sink.on_packet = slowly
     sink.stop_after = 8
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "live", "stalled"], "and not live again with each packet that waited"
 
 
@@ -182,8 +182,8 @@ class Pausing(ScriptedSource):
 
 @pytest.mark.parametrize(("pause_s", "gaps"), [(5.0, 1), (1.0, 0)])
 def test_a_pause_of_a_connection_that_held_is_a_gap(ten: Path, pause_s: float, gaps: int) -> None:
-    feed, _, listener, _ = a_feed(Pausing(ten, pause_s))
-    feed.run()
+    reader, _, listener, _ = a_reader(Pausing(ten, pause_s))
+    reader.run()
     assert len(listener.gaps) == gaps
     for begin, end, reason in listener.gaps:
         assert end is not None
@@ -192,42 +192,42 @@ def test_a_pause_of_a_connection_that_held_is_a_gap(ten: Path, pause_s: float, g
 
 
 def test_a_clip_that_does_not_loop_ends_without_a_gap(ten: Path) -> None:
-    feed, sink, listener, _ = a_feed(ScriptedSource(ten))
-    feed.run()
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten))
+    reader.run()
     assert (listener.states, listener.gaps, sink.packets) == (["connecting", "live", "ended"], [], 10)
 
 
 def test_a_clip_that_loops_is_a_new_run_each_time_and_no_loss(ten: Path) -> None:
-    feed, sink, listener, _ = a_feed(ScriptedSource(ten), loops=True)
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten), loops=True)
     sink.stop_after = 25
-    feed.run()
+    reader.run()
     assert (listener.states, listener.gaps) == (["connecting", "live"], [])
     assert len(set(sink.runs)) == 3
 
 
 def test_a_bug_in_one_camera_is_logged_and_the_camera_starts_again(ten: Path, caplog: pytest.LogCaptureFixture) -> None:
-    feed, sink, listener, _ = a_feed(ScriptedSource(ten, ten, end=CUT))
+    reader, sink, listener, _ = a_reader(ScriptedSource(ten, ten, end=CUT))
     sink.fail_at, sink.stop_after = 4, 8
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "live", "lost", "live"]
     assert "ZeroDivisionError" in caplog.text
     assert sink.ends == 2
 
 
 def test_when_the_clock_of_the_box_is_set_time_is_anchored_anew(ten: Path) -> None:
-    feed, sink, listener, clock = a_feed(ScriptedSource(ten, ten, end=CUT))
+    reader, sink, listener, clock = a_reader(ScriptedSource(ten, ten, end=CUT))
     sink.on_packet = lambda: clock.jump(-3600) if sink.packets == 3 else None
     sink.stop_after = 8
-    feed.run()
+    reader.run()
     assert listener.states == ["connecting", "live", "lost", "live"]
     assert "clock of this box was set by -3600 s" in listener.gaps[0][2]
 
 
 def test_a_source_is_always_closed_and_its_sinks_ended(ten: Path) -> None:
     source = ScriptedSource(ten, CUT, ten, end=CUT)
-    feed, sink, _, _ = a_feed(source)
+    reader, sink, _, _ = a_reader(source)
     sink.stop_after = 15
-    feed.run()
+    reader.run()
     assert sink.ends == len(sink.runs) == 2
     assert source.closed >= source.opened - 1
 

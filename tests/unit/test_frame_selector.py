@@ -55,12 +55,12 @@ class Following(CountingTracker):
         return found
 
 
-def examiner(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> FrameByFrame:
-    plan = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s)
-    return FrameByFrame("gate", detector or Blind(), CountingTracker(("number",)), plan)
+def driver(*, fps: float = 5, heartbeat_s: float = 2, detector: NumberReader | None = None) -> FrameByFrame:
+    settings = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s)
+    return FrameByFrame("gate", detector or Blind(), CountingTracker(("number",)), settings)
 
 
-def looked_at(each: FrameByFrame, times: list[float], *, frame: av.VideoFrame | None = None) -> list[float]:
+def due_times(each: FrameByFrame, times: list[float], *, frame: av.VideoFrame | None = None) -> list[float]:
     return [t for n, t in enumerate(times) if each.select(n, t, moving(n) if frame is None else frame)]
 
 
@@ -69,34 +69,34 @@ def looked_at(each: FrameByFrame, times: list[float], *, frame: av.VideoFrame | 
 )
 def test_while_something_moves_frames_are_due_at_fps(camera_fps: float, fps: float, expected: float) -> None:
     times = [n / camera_fps for n in range(round(20 * camera_fps))]
-    assert len(looked_at(examiner(fps=5), times)) / 20 == pytest.approx(expected, abs=0.6)
+    assert len(due_times(driver(fps=5), times)) / 20 == pytest.approx(expected, abs=0.6)
 
 
 def test_a_late_frame_does_not_bring_two_after_it() -> None:
     times = [0.0, 0.2, 1.0, 1.04, 1.08, 1.2, 1.24, 1.4]
-    assert looked_at(examiner(), times) == [0.0, 0.2, 1.0, 1.2, 1.4]
+    assert due_times(driver(), times) == [0.0, 0.2, 1.0, 1.2, 1.4]
 
 
 def test_a_quiet_yard_is_still_looked_at_each_heartbeat() -> None:
     """The gate is a priority, never a permission."""
     times = [n / 10 for n in range(300)]
-    due = looked_at(examiner(heartbeat_s=2), times, frame=STILL)
+    due = due_times(driver(heartbeat_s=2), times, frame=STILL)
     late = [t for t in due if t > QUIET_AFTER_S]
     assert len(late) == pytest.approx((30 - QUIET_AFTER_S) / 2, abs=1)
     assert max(b - a for a, b in itertools.pairwise(due)) <= 2.0 + 1e-6
 
 
 def test_a_low_rate_does_not_stretch_the_heartbeat() -> None:
-    due = looked_at(examiner(fps=0.1, heartbeat_s=2), [n / 10 for n in range(200)], frame=STILL)
+    due = due_times(driver(fps=0.1, heartbeat_s=2), [n / 10 for n in range(200)], frame=STILL)
     assert len(due) == 10
 
 
 def test_movement_after_quiet_is_looked_at_at_once() -> None:
-    each = examiner(heartbeat_s=30)
-    looked_at(each, [n / 10 for n in range(100)], frame=STILL)
-    look = each.select(100, 10.0, moving(1))
-    assert look is not None
-    assert look.priority > 0
+    each = driver(heartbeat_s=30)
+    due_times(each, [n / 10 for n in range(100)], frame=STILL)
+    request = each.select(100, 10.0, moving(1))
+    assert request is not None
+    assert request.priority > 0
 
 
 def test_as_long_as_something_is_followed_frames_are_due_though_nothing_moves() -> None:
@@ -127,19 +127,19 @@ def test_the_same_footage_gives_the_same_boxes_also_in_the_split_form(tmp_path: 
     path = clip(tmp_path / "c.mp4", 60)  # type: ignore[operator]
 
     def whole() -> list[FrameBoxes]:
-        each = examiner(detector=NumberReader())
+        each = driver(detector=NumberReader())
         with ClipReader(str(path)) as footage:
             return [boxes for f in footage.frames() if (boxes := each.examine(f.index, f.t, f.av_frame))]
 
     def split() -> list[FrameBoxes]:
         detector = NumberReader()
-        each = examiner(detector=detector)
+        each = driver(detector=detector)
         out = []
         with ClipReader(str(path)) as footage:
             for f in footage.frames():
-                look = each.select(f.index, f.t, f.av_frame)
-                if look is not None:
-                    out.append(each.infer(look))
+                request = each.select(f.index, f.t, f.av_frame)
+                if request is not None:
+                    out.append(each.infer(request))
         return out
 
     assert whole() == whole() == split()
@@ -193,9 +193,9 @@ def walked(
     """Somebody walks to the right, 5 looks a second; `others` stand there."""
     taken = []
     for n in range(round(5 * seconds)):
-        look = each.select(n, n / 5, yard((300 + 8 * n, 300), *others))
-        if look is not None:
-            taken.append((look, each.infer(look)))
+        request = each.select(n, n / 5, yard((300 + 8 * n, 300), *others))
+        if request is not None:
+            taken.append((request, each.infer(request)))
     return taken
 
 
@@ -210,35 +210,35 @@ def spotting(label: str = "person", heartbeat_s: float = 2.0) -> tuple[FrameByFr
 def test_between_looks_at_the_whole_only_the_part_that_moves_is_shown() -> None:
     each, spotter = spotting()
     taken = walked(each, spotter, 6)
-    parts = [look for look, _ in taken if look.mosaic is not None]
+    parts = [request for request, _ in taken if request.mosaic is not None]
     assert len(taken) == 30
     assert len(parts) > 15
-    whole = [look.t for look, _ in taken if look.mosaic is None]
+    whole = [request.t for request, _ in taken if request.mosaic is None]
     assert max(b - a for a, b in itertools.pairwise(whole)) <= WHOLE_EVERY_S + 1e-6
-    for (look, _), size in zip(taken, spotter.sizes, strict=True):
-        if look.mosaic is None:
+    for (request, _), size in zip(taken, spotter.sizes, strict=True):
+        if request.mosaic is None:
             assert size == WHOLE
         else:
             assert size[0] % STEP == size[1] % STEP == 0
             assert size[0] * size[1] < 0.3 * WHOLE[0] * WHOLE[1]
-            assert size == look.mosaic.size
-            (tile,) = look.mosaic.tiles
+            assert size == request.mosaic.size
+            (tile,) = request.mosaic.tiles
             assert tile.size[0] == pytest.approx((tile.box[2] - tile.box[0]) * WHOLE[0]), "at the same scale"
 
 
 def test_what_is_found_in_a_part_is_told_where_it_is_in_the_whole() -> None:
     each, spotter = spotting()
-    for n, (look, boxes) in enumerate(walked(each, spotter, 6)):
+    for n, (request, boxes) in enumerate(walked(each, spotter, 6)):
         (found,) = boxes.objects
         left = (300 + 8 * n) / 1280
-        assert found.box == pytest.approx((left, 300 / 704, left + 40 / 1280, 340 / 704), abs=0.004), look.mosaic
+        assert found.box == pytest.approx((left, 300 / 704, left + 40 / 1280, 340 / 704), abs=0.004), request.mosaic
 
 
 def test_a_detector_to_which_a_part_costs_as_much_is_shown_the_whole() -> None:
     each, spotter = spotting()
     spotter.shape_step = 0
     each = FrameByFrame("gate", spotter, Following(spotter.labels), config.DetectConfig())
-    assert all(look.mosaic is None for look, _ in walked(each, spotter, 3))
+    assert all(request.mosaic is None for request, _ in walked(each, spotter, 3))
 
 
 def test_where_all_moves_the_whole_is_shown() -> None:
@@ -247,20 +247,20 @@ def test_where_all_moves_the_whole_is_shown() -> None:
         rows = [
             ((200 + 300 * k) + (8 * n if row % 2 else -8 * n), 40 + 200 * row) for k in range(4) for row in range(4)
         ]
-        look = each.select(n, n / 5, yard(*rows))
-        assert look is not None
-        assert look.mosaic is None
-        each.infer(look)
+        request = each.select(n, n / 5, yard(*rows))
+        assert request is not None
+        assert request.mosaic is None
+        each.infer(request)
 
 
 def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next() -> None:
     each, spotter = spotting()
     walked(each, spotter, 2.2)
-    look = each.select(11, 2.2, yard((388, 300)))
-    assert look is not None
-    assert look.mosaic is not None
+    request = each.select(11, 2.2, yard((388, 300)))
+    assert request is not None
+    assert request.mosaic is not None
     cut = Detections(np.array([[0.9, 0.4, 1.0, 0.6]], np.float32), np.array([0.9], np.float32), np.zeros(1, np.int32))
-    assert each.result(look, cut).objects == ()
+    assert each.result(request, cut).objects == ()
     following = each.select(12, 2.4, yard((396, 300)))
     assert following is not None
     assert following.mosaic is None
@@ -269,9 +269,9 @@ def test_somebody_who_is_cut_off_is_not_believed_and_the_whole_is_looked_at_next
 def test_after_a_look_that_failed_or_was_skipped_the_whole_is_looked_at() -> None:
     each, spotter = spotting()
     walked(each, spotter, 2.2)
-    look = each.select(11, 2.2, yard((388, 300)))
-    assert look is not None
-    each.result(look, None)
+    request = each.select(11, 2.2, yard((388, 300)))
+    assert request is not None
+    each.result(request, None)
     whole = each.select(12, 2.4, yard((396, 300)))
     assert whole is not None
     assert whole.mosaic is None
@@ -287,10 +287,10 @@ def test_what_rests_is_looked_at_rarely(label: str, at_first_s: float, every_s: 
     each, _spotter = spotting(label, heartbeat_s=4.0)
     times = []
     for n in range(300):
-        look = each.select(n, n / 5, yard((300, 300)))
-        if look is not None:
-            each.infer(look)
-            times.append(look.t)
+        request = each.select(n, n / 5, yard((300, 300)))
+        if request is not None:
+            each.infer(request)
+            times.append(request.t)
     early = [t for t in times if 2 * QUIET_AFTER_S < t <= STOPPED_S]
     assert len(early) == pytest.approx((STOPPED_S - 2 * QUIET_AFTER_S) / at_first_s, abs=1)
     late = [t for t in times if t > STOPPED_S + 2]
@@ -302,15 +302,15 @@ def test_when_all_have_gone_nothing_is_looked_at_that_was_seen_a_moment_ago() ->
     """The camera stays awake for a moment, lest they come back; the gate watches, the network has nothing to see."""
     each, spotter = spotting(heartbeat_s=4.0)
     walked(each, spotter, 3)
-    looks = []
+    requests = []
     for n in range(15, 60):
-        look = each.select(n, n / 5, yard())
-        if look is not None:
-            each.infer(look)
-            looks.append(look)
-    assert looks[0].t == 3.0, "that somebody is gone is movement, too"
-    last = max(look.t for look in looks if look.priority > 0)
-    assert all(look.t - last >= WHOLE_EVERY_S for look in looks if look.t > last)
+        request = each.select(n, n / 5, yard())
+        if request is not None:
+            each.infer(request)
+            requests.append(request)
+    assert requests[0].t == 3.0, "that somebody is gone is movement, too"
+    last = max(request.t for request in requests if request.priority > 0)
+    assert all(request.t - last >= WHOLE_EVERY_S for request in requests if request.t > last)
     back = each.select(60, 12.0, yard((420, 300)))
     assert back is not None, "who comes back is looked at at once"
 
@@ -321,16 +321,16 @@ def test_two_who_walk_far_apart_are_shown_side_by_side() -> None:
     sides: set[int] = set()
     for n in range(15):
         places = (60 + 8 * n, 300), (1180 - 8 * n, 500)
-        look = each.select(n, n / 5, yard(*places))
-        assert look is not None
-        boxes = each.infer(look)
-        sides.add(1 if look.mosaic is None else len(look.mosaic.tiles))
+        request = each.select(n, n / 5, yard(*places))
+        assert request is not None
+        boxes = each.infer(request)
+        sides.add(1 if request.mosaic is None else len(request.mosaic.tiles))
         if n > 1:
             found = sorted(found.box for found in boxes.objects)
             for (x, y), box in zip(places, found, strict=True):
-                assert box == pytest.approx((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), abs=0.004), look
-        if look.mosaic is not None:
-            assert look.mosaic.size[0] * look.mosaic.size[1] <= 0.6 * WHOLE[0] * WHOLE[1]
+                assert box == pytest.approx((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), abs=0.004), request
+        if request.mosaic is not None:
+            assert request.mosaic.size[0] * request.mosaic.size[1] <= 0.6 * WHOLE[0] * WHOLE[1]
     assert sides == {1, 2}
 
 
@@ -339,7 +339,7 @@ def test_where_more_than_three_people_walk_the_whole_is_shown(label: str, parts:
     """They cross, and who is who may hang on little; vehicles park next to each other."""
     each, spotter = spotting(label)
     taken = walked(each, spotter, 3, (300, 400), (380, 400), (460, 400))
-    assert any(look.mosaic is not None for look, _ in taken if look.t > 0.5) is parts
+    assert any(request.mosaic is not None for request, _ in taken if request.t > 0.5) is parts
 
 
 def test_a_parked_car_is_shown_wholly_or_not_at_all() -> None:
@@ -347,13 +347,13 @@ def test_a_parked_car_is_shown_wholly_or_not_at_all() -> None:
     spotter.labels = ("car",)
     each = FrameByFrame("gate", spotter, Tracker(spotter.labels), config.DetectConfig(fps=5))
     taken = walked(each, spotter, 12, (520, 390), (700, 470))
-    assert any(look.mosaic is not None and look.t > 8 for look, _ in taken)
-    for look, boxes in taken:
-        assert len(boxes.objects) == 3 or look.t < 1
-        for part in look.mosaic.parts if look.mosaic is not None else ():
+    assert any(request.mosaic is not None and request.t > 8 for request, _ in taken)
+    for request, boxes in taken:
+        assert len(boxes.objects) == 3 or request.t < 1
+        for part in request.mosaic.parts if request.mosaic is not None else ():
             for x, y in ((520, 390), (700, 470)):
                 share = contained_share((x / 1280, y / 704, (x + 40) / 1280, (y + 40) / 704), part)
-                assert share == 0 or share > 0.99, look
+                assert share == 0 or share > 0.99, request
 
 
 @pytest.mark.parametrize("turns", range(-3, 4))

@@ -24,12 +24,12 @@ LATE_MAX = 11
 
 
 @dataclass
-class Eye:
+class SimulatedCamera:
     """A camera: its pictures that are due, every so often; heartbeats for a quiet one, `fps` for a busy one."""
 
     name: str
     every_s: float
-    worth: float = 0.0
+    urgency: float = 0.0
     fps: float = 5.0
     heartbeat_s: float = 2.0
     area: float = 1.0
@@ -48,50 +48,52 @@ class Eye:
         return [done - at for at, done in self.seen]
 
 
-class Town:
+class Simulation:
     """Runs cameras and a detector that needs `cost_s` for a whole picture, event by event."""
 
-    def __init__(self, *eyes: Eye, cost_s: float, batching: BatchPlan | None = None, jitter: float = 0.0) -> None:
-        self.eyes = eyes
+    def __init__(
+        self, *cameras: SimulatedCamera, cost_s: float, batching: BatchPlan | None = None, jitter: float = 0.0
+    ) -> None:
+        self.cameras = cameras
         self.now = 1000.0
         self.calls: list[list[str]] = []
         self.idle_s = 0.0
         self._batching = batching or BatchPlan()
-        self.scheduler = InferenceScheduler([eye.lane for eye in eyes], self._batching)
+        self.scheduler = InferenceScheduler([camera.lane for camera in cameras], self._batching)
         self._cost_s = cost_s
         self._random = random.Random(7)
         self._jitter = jitter
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
-        for eye in eyes:
-            self._at(self.now + eye.phase_s, self._show(eye))
+        for camera in cameras:
+            self._at(self.now + camera.phase_s, self._show(camera))
 
-    def run(self, seconds: float) -> Town:
+    def run(self, seconds: float) -> Simulation:
         end = self.now + seconds
         while self.now < end:
             self._catch_up()
-            picks = self.scheduler.next(self.now)
-            if not picks:
+            selected = self.scheduler.next(self.now)
+            if not selected:
                 waited = max(0.0, min(self._events[0][0], end) - self.now)
                 self.idle_s += waited
                 self.now += waited
                 continue
-            alone = [self._cost_s * max(0.1, pick.frame.area) for pick in picks]
+            alone = [self._cost_s * max(0.1, selection.frame.area) for selection in selected]
             took = self._batching.seconds(alone) * (1 + self._jitter * self._random.uniform(-1, 1))
             self.now += took
             self._catch_up()
-            self.scheduler.done(picks, took, self.now)
-            self.calls.append([self.eyes[pick.queue].name for pick in picks])
-            for pick in picks:
-                self.eyes[pick.queue].seen.append((pick.frame.item, self.now))
+            self.scheduler.done(selected, took, self.now)
+            self.calls.append([self.cameras[selection.queue].name for selection in selected])
+            for selection in selected:
+                self.cameras[selection.queue].seen.append((selection.frame.item, self.now))
         return self
 
-    def _show(self, eye: Eye) -> Callable[[], None]:
+    def _show(self, camera: SimulatedCamera) -> Callable[[], None]:
         def show() -> None:
             at = self._events_now
-            eye.offered += 1
-            eye.lane.offer(at, at, priority=eye.worth, area=eye.area, size=(int(320 * eye.area), 320))
-            self._at(at + eye.every_s * (1 + self._jitter * self._random.uniform(-0.2, 0.2)), show)
+            camera.offered += 1
+            camera.lane.offer(at, at, priority=camera.urgency, area=camera.area, size=(int(320 * camera.area), 320))
+            self._at(at + camera.every_s * (1 + self._jitter * self._random.uniform(-0.2, 0.2)), show)
 
         return show
 
@@ -104,83 +106,87 @@ class Town:
         heapq.heappush(self._events, (at, next(self._count), event))
 
 
-def quiet(count: int, heartbeat_s: float = 2.0) -> list[Eye]:
+def quiet(count: int, heartbeat_s: float = 2.0) -> list[SimulatedCamera]:
     return [
-        Eye(f"quiet{n}", heartbeat_s, heartbeat_s=heartbeat_s, phase_s=heartbeat_s * n / count) for n in range(count)
+        SimulatedCamera(f"quiet{n}", heartbeat_s, heartbeat_s=heartbeat_s, phase_s=heartbeat_s * n / count)
+        for n in range(count)
     ]
 
 
-def busy(count: int, worth: float = 0.6, fps: float = 5.0, **more: float) -> list[Eye]:
-    return [Eye(f"busy{n}", 1 / fps, worth, fps, phase_s=n / fps / count, **more) for n in range(count)]
+def busy(count: int, urgency: float = 0.6, fps: float = 5.0, **more: float) -> list[SimulatedCamera]:
+    return [SimulatedCamera(f"busy{n}", 1 / fps, urgency, fps, phase_s=n / fps / count, **more) for n in range(count)]
 
 
-def assert_all_accounted_for(town: Town) -> None:
+def assert_all_accounted_for(simulation: Simulation) -> None:
     """Whatever was due was looked at, waits, or was counted with its reason."""
-    for eye in town.eyes:
-        shed = eye.lane.dropped()
+    for camera in simulation.cameras:
+        shed = camera.lane.dropped()
         assert set(shed) <= set(DROP_REASONS)
-        assert eye.offered == len(eye.seen) + len(eye.lane) + sum(shed.values()), eye.name
+        assert camera.offered == len(camera.seen) + len(camera.lane) + sum(shed.values()), camera.name
 
 
-def assert_promise_kept(town: Town, slack_s: float = 0.0) -> None:
-    for eye in town.eyes:
-        assert max(eye.pauses()) <= eye.heartbeat_s * 1.1 + slack_s, (eye.name, max(eye.pauses()))
-        assert town.now - eye.seen[-1][0] <= 2 * eye.heartbeat_s + slack_s, eye.name
+def assert_promise_kept(simulation: Simulation, slack_s: float = 0.0) -> None:
+    for camera in simulation.cameras:
+        assert max(camera.pauses()) <= camera.heartbeat_s * 1.1 + slack_s, (camera.name, max(camera.pauses()))
+        assert simulation.now - camera.seen[-1][0] <= 2 * camera.heartbeat_s + slack_s, camera.name
 
 
 def test_where_there_is_time_for_all_everything_is_looked_at_soon() -> None:
-    town = Town(*quiet(8), *busy(8), cost_s=0.02).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town)
-    for eye in town.eyes:
-        assert not eye.lane.dropped()
-    ages = sorted(age for eye in town.eyes for age in eye.ages())
+    simulation = Simulation(*quiet(8), *busy(8), cost_s=0.02).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation)
+    for camera in simulation.cameras:
+        assert not camera.lane.dropped()
+    ages = sorted(age for camera in simulation.cameras for age in camera.ages())
     assert ages[int(0.95 * len(ages))] < 0.3
-    assert town.scheduler.load(town.now) == pytest.approx((8 * 5 + 8 / 2) * 0.02, rel=0.25)
+    assert simulation.scheduler.load(simulation.now) == pytest.approx((8 * 5 + 8 / 2) * 0.02, rel=0.25)
 
 
 def test_three_times_too_much_work_for_sixteen_cameras_and_every_heartbeat_is_kept() -> None:
     """12 busy cameras want 60 looks a second, the detector does 20."""
-    town = Town(*quiet(4), *busy(12), cost_s=0.05, jitter=0.2).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=0.1)
-    looks = [len(eye.seen) for eye in town.eyes if eye.name.startswith("busy")]
+    simulation = Simulation(*quiet(4), *busy(12), cost_s=0.05, jitter=0.2).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.1)
+    looks = [len(camera.seen) for camera in simulation.cameras if camera.name.startswith("busy")]
     assert min(looks) > 0.8 * max(looks), "the same worth, the same part"
-    assert town.idle_s < 1
-    assert sum(eye.lane.dropped().get("newer", 0) for eye in town.eyes) > 30 * town.scheduler.load(town.now) * 40
+    assert simulation.idle_s < 1
+    assert (
+        sum(camera.lane.dropped().get("newer", 0) for camera in simulation.cameras)
+        > 30 * simulation.scheduler.load(simulation.now) * 40
+    )
 
 
 def test_a_hostile_camera_gets_its_part_and_no_more() -> None:
     """A tree in the wind, or somebody who wants to keep the detector busy: 30 looks a second of the highest worth."""
-    hostile = Eye("hostile", 1 / 30, priority_of(1.0, active=True), 30.0)
-    town = Town(hostile, *quiet(7), *busy(8, 0.4), cost_s=0.05).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=0.1)
-    share = len(hostile.seen) / sum(len(eye.seen) for eye in town.eyes)
+    hostile = SimulatedCamera("hostile", 1 / 30, priority_of(1.0, active=True), 30.0)
+    simulation = Simulation(hostile, *quiet(7), *busy(8, 0.4), cost_s=0.05).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.1)
+    share = len(hostile.seen) / sum(len(camera.seen) for camera in simulation.cameras)
     assert 1 / 16 <= share <= 0.35, share
     assert hostile.lane.dropped()["capped"] > 0
-    assert set(town.eyes[-1].lane.dropped()) == {"newer"}
+    assert set(simulation.cameras[-1].lane.dropped()) == {"newer"}
 
 
 def test_overload_sheds_what_is_worth_least() -> None:
     """Somebody is followed on two cameras; on ten others leaves move."""
     followed, leaves = priority_of(0.02, active=True), priority_of(0.02, active=False)
-    people = [Eye(f"people{n}", 0.2, followed) for n in range(2)]
-    trees = [Eye(f"tree{n}", 0.2, leaves, phase_s=0.02 * n) for n in range(10)]
-    town = Town(*people, *trees, cost_s=0.05).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=0.1)
-    most = max(len(eye.seen) for eye in trees)
-    assert all(len(eye.seen) > 1.8 * most for eye in people), ([len(eye.seen) for eye in people], most)
-    assert min(len(eye.seen) for eye in trees) > 0.7 * most
+    people = [SimulatedCamera(f"people{n}", 0.2, followed) for n in range(2)]
+    trees = [SimulatedCamera(f"tree{n}", 0.2, leaves, phase_s=0.02 * n) for n in range(10)]
+    simulation = Simulation(*people, *trees, cost_s=0.05).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.1)
+    most = max(len(camera.seen) for camera in trees)
+    assert all(len(camera.seen) > 1.8 * most for camera in people), ([len(camera.seen) for camera in people], most)
+    assert min(len(camera.seen) for camera in trees) > 0.7 * most
 
 
 def test_what_is_followed_is_looked_at_before_heartbeats_that_have_time() -> None:
-    heartbeats = [Eye(f"quiet{n}", 2.0) for n in range(10)]  # all of them at the same moment
-    person = Eye("person", 0.2, 0.6, phase_s=0.01)
-    town = Town(*heartbeats, person, cost_s=0.05).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town)
+    heartbeats = [SimulatedCamera(f"quiet{n}", 2.0) for n in range(10)]  # all of them at the same moment
+    person = SimulatedCamera("person", 0.2, 0.6, phase_s=0.01)
+    simulation = Simulation(*heartbeats, person, cost_s=0.05).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation)
     ages = sorted(person.ages())
     assert ages[int(0.9 * len(ages))] <= 0.11, "its own look, and the one it found under way"
     assert sum(person.lane.dropped().values()) <= 2, "at the start, when all want to be seen for the first time"
@@ -188,54 +194,58 @@ def test_what_is_followed_is_looked_at_before_heartbeats_that_have_time() -> Non
 
 def test_a_detector_that_can_just_do_one_look_a_heartbeat_keeps_its_promise() -> None:
     """16 cameras, 2 s, 0.11 s a look: 88 % of its time is promised, and busy ones get what is left."""
-    town = Town(*quiet(12), *busy(4), cost_s=0.11).run(100)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=0.25)
+    simulation = Simulation(*quiet(12), *busy(4), cost_s=0.11).run(100)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.25)
 
 
 def test_a_detector_that_is_too_slow_for_the_promise_goes_round() -> None:
-    town = Town(*quiet(8), *busy(8), cost_s=0.5).run(200)
-    assert_all_accounted_for(town)
-    counts = [len(eye.seen) for eye in town.eyes]
+    simulation = Simulation(*quiet(8), *busy(8), cost_s=0.5).run(200)
+    assert_all_accounted_for(simulation)
+    counts = [len(camera.seen) for camera in simulation.cameras]
     assert min(counts) > 0.6 * max(counts)
-    assert max(max(eye.pauses()) for eye in town.eyes) < 2.2 * 16 * 0.5
+    assert max(max(camera.pauses()) for camera in simulation.cameras) < 2.2 * 16 * 0.5
 
 
 def test_small_regions_are_served_more_often_than_whole_pictures() -> None:
-    small = [Eye(f"small{n}", 0.2, priority_of(0.05, active=True, area=0.25), area=0.25) for n in range(4)]
-    whole = [Eye(f"whole{n}", 0.2, priority_of(0.05, active=True), phase_s=0.02) for n in range(8)]
-    town = Town(*small, *whole, cost_s=0.05).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=0.1)
-    assert min(len(eye.seen) for eye in small) > 1.3 * max(len(eye.seen) for eye in whole)
+    small = [SimulatedCamera(f"small{n}", 0.2, priority_of(0.05, active=True, area=0.25), area=0.25) for n in range(4)]
+    whole = [SimulatedCamera(f"whole{n}", 0.2, priority_of(0.05, active=True), phase_s=0.02) for n in range(8)]
+    simulation = Simulation(*small, *whole, cost_s=0.05).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.1)
+    assert min(len(camera.seen) for camera in small) > 1.3 * max(len(camera.seen) for camera in whole)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_the_cameras_do_promises_are_kept_and_everything_is_counted(seed: int) -> None:
     """Any mixture of cameras whose promised looks take up to 70 % of the detector."""
     dice = random.Random(seed)
-    eyes = []
+    cameras = []
     for n in range(dice.randint(2, 20)):
         heartbeat_s, fps = dice.choice([1.0, 2.0, 4.0, 5.0]), dice.choice([2.0, 5.0, 10.0, 30.0])
         every_s = dice.choice([heartbeat_s, 1 / fps])
-        worth = 0.0 if every_s == heartbeat_s else dice.random() * 2
+        urgency = 0.0 if every_s == heartbeat_s else dice.random() * 2
         area = 1.0 if every_s == heartbeat_s else dice.uniform(0.1, 1.0)
-        eyes.append(Eye(f"eye{n}", every_s, worth, fps, heartbeat_s, area, dice.random() * heartbeat_s))
-    cost_s = 0.7 / sum(1 / eye.heartbeat_s for eye in eyes) * dice.uniform(0.2, 1.0)
-    town = Town(*eyes, cost_s=min(cost_s, 0.3), jitter=0.2).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=3 * cost_s)
+        cameras.append(
+            SimulatedCamera(f"eye{n}", every_s, urgency, fps, heartbeat_s, area, dice.random() * heartbeat_s)
+        )
+    cost_s = 0.7 / sum(1 / camera.heartbeat_s for camera in cameras) * dice.uniform(0.2, 1.0)
+    simulation = Simulation(*cameras, cost_s=min(cost_s, 0.3), jitter=0.2).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=3 * cost_s)
 
 
 def test_a_batch_is_taken_where_it_pays_and_nobody_waits_for_it() -> None:
     pays = BatchPlan((1.0, 1.1, 1.2, 1.3))
-    town = Town(*quiet(4), *busy(12), cost_s=0.05, batching=pays).run(40)
-    assert_all_accounted_for(town)
-    assert_promise_kept(town, slack_s=0.1)
-    assert max(len(call) for call in town.calls) == 4
-    assert all(len(set(call)) == len(call) for call in town.calls), "one look of a camera, not two"
-    alone = Town(*quiet(4), *busy(12), cost_s=0.05).run(40)
-    assert sum(len(eye.seen) for eye in town.eyes) > 2 * sum(len(eye.seen) for eye in alone.eyes)
+    simulation = Simulation(*quiet(4), *busy(12), cost_s=0.05, batching=pays).run(40)
+    assert_all_accounted_for(simulation)
+    assert_promise_kept(simulation, slack_s=0.1)
+    assert max(len(call) for call in simulation.calls) == 4
+    assert all(len(set(call)) == len(call) for call in simulation.calls), "one look of a camera, not two"
+    alone = Simulation(*quiet(4), *busy(12), cost_s=0.05).run(40)
+    assert sum(len(camera.seen) for camera in simulation.cameras) > 2 * sum(
+        len(camera.seen) for camera in alone.cameras
+    )
 
 
 def lane(**more: float) -> CameraQueue[str]:
@@ -243,17 +253,17 @@ def lane(**more: float) -> CameraQueue[str]:
 
 
 def taken(lane: CameraQueue[str]) -> Iterator[str]:
-    while (turn := lane.take()) is not None:
-        yield turn.item
+    while (taken_frame := lane.take()) is not None:
+        yield taken_frame.item
 
 
 def test_the_newest_wins_and_what_it_replaced_is_counted() -> None:
     one = lane()
     for at, item in enumerate("abc"):
         one.offer(item, float(at))
-    claim = one.pending(3.0)
-    assert claim is not None
-    assert claim.since == 0.0, "a replacement keeps its predecessor's place"
+    pending_frame = one.pending(3.0)
+    assert pending_frame is not None
+    assert pending_frame.since == 0.0, "a replacement keeps its predecessor's place"
     assert list(taken(one)) == ["c"]
     assert one.dropped() == {"newer": 2}
     assert one.pending(3.0) is None
@@ -297,17 +307,17 @@ def test_what_is_thrown_away_is_counted_with_its_reason() -> None:
 
 
 def test_a_fuller_batch_is_waited_for_only_when_the_detector_is_busy_and_no_deadline_suffers() -> None:
-    lanes = [lane() for _ in range(4)]
-    scheduler = InferenceScheduler(lanes, BatchPlan((1.0, 1.1, 1.2, 1.3)))
-    lanes[0].offer("a", 100.0, size=(320, 320))
+    queues = [lane() for _ in range(4)]
+    scheduler = InferenceScheduler(queues, BatchPlan((1.0, 1.1, 1.2, 1.3)))
+    queues[0].offer("a", 100.0, size=(320, 320))
     assert scheduler.wait_s(100.0) == 0.0
-    picks = scheduler.next(100.0)
+    selected = scheduler.next(100.0)
     for n in range(40):
-        scheduler.done(picks, 0.1, 100.1 + n / 10)
-    lanes[1].offer("b", 104.0, size=(320, 320))
+        scheduler.done(selected, 0.1, 100.1 + n / 10)
+    queues[1].offer("b", 104.0, size=(320, 320))
     assert 0 < scheduler.wait_s(104.0) <= 0.05
     assert scheduler.wait_s(104.06) == 0.0, "not for ever"
-    for one in lanes:
+    for one in queues:
         one.offer("c", 104.01, size=(320, 320))
     assert scheduler.wait_s(104.01) == 0.0, "it is full"
     assert len(scheduler.next(104.1)) == 4

@@ -31,25 +31,25 @@ class Yard:
     def __init__(
         self, tmp_path: Path, *names: str, detector: NumberReader | None = None, still_ones: tuple[str, ...] = ()
     ) -> None:
-        self.clock, self.heard = ManualClock(), Heard()
+        self.clock, self.emitted = ManualClock(), Heard()
         self.detector = detector or NumberReader()
-        self.watches, self._packets, self.sources = {}, {}, {}
+        self.detect_streams, self._packets, self.sources = {}, {}, {}
         for number, name in enumerate(names):
             path = tmp_path / f"{name}.mp4"
             made = still(path) if name in still_ones else clip(path, 60, first=100 * number)
             source = FileSource(name, str(made))
-            watch = detect_stream(name, self.detector, config.DetectConfig(fps=10), self.clock, self.heard)
-            watch.begin(source.open(), "run1")
-            self.watches[name], self._packets[name], self.sources[name] = watch, source.packets(), source
-        self.worker = InferenceWorker(self.detector, list(self.watches.values()), self.clock)
+            gate = detect_stream(name, self.detector, config.DetectConfig(fps=10), self.clock, self.emitted)
+            gate.begin(source.open(), "run1")
+            self.detect_streams[name], self._packets[name], self.sources[name] = gate, source.packets(), source
+        self.worker = InferenceWorker(self.detector, list(self.detect_streams.values()), self.clock)
 
     def feed(self, name: str, count: int = 1) -> None:
         for _ in range(count):
             packet: VideoPacket = next(self._packets[name])
-            self.watches[name].take(packet)
+            self.detect_streams[name].take(packet)
 
     def boxes(self) -> list[tuple[str, int]]:
-        return [(seen.camera, seen.frame) for seen in self.heard.of(FrameBoxes)]
+        return [(seen.camera, seen.frame) for seen in self.emitted.of(FrameBoxes)]
 
 
 def test_the_newest_frame_is_looked_at_and_the_ones_it_replaced_are_counted(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_newest_frame_is_looked_at_and_the_ones_it_replaced_are_counted(tmp_
     assert yard.worker.run_once()
     assert not yard.worker.run_once()
     assert yard.boxes() == [("gate", 4)]
-    assert (yard.watches["gate"].counts().examined, yard.watches["gate"].counts().unexamined) == (1, 4)
+    assert (yard.detect_streams["gate"].counts().examined, yard.detect_streams["gate"].counts().unexamined) == (1, 4)
 
 
 def still(path: Path) -> Path:
@@ -94,35 +94,35 @@ def test_no_camera_waits_long_because_another_is_busy(tmp_path: Path) -> None:
 
 def test_an_answer_for_an_older_run_is_not_told_but_counted(tmp_path: Path) -> None:
     yard = Yard(tmp_path, "gate")
-    watch = yard.watches["gate"]
+    gate = yard.detect_streams["gate"]
     yard.feed("gate")
-    taken = watch.queue.take()
+    taken = gate.queue.take()
     assert taken is not None
     request = taken.item.request
-    watch.end()
+    gate.end()
     source = FileSource("gate", str(clip(tmp_path / "again.mp4", 10)))
-    watch.begin(source.open(), "run2")
+    gate.begin(source.open(), "run2")
     for packet in source.packets():
-        watch.take(packet)
-    watch.complete(taken.item, yard.detector.detect([request.tracks.detector_input(request)])[0])
+        gate.take(packet)
+    gate.complete(taken.item, yard.detector.detect([request.tracks.detector_input(request)])[0])
     assert yard.boxes() == []
-    assert [header.run for header in yard.heard.of(StreamHeader)] == ["run1", "run2"]
-    assert watch.counts().unexamined > 0
+    assert [header.run for header in yard.emitted.of(StreamHeader)] == ["run1", "run2"]
+    assert gate.counts().unexamined > 0
 
 
 def test_what_was_examined_before_a_reconnect_is_not_examined_again(tmp_path: Path) -> None:
     """Some servers begin with a cached group of pictures, seconds old."""
     yard = Yard(tmp_path, "gate")
-    watch = yard.watches["gate"]
+    gate = yard.detect_streams["gate"]
     yard.feed("gate", 20)
     yard.worker.run_once()
-    watch.end()
+    gate.end()
     source = FileSource("gate", str(tmp_path / "gate.mp4"))
-    watch.begin(source.open(), "run2")
+    gate.begin(source.open(), "run2")
     for packet in source.packets():
-        watch.take(packet)
+        gate.take(packet)
         yard.worker.run_once()
-    times = [seen.t for seen in yard.heard.of(FrameBoxes)]
+    times = [seen.t for seen in yard.emitted.of(FrameBoxes)]
     assert times == sorted(set(times))
     assert times[0] == pytest.approx(1.9)
 
@@ -135,13 +135,13 @@ def test_a_detector_with_a_bug_costs_looks_not_the_process(tmp_path: Path, caplo
     yard = Yard(tmp_path, "gate", detector=Broken())
     yard.feed("gate")
     assert yard.worker.run_once()
-    (seen,) = yard.heard.of(FrameBoxes)
+    (seen,) = yard.emitted.of(FrameBoxes)
     assert not seen.looked
     assert yard.worker.warning == "the detector failed: RuntimeError"
     assert "CUDA error 700" in caplog.text
 
 
-class Moody(NumberReader):
+class FlakyDetector(NumberReader):
     """Fails as often as told, then answers; a call may take time."""
 
     def __init__(self, clock: ManualClock, failures: int, *, lasts_s: float = 0.01) -> None:
@@ -160,53 +160,53 @@ class Moody(NumberReader):
         return super().detect(pictures)
 
 
-def moody_yard(tmp_path: Path, failures: int, *names: str, lasts_s: float = 0.01) -> tuple[Yard, Moody]:
+def flaky_yard(tmp_path: Path, failures: int, *names: str, lasts_s: float = 0.01) -> tuple[Yard, FlakyDetector]:
     yard = Yard(tmp_path, *(names or ("gate",)))
-    moody = Moody(yard.clock, failures, lasts_s=lasts_s)
-    yard.worker = InferenceWorker(moody, list(yard.watches.values()), yard.clock)
-    return yard, moody
+    flaky = FlakyDetector(yard.clock, failures, lasts_s=lasts_s)
+    yard.worker = InferenceWorker(flaky, list(yard.detect_streams.values()), yard.clock)
+    return yard, flaky
 
 
 def test_a_call_that_fails_is_made_again_and_nobody_is_told_of_it(tmp_path: Path) -> None:
-    yard, moody = moody_yard(tmp_path, 2)
+    yard, flaky = flaky_yard(tmp_path, 2)
     yard.feed("gate")
     assert yard.worker.run_once()
-    (seen,) = yard.heard.of(FrameBoxes)
-    assert (seen.looked, moody.calls, yard.worker.warning) == (True, 3, "")
-    counts = yard.watches["gate"].counts()
+    (seen,) = yard.emitted.of(FrameBoxes)
+    assert (seen.looked, flaky.calls, yard.worker.warning) == (True, 3, "")
+    counts = yard.detect_streams["gate"].counts()
     assert (counts.examined, counts.unexamined, counts.retries) == (1, 0, 2)
 
 
 def test_it_is_made_again_on_the_newest_picture(tmp_path: Path) -> None:
-    yard, moody = moody_yard(tmp_path, 1)
+    yard, flaky = flaky_yard(tmp_path, 1)
     yard.feed("gate")
-    moody.meanwhile = lambda: yard.feed("gate", 3) if moody.calls == 1 else None
+    flaky.meanwhile = lambda: yard.feed("gate", 3) if flaky.calls == 1 else None
     yard.worker.run_once()
-    assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (3, True)]
-    assert yard.watches["gate"].counts().dropped == {"failed": 1, "newer": 2}
+    assert [(seen.frame, seen.looked) for seen in yard.emitted.of(FrameBoxes)] == [(0, False), (3, True)]
+    assert yard.detect_streams["gate"].counts().dropped == {"failed": 1, "newer": 2}
 
 
 def test_a_detector_that_always_fails_is_asked_once_a_look_and_forgiven_when_it_works_again(tmp_path: Path) -> None:
-    yard, moody = moody_yard(tmp_path, 5)
+    yard, flaky = flaky_yard(tmp_path, 5)
     for calls in (3, 4, 5, 6):
         yard.feed("gate")
         yard.worker.run_once()
-        assert moody.calls == calls
-    assert [seen.looked for seen in yard.heard.of(FrameBoxes)] == [False, False, False, True]
-    assert yard.watches["gate"].counts().dropped == {"failed": 3}
-    moody.left = 1
+        assert flaky.calls == calls
+    assert [seen.looked for seen in yard.emitted.of(FrameBoxes)] == [False, False, False, True]
+    assert yard.detect_streams["gate"].counts().dropped == {"failed": 3}
+    flaky.left = 1
     yard.feed("gate")
     yard.worker.run_once()
-    assert yard.heard.of(FrameBoxes)[-1].looked
+    assert yard.emitted.of(FrameBoxes)[-1].looked
 
 
 def test_a_call_that_took_long_to_fail_is_not_made_again_at_once(tmp_path: Path) -> None:
     """Others wait; the next picture comes by itself."""
-    yard, moody = moody_yard(tmp_path, 1, lasts_s=3.0)
+    yard, flaky = flaky_yard(tmp_path, 1, lasts_s=3.0)
     yard.feed("gate")
     yard.worker.run_once()
-    assert moody.calls == 1
-    assert not yard.heard.of(FrameBoxes)[-1].looked
+    assert flaky.calls == 1
+    assert not yard.emitted.of(FrameBoxes)[-1].looked
 
 
 def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_path: Path) -> None:
@@ -218,13 +218,13 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
             return super().detect(pictures)
 
     yard = Yard(tmp_path, "one", "two", "three")
-    yard.worker = InferenceWorker(Together(fail=lambda n: n == 100), list(yard.watches.values()), yard.clock)
+    yard.worker = InferenceWorker(Together(fail=lambda n: n == 100), list(yard.detect_streams.values()), yard.clock)
     yard.worker.measure_batching()
-    for name in yard.watches:
+    for name in yard.detect_streams:
         yard.feed(name)
     assert yard.worker.run_once()
     assert not yard.worker.run_once(), "all in one call"
-    assert {seen.camera: seen.looked for seen in yard.heard.of(FrameBoxes)} == {
+    assert {seen.camera: seen.looked for seen in yard.emitted.of(FrameBoxes)} == {
         "one": True,
         "two": False,
         "three": True,
@@ -232,8 +232,8 @@ def test_a_picture_the_detector_cannot_stand_costs_its_neighbours_nothing(tmp_pa
 
 
 def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(tmp_path: Path) -> None:
-    yard, moody = moody_yard(tmp_path, 0, lasts_s=STUCK_S + 1)
-    gate = yard.watches["gate"]
+    yard, flaky = flaky_yard(tmp_path, 0, lasts_s=STUCK_S + 1)
+    gate = yard.detect_streams["gate"]
 
     def meanwhile() -> None:
         """What the other threads do while the detector hangs."""
@@ -242,24 +242,24 @@ def test_a_call_that_does_not_come_back_is_told_as_no_look_and_blocks_no_camera(
         yard.worker.give_up_stuck_call()
         yard.feed("gate", 4)
 
-    moody.meanwhile = meanwhile
+    flaky.meanwhile = meanwhile
     yard.feed("gate")
     yard.worker.run_once()
-    (seen,) = yard.heard.of(FrameBoxes)
+    (seen,) = yard.emitted.of(FrameBoxes)
     assert (seen.frame, seen.looked) == (0, False)
     assert gate.counts().dropped == {"stuck": 4}
-    moody.meanwhile, moody.lasts_s = (lambda: None), 0.01
+    flaky.meanwhile, flaky.lasts_s = (lambda: None), 0.01
     yard.worker.run_once()
-    assert [(seen.frame, seen.looked) for seen in yard.heard.of(FrameBoxes)] == [(0, False), (4, True)]
+    assert [(seen.frame, seen.looked) for seen in yard.emitted.of(FrameBoxes)] == [(0, False), (4, True)]
     assert gate.counts().examined == 1
 
 
 def test_how_old_a_picture_is_when_the_tracker_hears_of_it(tmp_path: Path) -> None:
-    yard, _ = moody_yard(tmp_path, 0, lasts_s=0.25)
+    yard, _ = flaky_yard(tmp_path, 0, lasts_s=0.25)
     yard.feed("gate")
     yard.clock.advance(0.5)
     yard.worker.run_once()
-    counts = yard.watches["gate"].counts()
+    counts = yard.detect_streams["gate"].counts()
     assert dict(zip(AGE_EDGES_MS, counts.ages, strict=False))[1000] == 1
     assert sum(counts.ages[:-1]) == 1
     assert counts.ages[-1] == pytest.approx(750, abs=1)

@@ -26,17 +26,17 @@ VISIT = (9.4, 12.0)
 
 
 @dataclass
-class Seen:
+class Outcome:
     """What came of a film."""
 
-    looks: list[FrameBoxes]
-    thrift: DecodePolicy
+    examined: list[FrameBoxes]
+    policy: DecodePolicy
     decoded: int
     frames: int
     states: list[tuple[float, DecodeState, str]]
 
     def visitors(self, visit: tuple[float, float] = VISIT) -> list[float]:
-        return [look.t for look in self.looks if look.objects and visit[0] - 0.5 <= look.t <= visit[1] + 0.5]
+        return [boxes.t for boxes in self.examined if boxes.objects and visit[0] - 0.5 <= boxes.t <= visit[1] + 0.5]
 
     def state_at(self, t: float) -> DecodeState:
         return [state for at, state, _ in self.states if at <= t][-1]
@@ -44,28 +44,28 @@ class Seen:
 
 def watch(
     path: Path, latency: config.LatencyMode = "normal", *, fps: float = 5, heartbeat_s: float = HEARTBEAT_S
-) -> Seen:
-    plan = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
+) -> Outcome:
+    settings = config.DetectConfig(fps=fps, heartbeat_s=heartbeat_s, latency=latency)
     detector = Lookout()
-    examiner = FrameByFrame("gate", detector, Tracker(detector.labels), plan)
-    thrift = examiner.analysis.decode_policy
-    looks, states = [], []
+    driver = FrameByFrame("gate", detector, Tracker(detector.labels), settings)
+    policy = driver.analysis.decode_policy
+    examined, states = [], []
     with ClipReader(str(path)) as clip:
-        for frame in clip.frames(thrift):
+        for frame in clip.frames(policy):
             assert frame.index == round(frame.t * _fps(clip)), "as if all had been decoded"
-            states.append((frame.t, thrift.state, thrift.reason))
-            look = examiner.select(frame.index, frame.t, frame.av_frame, next_s=frame.next_s)
-            if look is not None:
-                looks.append(examiner.infer(look))
-        return Seen(looks, thrift, clip.decoded, clip.decoded + clip.skipped, states)
+            states.append((frame.t, policy.state, policy.reason))
+            boxes = driver.select(frame.index, frame.t, frame.av_frame, next_s=frame.next_s)
+            if boxes is not None:
+                examined.append(driver.infer(boxes))
+        return Outcome(examined, policy, clip.decoded, clip.decoded + clip.skipped, states)
 
 
 def _fps(clip: ClipReader) -> float:
     return 1 / clip.info.frame_s
 
 
-def gaps(looks: list[FrameBoxes]) -> list[float]:
-    return [b.t - a.t for a, b in itertools.pairwise(looks)]
+def gaps(examined: list[FrameBoxes]) -> list[float]:
+    return [b.t - a.t for a, b in itertools.pairwise(examined)]
 
 
 CODINGS = {
@@ -104,19 +104,19 @@ def test_the_first_moments_of_a_visitor_are_examined_as_if_all_had_been_decoded(
         assert normal.visitors(visit), "nobody was seen"
         assert normal.visitors(visit)[0] <= lowest.visitors(visit)[0] + 0.3
         assert len(normal.visitors(visit)) >= len(lowest.visitors(visit)) - 2
-    assert [look.t for look in normal.looks] == sorted({look.t for look in normal.looks})
+    assert [boxes.t for boxes in normal.examined] == sorted({boxes.t for boxes in normal.examined})
     assert normal.frames == lowest.frames, "each picture is decoded or counted as skipped"
 
 
 def test_a_quiet_place_is_looked_at_each_heartbeat_and_little_is_decoded(coding: Callable[..., Path]) -> None:
     seen = watch(coding("quiet", 40))
-    assert max(gaps(seen.looks)) <= HEARTBEAT_S * (1 + TUNING.wait_share) + 1e-6
+    assert max(gaps(seen.examined)) <= HEARTBEAT_S * (1 + TUNING.wait_share) + 1e-6
     assert seen.frames == 40 * FPS
     key_s: float = coding.key_s  # type: ignore[attr-defined]
     if key_s <= HEARTBEAT_S:
         # The first seconds, to learn, are a part; where all are key frames, as many are decoded as may be looked at.
         assert seen.decoded < (0.5 if key_s < 2 / FPS else 0.45) * seen.frames
-        assert seen.thrift.counts().skipped == seen.frames - seen.decoded
+        assert seen.policy.counts().skipped == seen.frames - seen.decoded
     else:  # the heartbeat needs the packets up to it
         assert seen.decoded < seen.frames
 
@@ -137,7 +137,7 @@ def test_thrifty_sees_the_visitor_with_the_next_key_frame(coding: Callable[..., 
 
 def test_the_same_film_gives_the_same_looks(coding: Callable[..., Path]) -> None:
     path = coding("visit", 26, VISIT, (21.3, 23.5))
-    assert watch(path).looks == watch(path).looks
+    assert watch(path).examined == watch(path).examined
 
 
 @pytest.mark.parametrize(
@@ -156,16 +156,16 @@ def test_a_stream_that_allows_nothing_else_is_decoded_whole_and_says_why(
     seen, lowest = watch(path), watch(path, "lowest")
     assert any(state == "everything" and why in reason for _, state, reason in seen.states), seen.states[-1]
     assert seen.states[-1][1] == "everything"
-    assert seen.thrift.counts().skipped == 0
-    meanwhile = [{look.t for look in each.looks if 22.3 <= look.t <= 25.0} for each in (seen, lowest)]
+    assert seen.policy.counts().skipped == 0
+    meanwhile = [{boxes.t for boxes in each.examined if 22.3 <= boxes.t <= 25.0} for each in (seen, lowest)]
     assert len(meanwhile[0]) >= 10
     assert meanwhile[0] <= meanwhile[1], "which looks again at who is new"
 
 
 def test_lowest_decodes_everything(tmp_path: Path) -> None:
     seen = watch(place(tmp_path / "film.mp4", 12), "lowest")
-    assert (seen.decoded, seen.thrift.counts().skipped, seen.thrift.state) == (12 * FPS, 0, "everything")
-    assert seen.thrift.reason == "detect.latency is lowest"
+    assert (seen.decoded, seen.policy.counts().skipped, seen.policy.state) == (12 * FPS, 0, "everything")
+    assert seen.policy.reason == "detect.latency is lowest"
 
 
 @dataclass
@@ -194,18 +194,18 @@ class Scripted:
         return t >= self.changed_at
 
 
-def handed(
-    path: Path, attention: Scripted, latency: config.LatencyMode = "normal", *, looking: bool = True
+def handed_on(
+    path: Path, probe: Scripted, latency: config.LatencyMode = "normal", *, looking: bool = True
 ) -> tuple[list[DecodedFrame], DecodePolicy]:
     """looking: every picture is looked at; else no heartbeat is ever due."""
-    attention.looked = float("-inf") if looking else float("inf")
-    thrift = DecodePolicy(latency, 5, HEARTBEAT_S, attention)
+    probe.looked = float("-inf") if looking else float("inf")
+    policy = DecodePolicy(latency, 5, HEARTBEAT_S, probe)
     frames = []
     with ClipReader(str(path)) as clip:
-        for frame in clip.frames(thrift):
-            attention.looked = max(attention.looked, frame.t)
+        for frame in clip.frames(policy):
+            probe.looked = max(probe.looked, frame.t)
             frames.append(frame)
-    return frames, thrift
+    return frames, policy
 
 
 @pytest.fixture(scope="module")
@@ -216,32 +216,32 @@ def restless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_change_in_a_key_frame_brings_the_group_before_it(restless: Path) -> None:
     """The packets told nothing; but what the key frame at 10 s shows began after the one at 8 s."""
-    frames, thrift = handed(restless, Scripted(changed_at=9.9, busy_from=10.0))
+    frames, policy = handed_on(restless, Scripted(changed_at=9.9, busy_from=10.0))
     late = [frame for frame in frames if 8.0 < frame.t <= 10.0]
     assert [frame.index for frame in late] == list(range(121, 151))
     assert all(frame.late for frame in late)
     assert [frame.t for frame in frames] == sorted({frame.t for frame in frames})
-    assert thrift.counts().skipped == 16 * FPS - len(frames)
+    assert policy.counts().skipped == 16 * FPS - len(frames)
 
 
 def test_of_a_long_group_only_so_many_pictures_are_handed_on(tmp_path: Path) -> None:
     """Eight seconds at once: spread evenly from the first to the last, the rest is counted."""
     path = place(tmp_path / "long.mp4", 36, gop=8 * FPS, noise=12, bframes="0")
-    frames, thrift = handed(path, Scripted(changed_at=31.9, busy_from=32.0), looking=False)
+    frames, policy = handed_on(path, Scripted(changed_at=31.9, busy_from=32.0), looking=False)
     late = [frame.t for frame in frames if frame.late]
     assert TUNING.late_frames_max - 2 <= len(late) <= TUNING.late_frames_max + 1
     assert late[0] < 24.2
     assert late[-1] > 31.0
-    assert thrift.counts().sampled_out == 8 * FPS - len(late)
+    assert policy.counts().sampled_out == 8 * FPS - len(late)
 
 
 def test_thrifty_shows_half_as_much_of_the_group_before_it(restless: Path) -> None:
-    frames, thrift = handed(restless, Scripted(changed_at=9.9, busy_from=10.0), "thrifty")
+    frames, policy = handed_on(restless, Scripted(changed_at=9.9, busy_from=10.0), "thrifty")
     late = [frame.t for frame in frames if 8.0 < frame.t <= 10.0]
     assert TUNING.late_frames_max_economy <= len(late) <= TUNING.late_frames_max_economy + 1
     assert max(b - a for a, b in itertools.pairwise([8.0, *late])) < 0.5
     assert len([frame for frame in frames if 10.0 < frame.t < 12.0]) == 29
-    assert thrift.counts().sampled_out == 30 - len(late)
+    assert policy.counts().sampled_out == 30 - len(late)
 
 
 @pytest.mark.parametrize("how", [{"bframes": "0"}, {"bframes": "3"}, {"codec": "libx265", "bframes": "0"}])
@@ -252,7 +252,7 @@ def test_what_comes_after_a_key_frame_is_decoded_as_if_nothing_had_been_left_out
     path = place(tmp_path / "film.mp4", 16, noise=6, **how)
     with ClipReader(str(path)) as clip:
         whole = {frame.index: frame.av_frame.to_ndarray(format="gray") for frame in clip.frames()}
-    frames, _ = handed(path, Scripted(busy_from=10.5))
+    frames, _ = handed_on(path, Scripted(busy_from=10.5))
     assert len([frame for frame in frames if frame.t > 10.0]) > 4 * FPS
     assert any(frame.index == 8 * FPS for frame in frames), "an idle one"
     assert all(np.array_equal(frame.av_frame.to_ndarray(format="gray"), whole[frame.index]) for frame in frames)
@@ -272,25 +272,25 @@ def test_who_looks_sees_nearly_what_the_camera_meant(tmp_path: Path) -> None:
 
 def test_what_the_detector_found_in_a_key_frame_brings_all_since(restless: Path) -> None:
     """The answer comes half a second after the question: nothing of that half second is lost."""
-    frames, thrift = handed(restless, Scripted(busy_from=8.5))
+    frames, policy = handed_on(restless, Scripted(busy_from=8.5))
     since = [frame for frame in frames if 8.0 < frame.t < 9.0]
     assert since[0].t < 8.3
     assert {frame.late for frame in since} == {True, False}
-    assert thrift.counts().wake_ups == 1
+    assert policy.counts().wake_ups == 1
 
 
 def test_idle_shows_key_frames_only_and_says_when_the_next_comes(restless: Path) -> None:
-    frames, thrift = handed(restless, Scripted())
+    frames, policy = handed_on(restless, Scripted())
     idle = [frame for frame in frames if frame.t > 4.3]
     assert [frame.t for frame in idle] == [6.0, 8.0, 10.0, 12.0, 14.0]
     assert {round(frame.next_s, 3) for frame in idle} == {2.0}
-    assert thrift.counts().skipped == 16 * FPS - len(frames)
+    assert policy.counts().skipped == 16 * FPS - len(frames)
 
 
 def test_key_frames_that_come_just_before_a_heartbeat_are_looked_at(tmp_path: Path) -> None:
     """Every 1.4 s a key frame: to wait for 2.0 s would mean to decode the packets up to there."""
     seen = watch(place(tmp_path / "film.mp4", 30, gop=21))
-    idle = [look.t for look in seen.looks if look.t > 10]
+    idle = [boxes.t for boxes in seen.examined if boxes.t > 10]
     assert max(b - a for a, b in itertools.pairwise(idle)) <= 1.41  # seconds, of key frames
     assert seen.decoded < 0.45 * seen.frames
 
@@ -332,13 +332,13 @@ def test_a_damaged_key_frame_does_not_close_the_eye(tmp_path: Path) -> None:
                 new.stream = stream
                 out.mux(new)
     detector = Lookout()
-    plan = config.DetectConfig(heartbeat_s=2.0)
-    examiner = FrameByFrame("gate", detector, Tracker(detector.labels), plan)
-    thrift = examiner.analysis.decode_policy
+    settings = config.DetectConfig(heartbeat_s=2.0)
+    driver = FrameByFrame("gate", detector, Tracker(detector.labels), settings)
+    policy = driver.analysis.decode_policy
     seen = []
     with ClipReader(str(broken)) as clip:
-        for frame in clip.frames(thrift):
-            found = examiner.examine(frame.index, frame.t, frame.av_frame)
+        for frame in clip.frames(policy):
+            found = driver.examine(frame.index, frame.t, frame.av_frame)
             seen += [found] if found else []
-    assert any(look.objects for look in seen if 15 < look.t < 18)
+    assert any(boxes.objects for boxes in seen if 15 < boxes.t < 18)
     assert max(gaps(seen)) <= 4.1

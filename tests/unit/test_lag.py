@@ -19,30 +19,30 @@ RATE = (KEY + (GOP - 1) * SMALL) * FPS / GOP
 
 
 def test_a_reader_that_keeps_up_is_never_behind_although_the_next_picture_has_always_begun_to_come() -> None:
-    behind = LagEstimator(0.0)
-    late = [behind.lag_s(size, n / FPS, SIZES[(n + 1) % GOP], n / FPS + 0.02) for n, size in enumerate(SIZES)]
+    estimator = LagEstimator(0.0)
+    late = [estimator.lag_s(size, n / FPS, SIZES[(n + 1) % GOP], n / FPS + 0.02) for n, size in enumerate(SIZES)]
     assert max(late) <= 1.5 / FPS, "a key frame on its way is no backlog"
 
 
 def test_a_camera_with_one_picture_a_second_is_not_behind_for_that() -> None:
-    behind = LagEstimator(0.0)
-    assert max(behind.lag_s(SMALL, float(n), SMALL, n + 0.02) for n in range(60)) == 0
+    estimator = LagEstimator(0.0)
+    assert max(estimator.lag_s(SMALL, float(n), SMALL, n + 0.02) for n in range(60)) == 0
 
 
 def test_a_backlog_is_told_in_seconds_and_is_no_longer_than_it_can_have_been_waiting() -> None:
-    behind = LagEstimator(0.0)
+    estimator = LagEstimator(0.0)
     for n in range(10 * FPS):
-        behind.lag_s(SIZES[n], n / FPS, 0, n / FPS)
+        estimator.lag_s(SIZES[n], n / FPS, 0, n / FPS)
     at = 10.0
-    told = [behind.lag_s(SIZES[n], at + n / FPS, round(5 * RATE), at + 2 * n / FPS) for n in range(120)]
+    told = [estimator.lag_s(SIZES[n], at + n / FPS, round(5 * RATE), at + 2 * n / FPS) for n in range(120)]
     assert all(seconds <= 2 * n / FPS + 1 / FPS + 1e-6 for n, seconds in enumerate(told))
     assert 4 < told[-1] < 6
-    assert behind.lag_s(SMALL, 20.0, 0, 30.0) == 0
+    assert estimator.lag_s(SMALL, 20.0, 0, 30.0) == 0
 
 
 def test_where_the_system_does_not_say_what_waits_nobody_is_behind() -> None:
-    behind = LagEstimator(0.0)
-    assert all(behind.lag_s(SMALL, n / FPS, None, 10.0 * n) == 0 for n in range(100))
+    estimator = LagEstimator(0.0)
+    assert all(estimator.lag_s(SMALL, n / FPS, None, 10.0 * n) == 0 for n in range(100))
 
 
 class Looker:
@@ -62,34 +62,34 @@ class Looker:
 
 def test_what_is_late_is_left_out_until_a_key_frame_that_is_not(tmp_path: Path) -> None:
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 60)), ManualClock())
-    looker = Looker()
-    live = LagFilter("gate", looker, ManualClock(), key_frame_every_s=60.0)
-    live.begin(source.open(), "run")
+    sink = Looker()
+    lag_filter = LagFilter("gate", sink, ManualClock(), key_frame_every_s=60.0)
+    lag_filter.begin(source.open(), "run")
     late = dict.fromkeys(range(12, 33), LAG_S_MAX + 1)
     first = None
     for n, packet in enumerate(source.packets()):
         first = packet.t if first is None else first
-        live.take(replace(packet, lag_s=late.get(n, 0.0)))
+        lag_filter.take(replace(packet, lag_s=late.get(n, 0.0)))
         if n == 20:
-            assert live.is_lagging, "a key frame, but late itself"
-            assert live.take_worst_s() == LAG_S_MAX + 1
-    live.end()
+            assert lag_filter.is_lagging, "a key frame, but late itself"
+            assert lag_filter.take_worst_s() == LAG_S_MAX + 1
+    lag_filter.end()
     assert first is not None
-    assert [round(10 * (t - first)) for t in looker.taken] == [*range(12), *range(40, 60)]
-    assert (live.skipped, live.skips, live.is_lagging) == (28, 1, False)
-    live.take_worst_s()
-    assert live.take_worst_s() == 0
-    assert looker.calls == ["begin", "end"]
+    assert [round(10 * (t - first)) for t in sink.taken] == [*range(12), *range(40, 60)]
+    assert (lag_filter.skipped, lag_filter.skips, lag_filter.is_lagging) == (28, 1, False)
+    lag_filter.take_worst_s()
+    assert lag_filter.take_worst_s() == 0
+    assert sink.calls == ["begin", "end"]
 
 
 def test_who_never_catches_up_still_sees_a_key_frame_now_and_then(tmp_path: Path) -> None:
     source = FileSource("gate", str(clip(tmp_path / "c.mp4", 100)), ManualClock())
-    looker = Looker()
-    live = LagFilter("gate", looker, ManualClock(), key_frame_every_s=2.0)
-    live.begin(source.open(), "run")
+    sink = Looker()
+    lag_filter = LagFilter("gate", sink, ManualClock(), key_frame_every_s=2.0)
+    lag_filter.begin(source.open(), "run")
     packets = list(source.packets())
     for packet in packets:
-        live.take(replace(packet, lag_s=LAG_S_MAX + 1))
-    assert [round(10 * (t - packets[0].t)) for t in looker.taken] == [0, 20, 40, 60, 80]
-    assert live.is_lagging
-    assert live.skipped == 95
+        lag_filter.take(replace(packet, lag_s=LAG_S_MAX + 1))
+    assert [round(10 * (t - packets[0].t)) for t in sink.taken] == [0, 20, 40, 60, 80]
+    assert lag_filter.is_lagging
+    assert lag_filter.skipped == 95

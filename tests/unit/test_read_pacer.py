@@ -33,25 +33,25 @@ class Socket:
             yield t
 
 
-def read(socket: Socket, seconds: float, patience_s: float) -> tuple[ReadPacer, list[float]]:
+def read(socket: Socket, seconds: float, until_needed_s: float) -> tuple[ReadPacer, list[float]]:
     """Read for a while; the rests that were taken."""
-    rest, rests = ReadPacer(socket.clock), []
+    pacer, rests = ReadPacer(socket.clock), []
     for t in socket.packets(seconds):
-        pause_s = rest.pause_s(socket.size, t, patience_s)
+        pause_s = pacer.pause_s(socket.size, t, until_needed_s)
         if pause_s:
             socket.clock.advance(pause_s)
             socket.wakes += 1
             rests.append(pause_s)
-    return rest, rests
+    return pacer, rests
 
 
 def test_an_idle_camera_wakes_its_thread_a_third_as_often() -> None:
     eager, patient = Socket(ManualClock()), Socket(ManualClock())
     read(eager, 60, 0.0)
-    rest, rests = read(patient, 60, READ_PAUSE_S_MAX)
+    pacer, rests = read(patient, 60, READ_PAUSE_S_MAX)
     assert eager.wakes == pytest.approx(60 * FPS, abs=1)
     assert patient.wakes < 0.35 * eager.wakes
-    assert rest.pauses == len(rests) > 100
+    assert pacer.pauses == len(rests) > 100
     assert max(patient.lags) <= READ_PAUSE_S_MAX + FRAME_S
 
 
@@ -64,22 +64,22 @@ def test_one_packet_a_second_is_waited_for_since_its_arrival_tells_the_time() ->
 
 def test_who_has_fallen_behind_does_not_rest() -> None:
     clock = ManualClock()
-    rest = ReadPacer(clock)
+    pacer = ReadPacer(clock)
     for _ in range(30):  # up to date, so that it is known how late a packet usually is
-        rest.pause_s(5000, clock.now(), 0.0)
+        pacer.pause_s(5000, clock.now(), 0.0)
         clock.advance(FRAME_S)
     clock.advance(3)
-    late = [rest.pause_s(5000, clock.now() - 3 + n * FRAME_S, READ_PAUSE_S_MAX) for n in range(40)]
+    late = [pacer.pause_s(5000, clock.now() - 3 + n * FRAME_S, READ_PAUSE_S_MAX) for n in range(40)]
     assert late == [0.0] * 40
 
 
 def test_a_camera_that_claims_another_time_is_read_as_any_other() -> None:
     """Camera time may be a minute off, by the sender's reports: only how late a packet is beside others counts."""
     clock = ManualClock()
-    rest = ReadPacer(clock)
+    pacer = ReadPacer(clock)
     rested = 0
     for _ in range(30):
-        rested += rest.pause_s(5000, clock.now() - 59.0, READ_PAUSE_S_MAX) > 0
+        rested += pacer.pause_s(5000, clock.now() - 59.0, READ_PAUSE_S_MAX) > 0
         clock.advance(0.3)
     assert rested >= 20
 
