@@ -93,7 +93,7 @@ class BaselineRecorder:
         """One examined frame of the replay."""
         if boxes.t - self._encoded_t >= FRAME_ENCODED_EVERY_S:
             self._encoded_t, self._frame_bytes = boxes.t, self._frame_message_bytes(boxes.t, request.av_frame)
-        # The first picture has nothing to be compared with; the gate calls all of it moved.
+        # The first frame has nothing to be compared with; the motion gate reports all of it as moved.
         self.examined.append(ExaminedFrame(boxes.t, request.priority if boxes.seq else 0.0, self._frame_bytes))
         self._history.add(boxes, request.av_frame)
         for found in boxes.objects:

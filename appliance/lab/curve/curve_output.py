@@ -12,6 +12,8 @@ from appliance.lab.scenario.event_metrics import Estimate
 from appliance.lab.scenario.plot_page import Plot, PlotAxis, PlotMark, PlotSeries, ReportSection, ReportTable, plot_page
 
 STRATEGY_LABELS = {"random": "random (mean)"}
+_RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)
+_BANDED = ("router", "random")
 
 
 def format_share(share: float) -> str:
@@ -166,10 +168,6 @@ def reading_notes(report: CurveReport) -> tuple[str, ...]:
         )
     lines += [f"the scenarios' verdicts: {each}" for each in report.judged_by]
     return (*lines, *report.skipped)
-
-
-_RECALL = PlotAxis("recall of labelled incidents", "%", 0, 100)
-_BANDED = ("router", "random")
 
 
 def curve_page(report: CurveReport, now: float) -> str:

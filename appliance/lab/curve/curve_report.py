@@ -40,6 +40,8 @@ from appliance.lab.scenario.event_metrics import RESAMPLES, Estimate
 BUDGETS = (0.001, 0.003, 0.01, 0.02, 0.03, 0.10, 1.0)
 GOAL = 0.95
 BAR = 0.03
+_BAND_POINTS = 120  # of a drawn band; more are not seen at 760 units of width
+_BAND_BEYOND = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0)  # budgets beyond the last rise, as multiples of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +142,6 @@ class CurveReport:
     @property
     def camera_seconds(self) -> float:
         return sum(camera.seconds for camera in self.films)
-
-
-_BAND_POINTS = 120  # of a drawn band; more are not seen at 760 units of width
-_BAND_BEYOND = (1.2, 1.5, 2.0, 3.0, 5.0, 10.0)  # budgets beyond the last rise, as multiples of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class _EntryEvent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraTruth:
     """What is known of a camera's footage. header: camera and picture size; looks: the true objects at the frames that
-    were examined, with nobody in them where there are no true boxes; wanted: the entries of `expect`; derived: every
+    were examined, empty where there are no true boxes; expectations: the entries of `expect`; derived: every
     event of the true boxes must be reported as well (`truth.events`)."""
 
     header: StreamHeader
@@ -136,7 +136,7 @@ def _alerts(
         pending = pending[len(due) :]
         changes += policy.feed(_with_entries(boxes, entries), due).changes
         last = boxes.t
-    if pending:  # they come after the last look
+    if pending:  # they come after the last frame
         last = pending[-1].t
         end = FrameBoxes(camera=camera, seq=len(truth.frames), frame=0, t=last, looked=True)
         changes += policy.feed(end, pending).changes

@@ -21,6 +21,8 @@ EVENTS_MAX = 2000
 # Costs of the assignment (no unit). A required slot costs 0, an optional one 1, an event without a slot 3; a delay adds
 # less than 1 in total, so it only decides between equally complete pairings.
 _OPTIONAL_COST, _UNPAIRED_COST = 1.0, 3.0
+# The window of an entry that gives only a moment (`at`).
+MOMENT_WINDOW = DerivedEvents()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,10 +230,6 @@ def _false_alarm(
             had = "its event" if each.max == 1 else f"its {each.max} events"
             return FalseAlarm(event, f"{each.source} already had {had}", each.note)
     return FalseAlarm(event, "nothing of the kind was expected then (others: never)") if others_forbidden else None
-
-
-# The window of an entry that gives only a moment (`at`).
-MOMENT_WINDOW = DerivedEvents()
 
 
 def expectations_of(plan: ScenarioPlan) -> list[Expectation]:

@@ -25,6 +25,7 @@ from appliance.wire import decode_log
 TRUTH_BYTES_MAX = 512 * 1024 * 1024
 _LAST_NUMBER = re.compile(r"(\d+)\D*$")
 _TrackId = int  # below 0: the file has none for this box, so it can be detected but not tracked
+_BOXES_LINE = b'{"type":"boxes"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +214,6 @@ def _shifted(each: TrueObject, x: float, y: float) -> TrueObject:
 
 def _clipped(share: float) -> float:
     return round(min(1.0, max(0.0, share)), 4)
-
-
-_BOXES_LINE = b'{"type":"boxes"'
 
 
 class BoxesSpool:

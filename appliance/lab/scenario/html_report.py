@@ -100,7 +100,7 @@ def _cut(replayed: _ReplayedClip, frames: set[int]) -> Iterable[tuple[int, Repor
             if isinstance(frame, DecodedFrame) and frame.index >= last:
                 break
     except SourceError as error:
-        logger.warning("no pictures for the report: %s", error)
+        logger.warning("no stills for the report: %s", error)
     return found
 
 
@@ -157,7 +157,7 @@ def html_report(
 ) -> str:
     """The whole file. stills: of each result, in the same order; now: UTC seconds, shown as the date of the report."""
     environment = template_environment()
-    environment.filters.update(clock=format_time, said=format_estimate, percent=percent_text)
+    environment.filters.update(clock=format_time, estimate=format_estimate, percent=percent_text)
     shown = [
         (
             result,

@@ -21,6 +21,8 @@ _CLIP_MARGIN = 6
 STYLES = 6  # as many as plot.html has colours and dashes for
 
 XY = tuple[float, float]
+TEMPLATES = Path(__file__).parent / "templates"
+ROWS_MAX = 400  # of a table made of a plot's own points
 
 
 def format_number(value: float) -> str:
@@ -219,10 +221,6 @@ def _mark(plot: Plot) -> list[str]:
         f'<text class="chosen" x="{_LEFT + x + side}" y="{_TOP + y + down}" text-anchor="{anchor}">'
         f"{escape(plot.mark.label)}</text>",
     ]
-
-
-TEMPLATES = Path(__file__).parent / "templates"
-ROWS_MAX = 400  # of a table made of a plot's own points
 
 
 @dataclass(frozen=True, slots=True)

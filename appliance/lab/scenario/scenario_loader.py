@@ -20,34 +20,12 @@ from appliance.lab.cassette.verdict_source import OracleOptions, parse_verdict_s
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.lab.scenario.scenario_schema import SCENARIO_SUFFIX, EventEntry, ExpectEntry, Scenario
 
-
-def verdict_source(text: str | None, folder: Path) -> Path | OracleOptions | None:
-    """The verdicts that `verdicts:` names: a cassette beside the scenario, or an oracle. Raises UsageError."""
-    if text is None:
-        return None
-    try:
-        source = parse_verdict_source(text)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(str(error)) from None
-    if isinstance(source, Path):
-        return folder / source
-    if source.truth is not None:
-        raise UsageError("the truth is this scenario itself: leave `truth=` away")
-    return source
-
-
-def check_verdict_source(text: str | None, folder: Path) -> None:
-    """Read a named cassette from end to end. Raises UsageError where it is damaged."""
-    source = verdict_source(text, folder)
-    if isinstance(source, Path):
-        for _ in CassetteReader(source).lines():
-            pass
-
-
-_Lines = Mapping[tuple[str | int, ...], int]
 SCENARIO_FILES_MAX = 10_000
 # Only a site with an uplink escalates, so bytes are counted as if it had one. A replay never connects to it.
 _PLACEHOLDER_UPLINK = BrokerConfig(url="nats://127.0.0.1:4222")
+
+
+_Lines = Mapping[tuple[str | int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,3 +291,26 @@ def title_with_conditions(name: str, weather: ConditionSet) -> str:
 def read_condition_sets(texts: Iterable[str], seed: int) -> tuple[ConditionSet, ...]:
     """The texts of the command line, each a set of conditions."""
     return tuple(ConditionSet.parse([each], seed) for each in texts)
+
+
+def verdict_source(text: str | None, folder: Path) -> Path | OracleOptions | None:
+    """The verdicts that `verdicts:` names: a cassette beside the scenario, or an oracle. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        source = parse_verdict_source(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(str(error)) from None
+    if isinstance(source, Path):
+        return folder / source
+    if source.truth is not None:
+        raise UsageError("the truth is this scenario itself: leave `truth=` away")
+    return source
+
+
+def check_verdict_source(text: str | None, folder: Path) -> None:
+    """Read a named cassette from end to end. Raises UsageError where it is damaged."""
+    source = verdict_source(text, folder)
+    if isinstance(source, Path):
+        for _ in CassetteReader(source).lines():
+            pass

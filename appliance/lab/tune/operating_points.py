@@ -17,6 +17,9 @@ from appliance.lab.scenario.expectations import Expectation
 from appliance.lab.scenario.scenario_result import ScenarioResult
 from appliance.lab.tune.sweep import SweepSetting
 
+SCENARIOS_MIN = 3  # for leaving one out
+_AIM_PATTERN = re.compile(r"^(recall|precision)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)$")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOutcome:
@@ -151,10 +154,6 @@ def _expectation_key(wanted: Expectation, counts: dict[str, int]) -> str:
 
 def _format_value(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
-
-
-SCENARIOS_MIN = 3  # for leaving one out
-_AIM_PATTERN = re.compile(r"^(recall|precision)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from appliance.lab.tune.sweep import Sweep, SweepSetting, apply_setting
 from appliance.types import Detections
 
 CACHED_DETECTIONS_MAX = 100_000  # some 100 MB at 30 objects a frame; five and a half hours at 5 fps
+PRESENT_SETTING: SweepSetting = ()
 
 
 class MemoizedDetector(DetectorProxy):
@@ -63,7 +64,6 @@ def _shape_bytes(frame: NDArray[np.uint8]) -> bytes:
     return b"%d,%d" % frame.shape[:2]
 
 
-PRESENT_SETTING: SweepSetting = ()
 SweepProgress = Callable[[int, int, str], None]  # done, of how many, what comes next
 
 

@@ -9,6 +9,8 @@ from appliance.lab.scenario.plot_page import Plot, PlotAxis, PlotMark, PlotSerie
 from appliance.lab.tune.operating_points import SCENARIOS_MIN, OperatingPoint, TuningChoice
 from appliance.lab.tune.sweep import Sweep
 
+_SHARE = PlotAxis("share of events", "%", 0, 100)
+
 
 def points_table(points: Sequence[OperatingPoint], choice: TuningChoice) -> ReportTable:
     """One row per point, the present one first."""
@@ -106,10 +108,8 @@ def _confidence_sentence(choice: TuningChoice) -> str:
     gained = choice.gained
     if gained is None:
         return "the two looked at other frames, so their events cannot be paired"
-    lines = f"recall differs by {gained.value:+.3f} ({gained.low:+.3f} to {gained.high:+.3f}, 95 %, same events)"
-    return (
-        lines if gained.clear else f"{lines}: so little footage cannot tell whether it is the better or the worse one"
-    )
+    text = f"recall differs by {gained.value:+.3f} ({gained.low:+.3f} to {gained.high:+.3f}, 95 %, same events)"
+    return text if gained.clear else f"{text}: so little footage cannot tell whether it is the better or the worse one"
 
 
 def _left_out_sentence(choice: TuningChoice) -> str:
@@ -128,9 +128,6 @@ def _share_text(estimate: Estimate) -> str:
         return "-"
     ends = "" if estimate.low is None or estimate.high is None else f" ({estimate.low:.3f}-{estimate.high:.3f})"
     return f"{estimate.value:.3f}{ends}"
-
-
-_SHARE = PlotAxis("share of events", "%", 0, 100)
 
 
 def tune_page(
