@@ -3,8 +3,8 @@
     python tests/replay/measure_pets.py              # measure and print
     python tests/replay/measure_pets.py --update     # and write fixtures/accuracy.json
 
-Pictures are scaled by the decoder to the size the detector wants, as in the appliance. The tracker's constants were
-chosen on PETS09-S2L1 (fixtures/accuracy.json says so); the Intel clip was not looked at for that.
+Frames are scaled by the decoder to the size the detector wants, as in the appliance. The tracker's constants were
+chosen on PETS09-S2L1 (fixtures/accuracy.json says so); the Intel clip was not used for that.
 """
 
 from __future__ import annotations
@@ -51,20 +51,22 @@ TRACKED = (OWN, SMALL, "deimv2-femto", "yolox-nano")
 PERSON = 0
 
 
-def looker(data: Path, model: str, score_min: float) -> ObjectDetector:
+def load_detector(data: Path, model: str, score_min: float) -> ObjectDetector:
     path = str(data / "models" / model) if model.endswith(".onnx") else model
     return detector.load(config.DetectorConfig(model=path, score_min=score_min))
 
 
-def looks(data: Path, clip: str, every: int, eye: ObjectDetector) -> Iterator[tuple[int, Detections, Planes]]:
-    """(frame, what was found, the picture for the tracker) of every `every`th frame."""
+def detections_of(
+    data: Path, clip: str, every: int, network: ObjectDetector
+) -> Iterator[tuple[int, Detections, Planes]]:
+    """(frame, detections, planes for the tracker) of every `every`th frame."""
     pictures = FrameConverter()
     with av.open(str(data / "footage" / clip)) as container:
         stream = container.streams.video[0]
-        size = eye.preferred_size(stream.width, stream.height)
+        size = network.preferred_size(stream.width, stream.height)
         for index, frame in enumerate(container.decode(stream)):
             if index % every == 0:
-                yield index, eye.detect([pictures.bgr(frame, size)])[0], pictures.planes(frame)
+                yield index, network.detect([pictures.bgr(frame, size)])[0], pictures.planes(frame)
 
 
 def pets_truth(data: Path) -> list[LabelledBoxes]:
@@ -80,33 +82,33 @@ def pets_truth(data: Path) -> list[LabelledBoxes]:
 def detection_figures(data: Path, model: str) -> float:
     """AP50 of person on every 10th frame of PETS09-S2L1."""
     truth, found, boxes = pets_truth(data), [], []
-    for frame, seen, _ in looks(data, PETS, 10, looker(data, model, 0.02)):
-        persons = seen.select(seen.class_ids == PERSON)
+    for frame, detections, _ in detections_of(data, PETS, 10, load_detector(data, model, 0.02)):
+        persons = detections.select(detections.class_ids == PERSON)
         found.append(LabelledBoxes(persons.boxes.astype(float), persons.scores.astype(float)))
         boxes.append(truth[frame].boxes)
     return round(average_precision(found, boxes), 4)
 
 
 def tracking_figures(data: Path, model: str) -> dict[str, float]:
-    """HOTA, MOTA, IDF1 and the rest on PETS09-S2L1 at 5 looks a second (every 2nd frame)."""
-    eye, truth = looker(data, model, 0.1), pets_truth(data)
-    tracker, found, wanted = Tracker(eye.labels), [], []
-    for frame, seen, planes in looks(data, PETS, 2, eye):
-        found.append(_labelled(tracker.update(seen, frame / PETS_FPS, planes)))
-        wanted.append(truth[frame])
-    result = clear_mot(found, wanted)
+    """HOTA, MOTA, IDF1 and the rest on PETS09-S2L1 at 5 fps (every 2nd frame)."""
+    network, truth = load_detector(data, model, 0.1), pets_truth(data)
+    tracker, found, expected = Tracker(network.labels), [], []
+    for frame, detections, planes in detections_of(data, PETS, 2, network):
+        found.append(_labelled(tracker.update(detections, frame / PETS_FPS, planes)))
+        expected.append(truth[frame])
+    result = clear_mot(found, expected)
     counts = {name: getattr(result, name) for name in ("switches", "missed", "false", "boxes", "tracks")}
-    quality = {"hota": hota_figures(found, wanted).hota, "mota": result.mota, "idf1": result.idf1}
+    quality = {"hota": hota_figures(found, expected).hota, "mota": result.mota, "idf1": result.idf1}
     return {**{name: round(value, 4) for name, value in quality.items()}, **counts}
 
 
 def visit_figures(data: Path, model: str) -> dict[str, int]:
     """Six persons come one after the other: how many person tracks, and how many visits share a track or have none."""
     events = json.loads((data / "groundtruth" / "intel_events.json").read_text())[INTEL]
-    eye = looker(data, model, 0.1)
-    tracker, seen_in = Tracker(eye.labels), dict[int, list[int]]()
-    for frame, seen, planes in looks(data, INTEL, 3, eye):
-        for each in tracker.update(seen, frame / INTEL_FPS, planes):
+    network = load_detector(data, model, 0.1)
+    tracker, seen_in = Tracker(network.labels), dict[int, list[int]]()
+    for frame, detections, planes in detections_of(data, INTEL, 3, network):
+        for each in tracker.update(detections, frame / INTEL_FPS, planes):
             if each.label == "person":
                 seen_in.setdefault(each.track, []).append(frame)
     exact = 0
@@ -138,15 +140,15 @@ def measure(data: Path) -> dict[str, Any]:
 
 def scenes(data: Path) -> dict[str, Any]:
     """What is measured beside PETS; tests/replay/measure_scenes.py says how."""
-    eyes = {name: looker(data, model, 0.02) for name, model in MODELS.items()}
-    networks = {name: eye for name, eye in eyes.items() if name != "builtin:hog"}
+    all_networks = {name: load_detector(data, model, 0.02) for name, model in MODELS.items()}
+    networks = {name: network for name, network in all_networks.items() if name != "builtin:hog"}
     return {
         "rendered_clips_person_ap50": {
-            name: {clip: measure_scenes.rendered_person_ap50(eye, clip) for clip in ("yard", "gate")}
-            for name, eye in eyes.items()
+            name: {clip: measure_scenes.rendered_person_ap50(network, clip) for clip in ("yard", "gate")}
+            for name, network in all_networks.items()
         },
         "traffic_stills_vehicle_ap50": {
-            name: measure_scenes.traffic_vehicle_ap50(eye, data) for name, eye in networks.items()
+            name: measure_scenes.traffic_vehicle_ap50(network, data) for name, network in networks.items()
         },
     }
 
@@ -154,11 +156,11 @@ def scenes(data: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure detectors and tracker on footage with ground truth.")
     parser.add_argument("--update", action="store_true", help=f"write {FIGURES.relative_to(ROOT)}")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     data = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
     text = json.dumps(measure(data), indent=2) + "\n"
     print(text, end="")
-    if wanted.update:
+    if options.update:
         FIGURES.write_text(text)
 
 

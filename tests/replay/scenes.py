@@ -43,7 +43,7 @@ def there_and_back(t: float) -> float | None:
     return 0.1 + 0.25 * min(max(t - 1, 0), 2.4) if t < 8 else 0.7 - 0.25 * min(t - 8, 2.4)
 
 
-def visit_film(folder: Path) -> Path:
+def visit_clip(folder: Path) -> Path:
     return film(folder / "visit.mp4", 14, there_and_back)
 
 

@@ -62,7 +62,7 @@ def test_what_happens_is_reported_and_nothing_else(name: str, eye: Once) -> None
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_who_sees_the_truth_passes(name: str) -> None:
+def test_a_detector_that_sees_the_truth_passes(name: str) -> None:
     """So a scenario asks for nothing that a right detector cannot give; what the default network misses is its own."""
     scenario = loaded(name)
     unmarked = scenario.scenario.model_copy(update={"known_failing": ""})
@@ -71,7 +71,7 @@ def test_who_sees_the_truth_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_replay_says_what_was_accepted(name: str, eye: Once, update: bool, tmp_path: Path) -> None:
+def test_a_replay_gives_the_accepted_log(name: str, eye: Once, update: bool, tmp_path: Path) -> None:
     golden, found = GOLDEN / f"{name}.jsonl", log_of(loaded(name), eye)
     if update:
         golden.write_bytes(found)

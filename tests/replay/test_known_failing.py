@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from films import BrightBlock
-from scenes import VISIT, verdict_of, visit_film, write
+from scenes import VISIT, verdict_of, visit_clip, write
 
 from appliance.lab.scenario.scenario_command import ReportTargets, scenario_command
 from appliance.lab.scenario.scenario_runner import DetectorCache
@@ -35,7 +35,7 @@ detector.load = lambda settings: BrightBlock()
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("footage")
-    visit_film(folder)
+    visit_clip(folder)
     return folder
 
 

@@ -31,27 +31,27 @@ OPERATORS = {"Conv", "Relu", "Concat", "Resize", "MaxPool", "Reshape", "Slice", 
 
 
 @pytest.fixture(scope="module")
-def eye() -> OnnxDetector:
+def network() -> OnnxDetector:
     found = detector.load(DetectorConfig())
     assert isinstance(found, OnnxDetector)
     return found
 
 
 @pytest.fixture(scope="module")
-def keen() -> OnnxDetector:
+def sensitive_network() -> OnnxDetector:
     found = detector.load(DetectorConfig(score_min=0.02))
     assert isinstance(found, OnnxDetector)
     return found
 
 
-def test_is_what_is_used_unless_told_otherwise(eye: OnnxDetector) -> None:
+def test_is_the_default_detector(network: OnnxDetector) -> None:
     digest = hashlib.sha256(FILE.read_bytes()).hexdigest()
-    assert eye.name == f"vedette-nano@{digest[:8]}"
-    assert eye.labels == CLASSES
-    assert eye.warning == ""
+    assert network.name == f"vedette-nano@{digest[:8]}"
+    assert network.labels == CLASSES
+    assert network.warning == ""
 
 
-def test_without_it_the_last_resort_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_the_last_resort_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = (ROOT / "models" / "models.toml").read_text()
     (tmp_path / "models.toml").write_text(manifest)
     (tmp_path / FILE.name).write_bytes(b"half a file")
@@ -88,28 +88,28 @@ def test_costs_no_more_than_its_teachers(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("clip", ["yard", "gate"])
-def test_finds_rendered_persons_as_well_as_recorded(clip: str, keen: OnnxDetector) -> None:
+def test_finds_rendered_persons_as_well_as_recorded(clip: str, sensitive_network: OnnxDetector) -> None:
     recorded = FIGURES["rendered_clips_person_ap50"]["vedette-nano"][clip]
-    measured = measure_scenes.rendered_person_ap50(keen, clip)
+    measured = measure_scenes.rendered_person_ap50(sensitive_network, clip)
     assert measured == pytest.approx(recorded, abs=0.01)
     assert measured >= RENDERED_AP50_MIN
 
 
 @pytest.mark.shared
-def test_finds_vehicles_as_well_as_recorded(keen: OnnxDetector, shared_data: Path) -> None:
+def test_finds_vehicles_as_well_as_recorded(sensitive_network: OnnxDetector, shared_data: Path) -> None:
     recorded = FIGURES["traffic_stills_vehicle_ap50"]["vedette-nano"]
-    assert measure_scenes.traffic_vehicle_ap50(keen, shared_data) == pytest.approx(recorded, abs=0.01)
+    assert measure_scenes.traffic_vehicle_ap50(sensitive_network, shared_data) == pytest.approx(recorded, abs=0.01)
 
 
 @pytest.mark.shared
-def test_confirms_nobody_where_the_room_is_empty(eye: OnnxDetector, shared_data: Path) -> None:
-    assert measure_scenes.phantoms_in_empty_spans(eye, shared_data) == 0
+def test_confirms_nothing_where_the_room_is_empty(network: OnnxDetector, shared_data: Path) -> None:
+    assert measure_scenes.phantoms_in_empty_spans(network, shared_data) == 0
 
 
 @pytest.mark.parametrize("clip", ["yard", "gate"])
-def test_confirms_nothing_in_a_picture_that_stands_still(clip: str, eye: OnnxDetector) -> None:
-    assert measure_scenes.phantoms(eye, measure_scenes.static(clip)) == 0
+def test_confirms_nothing_in_a_still_frame(clip: str, network: OnnxDetector) -> None:
+    assert measure_scenes.phantoms(network, measure_scenes.static(clip)) == 0
 
 
-def test_confirms_nothing_in_the_dark(eye: OnnxDetector) -> None:
-    assert measure_scenes.phantoms(eye, measure_scenes.black()) == 0
+def test_confirms_nothing_in_the_dark(network: OnnxDetector) -> None:
+    assert measure_scenes.phantoms(network, measure_scenes.black()) == 0

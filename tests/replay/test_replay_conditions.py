@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from films import FPS, BrightBlock, film, site
-from scenes import VISIT, there_and_back, verdict_of, visit_film, write
+from scenes import VISIT, there_and_back, verdict_of, visit_clip, write
 from test_replay_resume import Killed, Mortal
 
 from appliance.cli import main
@@ -54,7 +54,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("footage")
-    visit_film(folder)
+    visit_clip(folder)
     return folder
 
 

@@ -40,7 +40,7 @@ def walk(t: float) -> float | None:
     return 0.88 if any(start <= t < start + 8 for start in GLARES) else None
 
 
-def rough_film(path: Path, seconds: float) -> Path:
+def noisy_clip(path: Path, seconds: float) -> Path:
     """As films.film, before a rough wall: a whole picture weighs more than a cut-out, as it does outdoors."""
     wall = np.random.default_rng(0).integers(0, 90, (120, 160, 1), np.uint8).repeat(2, 0).repeat(2, 1).repeat(3, 2)
     with av.open(str(path), "w") as container:
@@ -85,26 +85,26 @@ SCENE: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("footage")
-    rough_film(folder / "day.mp4", LENGTH_S)
+    noisy_clip(folder / "day.mp4", LENGTH_S)
     write(folder, SCENE, "day")
     return folder
 
 
 @pytest.fixture(scope="module")
-def films(folder: Path) -> tuple[ReplayedFootage, ...]:
+def footage_of_cameras(folder: Path) -> tuple[ReplayedFootage, ...]:
     models = DetectorCache("any", load=lambda _: Doubtful())
     return replay_footage(scenario_loader.load_scenario(folder / "day.scenario.yaml"), models, SystemClock())
 
 
 @pytest.fixture(scope="module")
-def measured(films: tuple[ReplayedFootage, ...]) -> CurveReport:
-    return measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=200)
+def measured(footage_of_cameras: tuple[ReplayedFootage, ...]) -> CurveReport:
+    return measure_curves(footage_of_cameras, seeds=SEEDS, stand_in_error=0.0, resamples=200)
 
 
 def test_one_replay_gives_everything_that_any_strategy_could_send(
-    folder: Path, films: tuple[ReplayedFootage, ...]
+    folder: Path, footage_of_cameras: tuple[ReplayedFootage, ...]
 ) -> None:
-    (footage,) = films
+    (footage,) = footage_of_cameras
     assert [round(each.start, 1) for each in footage.labels.incidents(0)] == list(VISITS)
     assert len(footage.alerts) == 6
     assert [question.route.bytes > 500 for question in footage.escalations] == [True] * 6
@@ -118,14 +118,16 @@ def test_one_replay_gives_everything_that_any_strategy_could_send(
         assert all(question.route.t - 3 <= t <= question.route.t for t in question.moments)
 
 
-def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(films: tuple[ReplayedFootage, ...]) -> None:
-    asked = [question.route.bytes for question in films[0].escalations]
-    sighted = [each.bytes for each in films[0].best_sightings]
+def test_a_tracks_evidence_costs_confidence_only_what_the_router_pays(
+    footage_of_cameras: tuple[ReplayedFootage, ...],
+) -> None:
+    asked = [question.route.bytes for question in footage_of_cameras[0].escalations]
+    sighted = [each.bytes for each in footage_of_cameras[0].best_sightings]
     assert sum(sighted) == pytest.approx(sum(asked), rel=0.15)
-    assert min(each.frame_bytes for each in films[0].examined) > max(asked)
+    assert min(each.frame_bytes for each in footage_of_cameras[0].examined) > max(asked)
 
 
-def test_the_router_finds_all_first_and_nobody_is_ahead_of_it(measured: CurveReport) -> None:
+def test_the_router_finds_all_first_and_no_baseline_is_ahead_of_it(measured: CurveReport) -> None:
     router, confidence, motion, random, frames, stream = measured.sent.curves
     assert measured.incidents == 3
     assert (router.reached, stream.reached, stream.spent) == (1.0, 1.0, 1.0)
@@ -143,8 +145,10 @@ def test_the_router_finds_all_first_and_nobody_is_ahead_of_it(measured: CurveRep
             assert "never ahead of the router" in curve_output.comparison_sentence(measured, comparison)
 
 
-def test_a_router_whose_values_are_upside_down_is_told_to_be_behind(films: tuple[ReplayedFootage, ...]) -> None:
-    (footage,) = films
+def test_a_router_whose_values_are_upside_down_is_reported_to_be_behind(
+    footage_of_cameras: tuple[ReplayedFootage, ...],
+) -> None:
+    (footage,) = footage_of_cameras
     broken = replace(
         footage,
         escalations=tuple(
@@ -161,46 +165,56 @@ def test_a_router_whose_values_are_upside_down_is_told_to_be_behind(films: tuple
     assert not measured.bar_met
     assert curve_output.bar_sentence(measured).startswith("bar missed: ")
     assert "confidence-only" in curve_output.bar_sentence(measured)
-    right = measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=50).sent.curves[0].smallest.value
+    right = (
+        measure_curves(footage_of_cameras, seeds=SEEDS, stand_in_error=0.0, resamples=50).sent.curves[0].smallest.value
+    )
     wrong = measured.sent.curves[0].smallest.value
     assert right is not None
     assert wrong is not None
     assert wrong > 1.5 * right
 
 
-def test_a_router_that_never_asks_finds_nothing_and_its_misses_are_named(films: tuple[ReplayedFootage, ...]) -> None:
-    measured = measure_curves([replace(films[0], escalations=())], seeds=5, stand_in_error=0.0, resamples=50)
+def test_a_router_that_never_escalates_finds_nothing_and_its_misses_are_named(
+    footage_of_cameras: tuple[ReplayedFootage, ...],
+) -> None:
+    measured = measure_curves(
+        [replace(footage_of_cameras[0], escalations=())], seeds=5, stand_in_error=0.0, resamples=50
+    )
     router = measured.sent.curves[0]
     assert (router.reached, router.smallest.value, router.points) == (0.0, None, ())
     assert len(measured.missed) == 3
     assert measured.missed[0].startswith("day, gate: intruder at 0:06.0 (the alert was not asked about")
-    blind = measure_curves([replace(films[0], escalations=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50)
+    blind = measure_curves(
+        [replace(footage_of_cameras[0], escalations=(), alerts=())], seeds=5, stand_in_error=0.0, resamples=50
+    )
     assert blind.missed[0] == "day, gate: intruder at 0:06.0 (no alert)"
     assert "3 of the incidents raised no alert at all" in " ".join(curve_output.reading_notes(blind))
     assert "never finds 0.95" in curve_output.bar_sentence(measured)
     assert "the router finds at no budget" in " ".join(curve_output.reading_notes(measured))
 
 
-def test_verdicts_take_the_false_alerts_away_and_errors_cost_recall(films: tuple[ReplayedFootage, ...]) -> None:
-    every, judged, *_ = measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=50).seen.curves
-    hours = films[0].seconds / 3600
+def test_verdicts_take_the_false_alerts_away_and_errors_cost_recall(
+    footage_of_cameras: tuple[ReplayedFootage, ...],
+) -> None:
+    every, judged, *_ = measure_curves(footage_of_cameras, seeds=SEEDS, stand_in_error=0.0, resamples=50).seen.curves
+    hours = footage_of_cameras[0].seconds / 3600
     assert (every.reached, every.spent * hours) == (1.0, pytest.approx(6))
     assert (judged.reached, judged.spent * hours) == (1.0, pytest.approx(3))
-    _, slips, *_ = measure_curves(films, seeds=400, stand_in_error=0.2, resamples=50).seen.curves
+    _, slips, *_ = measure_curves(footage_of_cameras, seeds=400, stand_in_error=0.2, resamples=50).seen.curves
     assert slips.reached == pytest.approx(0.8, abs=0.06)
     assert slips.spent * hours == pytest.approx(3 * 0.8 + 3 * 0.2, abs=0.3)
 
 
 def test_the_same_footage_and_seeds_make_the_same_report(
-    films: tuple[ReplayedFootage, ...], measured: CurveReport
+    footage_of_cameras: tuple[ReplayedFootage, ...], measured: CurveReport
 ) -> None:
-    assert measure_curves(films, seeds=SEEDS, stand_in_error=0.0, resamples=200) == measured
+    assert measure_curves(footage_of_cameras, seeds=SEEDS, stand_in_error=0.0, resamples=200) == measured
 
 
-def test_the_command_tells_it_as_text_json_and_page(
+def test_the_command_reports_as_text_json_and_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], measured: CurveReport
 ) -> None:
-    rough_film(tmp_path / "day.mp4", 24)
+    noisy_clip(tmp_path / "day.mp4", 24)
     write(tmp_path, {**SCENE, "expect": SCENE["expect"][:1]}, "day")
     write(tmp_path, {**SCENE, "expect": [], "others": "allowed"}, "silent")
     write(tmp_path, {**SCENE, "clip": "absent.mp4", "if_absent": "skip"}, "far")
@@ -226,26 +240,28 @@ def test_the_command_tells_it_as_text_json_and_page(
 
 
 def test_scenarios_without_a_truth_are_refused(tmp_path: Path) -> None:
-    rough_film(tmp_path / "day.mp4", 3)
+    noisy_clip(tmp_path / "day.mp4", 3)
     write(tmp_path, {**SCENE, "expect": [{"rule": "intruder"}]}, "when")
     models = DetectorCache("any", load=lambda _: Doubtful())
     with pytest.raises(UsageError, match="no scenario here says when something truly happens"):
         curve_command([tmp_path], "", models, CurveOptions(seeds=5))
 
 
-def test_wrong_use_is_told_before_anything_is_run(folder: Path) -> None:
+def test_wrong_use_is_reported_before_anything_is_run(folder: Path) -> None:
     with pytest.raises(SystemExit):
         main(["scenario", "curve", str(folder), "--stand-in-error", "1.5"])
     assert main(["scenario", "curve", str(folder), "--html", str(folder / "nowhere" / "x.html")]) == 2
 
 
 def test_verdicts_that_a_scenario_names_have_a_line_of_their_own(tmp_path: Path) -> None:
-    rough_film(tmp_path / "day.mp4", 36)
+    noisy_clip(tmp_path / "day.mp4", 36)
     write(tmp_path, {**SCENE, "expect": SCENE["expect"][:1], "verdicts": "stand-in"}, "day")
     models = DetectorCache("any", load=lambda _: Doubtful())
-    films = replay_footage(scenario_loader.load_scenario(tmp_path / "day.scenario.yaml"), models, SystemClock())
-    assert films[0].judged_by.startswith("stand-in")
-    measured = measure_curves(films, seeds=5, stand_in_error=0.0, resamples=20)
+    footage_of_cameras = replay_footage(
+        scenario_loader.load_scenario(tmp_path / "day.scenario.yaml"), models, SystemClock()
+    )
+    assert footage_of_cameras[0].judged_by.startswith("stand-in")
+    measured = measure_curves(footage_of_cameras, seeds=5, stand_in_error=0.0, resamples=20)
     every, _, judged, *_ = measured.seen.curves
     assert judged.name == "router, the scenarios' verdicts"
     assert every.things == 2

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from films import BrightBlock, film
 from numpy.typing import NDArray
-from scenes import VISIT, there_and_back, verdict_of, visit_film, write
+from scenes import VISIT, there_and_back, verdict_of, visit_clip, write
 
 from appliance.cli import main
 from appliance.errors import ConfigError
@@ -59,7 +59,7 @@ class Blind(BrightBlock):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("footage")
-    visit_film(folder)
+    visit_clip(folder)
     return folder
 
 
@@ -92,7 +92,7 @@ def move_the_zone(data: dict[str, Any]) -> None:
     data["cameras"]["gate"]["zones"]["yard"] = [[0.85, 0], [1, 0], [1, 1], [0.85, 1]]
 
 
-def test_a_raised_threshold_fails_and_says_which_score_was_too_low(folder: Path) -> None:
+def test_a_raised_threshold_fails_and_names_the_score_that_was_too_low(folder: Path) -> None:
     verdict = run(folder, raise_the_threshold)
     (fault,) = verdict.failures
     assert fault.title == "missed at 0:02.8: rule intruder, person, 0:01.8 to 0:05.8"
@@ -143,7 +143,7 @@ def test_a_weaker_model_fails_and_is_named(folder: Path) -> None:
     assert brightest_column(cut_stills(verdict)["gate", moment.frame].jpeg) == pytest.approx(0.55, abs=0.03)
 
 
-def test_a_blind_model_fails_and_three_looks_show_what_it_did_not_see(folder: Path) -> None:
+def test_a_blind_model_fails_and_three_frames_show_what_it_missed(folder: Path) -> None:
     verdict = run(folder, load=lambda _: Blind())
     last = next(fault for fault in verdict.failures if "loiterer" in fault.title)
     assert last.detail.startswith("no person was followed in any of the 21 looks of this time")
@@ -153,7 +153,7 @@ def test_a_blind_model_fails_and_three_looks_show_what_it_did_not_see(folder: Pa
         assert brightest_column(pictures["gate", moment.frame].jpeg) == pytest.approx(0.7, abs=0.03)
 
 
-def test_an_event_that_must_not_be_is_a_false_alarm_with_its_picture(folder: Path) -> None:
+def test_an_event_that_must_not_be_is_a_false_alarm_with_its_still(folder: Path) -> None:
     def forbid(data: dict[str, Any]) -> None:
         data["expect"] = data["expect"][1:]
         data["never"] = [{"rule": "intruder", "zone": "yard", "note": "nobody is allowed in"}]
@@ -242,7 +242,7 @@ def test_what_a_cooldown_held_back_was_not_reported(tmp_path: Path) -> None:
 
 
 def test_two_cameras_of_a_site_file_in_one_scenario(tmp_path: Path) -> None:
-    visit_film(tmp_path)
+    visit_clip(tmp_path)
     film(tmp_path / "dock.mp4", 5, lambda t: 0.7)
     rules = json.loads(json.dumps(VISIT["cameras"]["gate"]))
     cameras = {name: {"url": "rtsp://192.0.2.1/x", **rules} for name in ("gate", "dock")}
@@ -263,7 +263,7 @@ def test_two_cameras_of_a_site_file_in_one_scenario(tmp_path: Path) -> None:
     assert [event.rule for event in verdict.judgement.unjudged] == ["in"]
 
 
-def test_footage_that_is_not_there_is_skipped_only_where_the_scenario_says_so(tmp_path: Path) -> None:
+def test_absent_footage_is_skipped_only_where_the_scenario_allows_it(tmp_path: Path) -> None:
     file = write(tmp_path, VISIT)
     with pytest.raises(ConfigError, match=r"line 1: clip: .*visit\.mp4 is not there"):
         scenario_loader.load_scenario(file)
@@ -360,7 +360,7 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_pytest_collects_scenarios_and_says_the_same_words(folder: Path, tmp_path: Path) -> None:
+def test_pytest_collects_scenarios_and_reports_the_same_text(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "visit.mp4").symlink_to(folder / "visit.mp4")
     write(tmp_path, VISIT, "good")

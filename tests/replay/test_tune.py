@@ -70,7 +70,7 @@ def test_finds_the_threshold_between_the_person_and_the_ghost(
     assert false[0.6] == 0
 
 
-def test_every_point_is_what_a_run_with_that_setting_says(footage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_point_equals_a_run_with_that_setting(footage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wishes = TuneOptions(sweeps=["detect.fps=2,5"], as_json=True, aim="f1")
     tune_command([footage], "", wishes, MemoizedDetectors(lambda _: Unsure()))
     points = json.loads(capsys.readouterr().out)["points"]
@@ -86,7 +86,7 @@ def test_every_point_is_what_a_run_with_that_setting_says(footage: Path, capsys:
         assert told["false_alarms"] == len(verdict.judgement.false_alarms)
 
 
-def test_the_detector_is_asked_once_about_each_picture(footage: Path) -> None:
+def test_the_detector_runs_once_on_each_frame(footage: Path) -> None:
     once, often = Unsure(), Unsure()
     tune_command(
         [footage], "", TuneOptions(sweeps=["rules.score_min=0.5"], as_json=True), MemoizedDetectors(lambda _: once)
@@ -100,7 +100,7 @@ def test_the_detector_is_asked_once_about_each_picture(footage: Path) -> None:
     assert often.looks == once.looks
 
 
-def test_says_that_nothing_reaches_the_aim(footage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_that_nothing_reaches_the_aim(footage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wishes = TuneOptions(sweeps=["rules.score_min=0.8,0.9"])
     assert tune_command([footage], "", wishes, MemoizedDetectors(lambda _: Unsure())) == 1
     out = capsys.readouterr().out

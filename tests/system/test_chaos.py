@@ -45,7 +45,7 @@ def test_three_minutes_with_a_full_disk_and_a_clock_that_is_set(tmp_path: Path) 
     assert set(chaos.counts) == {*FAULTS, *EXTRA}
 
 
-def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
+def test_the_checks_find_what_is_wrong(tmp_path: Path) -> None:
     """Each finding can be made: a verdict that is missing, one applied twice, a picture the broker lost."""
     broker = NatsServer(find_nats_servers()[0], tmp_path / "nats").start()
     try:
@@ -55,7 +55,7 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
                 for name, key in (("chaos_applied", "escalation"), ("chaos_alert", "alert")):
                     connection.execute(f"CREATE TABLE {name} ({key} TEXT) STRICT")
                 connection.executemany("INSERT INTO chaos_applied VALUES (?)", [(first,), (first,)])
-        found = judge_without_streams(tmp_path / "site" / "vedette.db", broker)
+        found = verify_without_streams(tmp_path / "site" / "vedette.db", broker)
         assert found.lost == ["alert-7", "alert-1", "alert-2"]
         assert found.twice == [first]
         assert not found.good
@@ -63,7 +63,7 @@ def test_the_judge_sees_what_is_wrong(tmp_path: Path) -> None:
         broker.stop()
 
 
-def judge_without_streams(database: Path, broker: NatsServer) -> ChaosResult:
+def verify_without_streams(database: Path, broker: NatsServer) -> ChaosResult:
     """No worker made the streams: the judge needs the verdict stream to count in."""
     import asyncio
 

@@ -102,42 +102,44 @@ def taken(at: float = 1000.0) -> FrameClock:
     return found
 
 
-def look(frame: int, box: tuple[float, float, float, float] | None = PERSON, label: str = "person") -> ReportedFrame:
+def report_of(
+    frame: int, box: tuple[float, float, float, float] | None = PERSON, label: str = "person"
+) -> ReportedFrame:
     return ReportedFrame(frame, 1000.0 + frame / 15 + 0.2, () if box is None else ((label, box),))
 
 
 def test_a_second_is_found_by_one_good_box_in_it() -> None:
     truth = Truth(15, 300, (person(30, 90),))
-    found = score(truth, [look(33), look(36, None), look(48), look(66, None)], 0, 150, taken())
+    found = score(truth, [report_of(33), report_of(36, None), report_of(48), report_of(66, None)], 0, 150, taken())
     assert (found.seconds, found.seconds_found) == (4, 2)
     assert (found.visits, found.visits_found) == (1, 1)
     assert found.wrong == 0
 
 
-def test_a_box_elsewhere_or_of_another_kind_finds_nobody() -> None:
+def test_a_box_elsewhere_or_of_another_kind_finds_nothing() -> None:
     truth = Truth(15, 300, (person(30, 90),))
-    elsewhere = look(33, (0.1, 0.1, 0.2, 0.2))
-    found = score(truth, [elsewhere, look(48, label="car"), look(50, label="boat")], 0, 150, taken())
+    elsewhere = report_of(33, (0.1, 0.1, 0.2, 0.2))
+    found = score(truth, [elsewhere, report_of(48, label="car"), report_of(50, label="boat")], 0, 150, taken())
     assert (found.seconds_found, found.visits_found, found.wrong) == (0, 0, 1)
 
 
-def test_who_is_hardly_visible_need_not_be_found_and_is_not_wrong_either() -> None:
+def test_a_hardly_visible_object_need_not_be_found_and_is_not_wrong_either() -> None:
     truth = Truth(15, 300, (person(30, 90, visible=0.3),))
-    found = score(truth, [look(33)], 0, 150, taken())
+    found = score(truth, [report_of(33)], 0, 150, taken())
     assert (found.seconds, found.visits, found.wrong) == (0, 0, 0)
 
 
 def test_the_first_box_is_timed_from_the_first_good_sight() -> None:
     emerging = {**person(20, 30, visible=0.1).sights, **person(30, 90).sights}
     truth = Truth(15, 300, (Visit("person", emerging),))
-    found = score(truth, [look(36), look(39)], 0, 150, taken())
+    found = score(truth, [report_of(36), report_of(39)], 0, 150, taken())
     assert found.first_seen_s == pytest.approx((6 / 15,))
     assert found.first_reported_s == pytest.approx((6 / 15 + 0.2,))
 
 
-def test_who_was_there_before_counting_began_is_not_timed() -> None:
+def test_an_object_present_before_counting_began_is_not_timed() -> None:
     truth = Truth(15, 300, (person(0, 90),))
-    assert score(truth, [look(36)], 30, 150, taken()).first_reported_s == ()
+    assert score(truth, [report_of(36)], 30, 150, taken()).first_reported_s == ()
 
 
 def test_a_loop_shows_its_visits_again_and_a_phase_shifts_them() -> None:
@@ -171,7 +173,7 @@ def test_loops_begin_and_end_empty_and_visits_are_whole(view: str) -> None:
     assert truth_of(FootageSpec(view, "quiet", 720)).visits == ()
 
 
-def test_cameras_begin_at_different_places_of_their_loops() -> None:
+def test_cameras_begin_at_different_phases_of_their_loops() -> None:
     films = Setting("mixed", cameras=16, gop_s=4).films()
     assert len({(film.view, film.phase_s) for film in films}) >= 14
     assert all(film.phase_s % 4 == 0 for film in films)
@@ -212,7 +214,7 @@ def test_each_latency_is_held_against_its_own_bar() -> None:
     assert sum("250 ms (bar 300: met)" in line for line in message) == 3
 
 
-def test_a_busy_machine_makes_nobody_cheap_and_who_fell_behind_is_not_compared() -> None:
+def test_a_busy_machine_makes_no_contender_cheap_and_one_that_fell_behind_is_not_compared() -> None:
     def row(who: str, minutes: float, looks: int, dropped: int) -> report.Row:
         cpu_s = 2.0 + looks * 0.02
         measured = Measured(minutes, 1.0, cpu_s, looks * 0.02, looks, 900, dropped, 1, Score())

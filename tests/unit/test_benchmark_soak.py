@@ -39,7 +39,7 @@ def test_a_stall_that_is_shown_and_recovered_from_is_as_it_should_be() -> None:
     assert (verdict.noticed_s, verdict.recovered_s, verdict.disturbed_s) == ([2.0], [2.0], 0.0)
 
 
-def test_a_stall_that_nobody_is_shown_is_found_twice() -> None:
+def test_a_stall_that_is_not_shown_is_found_twice() -> None:
     words = sentences([STALL], watched(not_live=(0, 0)))
     assert "stall at 20 s was not noticed within 10 s" in words
     assert "shown as live" in words
@@ -66,7 +66,7 @@ def test_the_whole_server_gone_is_everybody_s_fault() -> None:
     assert "yard: off" not in words
 
 
-def test_memory_that_grows_is_told_and_a_step_at_the_start_is_not() -> None:
+def test_growing_memory_is_reported_and_a_step_at_the_start_is_not() -> None:
     assert "memory grew" in sentences([STALL], watched(grows=1.0))
     stepped = [replace(each, pss_bytes=10**7) if n < 15 else each for n, each in enumerate(watched())]
     assert sentences([STALL], stepped) == ""

@@ -13,7 +13,7 @@ from benchmarks import tracking_detections, tracking_libraries, tracking_metrics
 from benchmarks.tracking_detections import ClipDetections, FrameDetections
 
 
-def looks(fps: float, count: int) -> ClipDetections:
+def clip_detections(fps: float, count: int) -> ClipDetections:
     rng = np.random.default_rng(1)
     found = []
     for index in range(count):
@@ -25,7 +25,7 @@ def looks(fps: float, count: int) -> ClipDetections:
 
 
 def test_what_is_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    kept = looks(10, 7)
+    kept = clip_detections(10, 7)
     tracking_detections.save(tmp_path / "looks.npz", kept)
     back = tracking_detections.load(tmp_path / "looks.npz")
     assert (back.model, back.labels, back.size) == (kept.model, kept.labels, kept.size)
@@ -37,8 +37,8 @@ def test_what_is_kept_comes_back_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fps", "phase", "frames"), [(5, 0, [0, 2, 4, 6]), (5, 1, [1, 3, 5, 7]), (50, 0, list(range(8)))]
 )
-def test_looks_are_taken_evenly(fps: float, phase: int, frames: list[int]) -> None:
-    assert [look.frame for look in looks(10, 8).every(fps, phase).looks] == frames
+def test_frames_are_sampled_evenly(fps: float, phase: int, frames: list[int]) -> None:
+    assert [look.frame for look in clip_detections(10, 8).every(fps, phase).looks] == frames
 
 
 def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     assert absent == ["trackers", "supervision with ByteTrack (up to 0.27)", "norfair"]
 
 
-def test_arithmetic_is_checked_where_the_libraries_are_and_said_where_not() -> None:
+def test_metrics_are_checked_where_the_libraries_are_and_missing_ones_are_named() -> None:
     boxes = np.array([[0.1, 0.1, 0.2, 0.4], [0.5, 0.1, 0.6, 0.4]])
     right = [LabelledBoxes(boxes, np.array([1.0, 2.0]))] * 4
     found = [LabelledBoxes(boxes, np.array([7.0, 8.0]))] * 3 + [LabelledBoxes(boxes, np.array([8.0, 7.0]))]

@@ -51,11 +51,11 @@ def test_footage_that_counts_once_has_no_second_pass() -> None:
     assert len(incidents(visitor(150, 300, once=True), 150)) == 1
 
 
-def test_what_begins_as_the_run_ends_is_nobodys_miss() -> None:
+def test_what_begins_as_the_run_ends_is_no_miss() -> None:
     assert len(incidents(visitor(150, 300), 15)) == 0
 
 
-def test_an_incident_is_asked_about_when_a_picture_is_of_it() -> None:
+def test_an_incident_is_escalated_when_an_image_shows_it() -> None:
     wanted = {"gate": incidents(visitor(150, 300), 100)}
     first, second = (each.t for each in wanted["gate"])
     ask = [SentEscalation("gate", (first + 1,), True), SentEscalation("yard", (second + 1,), True)]

@@ -37,7 +37,7 @@ def request_of(name: str) -> bytes:
     return sent[0]
 
 
-def test_the_workers_own_request_is_read_as_text_pictures_and_facts() -> None:
+def test_the_workers_own_request_is_read_as_text_images_and_facts() -> None:
     request = read(request_of("crops"))
     assert request.parts[0] == text_ids(SYSTEM)
     assert [isinstance(part, bytes) for part in request.parts] == [False, False, True, True, False]
@@ -50,7 +50,7 @@ def test_a_body_that_is_no_request_is_refused() -> None:
             read(body)
 
 
-def test_pictures_become_as_many_tokens_as_the_architecture_says() -> None:
+def test_images_become_as_many_tokens_as_the_architecture_has() -> None:
     assert cells(320, 320) == (10, 10)
     assert cells(768, 432) == (24, 14)
     across, down = cells(4000, 3000)
@@ -62,7 +62,7 @@ def test_pictures_become_as_many_tokens_as_the_architecture_says() -> None:
     assert {cells(*EVIDENCE["clip"].size)} == {(22, 22)}
 
 
-def test_the_servers_words_are_an_answer_that_the_worker_believes() -> None:
+def test_the_servers_text_is_an_answer_that_the_worker_accepts() -> None:
     completed = Completion.model_validate(completion(4, 812, 80))
     answer = read_answer(completed, 4)
     assert not isinstance(answer, str)
@@ -100,7 +100,7 @@ class OneAtATime:
     async def close(self) -> None: ...
 
 
-def test_no_more_questions_are_judged_at_a_time_than_there_are_places() -> None:
+def test_no_more_escalations_are_judged_at_a_time_than_there_are_slots() -> None:
     engine = OneAtATime()
     judge = Judge(engine, "bench", SystemClock())
     took = asyncio.run(paced(judge, cases("crops"), per_minute=60_000, seconds=0.1, places=3))
@@ -110,7 +110,7 @@ def test_no_more_questions_are_judged_at_a_time_than_there_are_places() -> None:
     assert asyncio.run(flat_out(judge, cases("crops"), 0.05, places=2)) > 0
 
 
-def test_a_row_tells_of_latency_batches_and_how_busy_the_model_was() -> None:
+def test_a_row_has_latency_batches_and_how_busy_the_model_was() -> None:
     took = [TimedAnswer(seconds, True, 800, 80, 0.01) for seconds in (1.0, 2.0, 3.0)]
     before = {"batches": 2, "answers": 2, "busy_s": 1.0, "seconds": 10.0, "tokens_in": 0}
     after = {"batches": 4, "answers": 5, "busy_s": 4.0, "seconds": 16.0, "tokens_in": 0}

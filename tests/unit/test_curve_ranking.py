@@ -59,7 +59,7 @@ def test_one_thing_may_show_two_incidents_whose_windows_overlap() -> None:
     assert costs(thing(0.9, 14), incidents=(incident(9, 15), incident(13, 19))) == [0.1, 0.1]
 
 
-def test_any_picture_of_a_question_counts_and_the_window_is_closed_at_both_ends() -> None:
+def test_any_image_of_an_escalation_counts_and_the_window_is_closed_at_both_ends() -> None:
     assert costs(thing(0.9, 8.9, 9.0)) == [0.1, inf]
     assert costs(thing(0.9, 15.0, 15.1)) == [0.1, inf]
     assert costs(thing(0.9, 8.9, 15.1)) == [inf, inf]
@@ -112,14 +112,14 @@ def test_of_many_orders_the_curve_is_their_mean() -> None:
     assert smallest_share(two, 0.75) == 0.3
 
 
-def test_who_is_ahead_where() -> None:
+def test_which_strategy_is_ahead_where() -> None:
     """The first has its incidents at 10 and 40 %, the other both at 20 %."""
     one, other = np.array([0.1, 0.4]), np.array([0.2, 0.2])
     assert leads(one, other, 1.0) == (Lead(0.1, 0.2, 0.5),)
     assert leads(other, one, 1.0) == (Lead(0.2, 0.4, 0.5),)
 
 
-def test_who_never_gets_there_stays_behind_to_the_end() -> None:
+def test_a_strategy_that_never_finds_it_stays_behind_to_the_end() -> None:
     assert leads(np.array([0.1, 0.2]), np.array([0.1, inf]), 1.0) == (Lead(0.2, 1.0, 0.5, closed=True),)
     assert leads(np.array([0.1, inf]), np.array([0.1, 0.2]), 1.0) == ()
     assert leads(np.array([1.0]), np.array([inf]), 1.0) == (Lead(1.0, 1.0, 1.0, closed=True),)
@@ -142,7 +142,7 @@ def test_frames_are_sent_apart_first_and_then_closer() -> None:
     assert [each.t for each in spread(frames, [8.0])] == [10, 30, 12, 11]
 
 
-def test_what_is_apart_is_asked_of_each_camera_by_itself() -> None:
+def test_spacing_is_kept_for_each_camera_by_itself() -> None:
     frames = [thing(0.9, 10), thing(0.8, 11, footage=1), thing(0.7, 12)]
     assert [(each.footage, each.t) for each in spread(frames, [8.0, 8.0])] == [(0, 10), (1, 11), (0, 12)]
 
@@ -158,7 +158,7 @@ def test_the_stand_in_rejects_what_shows_nothing_and_is_wrong_as_often_as_it_sho
     assert 366 <= sum((0, "false") in each for each in some) <= 392
 
 
-def test_a_real_alert_that_was_rejected_is_found_by_nobody() -> None:
+def test_a_true_alert_that_was_rejected_is_not_found() -> None:
     order = [thing(0.9, 10, alert="a"), thing(0.5, 30, alert="b")]
     assert list(ranking_without(order, frozenset(), TWO).costs(WHOLE)) == [0.001, 0.002]
     assert list(ranking_without(order, frozenset({(0, "a")}), TWO).costs(WHOLE)) == [inf, 0.001]
@@ -184,7 +184,7 @@ def test_an_interval_over_clips_is_wider_than_one_over_incidents_of_one_clip() -
     assert clips.high - clips.low > 0.5  # of 40 strangers it would be 0.31
 
 
-def test_the_interval_of_the_smallest_share_says_never_where_a_draw_never_gets_there() -> None:
+def test_the_interval_of_the_smallest_share_is_open_where_a_draw_never_reaches_the_goal() -> None:
     order = [thing(1, 10, footage=0)]
     found = ranking(order, (incident(9, 15, footage=0), incident(9, 15, footage=1)))
     half = Bootstrap(np.array([1000.0, 1000.0]), np.array([0, 1]), 200).sample([found]).smallest(0.5)

@@ -70,7 +70,7 @@ def test_any_number_is_right_where_no_most_is_given() -> None:
     assert (len(found.hits), found.false_alarms, found.required_outcomes) == (10, (), (True,))
 
 
-def test_an_open_scenario_does_not_judge_what_no_entry_speaks_of() -> None:
+def test_an_open_scenario_does_not_judge_events_without_an_entry() -> None:
     found = judged([event(12), event(40), event(50, rule="leaver")], wanted(10, 20), closed=False)
     assert [each.t for each in found.unjudged] == [40, 50]
     assert found.judged_outcomes == (True,)
@@ -117,7 +117,7 @@ WINDOWS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), st.integers(
 
 @settings(max_examples=150)
 @given(TIMES, WINDOWS)
-def test_no_other_pairing_fills_more_places_or_explains_more_events(
+def test_no_other_pairing_fills_more_slots_or_explains_more_events(
     times: list[int], windows: list[tuple[int, int, int]]
 ) -> None:
     """Against every possible pairing of a small case."""

@@ -50,7 +50,7 @@ def test_several_kinds_of_number_want_words(tmp_path: Path) -> None:
     assert [each.id for each in found[0]] == [1]
 
 
-def test_cvat_tracks_have_their_own_size_and_leave_the_picture(tmp_path: Path) -> None:
+def test_cvat_tracks_have_their_own_size_and_leave_the_frame(tmp_path: Path) -> None:
     assert read(tmp_path / "a.xml", CVAT) == {0: (TrueObject(4, "person", BOX, True),)}
 
 
@@ -63,7 +63,7 @@ def test_coco_frames_come_from_the_name_and_without_identity_nothing_is_followed
     found = read(tmp_path / "a.json", json.dumps(data))
     assert found == {12: (TrueObject(-1, "person", BOX, True),)}
     assert not ground_truth.has_identities(found)
-    figures = compare_with_truth([look(12, BOX)], found, ["person"])
+    figures = compare_with_truth([frame_boxes(12, BOX)], found, ["person"])
     assert (figures.ap50, figures.idf1, figures.hota) == (1.0, None, None)
 
 
@@ -84,7 +84,7 @@ def test_what_is_no_truth_is_one_sentence(tmp_path: Path, name: str, text: str, 
         read(tmp_path / name, text)
 
 
-def look(frame: int, *boxes: tuple[float, float, float, float]) -> FrameBoxes:
+def frame_boxes(frame: int, *boxes: tuple[float, float, float, float]) -> FrameBoxes:
     objects = tuple(
         TrackedObject(track=number, label="person", score=0.9, box=box) for number, box in enumerate(boxes, start=1)
     )
@@ -93,13 +93,13 @@ def look(frame: int, *boxes: tuple[float, float, float, float]) -> FrameBoxes:
 
 def test_an_answer_on_what_does_not_count_is_neither_right_nor_wrong() -> None:
     frames = {0: (TrueObject(1, "person", BOX, True), TrueObject(2, "person", (0.6, 0.2, 0.8, 0.8), False))}
-    figures = compare_with_truth([look(0, BOX, (0.6, 0.2, 0.8, 0.8))], frames, ["person"])
+    figures = compare_with_truth([frame_boxes(0, BOX, (0.6, 0.2, 0.8, 0.8))], frames, ["person"])
     assert (figures.mota, figures.ap50, figures.boxes) == (1.0, 1.0, 1)
-    beside = compare_with_truth([look(0, BOX, (0.6, 0.2, 0.65, 0.3))], frames, ["person"])
+    beside = compare_with_truth([frame_boxes(0, BOX, (0.6, 0.2, 0.65, 0.3))], frames, ["person"])
     assert beside.mota == 0.0
 
 
-def test_a_look_without_an_answer_says_nothing() -> None:
+def test_an_unanswered_frame_is_not_compared() -> None:
     frames = {0: (TrueObject(1, "person", BOX, True),)}
     blind = FrameBoxes(camera="gate", seq=0, frame=0, t=0.0, looked=False)
     assert compare_with_truth([blind], frames, ["person"]).looks == 0

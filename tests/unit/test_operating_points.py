@@ -52,7 +52,7 @@ def test_takes_the_best_precision_among_the_points_that_reach_the_recall() -> No
     assert "not as it is: its precision of 1.000 is better, but its recall is 0.800" in told
 
 
-def test_takes_the_nearest_to_the_aim_when_nothing_reaches_it_and_says_so() -> None:
+def test_chooses_the_nearest_to_the_aim_when_nothing_reaches_it_and_reports_that() -> None:
     points = [
         point(None, outcome("a", [True] * 5 + [False] * 5)),
         point(0.4, outcome("a", [True] * 9 + [False], wrong=9)),
@@ -105,7 +105,7 @@ def test_a_difference_is_paired_so_that_common_luck_falls_out() -> None:
     assert not one_more.clear, "one event more of forty proves nothing"
 
 
-def test_points_that_were_asked_for_other_events_are_not_compared() -> None:
+def test_points_with_other_expectations_are_not_compared() -> None:
     assert recall_difference(point(2.0, outcome("a", [True] * 3)), point(None, outcome("a", [True] * 4))) is None
 
 
@@ -123,7 +123,7 @@ def test_leaving_out_a_clip_finds_a_setting_that_only_suits_the_others() -> None
     assert f1.left_out.recall.value == pytest.approx((0 + 3 + 3) / 12)
 
 
-def test_two_clips_are_too_few_to_leave_one_out_and_that_is_said() -> None:
+def test_two_clips_are_too_few_to_leave_one_out_and_that_is_reported() -> None:
     points = [point(None, outcome("a", [True]), outcome("b", [True]))]
     choice = choose_point(points, TuningAim("recall", 0.95))
     assert choice.left_out is None

@@ -80,7 +80,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("tail", "problem"), FAULTS)
-def test_a_fault_is_told_with_its_line_and_remedy(tmp_path: Path, tail: str, problem: str) -> None:
+def test_a_fault_is_reported_with_its_line_and_remedy(tmp_path: Path, tail: str, problem: str) -> None:
     assert problems(tmp_path, HEAD + tail + "\n") == [problem]
 
 
@@ -89,7 +89,7 @@ def test_a_truth_file_that_is_not_there(tmp_path: Path) -> None:
     assert problem == f"line 9: truth.mot: {tmp_path / 'gt.txt'} is not there"
 
 
-def test_faults_of_the_site_file_are_told_with_theirs(tmp_path: Path) -> None:
+def test_faults_of_the_site_file_are_reported_with_theirs(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text("cameras:\n  gate: {url: ftp://x}\n")
     (problem,) = problems(tmp_path, "clip: clip.mp4\nsite: site.yaml\n")
     assert problem.startswith("line 2: site: ")
@@ -114,7 +114,7 @@ def test_times_are_seconds_or_as_a_player_shows_them(written: str, seconds: floa
     assert loads(text, Scenario).expect[0].between == (0, seconds)
 
 
-def test_an_entry_with_a_moment_only_is_looked_for_around_it(tmp_path: Path) -> None:
+def test_an_entry_with_only_a_moment_has_a_window_around_it(tmp_path: Path) -> None:
     found = expectations.expectations_of(read(tmp_path, HEAD + "expect: [{rule: intruder, at: 10}, {rule: passage}]\n"))
     assert [(each.pattern.start, each.pattern.end, each.at) for each in found] == [
         (9.0, 13.0, 10.0),

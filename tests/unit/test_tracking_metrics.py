@@ -58,7 +58,7 @@ def test_hota_counts_a_loose_box_only_at_the_overlaps_it_reaches() -> None:
 
 
 @pytest.mark.parametrize("shape", [((3, 1), (0, 4)), ((0, 4), (3, 1))])
-def test_hota_keeps_identities_together_over_the_whole_film(shape: Sequence[tuple[int, int]]) -> None:
+def test_hota_keeps_identities_together_over_the_whole_clip(shape: Sequence[tuple[int, int]]) -> None:
     """More rows than columns and the other way round; an extra box changes DetA, never who belongs to whom."""
     truth = [labelled((0, 1)), labelled((0, 1), (0.1, 2))]
     found = [labelled((0, 7)), labelled((0.1, 7))]
@@ -96,7 +96,7 @@ def test_the_arithmetic_of_tracking_is_right_on_a_case_done_by_hand() -> None:
     assert result.idf1 == pytest.approx(2 * 4 / (8 + 8))
 
 
-def test_who_was_together_stays_together_while_it_can() -> None:
+def test_earlier_pairs_are_kept_while_they_can() -> None:
     truth = [labelled((0.0, 1)), labelled((0.0, 1))]
     found = [labelled((0.2, 7)), labelled((0.2, 7), (0.0, 8))]
     assert clear_mot(found, truth).switches == 0
