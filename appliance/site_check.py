@@ -136,7 +136,7 @@ def _forecast(site: SiteConfig, clock: Clock) -> Iterator[Finding]:
         yield Finding("storage", "ok", "days left: not yet known, nothing was recorded here")
         return
     try:
-        found = read_storage_offline(root, site, clock.now())
+        found = read_storage_offline(root, StorageLimits.of(site.storage, site.cameras), clock.now())
     except StoreError as error:
         yield Finding("storage", "warning", f"days left: not known ({error})")
         return

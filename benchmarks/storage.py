@@ -16,6 +16,7 @@ from pathlib import Path
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.store.database import Database
+from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
 from appliance.store.segments import SegmentStore
 from appliance.store.storage_report import read_storage
@@ -79,7 +80,8 @@ def measure(rows: int) -> dict[str, dict[str, float]]:
         )  # fmt: skip
         segments = SegmentStore(db)
         timed("1000 updates of a growing segment", lambda: [segments.put(row) for _ in range(1000)], table)
-        timed("forecast and sums for the page", lambda: read_storage(db, root, site), table)
+        limits = StorageLimits.of(site.storage, site.cameras)
+        timed("forecast and sums for the page", lambda: read_storage(db, root, limits), table)
         timed("start: index against disk (all but the oldest files are gone)", lambda: segments.reconcile(root), table)
         db.close()
     return table

@@ -45,6 +45,7 @@ from appliance.store.database import Database
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NoticeStore
+from appliance.store.quotas import StorageLimits
 from appliance.store.segments import SegmentStore
 from appliance.store.storage_report import StorageReportCache
 
@@ -67,7 +68,10 @@ def create_app(
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
     access = Access.of(config.dashboard.token, clock)
     templates = Templates(config.site.name, guarded=access.sessions is not None)
-    alert_counts, storage = AlertCountCache(db, alerts), StorageReportCache(db, root, config)
+    alert_counts, storage = (
+        AlertCountCache(db, alerts),
+        StorageReportCache(db, root, StorageLimits.of(config.storage, config.cameras)),
+    )
     snapshots = SnapshotCache(segments, boxes, root, clock, cut)
     alert_reader = AlertReader(alerts, NoticeStore(db), root, clock)
     health_reader = HealthReader(health_events, cameras, probes, clock)

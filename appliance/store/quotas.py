@@ -45,6 +45,7 @@ class StorageLimits:
     evidence_bytes: float | None
     evidence_s: float
     free_bytes_min: float
+    ring_in_memory: bool
 
     @classmethod
     def of(cls, storage: StorageConfig, cameras: Mapping[str, CameraConfig]) -> StorageLimits:
@@ -59,6 +60,7 @@ class StorageLimits:
             evidence_bytes=_bytes(storage.quota.evidence_gb),
             evidence_s=storage.evidence_days * 86400,
             free_bytes_min=storage.disk_free_min_mb * MB,
+            ring_in_memory=storage.preroll_dir is not None,
         )
 
     def camera(self, name: str) -> CameraLimits:

@@ -81,7 +81,7 @@ def reconcile(
     return found
 
 
-def sweep_orphans(db: Database, root: Path, orphan_age_s: float) -> ReconcileReport:
+def sweep_orphans(db: Database, root: Path, orphan_age_s: float = ORPHAN_AGE_S) -> ReconcileReport:
     """Remove files that no row names once they are older than `orphan_age_s`, while recording goes on."""
     found = ReconcileReport()
     for folder in _disk_folders(root):

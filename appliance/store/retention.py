@@ -25,7 +25,7 @@ from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.paths import EVIDENCE, inside
 from appliance.store.pruning import HELD, SegmentPruner
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
-from appliance.store.segments import SegmentStore
+from appliance.store.reconcile import sweep_orphans
 from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,6 @@ class Retention:
         self._db = db
         self._root = root
         self._limits = StorageLimits.of(storage, cameras or {})
-        self._ring_in_memory = storage.preroll_dir is not None
         self._keep_boxes_s = storage.keep_hours * 3600
         self._free_bytes = free_bytes
         self._clock = db.clock
@@ -185,7 +184,7 @@ class Retention:
 
     def _over_size(self) -> float:
         usage = self._usage()
-        ring = 0 if self._ring_in_memory else usage.bytes("pre_roll")
+        ring = 0 if self._limits.ring_in_memory else usage.bytes("pre_roll")
         return usage.bytes() + ring - self._limits.size_bytes
 
     def _lacking(self) -> float:
@@ -194,7 +193,7 @@ class Retention:
     def _sweep(self) -> None:
         if self._clock.monotonic() - self._swept_at >= TUNING.sweep_every_s:
             self._swept_at = self._clock.monotonic()
-            SegmentStore(self._db).sweep_orphans(self._root)
+            sweep_orphans(self._db, self._root)
 
     def _log(self) -> None:
         if self.last.segments or self.last.evidence_files:

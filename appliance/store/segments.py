@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from appliance.store.database import Database
-from appliance.store.reconcile import ORPHAN_AGE_S, MeasureSegment, ReconcileReport, reconcile, sweep_orphans
+from appliance.store.reconcile import ORPHAN_AGE_S, MeasureSegment, ReconcileReport, reconcile
 from appliance.store.rows import read_segment
 from appliance.types import SegmentRow
 
@@ -68,10 +68,6 @@ class SegmentStore:
     ) -> ReconcileReport:
         """Compare index and disk, for the start (before ingest runs); see `reconcile`. Raises StoreError."""
         return reconcile(self._db, root, measure=measure, orphan_age_s=orphan_age_s)
-
-    def sweep_orphans(self, root: Path, *, orphan_age_s: float = ORPHAN_AGE_S) -> ReconcileReport:
-        """Remove files that no row names once they are older than `orphan_age_s`: nothing can find them any more."""
-        return sweep_orphans(self._db, root, orphan_age_s)
 
 
 def covering(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> list[SegmentRow]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.config import SiteConfig
 from appliance.store.database import Database, open_read_only
 from appliance.store.deletions import (
     STORAGE_CLASSES,
@@ -95,10 +94,10 @@ def disk_space(root: Path) -> Disk:
     return Disk(found.total, found.free)
 
 
-def read_storage(db: Database, root: Path, config: SiteConfig, *, disk: DiskProbe = disk_space) -> SiteStorage:
+def read_storage(db: Database, root: Path, limits: StorageLimits, *, disk: DiskProbe = disk_space) -> SiteStorage:
     """The report of this moment. Raises StoreError."""
     with db.read() as connection:
-        return _report(connection, root, config, db.clock.now(), disk)
+        return _report(connection, root, limits, db.clock.now(), disk)
 
 
 class StorageReportCache:
@@ -107,10 +106,10 @@ class StorageReportCache:
     State: the last report and until when it is good. Any thread may call; two at once may both make one.
     """
 
-    def __init__(self, db: Database, root: Path, config: SiteConfig, *, disk: DiskProbe = disk_space) -> None:
+    def __init__(self, db: Database, root: Path, limits: StorageLimits, *, disk: DiskProbe = disk_space) -> None:
         self._db = db
         self._root = root
-        self._config = config
+        self._limits = limits
         self._disk = disk
         self._last: SiteStorage | None = None
         self._good_until = float("-inf")
@@ -120,26 +119,26 @@ class StorageReportCache:
         last, began = self._last, self._db.clock.monotonic()
         if last is not None and began < self._good_until:
             return last
-        self._last = found = read_storage(self._db, self._root, self._config, disk=self._disk)
+        self._last = found = read_storage(self._db, self._root, self._limits, disk=self._disk)
         self._good_until = self._db.clock.monotonic() + CACHED_S
         return found
 
 
-def read_storage_offline(root: Path, config: SiteConfig, now: float, *, disk: DiskProbe = disk_space) -> SiteStorage:
+def read_storage_offline(root: Path, limits: StorageLimits, now: float, *, disk: DiskProbe = disk_space) -> SiteStorage:
     """The report beside a running appliance, or without one. Raises StoreError, also for a file of an older version."""
     with open_read_only(root / DATABASE) as connection:
-        return _report(connection, root, config, now, disk)
+        return _report(connection, root, limits, now, disk)
 
 
-def _report(connection: sqlite3.Connection, root: Path, config: SiteConfig, now: float, disk: DiskProbe) -> SiteStorage:
-    limits = StorageLimits.of(config.storage, config.cameras)
+def _report(
+    connection: sqlite3.Connection, root: Path, limits: StorageLimits, now: float, disk: DiskProbe
+) -> SiteStorage:
     usage, written = read_usage(connection), read_write_rates(connection, now)
     free = disk(root)
     names = sorted({*limits.cameras, *usage.cameras()})
     plans = {name: _plan(name, limits, usage, written) for name in names if limits.camera(name).mode == "continuous"}
     others = [_evidence_growth(name, limits, usage, written) for name in names]
-    in_memory = config.storage.preroll_dir is not None
-    rooms = _rooms(limits, usage, free.free, in_memory)
+    rooms = _rooms(limits, usage, free.free)
     site = forecast_site(plans, others, rooms)
     # Where evidence ends up is not known when it has no limit; recording gets what evidence leaves today.
     share_s = reach_s(plans, usage.bytes("continuous") + min(rooms.values())) if site.outlook == "fills" else None
@@ -152,7 +151,7 @@ def _report(connection: sqlite3.Connection, root: Path, config: SiteConfig, now:
         unreviewed_bytes=_unreviewed(connection),
         disk_free=free.free,
         disk_total=free.total,
-        ring_in_memory=in_memory,
+        ring_in_memory=limits.ring_in_memory,
         evidence_rate=_sum(written.evidence_rate(name) for name in names),
         forecast=site,
         unknown=tuple(name for name, plan in plans.items() if plan.rate is None),
@@ -212,8 +211,8 @@ def _evidence_growth(name: str, limits: StorageLimits, usage: StorageUsage, writ
     return Growth(rate=rate, bytes=usage.bytes("evidence", name), level=level)
 
 
-def _rooms(limits: StorageLimits, usage: StorageUsage, free: int, ring_in_memory: bool) -> dict[str, float]:
-    ring = 0 if ring_in_memory else usage.bytes("pre_roll")
+def _rooms(limits: StorageLimits, usage: StorageUsage, free: int) -> dict[str, float]:
+    ring = 0 if limits.ring_in_memory else usage.bytes("pre_roll")
     rooms = {
         "size": limits.size_bytes - usage.bytes() - ring,
         "disk": free - limits.free_bytes_wanted,

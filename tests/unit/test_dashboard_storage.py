@@ -15,6 +15,7 @@ from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.site_check import _forecast, _preroll
+from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
 from appliance.store.storage_report import Disk, StorageReportCache, read_storage
 from appliance.types import SegmentRow
@@ -64,6 +65,10 @@ def client(site: Site) -> TestClient:
     return TestClient(app, base_url="http://127.0.0.1")
 
 
+def limits_of(site: Site) -> StorageLimits:
+    return StorageLimits.of(site.config.storage, site.config.cameras)
+
+
 def test_a_young_box_says_that_it_does_not_know_yet(site: Site) -> None:
     site.segments.put(
         SegmentRow(camera="gate", path="segments/gate/1.mp4", t_start=NOW - 600, t_end=NOW, bytes=GB, frames=1,
@@ -91,9 +96,9 @@ def test_days_left_by_camera_and_in_all_from_what_was_measured(site: Site) -> No
     assert cameras["gate"]["taken"]["continuous"] == 6 * GB
     assert told["scenarios_bytes"] == 1234
     # 9 GB of 50 are taken and dock stops at 5 GB: 12 GB a day into 39 GB, if the disk here is as large
-    plenty = read_storage(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 10**13))
+    plenty = read_storage(site.db, site.root, limits_of(site), disk=lambda root: Disk(10**13, 10**13))
     assert plenty.forecast.outlook == "age", "two days of 12 GB and 5 GB are less than 50 GB"
-    tight = read_storage(site.db, site.root, site.config, disk=lambda root: Disk(10**13, 13 * GB + 600_000_000))
+    tight = read_storage(site.db, site.root, limits_of(site), disk=lambda root: Disk(10**13, 13 * GB + 600_000_000))
     assert (tight.forecast.limit, tight.forecast.days_left) == ("disk", pytest.approx(11 / 12, rel=0.01))
     of = {each.camera: each.forecast for each in tight.cameras}
     assert (of["dock"].limit, of["dock"].days_left) == ("camera_quota", pytest.approx(2 / 6, rel=0.01))
@@ -126,7 +131,7 @@ def test_what_was_deleted_is_on_the_page_in_the_api_and_in_the_metrics(site: Sit
 
 def test_many_who_ask_share_one_reckoning(site: Site) -> None:
     asked = []
-    book = StorageReportCache(site.db, site.root, site.config, disk=lambda root: asked.append(1) or Disk(1, 1))  # type: ignore[func-returns-value]
+    book = StorageReportCache(site.db, site.root, limits_of(site), disk=lambda root: asked.append(1) or Disk(1, 1))  # type: ignore[func-returns-value]
     for _ in range(5):
         book.read()
     site.clock.sleep(11)

@@ -18,6 +18,7 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.segment_recovery import recover_segment
 from appliance.store.database import Database
 from appliance.store.quotas import read_usage
+from appliance.store.reconcile import sweep_orphans
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 
@@ -123,7 +124,7 @@ def test_what_is_not_ours_is_counted_and_left_for_an_hour(db: Database, tmp_path
         (folder / name).write_bytes(b"no video")
     found = SegmentStore(db).reconcile(tmp_path, measure=recover_segment, orphan_age_s=1e12)
     assert (found.adopted, found.orphans_kept) == (0, 2)
-    assert SegmentStore(db).sweep_orphans(tmp_path, orphan_age_s=-1e12).orphans_removed == 2
+    assert sweep_orphans(db, tmp_path, orphan_age_s=-1e12).orphans_removed == 2
 
 
 def test_rows_of_a_folder_that_is_gone_are_dropped(db: Database, tmp_path: Path) -> None:
