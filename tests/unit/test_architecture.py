@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "nkeys": ("appliance.broker.nats_connection",),
     "numpy": (
         "appliance.analysis", "appliance.detect", "appliance.evidence", "appliance.health", "appliance.inference",
-        "appliance.lab", "appliance.media", "appliance.motion", "appliance.recheck", "appliance.router",
+        "appliance.lab", "appliance.media", "appliance.model_advice", "appliance.motion", "appliance.recheck",
+        "appliance.router",
         "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.images",
     ),
     "onnxruntime": ("appliance.detect.onnx_detector",),
