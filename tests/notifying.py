@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sample_rows import T0, answer, opened, question
+from sample_rows import T0, opened, sample_escalation, sample_verdict
 from waiting import until
 
 from appliance.clock import ManualClock, local_weekday_minute
@@ -103,7 +103,7 @@ class NotifyingSite:
     def write(self, change: AlertChange, *, asked: bool = False) -> tuple[NewNotice, ...]:
         notices = self.planner.plan(change, self.clock.now())
         name = change.alert.id
-        ask = question(f"q-{name}", of=name, t=self.clock.now(), camera=change.alert.camera) if asked else None
+        ask = sample_escalation(f"q-{name}", of=name, t=self.clock.now(), camera=change.alert.camera) if asked else None
         self.alerts.apply(change, escalation=ask, priority="normal" if asked else "", notices=notices)
         self.notifier.wake()
         return notices
@@ -116,7 +116,7 @@ class NotifyingSite:
         self.write(AlertChange("extended", replace(before, severity="alert"), told))
 
     def verdict(self, decision: str, name: str = "a1") -> None:
-        assert self.alerts.apply_verdict(answer(f"q-{name}", of=name, decision=decision), self.clock.now())
+        assert self.alerts.apply_verdict(sample_verdict(f"q-{name}", of=name, decision=decision), self.clock.now())
         self.notifier.wake()
 
     def pass_time(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Ready-made alerts, questions and answers for tests of the store and of what lives on it."""
+"""Ready-made alerts, escalations and verdicts for tests of the store and of what builds on it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ended(
     return AlertChange("ended", alert(name, t=t, t_end=t_end, camera=camera, view=view, reason="quiet"))
 
 
-def question(name: str = "q1", *, of: str = "a1", t: float = T0, camera: str = "yard") -> wire.Escalation:
+def sample_escalation(name: str = "q1", *, of: str = "a1", t: float = T0, camera: str = "yard") -> wire.Escalation:
     return wire.Escalation(
         id=name,
         site="depot",
@@ -70,7 +70,7 @@ def question(name: str = "q1", *, of: str = "a1", t: float = T0, camera: str = "
     )
 
 
-def answer(to: str = "q1", *, of: str = "a1", decision: str = "confirmed", site: str = "depot") -> wire.Verdict:
+def sample_verdict(to: str = "q1", *, of: str = "a1", decision: str = "confirmed", site: str = "depot") -> wire.Verdict:
     return wire.Verdict(
         escalation=to,
         site=site,
@@ -84,7 +84,7 @@ def answer(to: str = "q1", *, of: str = "a1", decision: str = "confirmed", site:
     )
 
 
-def look(t: float, *, seq: int, box: Box | None = BOX, camera: str = "yard", track: int = 7) -> FrameBoxes:
-    """One examined frame with one person in it, or (box None) with nobody."""
+def sample_frame(t: float, *, seq: int, box: Box | None = BOX, camera: str = "yard", track: int = 7) -> FrameBoxes:
+    """One examined frame with one person in it, or (box None) with none."""
     person = () if box is None else (TrackedObject(track=track, label="person", score=0.8, box=box),)
     return FrameBoxes(camera=camera, seq=seq, frame=seq, t=t, looked=True, objects=person)

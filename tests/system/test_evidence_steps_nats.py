@@ -13,7 +13,7 @@ import pytest
 import wire_v1
 from media import film, record
 from nats.js.api import ConsumerConfig
-from sample_rows import BOX, look
+from sample_rows import BOX, sample_frame
 from test_escalation_nats import ask_broker, language_model, left_in_queue, make_streams, second_look
 
 from appliance import config, wire
@@ -66,7 +66,7 @@ class WatchedSite(Site):
         CameraStore(self.db).ensure({"yard": "file:clip.mp4"})
         for n in range(0, 16, 4):
             SegmentStore(self.db).put(record(self.root, film(10 * n, 40, size=(640, 480)), T0 + n))
-        BoxStore(self.db).append("yard", "r1", [look(T0 + n / 5, seq=n) for n in range(80)])
+        BoxStore(self.db).append("yard", "r1", [sample_frame(T0 + n / 5, seq=n) for n in range(80)])
         return self
 
     def flag(self, n: int, t: float = 3.0) -> str:

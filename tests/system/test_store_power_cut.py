@@ -26,7 +26,7 @@ CORE = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from sample_rows import T0, answer, ended, look, opened, question
+from sample_rows import T0, ended, opened, sample_escalation, sample_frame, sample_verdict
 from appliance.clock import ManualClock
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -50,11 +50,11 @@ if left:
     sys.setprofile(count_statements)
 for n in range(first, first + 100_000):
     name = f"a{n:06}"
-    boxes.append("yard", "r1", [look(T0 + n + i / 10, seq=10 * n + i) for i in range(10)])
-    alerts.apply(opened(name, t=T0 + n), escalation=question(f"q{n:06}", of=name), priority="high")
+    boxes.append("yard", "r1", [sample_frame(T0 + n + i / 10, seq=10 * n + i) for i in range(10)])
+    alerts.apply(opened(name, t=T0 + n), escalation=sample_escalation(f"q{n:06}", of=name), priority="high")
     say("opened", n)
     if n % 3 == 0:
-        alerts.apply_verdict(answer(f"q{n:06}", of=name), T0 + n)
+        alerts.apply_verdict(sample_verdict(f"q{n:06}", of=name), T0 + n)
         say("settled", n)
     alerts.apply(ended(name, t=T0 + n, t_end=T0 + n + 3), escalation=None, priority="high")
     meter.add("yard", Metric(MetricName.PACKETS), 1)

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from sample_rows import question
+from sample_rows import sample_escalation
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
@@ -59,7 +59,7 @@ def test_the_questions_of_an_older_file_go_on(path: Path) -> None:
     raw.execute(
         "INSERT INTO alert VALUES ('a','gate','r','alert','[]','[]','[]',0.5,1.0,NULL,'',NULL,NULL,NULL,NULL,1.0,1)"
     )
-    body = question("q", of="a").to_json().decode()
+    body = sample_escalation("q", of="a").to_json().decode()
     raw.execute(
         "INSERT INTO escalation (id, alert, site, camera, priority, state, body, created_t) VALUES (?,?,?,?,?,?,?,?)",
         ("q", "a", "depot", "gate", "high", "ready", body, 1.0),

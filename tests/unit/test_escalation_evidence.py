@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from media import film, number
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, answer, best, event, look, opened, question
+from sample_rows import BOX, T0, best, event, opened, sample_escalation, sample_frame, sample_verdict
 from test_evidence import Site
 
 from appliance import wire
@@ -120,7 +120,7 @@ class TestPlan:
             assert step < wire.STEPS_MAX
 
     def test_the_whole_frame_is_the_one_with_the_best_view(self) -> None:
-        seen = [look(T0 + n, seq=n, box=(0.2, 0.2, 0.2 + 0.1 * size, 0.9)) for n, size in enumerate((1, 4, 3))]
+        seen = [sample_frame(T0 + n, seq=n, box=(0.2, 0.2, 0.2 + 0.1 * size, 0.9)) for n, size in enumerate((1, 4, 3))]
         assert best_moment(event(T0 + 3), seen).t == T0 + 1
         assert best_moment(event(T0 + 3), []) == EvidenceMoment(T0 + 3, BOX)
 
@@ -143,7 +143,7 @@ def asked(site: Site) -> Site:
     """A recording with someone in it, and a question about them at 3 s."""
     site.record()
     site.see([n / 5 for n in range(60)])
-    site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
+    site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
     site.maker.run_once()
     return site
 
@@ -154,7 +154,7 @@ def wants(site: Site, kind: wire.Need, step: int) -> None:
     assert row is not None
     with site.db.transaction() as connection:
         connection.execute("UPDATE escalation SET state = 'sent' WHERE state = 'ready'")
-    verdict = answer(decision="unsure").model_copy(update={"need": kind, "step": step})
+    verdict = sample_verdict(decision="unsure").model_copy(update={"need": kind, "step": step})
     assert AlertStore(site.db).take_verdict(verdict, site.clock.now()) == "more"
     site.maker.run_once()
 
@@ -206,7 +206,7 @@ class TestSteps:
 
     def test_facts_alone_go_at_once_and_images_on_request(self, make_site: Callable[..., Site]) -> None:
         site = make_site(first="facts")
-        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         assert site.maker.run_once() == 1, "nothing is on disk yet, and nothing is needed"
         assert (state(site), media(site)) == (("ready", 0, ("crop", "frame", "clip")), [])
         site.record()
@@ -224,7 +224,7 @@ class TestSteps:
         site = make_site()
         site.see([n / 5 for n in range(16)])
         site.put(film(0, 40), T0, until=T0 + 3.5)
-        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         wants(site, "clip", 0)
         assert state(site)[0] == "waiting"
@@ -241,11 +241,11 @@ class TestSteps:
         tight = site.config.escalation.model_copy(update={"clip_bytes_max": whole * 3 // 4})
         config = site.config.model_copy(update={"escalation": tight})
         site.maker = EvidenceMaker(site.db, site.root, config, site.clock)
-        site.apply(opened("a2", t=T0 + 8, view=best(T0 + 8)), question("q2", of="a2", t=T0 + 8))
+        site.apply(opened("a2", t=T0 + 8, view=best(T0 + 8)), sample_escalation("q2", of="a2", t=T0 + 8))
         site.maker.run_once()
         with site.db.transaction() as connection:
             connection.execute("UPDATE escalation SET state = 'sent' WHERE id = 'q2'")
-        verdict = answer("q2", of="a2", decision="unsure").model_copy(update={"need": "clip", "step": 0})
+        verdict = sample_verdict("q2", of="a2", decision="unsure").model_copy(update={"need": "clip", "step": 0})
         AlertStore(site.db).take_verdict(verdict, T0)
         site.maker.run_once()
         assert 0 < EscalationStore(site.db).media("q2")[-1].ref.bytes <= whole * 3 // 4
@@ -277,7 +277,7 @@ class TestSteps:
         assert row is not None
         with site.db.transaction() as connection:
             connection.execute("UPDATE escalation SET state = 'sent'")
-        verdict = answer(decision="unsure").model_copy(update={"need": "frame", "step": 0})
+        verdict = sample_verdict(decision="unsure").model_copy(update={"need": "frame", "step": 0})
         AlertStore(site.db).take_verdict(verdict, T0)
         again = EvidenceMaker(site.db, site.root, site.config, site.clock)
         assert again.run_once() >= 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import wire_v1
-from sample_rows import T0, answer, opened, question
+from sample_rows import T0, opened, sample_escalation, sample_verdict
 
 from appliance import wire
 from appliance.clock import ManualClock
@@ -31,7 +31,7 @@ class Desk:
         self.folder = folder
         self.clock = ManualClock(T0)
         self.open()
-        self.alerts.apply(opened(), escalation=question(), priority="normal")
+        self.alerts.apply(opened(), escalation=sample_escalation(), priority="normal")
 
     def open(self) -> None:
         self.db = Database(self.folder / "vedette.db", self.clock)
@@ -85,7 +85,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 def need(kind: wire.Need = "frame", step: int = 0) -> wire.Verdict:
-    return answer(decision="unsure").model_copy(update={"need": kind, "step": step})
+    return sample_verdict(decision="unsure").model_copy(update={"need": kind, "step": step})
 
 
 def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
@@ -103,7 +103,7 @@ def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
     assert desk.alerts.take_verdict(need("clip", step=1), T0 + 2) == "more"
     desk.make(b"moving", kind="clip")
     desk.send(9000)
-    assert desk.alerts.take_verdict(answer().model_copy(update={"step": 2}), T0 + 3) == "settled"
+    assert desk.alerts.take_verdict(sample_verdict().model_copy(update={"step": 2}), T0 + 3) == "settled"
     assert desk.steps() == [("crop", 700, "frame"), ("frame", 5100, "clip"), ("clip", 9100, None)]
     assert desk.row().bytes_sent == sum(size for _, size, _ in desk.steps())
     assert desk.last_word() == ("confirmed", 2, "A person stands there.")
@@ -128,7 +128,7 @@ def test_a_kill_between_any_two_steps_loses_nothing(desk: Desk) -> None:
         lambda: desk.alerts.take_verdict(need(), T0),
         lambda: desk.make(b"whole", kind="frame"),
         desk.send,
-        lambda: desk.alerts.take_verdict(answer(), T0 + 9),
+        lambda: desk.alerts.take_verdict(sample_verdict(), T0 + 9),
     ):
         act()
         desk.kill_and_start()
@@ -141,11 +141,11 @@ def test_a_last_word_about_an_earlier_step_counts_and_ends_it(desk: Desk) -> Non
     desk.make(b"one")
     desk.send()
     desk.alerts.take_verdict(need(), T0)
-    assert desk.alerts.take_verdict(answer().model_copy(update={"step": 0}), T0 + 1) == "settled"
+    assert desk.alerts.take_verdict(sample_verdict().model_copy(update={"step": 0}), T0 + 1) == "settled"
     assert desk.last_word()[:2] == ("confirmed", 0)
     assert EscalationStore(desk.db).waiting_for_evidence(9) == []
     assert desk.alerts.take_verdict(need(), T0 + 2) == "known"
-    assert desk.alerts.take_verdict(answer(decision="rejected"), T0 + 2) == "known"
+    assert desk.alerts.take_verdict(sample_verdict(decision="rejected"), T0 + 2) == "known"
 
 
 def test_who_never_stops_asking_is_stopped(desk: Desk) -> None:
@@ -183,7 +183,7 @@ def test_what_was_asked_for_and_could_not_be_sent_in_time_leaves_what_was_said(d
     assert desk.last_word()[2].endswith(
         "It asked for the whole picture, but that could not be sent within 72 h (it does not answer)."
     )
-    assert desk.alerts.take_verdict(answer(), desk.clock.now()) == "known"
+    assert desk.alerts.take_verdict(sample_verdict(), desk.clock.now()) == "known"
 
 
 def test_evidence_that_cannot_be_had_ends_the_question_once(desk: Desk) -> None:
@@ -227,7 +227,7 @@ def test_a_question_that_was_under_way_when_the_box_was_updated_goes_on(tmp_path
         """INSERT INTO alert (id, camera, run, severity, rules, labels, tracks, score, t_start, created_t, rev)
            VALUES ('a1', 'yard', 'r1', 'warning', '[]', '[]', '[]', 0.8, 1, 1, 1)"""
     )
-    body = wire_v1.Escalation.from_json(question().to_json()).to_json().decode()
+    body = wire_v1.Escalation.from_json(sample_escalation().to_json()).to_json().decode()
     old.execute(
         """INSERT INTO escalation
            (id, alert, site, camera, priority, state, body, created_t, sent_t, attempts, bytes_sent)
@@ -241,7 +241,7 @@ def test_a_question_that_was_under_way_when_the_box_was_updated_goes_on(tmp_path
         assert desk.alerts.take_verdict(need(), T0) == "more", "an older question offers nothing, but it may be asked"
         desk.make(b"whole", kind="frame")
         desk.send()
-        assert desk.alerts.take_verdict(answer(), T0) == "settled"
+        assert desk.alerts.take_verdict(sample_verdict(), T0) == "settled"
         assert desk.last_word()[:2] == ("confirmed", 1)
     finally:
         desk.db.close()

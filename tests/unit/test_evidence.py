@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from media import Film, film, number, record
-from sample_rows import BOX, T0, alert, best, ended, event, look, opened, question
+from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame
 from waiting import until
 
 from appliance import wire
@@ -199,7 +199,7 @@ class TestClip:
 
 
 class TestMoments:
-    SEEN = [look(T0 + n / 5, seq=n, box=(n / 100, 0, 0.5, 1)) for n in range(16)]
+    SEEN = [sample_frame(T0 + n / 5, seq=n, box=(n / 100, 0, 0.5, 1)) for n in range(16)]
 
     def test_are_spread_over_the_span_with_both_ends(self) -> None:
         moments = spread_moments(event(T0 + 3), self.SEEN, None, 4)
@@ -208,12 +208,12 @@ class TestMoments:
         assert [moment.t for moment in spread_moments(event(T0 + 3), self.SEEN, None, 1)] == [T0 + 3]
 
     def test_leave_out_frames_in_which_the_track_was_not_seen(self) -> None:
-        other = [look(T0 - 1, seq=0, track=8), look(T0 - 0.5, seq=1, box=None)]
-        moments = spread_moments(event(T0), [*other, look(T0, seq=2)], None, 4)
+        other = [sample_frame(T0 - 1, seq=0, track=8), sample_frame(T0 - 0.5, seq=1, box=None)]
+        moments = spread_moments(event(T0), [*other, sample_frame(T0, seq=2)], None, 4)
         assert [(moment.t, moment.box) for moment in moments] == [(T0, BOX)]
 
     def test_the_best_view_fills_an_empty_place(self) -> None:
-        moments = spread_moments(event(T0), [look(T0, seq=2)], best(T0 - 8), 4)
+        moments = spread_moments(event(T0), [sample_frame(T0, seq=2)], best(T0 - 8), 4)
         assert [moment.t for moment in moments] == [T0 - 8, T0]
         assert len(spread_moments(event(T0 + 3), self.SEEN, best(T0 - 8), 4)) == 4
 
@@ -248,7 +248,7 @@ class Site:
             self.put(film(10 * n, 40), T0 + n)
 
     def see(self, seconds: Sequence[float]) -> None:
-        BoxStore(self.db).append("yard", "r1", [look(T0 + t, seq=round(t * 10)) for t in seconds])
+        BoxStore(self.db).append("yard", "r1", [sample_frame(T0 + t, seq=round(t * 10)) for t in seconds])
 
     def apply(self, change: AlertChange, asked: wire.Escalation | None = None) -> None:
         AlertStore(self.db).apply(change, escalation=asked, priority="normal")
@@ -295,7 +295,7 @@ def picture(root: Path, path: str) -> np.ndarray:
 class TestMaker:
     def test_the_story_of_one_alert(self, site: Site) -> None:
         site.see([n / 5 for n in range(60)])
-        site.apply(opened(t=T0 + 3.0, view=best(T0 + 3.0)), question(t=T0 + 3.0))
+        site.apply(opened(t=T0 + 3.0, view=best(T0 + 3.0)), sample_escalation(t=T0 + 3.0))
         assert site.maker.run_once() == 0  # nothing is on disk yet
         site.put(film(0, 40), T0, until=T0 + 3.5)
         assert site.maker.run_once() == 2  # the cloud's frames and the still
@@ -334,7 +334,7 @@ class TestMaker:
     def test_media_rows_describe_the_files(self, site: Site) -> None:
         site.record()
         site.see([n / 5 for n in range(60)])
-        site.apply(opened(t=T0 + 3), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         media = EscalationStore(site.db).media("q1")
         asked = site.detail().escalation
@@ -353,7 +353,7 @@ class TestMaker:
         CameraStore(site.db).header(header)
         site.put(film(0, 60, size=(640, 480)), T0)
         site.see([n / 5 for n in range(30)])
-        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         site.apply(ended(t=T0 + 3, t_end=T0 + 3.5, view=best(T0 + 3)))
         site.maker.run_once()
         found = {row.kind: row for row in site.detail().evidence}
@@ -385,7 +385,7 @@ class TestMaker:
 
     def test_the_cloud_is_not_kept_waiting_for_boxes_that_do_not_come(self, site: Site) -> None:
         site.record()
-        site.apply(opened(t=T0 + 3), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3), sample_escalation(t=T0 + 3))
         site.pass_time(1)
         assert site.detail().alert.delivery == "waiting"
         site.pass_time(2)
@@ -397,7 +397,7 @@ class TestMaker:
     ) -> None:
         site = make_site(record=False)
         site.see([2.8, 3.0, 3.2])
-        site.apply(opened(t=T0 + 3), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         assert site.detail().alert.delivery == "ready"
         assert EscalationStore(site.db).media("q1") == []
@@ -408,7 +408,7 @@ class TestMaker:
         assert site.state("boxes") == ("ready", "")
 
     def test_a_lost_camera_leaves_reasons_not_silence(self, site: Site) -> None:
-        site.apply(ended(t=T0 + 3, t_end=T0 + 5), question(t=T0 + 3))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.pass_time(19)
         assert site.detail().alert.delivery == "waiting"
         site.pass_time(10)
@@ -453,7 +453,7 @@ class TestMaker:
         site.record()
         blocked = site.root / "evidence"
         blocked.write_text("a file where a folder should be, as a disk that refuses")
-        site.apply(ended(t=T0 + 3, t_end=T0 + 5), question(t=T0 + 3))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.pass_time(60)
         assert site.detail().alert.delivery == "waiting"
         assert {site.state(kind)[0] for kind in ("still", "clip", "boxes")} == {"waiting"}
@@ -465,7 +465,7 @@ class TestMaker:
     def test_a_restart_goes_on_where_it_was(self, site: Site) -> None:
         site.record()
         site.see([n / 5 for n in range(60)])
-        site.apply(ended(t=T0 + 3, t_end=T0 + 5), question(t=T0 + 3))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         shutil.copytree(site.root / "evidence", site.root / "before")
         again = EvidenceMaker(site.db, site.root, site.config, site.clock)
@@ -479,7 +479,7 @@ class TestMaker:
         maker = EvidenceMaker(site.db, site.root, site.config, SystemClock())
         thread = threading.Thread(target=maker.run, name="evidence")
         thread.start()
-        site.apply(ended(t=T0 + 3, t_end=T0 + 5), question(t=T0 + 3))
+        site.apply(ended(t=T0 + 3, t_end=T0 + 5), sample_escalation(t=T0 + 3))
         try:
             until(lambda: site.detail().alert.clip == "ready")
         finally:

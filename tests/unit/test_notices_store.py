@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from box_core import BoxCore, site
-from sample_rows import T0, opened, question
+from sample_rows import T0, opened, sample_escalation
 
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
@@ -49,10 +49,10 @@ def test_an_escalation_that_cannot_be_written_takes_the_notices_with_it(tmp_path
     db = Database(tmp_path / "vedette.db", ManualClock(T0))
     new = NewNotice(id="n", alert="a1", target="phone", camera="yard", created_t=T0, due_t=T0, expire_t=T0 + 1)
     with pytest.raises(StoreError):
-        AlertStore(db).apply(opened(), escalation=question(of="another"), priority="high", notices=[new])
+        AlertStore(db).apply(opened(), escalation=sample_escalation(of="another"), priority="high", notices=[new])
     assert NoticeStore(db).waiting() == {}
-    AlertStore(db).apply(opened(), escalation=question(), priority="high", notices=[new])
-    AlertStore(db).apply(opened(), escalation=question(), priority="high", notices=[new])
+    AlertStore(db).apply(opened(), escalation=sample_escalation(), priority="high", notices=[new])
+    AlertStore(db).apply(opened(), escalation=sample_escalation(), priority="high", notices=[new])
     assert NoticeStore(db).waiting() == {"phone": 1}
     db.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_rows import T0, answer, opened, question
+from sample_rows import T0, opened, sample_escalation, sample_verdict
 
 from appliance.clock import ManualClock, local_weekday_minute
 from appliance.config import NtfyTarget, Schedule, SiteConfig, WebhookTarget
@@ -45,8 +45,8 @@ def message(tmp_path: Path) -> Iterator[NotificationMessage]:
     alerts, notices = AlertStore(db), NoticeStore(db)
     target = hook()
     change = opened()
-    alerts.apply(change, escalation=question(), priority="normal", notices=planner(target).plan(change, T0))
-    alerts.apply_verdict(answer(), T0 + 2)
+    alerts.apply(change, escalation=sample_escalation(), priority="normal", notices=planner(target).plan(change, T0))
+    alerts.apply_verdict(sample_verdict(), T0 + 2)
     (item,) = notices.open("phone")
     detail = alerts.get("a1")
     assert detail is not None

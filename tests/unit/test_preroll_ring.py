@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sample_rows import T0, answer, ended, opened, question
+from sample_rows import T0, ended, opened, sample_escalation, sample_verdict
 
 from appliance.clock import ManualClock
 from appliance.errors import MissingDependency
@@ -96,13 +96,13 @@ def test_an_alert_takes_its_part_out_of_the_ring_and_evidence_finds_it_all_along
 def test_what_was_taken_out_goes_when_the_alert_is_finished_and_answered(box: Box) -> None:
     box.record(*range(5))
     alerts, evidence = AlertStore(box.db), EvidenceStore(box.db)
-    alerts.apply(ended(t=T0 + 10, t_end=T0 + 12), escalation=question(t=T0 + 10), priority="high")
+    alerts.apply(ended(t=T0 + 10, t_end=T0 + 12), escalation=sample_escalation(t=T0 + 10), priority="high")
     box.ring.run_once()
     evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
-    evidence.make_ready(question(t=T0 + 10), ())
+    evidence.make_ready(sample_escalation(t=T0 + 10), ())
     box.ring.run_once()
     assert box.files("segments") == [0, 1, 2, 3, 4], "the cloud may ask for more of it"
-    alerts.apply_verdict(answer(), T0 + 20)
+    alerts.apply_verdict(sample_verdict(), T0 + 20)
     box.ring.run_once()
     assert box.files("segments") == []
     with box.db.read() as connection:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
-from sample_rows import BOX, T0, best, opened, question
+from sample_rows import BOX, T0, best, opened, sample_escalation
 from test_escalation_evidence import asked, last_word, media, state, wants
 from test_evidence import Site
 
@@ -228,7 +228,7 @@ class TestWhatIsSent:
             FrameBoxes(camera="yard", seq=n, frame=n, t=T0 + n / 5, looked=True, objects=people) for n in range(60)
         ]
         BoxStore(site.db).append("yard", "r1", frames)
-        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), question(t=T0 + 3))
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)), sample_escalation(t=T0 + 3))
         site.maker.run_once()
         assert state(site) == ("ready", 0, ("frame",)), "no clip is offered: its packets are copied"
         wants(site, "frame", 0)
@@ -305,7 +305,7 @@ class TestBorder:
         return PrivacyEgressPolicy(rules_of(config, None), config.cameras, lambda alert: events)
 
     def asked(self, **changes: Any) -> Any:
-        return question(camera="yard").model_copy(update=changes)
+        return sample_escalation(camera="yard").model_copy(update=changes)
 
     def test_an_escalation_of_a_camera_that_became_private_stays(self) -> None:
         assert not self.border().forbids(self.asked())

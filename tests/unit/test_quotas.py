@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_rows import T0, answer, ended, question
+from sample_rows import T0, ended, sample_escalation, sample_verdict
 
 from appliance.clock import ManualClock
 from appliance.config import CameraConfig, StorageConfig
@@ -55,7 +55,7 @@ class Site:
         """An alert of `hours` ago with a clip of 100 MB."""
         t = self.clock.now() - hours * HOUR
         alerts, evidence = AlertStore(self.db), EvidenceStore(self.db)
-        asked = question(f"q-{name}", of=name, t=t, camera=camera)
+        asked = sample_escalation(f"q-{name}", of=name, t=t, camera=camera)
         alerts.apply(ended(name, t=t, t_end=t + 3, camera=camera), escalation=asked, priority="high")
         path = f"evidence/{name}/clip.mp4"
         (self.root / path).parent.mkdir(parents=True)
@@ -66,7 +66,7 @@ class Site:
         )
         evidence.make_ready(asked, ())
         if sent:
-            alerts.apply_verdict(answer(f"q-{name}", of=name), self.clock.now())
+            alerts.apply_verdict(sample_verdict(f"q-{name}", of=name), self.clock.now())
         if reviewed:
             alerts.review(name, "reviewed", self.clock.now())
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from recheck_yard import FPS, alert_of, record, walk
-from sample_rows import T0, answer, question
+from sample_rows import T0, sample_escalation
+from sample_rows import sample_verdict as answer
 
 from appliance.clock import ManualClock
 from appliance.config import RecheckConfig, RouterConfig
@@ -263,7 +264,7 @@ def test_after_a_restart_it_is_ordered_again_but_not_for_ever(core: CoreSide) ->
 
 def test_the_cloud_that_was_faster_is_not_contradicted(core: CoreSide) -> None:
     core.cloud = GONE
-    alert_of(core.db, T0, ask=lambda alert, event: question(camera="gate"))
+    alert_of(core.db, T0, ask=lambda alert, event: sample_escalation(camera="gate"))
     core.second()
     assert core.alerts.apply_verdict(answer(decision="rejected"), T0 + 9)
     core.answer(0.9, 0.9)
@@ -273,7 +274,7 @@ def test_the_cloud_that_was_faster_is_not_contradicted(core: CoreSide) -> None:
 
 def test_the_clouds_later_verdict_stands_above_and_is_applied_once(core: CoreSide) -> None:
     core.cloud = GONE
-    alert_of(core.db, T0, ask=lambda alert, event: question(camera="gate"))
+    alert_of(core.db, T0, ask=lambda alert, event: sample_escalation(camera="gate"))
     core.second()
     core.answer(0.9, 0.9, 0.9)
     assert core.row() == ("judged", "confirmed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sample_rows import T0, answer, ended, event, look, opened, question
+from sample_rows import T0, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
 from appliance.clock import ManualClock
 from appliance.config import StorageConfig
@@ -121,13 +121,13 @@ def test_an_open_alert_keeps_its_segments_and_so_does_waiting_evidence(site: Sit
 
 def test_a_question_that_waits_for_its_frames_keeps_them(site: Site) -> None:
     t = site.clock.now() - 20 * HOUR
-    AlertStore(site.db).apply(ended(t=t, t_end=t + 5), escalation=question(t=t), priority="high")
+    AlertStore(site.db).apply(ended(t=t, t_end=t + 5), escalation=sample_escalation(t=t), priority="high")
     evidence = EvidenceStore(site.db)
     evidence.put(*(EvidenceRow(alert="a1", kind=kind, state="missing") for kind in ("still", "clip", "boxes")))
     site.record(20)
     site.retention().run_once()
     assert site.left() == [20]
-    evidence.make_ready(question(t=t), ())
+    evidence.make_ready(sample_escalation(t=t), ())
     site.retention().run_once()
     assert site.left() == []
 
@@ -165,9 +165,9 @@ def test_a_stepped_clock_does_not_empty_the_disk(site: Site) -> None:
 def test_boxes_go_with_the_recording_but_not_those_of_open_alerts(site: Site) -> None:
     boxes, now = BoxStore(site.db), site.clock.now()
     site.record(5)
-    boxes.append("yard", "r1", [look(now - hours * HOUR, seq=hours) for hours in (20, 9, 6, 4, 1)])
-    boxes.append("unrecorded", "r1", [look(now - hours * HOUR, seq=hours) for hours in (20, 9)])
-    boxes.append("gate", "r1", [look(now - hours * HOUR, seq=hours) for hours in (30, 20)])
+    boxes.append("yard", "r1", [sample_frame(now - hours * HOUR, seq=hours) for hours in (20, 9, 6, 4, 1)])
+    boxes.append("unrecorded", "r1", [sample_frame(now - hours * HOUR, seq=hours) for hours in (20, 9)])
+    boxes.append("gate", "r1", [sample_frame(now - hours * HOUR, seq=hours) for hours in (30, 20)])
     AlertStore(site.db).apply(opened(t=now - 20 * HOUR, camera="gate"), escalation=None, priority="")
     report = site.retention().run_once()
     assert report.boxes == 5
@@ -180,7 +180,9 @@ def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site:
     alerts, evidence, now = AlertStore(site.db), EvidenceStore(site.db), site.clock.now()
     for name, days in (("sent", 40), ("unsent", 40), ("young", 2)):
         t = now - days * 24 * HOUR
-        alerts.apply(ended(name, t=t, t_end=t + 3), escalation=question(f"q-{name}", of=name, t=t), priority="high")
+        alerts.apply(
+            ended(name, t=t, t_end=t + 3), escalation=sample_escalation(f"q-{name}", of=name, t=t), priority="high"
+        )
         file = site.root / f"evidence/{name}/still.jpg"
         file.parent.mkdir(parents=True)
         file.write_bytes(b"picture")
@@ -189,8 +191,8 @@ def test_old_evidence_goes_but_not_what_was_not_sent_and_the_verdict_stays(site:
             EvidenceRow(alert=name, kind="clip", state="missing"),
             EvidenceRow(alert=name, kind="boxes", state="missing"),
         )
-        evidence.make_ready(question(f"q-{name}", of=name, t=t), ())
-    alerts.apply_verdict(answer("q-sent", of="sent"), now)
+        evidence.make_ready(sample_escalation(f"q-{name}", of=name, t=t), ())
+    alerts.apply_verdict(sample_verdict("q-sent", of="sent"), now)
     AuditStore(site.db).write(
         AuditRow(t=T0, camera="yard", escalation="q-sent", kind="facts", bytes=1, sha256="", why="")
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_rows import BOX, T0, look
+from sample_rows import BOX, T0, sample_frame
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
@@ -125,10 +125,10 @@ def test_an_alert_id_never_becomes_a_path() -> None:
 
 def test_boxes_come_back_as_they_went_in(db: Database) -> None:
     boxes = BoxStore(db)
-    frames = [look(T0 + n / 5, seq=n, box=BOX if n % 2 else None) for n in range(10)]
+    frames = [sample_frame(T0 + n / 5, seq=n, box=BOX if n % 2 else None) for n in range(10)]
     boxes.append("yard", "r1", frames)
     boxes.append("yard", "r1", frames[:3])
-    boxes.append("yard", "r2", [look(T0 + 0.5, seq=0)])
+    boxes.append("yard", "r2", [sample_frame(T0 + 0.5, seq=0)])
     assert boxes.span("yard", T0, T0 + 10, run="r1") == frames
     assert len(boxes.span("yard", T0, T0 + 10)) == 11
     assert boxes.span("yard", T0 + 1, T0 + 10, 2) == frames[5:7]
@@ -222,10 +222,10 @@ def test_after_the_clock_was_set_back_the_recording_told_last_counts(db: Databas
 def test_boxes_left_in_the_future_by_a_clock_set_back_are_not_the_newest(db: Database, clock: ManualClock) -> None:
     cameras, boxes = CameraStore(db), BoxStore(db)
     cameras.ensure({"yard": "rtsp://x"})
-    boxes.append("yard", "r1", [look(T0 + 100 + n, seq=n) for n in range(3600)])
+    boxes.append("yard", "r1", [sample_frame(T0 + 100 + n, seq=n) for n in range(3600)])
     cameras.header(StreamHeader(camera="yard", clip="", model="m", size=(320, 240), run="r2"))
     assert boxes.latest("yard") is None
-    boxes.append("yard", "r2", [look(T0 + 101, seq=0)])
+    boxes.append("yard", "r2", [sample_frame(T0 + 101, seq=0)])
     newest = boxes.latest("yard")
     assert newest is not None
     assert newest.t == T0 + 101

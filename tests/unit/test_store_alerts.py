@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sample_rows import BOX, T0, alert, answer, best, ended, event, look, opened, question
+from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escalation, sample_frame, sample_verdict
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
@@ -27,7 +27,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 def test_an_alert_is_born_with_its_event_its_evidence_and_its_question(db: Database) -> None:
     alerts = AlertStore(db)
-    row = alerts.apply(opened(), escalation=question(), priority="normal")
+    row = alerts.apply(opened(), escalation=sample_escalation(), priority="normal")
     assert (row.delivery, row.still, row.clip, row.t_end, row.created_t) == (
         "waiting",
         "waiting",
@@ -44,14 +44,14 @@ def test_an_alert_is_born_with_its_event_its_evidence_and_its_question(db: Datab
         (kind, "waiting") for kind in ("still", "clip", "boxes")
     }
     assert detail.escalation is not None
-    assert (detail.escalation.body, detail.escalation.priority) == (question(), "normal")
+    assert (detail.escalation.body, detail.escalation.priority) == (sample_escalation(), "normal")
     assert detail.verdict is None
 
 
 def test_the_same_change_twice_is_one_change(db: Database) -> None:
     alerts = AlertStore(db)
-    first = alerts.apply(opened(), escalation=question(), priority="high")
-    assert alerts.apply(opened(), escalation=question(), priority="high") == first
+    first = alerts.apply(opened(), escalation=sample_escalation(), priority="high")
+    assert alerts.apply(opened(), escalation=sample_escalation(), priority="high") == first
     over = alerts.apply(ended(), escalation=None, priority="high")
     assert over.rev > first.rev
     assert alerts.apply(ended(), escalation=None, priority="high") == over
@@ -61,7 +61,7 @@ def test_the_same_change_twice_is_one_change(db: Database) -> None:
 def test_a_question_that_cannot_be_written_takes_the_alert_with_it(db: Database) -> None:
     alerts = AlertStore(db)
     with pytest.raises(StoreError):
-        alerts.apply(opened(), escalation=question(of="another"), priority="high")
+        alerts.apply(opened(), escalation=sample_escalation(of="another"), priority="high")
     assert alerts.get("a1") is None
     assert alerts.changed_since(0) == []
 
@@ -100,27 +100,27 @@ def test_held_back_events_belong_to_no_alert(db: Database) -> None:
 
 def test_a_verdict_settles_its_alert_once(db: Database) -> None:
     alerts = AlertStore(db)
-    before = alerts.apply(opened(), escalation=question(), priority="high").rev
-    assert alerts.apply_verdict(answer(), T0 + 5)
-    assert not alerts.apply_verdict(answer(decision="rejected"), T0 + 6)
+    before = alerts.apply(opened(), escalation=sample_escalation(), priority="high").rev
+    assert alerts.apply_verdict(sample_verdict(), T0 + 5)
+    assert not alerts.apply_verdict(sample_verdict(decision="rejected"), T0 + 6)
     [row] = alerts.changed_since(before)
     assert (row.verdict, row.delivery) == ("confirmed", "settled")
     detail = alerts.get("a1")
     assert detail is not None
     assert detail.verdict is not None
-    assert (detail.verdict.body, detail.verdict.applied_t) == (answer(), T0 + 5)
+    assert (detail.verdict.body, detail.verdict.applied_t) == (sample_verdict(), T0 + 5)
 
 
-@pytest.mark.parametrize("verdict", [answer("q9"), answer(of="a9"), answer(site="elsewhere")])
+@pytest.mark.parametrize("verdict", [sample_verdict("q9"), sample_verdict(of="a9"), sample_verdict(site="elsewhere")])
 def test_a_verdict_on_what_was_not_asked_is_refused_and_counted(
     db: Database, verdict: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     alerts = AlertStore(db)
-    alerts.apply(opened(), escalation=question(), priority="high")
+    alerts.apply(opened(), escalation=sample_escalation(), priority="high")
     assert not alerts.apply_verdict(verdict, T0 + 5)  # type: ignore[arg-type]
     assert alerts.orphans == 1
     assert "not asked here" in caplog.text
-    assert alerts.apply_verdict(answer(), T0 + 6)
+    assert alerts.apply_verdict(sample_verdict(), T0 + 6)
 
 
 def test_a_person_reviews_and_takes_it_back(db: Database) -> None:
@@ -168,8 +168,8 @@ def test_a_reader_who_remembers_the_last_change_misses_none(db: Database) -> Non
 def test_alerts_that_a_dead_core_left_open_end_where_their_boxes_end(db: Database) -> None:
     alerts, boxes = AlertStore(db), BoxStore(db)
     alerts.apply(opened("seen"), escalation=None, priority="")
-    boxes.append("yard", "r1", [look(T0 + n, seq=n) for n in range(4)])
-    boxes.append("yard", "r2", [look(T0 + 500, seq=0)])
+    boxes.append("yard", "r1", [sample_frame(T0 + n, seq=n) for n in range(4)])
+    boxes.append("yard", "r2", [sample_frame(T0 + 500, seq=0)])
     alerts.apply(opened("unseen", t=T0 + 50, camera="gate"), escalation=None, priority="")
     alerts.apply(ended("over", t_end=T0 + 1), escalation=None, priority="")
     assert [row.id for row in alerts.open_alerts()] == ["seen", "unseen"]
@@ -182,9 +182,9 @@ def test_alerts_that_a_dead_core_left_open_end_where_their_boxes_end(db: Databas
 def test_counts(db: Database) -> None:
     alerts = AlertStore(db)
     for name in ("a1", "a2", "a3"):
-        alerts.apply(opened(name), escalation=question(f"q-{name}", of=name), priority="high")
-    alerts.apply_verdict(answer("q-a1", of="a1"), T0)
-    alerts.apply_verdict(answer("q-a2", of="a2", decision="unsure"), T0)
+        alerts.apply(opened(name), escalation=sample_escalation(f"q-{name}", of=name), priority="high")
+    alerts.apply_verdict(sample_verdict("q-a1", of="a1"), T0)
+    alerts.apply_verdict(sample_verdict("q-a2", of="a2", decision="unsure"), T0)
     alerts.review("a1", "reviewed", T0)
     alerts.apply(ended("a3"), escalation=None, priority="")
     counts = alerts.counts()

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from sample_rows import opened, question
+from sample_rows import opened, sample_escalation
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
@@ -52,7 +52,7 @@ def test_the_queue_is_read_now_and_then_and_the_link_each_time(tmp_path: Path) -
     link = LinkState(up=True, since=0.0)
     monitor = SystemLoadMonitor(lambda: link, EscalationStore(db), clock, tmp_path)
     assert (monitor.read().link_up, monitor.read().queue_age_s) == (True, 0.0)
-    escalation = question("q", t=clock.now())
+    escalation = sample_escalation("q", t=clock.now())
     AlertStore(db).apply(opened(t=clock.now()), escalation=escalation, priority="high")
     link = LinkState(up=False, since=0.0)
     clock.advance(READ_EVERY_S - 1)
