@@ -28,12 +28,9 @@ from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
-from appliance.store.alerts import AlertStore
-from appliance.store.boxes import BoxStore
-from appliance.store.cameras import NOT_RUNNING, CameraStore
+from appliance.store.cameras import NOT_RUNNING
 from appliance.store.database import Database
-from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore, OutboxStore
+from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
@@ -41,7 +38,6 @@ from appliance.store.paths import DATABASE
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
-from appliance.store.segments import SegmentStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.threads import Service, ServiceGroup, periodic_service
@@ -105,16 +101,7 @@ class Appliance:
 def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Appliance:
     """Step 1: make each part and hand it its sections of the site file and its neighbours. Nothing is written."""
     meter = Meter(db, secrets.token_hex(8))
-    stores = CoreStores(
-        AlertStore(db),
-        BoxStore(db),
-        CameraStore(db),
-        SegmentStore(db),
-        meter,
-        DecisionStore(db),
-        EscalationStore(db),
-        HealthEventStore(db),
-    )
+    stores = CoreStores.of(db, meter)
     backlog, context, notices_due = WriteBacklog(clock), router_context(config), LoopSignal()
     supervisor = IngestSupervisor(config, clock)
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
@@ -158,8 +145,7 @@ def recover(config: SiteConfig, root: Path, stores: CoreStores, clock: Clock) ->
     ended = stores.alerts.end_interrupted()
     if ended:
         logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
-    if stores.health is not None:
-        stores.health.end_open(clock.now(), NOT_RUNNING)
+    stores.health.end_open(clock.now(), NOT_RUNNING)
     stores.cameras.ensure({name: redact(camera.url) for name, camera in config.cameras.items() if camera.enabled})
 
 

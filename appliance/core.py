@@ -21,6 +21,7 @@ from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
 from appliance.store.escalations import EscalationStore
 from appliance.store.health_events import HealthEventStore
@@ -79,7 +80,20 @@ class CoreStores:
     meter: Meter
     decisions: DecisionStore
     escalations: EscalationStore
-    health: HealthEventStore | None = None
+    health: HealthEventStore
+
+    @classmethod
+    def of(cls, db: Database, meter: Meter) -> CoreStores:
+        return cls(
+            AlertStore(db),
+            BoxStore(db),
+            CameraStore(db),
+            SegmentStore(db),
+            meter,
+            DecisionStore(db),
+            EscalationStore(db),
+            HealthEventStore(db),
+        )
 
 
 class CoreListener:
@@ -163,8 +177,7 @@ class Core:
         """The ingest process died: end what was going on, and show every camera as lost."""
         self._end_all(reason)
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
-        if self._stores.health is not None:
-            self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
+        self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
         self._faults.clear()
 
     def close(self) -> None:
@@ -261,8 +274,7 @@ class Core:
 
     def _health(self, event: HealthEvent) -> None:
         """Written, counted when it is new, and logged at each turn."""
-        if self._stores.health is not None:
-            self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
+        self._backlog.write(partial(self._stores.health.put, event), key=f"health {event.id}")
         who = f"camera {event.camera}" if event.camera else "the box"
         known, key = self._faults.get(event.id), event.id
         if event.t_end is not None:

@@ -10,17 +10,10 @@ from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.core import CoreListener, CoreStores, make_core
 from appliance.router.decide import SystemLoad
-from appliance.store.alerts import AlertStore
-from appliance.store.boxes import BoxStore
-from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore
 from appliance.store.evidence import EvidenceStore
-from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.rows import AlertRow, EscalationRow, read_escalation
-from appliance.store.segments import SegmentStore
 from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
 STEP_S = 0.2
@@ -56,22 +49,12 @@ class BoxCore:
         self.clock = clock
         self.path = folder / "vedette.db"
         self.db = Database(self.path, clock)
-        self.alerts, self.decisions = AlertStore(self.db), DecisionStore(self.db)
         self.meter = Meter(self.db, "r")
-        self.health = HealthEventStore(self.db)
-        shelves = CoreStores(
-            self.alerts,
-            BoxStore(self.db),
-            CameraStore(self.db),
-            SegmentStore(self.db),
-            self.meter,
-            self.decisions,
-            EscalationStore(self.db),
-            self.health,
-        )
-        shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
+        stores = CoreStores.of(self.db, self.meter)
+        self.alerts, self.decisions, self.health = stores.alerts, stores.decisions, stores.health
+        stores.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
         self.around = SystemLoad()
-        self.core = make_core(config, shelves, clock, system_load=lambda: self.around, listener=listener)
+        self.core = make_core(config, stores, clock, system_load=lambda: self.around, listener=listener)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self._seq = self._track = 0
         self.second()

@@ -20,13 +20,8 @@ from appliance.core import CoreStores, make_core
 from appliance.evidence.maker import EvidenceMaker
 from appliance.lab.replay.replay_routing import EscalationImages, FrameHistory
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input, play, replay
-from appliance.store.alerts import AlertStore
-from appliance.store.boxes import BoxStore
-from appliance.store.cameras import CameraStore
-from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore, OutboxStore
+from appliance.store.escalations import OutboxStore
 from appliance.store.meter import Meter
-from appliance.store.segments import SegmentStore
 from appliance.types import Alert, Event, FrameBoxes, Route, StreamHeader
 from appliance.uplink.nats_messages import chunk_message
 from appliance.uplink.outbox import Outbox
@@ -70,16 +65,8 @@ def test_what_is_measured_is_what_the_live_appliance_sends(
     monkeypatch.setattr(box, "config", lambda: config)
     (result,), log = run(box, tmp_path / "x.jsonl", NOON)
     (route,) = result.routes
-    shelves = CoreStores(
-        AlertStore(box.db),
-        BoxStore(box.db),
-        CameraStore(box.db),
-        SegmentStore(box.db),
-        Meter(box.db, "r"),
-        DecisionStore(box.db),
-        EscalationStore(box.db),
-    )
-    core = make_core(config, shelves, ManualClock(T0))
+    stores = CoreStores.of(box.db, Meter(box.db, "r"))
+    core = make_core(config, stores, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
     for line in log.lines:
         if isinstance(line, FrameBoxes):
@@ -127,16 +114,8 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
 
     monkeypatch.setattr(FrameHistory, "images", and_more)
     _, log = run(box, tmp_path / "x.jsonl", NOON)
-    shelves = CoreStores(
-        AlertStore(box.db),
-        BoxStore(box.db),
-        CameraStore(box.db),
-        SegmentStore(box.db),
-        Meter(box.db, "r"),
-        DecisionStore(box.db),
-        EscalationStore(box.db),
-    )
-    core = make_core(config, shelves, ManualClock(T0))
+    stores = CoreStores.of(box.db, Meter(box.db, "r"))
+    core = make_core(config, stores, ManualClock(T0))
     core.take(StreamHeader(camera="gate", clip="", model=log.header.model, size=(320, 240), run="r1"))
     for line in log.lines:
         if isinstance(line, FrameBoxes):
@@ -152,7 +131,7 @@ def test_the_second_message_is_measured_as_it_is_sent_too(clip: Path, tmp_path: 
         escalation=row.id, site=row.site, alert=row.alert, decision="unsure", reason="Too small.", engine="e",
         model="m", seconds=0, judged_t=0, need="frame", step=0,
     )  # fmt: skip
-    assert shelves.alerts.take_verdict(verdict, T0) == "more"
+    assert stores.alerts.take_verdict(verdict, T0) == "more"
     maker.run_once()
     frame = outbox.media_of(row.id)[-1]
     box.db.close()

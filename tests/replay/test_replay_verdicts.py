@@ -34,13 +34,8 @@ from appliance.lab.replay.replay_resume import open_log
 from appliance.lab.replay.replay_runner import ReplayOptions, ReplayPlan, clip_input
 from appliance.lab.replay.replay_runner import play as play_show
 from appliance.store.alerts import AlertStore
-from appliance.store.boxes import BoxStore
-from appliance.store.cameras import CameraStore
-from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
-from appliance.store.segments import SegmentStore
 from appliance.types import FrameBoxes, StreamHeader
 
 
@@ -380,15 +375,7 @@ def feed(config: SiteConfig, box: Box, boxes: list[FrameBoxes]) -> AlertStore:
     alerts = AlertStore(db)
     core = make_core(
         config,
-        CoreStores(
-            alerts,
-            BoxStore(db),
-            CameraStore(db),
-            SegmentStore(db),
-            Meter(db, "r"),
-            DecisionStore(db),
-            EscalationStore(db),
-        ),
+        CoreStores.of(db, Meter(db, "r")),
         ManualClock(T0),
     )
     core.take(StreamHeader(camera="gate", clip="", model=BrightBlock.name, size=(320, 240), run="r1"))

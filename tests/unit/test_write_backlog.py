@@ -13,14 +13,8 @@ from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.core import CoreStores, make_core
 from appliance.errors import StoreError, StoreUnavailable
-from appliance.store.alerts import AlertStore
-from appliance.store.boxes import BoxStore
-from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
-from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore
 from appliance.store.meter import Meter
-from appliance.store.segments import SegmentStore
 from appliance.store.write_backlog import RETRY_S, WriteBacklog
 from appliance.types import FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
@@ -120,18 +114,10 @@ class Watched:
     def __init__(self, folder: Path, clock: ManualClock) -> None:
         self.clock = clock
         self.db = Database(folder / "vedette.db", clock)
-        self.alerts = AlertStore(self.db)
-        shelves = CoreStores(
-            self.alerts,
-            BoxStore(self.db),
-            CameraStore(self.db),
-            SegmentStore(self.db),
-            Meter(self.db, "r"),
-            DecisionStore(self.db),
-            EscalationStore(self.db),
-        )
-        shelves.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
-        self.core = make_core(CONFIG, shelves, clock)
+        stores = CoreStores.of(self.db, Meter(self.db, "r"))
+        self.alerts = stores.alerts
+        stores.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
+        self.core = make_core(CONFIG, stores, clock)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(320, 240), run=secrets.token_hex(4)))
         self._seq = 0
 

@@ -1,0 +1,111 @@
+"""How the appliance is put together: three steps, no callback set from outside, no field born outside `__init__`."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.app import build, recover
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.store.database import Database
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "appliance").rglob("*.py"))
+
+
+def site(**sections: Any) -> SiteConfig:
+    return SiteConfig.model_validate(
+        {"cameras": {"gate": {"url": "rtsp://127.0.0.1/x"}}, "dashboard": {"enabled": False}, **sections}
+    )
+
+
+@pytest.mark.parametrize(
+    ("sections", "between"),
+    [
+        ({}, []),
+        ({"uplink": {"url": "nats://127.0.0.1:4222"}}, ["uplink"]),
+        ({"notify": {"phone": {"kind": "webhook", "url": "http://127.0.0.1:1/x"}}}, ["notifier"]),
+    ],
+    ids=["edge only", "uplink", "notify"],
+)
+def test_build_makes_every_service_and_starts_none(
+    sections: dict[str, Any], between: list[str], tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    db = Database(tmp_path / "vedette.db", clock)
+    threads = threading.active_count()
+    appliance = build(site(**sections), tmp_path, db, clock)
+    names = [service.name for service in appliance.services]
+    assert names == ["meter", "retention", "ring", "evidence", "second looks", *between, "core"]
+    assert threading.active_count() == threads
+    assert appliance.stores.cameras.all() == []
+    recover(site(**sections), tmp_path, appliance.stores, clock)
+    assert [camera.name for camera in appliance.stores.cameras.all()] == ["gate"]
+    db.close()
+
+
+def classes(path: Path) -> Iterator[ast.ClassDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            yield node
+
+
+def assigned(function: ast.AST) -> set[str]:
+    """Names of the fields of `self` that are assigned in a function."""
+    return {
+        node.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+
+
+def born_late(node: ast.ClassDef) -> set[str]:
+    """Fields that exist only once a method was called that `__init__` does not call. Of a subclass: unknown, none."""
+    if any(ast.unparse(base) != "Protocol" for base in node.bases):
+        return set()
+    methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    born = {
+        name.id
+        for each in node.body
+        for name in ast.walk(each)
+        if isinstance(name, ast.Name) and each not in methods.values()
+    }
+    for name in ("__init__", "__post_init__"):
+        if name in methods:
+            born |= assigned(methods[name])
+            called = (each.func for each in ast.walk(methods[name]) if isinstance(each, ast.Call))
+            for each in called:
+                if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self" and each.attr in methods:
+                    born |= assigned(methods[each.attr])
+    return {field for method in methods.values() for field in assigned(method)} - born
+
+
+def test_no_field_is_born_outside_init() -> None:
+    late = {
+        f"{path.relative_to(ROOT)}: {node.name}": sorted(fields)
+        for path in SOURCES
+        for node in classes(path)
+        if (fields := born_late(node))
+    }
+    assert not late, f"fields that `__init__` does not have: {late}"
+
+
+def test_a_field_that_is_born_late_is_found() -> None:
+    code = "class A:\n def __init__(self): self.x = 1\n def go(self): self.y, self.x = 2, 3\n"
+    assert born_late(ast.parse(code).body[0]) == {"y"}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["app.py", "supervisor.py", "pipeline.py", "ingest/process.py"])
+def test_what_is_put_together_gets_its_neighbours_as_arguments(name: str) -> None:
+    """No callback is assigned to another object after it was made."""
+    for node in ast.walk(ast.parse((ROOT / "appliance" / name).read_text())):
+        for target in node.targets if isinstance(node, ast.Assign) else []:
+            for each in ast.walk(target):
+                if isinstance(each, ast.Attribute) and not ast.unparse(each).startswith("self."):
+                    raise AssertionError(f"{name}: {ast.unparse(node)}")
