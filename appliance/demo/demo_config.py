@@ -33,7 +33,7 @@ def find_nats_server(
 ) -> Path:
     """nats-server on the PATH, else of the wheel in this Python's environment, else where distributions put it.
 
-    Raises MissingPart with the command that brings it.
+    Raises MissingDependency with the command that brings it.
     """
     own = str(Path(python).parent)
     for folders in (path if path is not None else os.environ.get("PATH", os.defpath), own, *system):
@@ -49,7 +49,7 @@ def find_nats_server(
 def find_clips(folders: Sequence[Path] | None = None) -> Mapping[str, Path]:
     """The bundled clips by camera name: beside this package when installed, else in the repository.
 
-    Raises MissingPart with other ways to see the demo.
+    Raises MissingDependency with other ways to see the demo.
     """
     for folder in folders or (_PACKAGE / "clips", _PACKAGE.parents[1] / "fixtures" / "clips"):
         clips = {name: folder / f"{name}.mp4" for name in CLIP_NAMES}
@@ -62,7 +62,7 @@ def find_clips(folders: Sequence[Path] | None = None) -> Mapping[str, Path]:
 
 
 def dashboard_port(wanted: int | None, host: str = "127.0.0.1", usual: int = DASHBOARD_PORT) -> int:
-    """The dashboard's port: `wanted` if given, else the usual one or the next free. Raises MissingPart."""
+    """The dashboard's port: `wanted` if given, else the usual one or the next free. Raises MissingDependency."""
     if wanted is not None:
         if wanted == 0:
             return free_port(host)
@@ -84,7 +84,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @contextlib.contextmanager
 def lock_data_folder(folder: Path) -> Iterator[Path]:
-    """Make `folder` and keep other demos out of it. Raises MissingPart."""
+    """Make `folder` and keep other demos out of it. Raises MissingDependency."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(folder / ".demo.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

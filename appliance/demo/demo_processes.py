@@ -25,7 +25,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class ChildProgram:
-    """What to run."""
+    """A program to run, and how long it may take to stop."""
 
     name: str
     command: tuple[str, ...]
@@ -59,7 +59,7 @@ class ChildProcess:
         return self._process.pid if self._process else 0
 
     def start(self) -> None:
-        """Start it. Raises MissingPart when it cannot be started at all."""
+        """Start it. Raises MissingDependency when it cannot be started at all."""
         self._restart_at = None
         environment = {**os.environ, **self.program.environment}
         try:
@@ -83,7 +83,7 @@ class ChildProcess:
     def check(self) -> str | None:
         """Restart it when it died, after a backoff. Then returns how it had died (`signal 9`), else None.
 
-        Raises MissingPart when it ended because of wrong use, which another start would not mend.
+        Raises MissingDependency when it ended because of wrong use, which another start would not mend.
         """
         self._bound_log()
         if self._restart_at is not None:
@@ -131,7 +131,7 @@ class ChildProcess:
         return lines[-1].strip() if lines else ""
 
     def _kill_group(self) -> None:
-        """Nothing of its process group stays, whatever became of its leader."""
+        """Kill all that is left of its process group."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -140,7 +140,7 @@ class ChildProcess:
         self._process = None
 
     def _bound_log(self) -> None:
-        """The child appends, so the file may be emptied under it."""
+        """Cut a log that is too long. The child appends, so the file may be emptied under it."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_size <= LOG_BYTES_MAX:
                 return
@@ -161,7 +161,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _dies_with(parent: int) -> Callable[[], None]:
-    """What a child does between fork and exec, so that it dies when its parent does. Linux only, as Vedette is."""
+    """The hook between fork and exec that lets a child die when its parent does. Linux only, as Vedette is."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def arrange() -> None:

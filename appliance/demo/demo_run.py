@@ -119,12 +119,12 @@ def _playable(clip: Path, data: Path, console: DemoConsole) -> Path:
 
 
 def _model(model: str | None) -> str | None:
-    """A path stays right wherever the children look from."""
+    """The model; a path as an absolute one, since the children run in other folders."""
     return str(Path(model).absolute()) if model is not None and Path(model).is_file() else model
 
 
 def _write(path: Path, text: str) -> Path:
-    """Only we may read it: a camera's user name and address are in it."""
+    """Write a file that only this user may read: it holds user names and addresses of cameras."""
     path.unlink(missing_ok=True)
     with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600), encoding="utf-8") as file:
         file.write(text)
@@ -207,7 +207,7 @@ class _Demo:
         return 0
 
     def _start(self) -> None:
-        """Those first that others connect to."""
+        """Start the children in order; wait for those that others connect to."""
         waiting = {"nats-server": self._plan.nats_port, "rtsp": self._plan.rtsp_port}
         for child in self._children:
             child.start()
@@ -225,7 +225,7 @@ class _Demo:
             self._clock.sleep(_TICK_S)
 
     def _refuse_crash_loops(self) -> None:
-        """Before the demo is up; later, a part is started again for as long as it takes."""
+        """Only before the demo is up; later a child is restarted for as long as it takes."""
         for child in self._children:
             if child.starts > STARTS_MAX:
                 name, line = child.program.name, child.last_log_line() or "it says nothing"
@@ -273,7 +273,7 @@ class _Demo:
         self._console.emit("", "  Ctrl-C stops everything.", stamped=False)
 
     def _end(self) -> None:
-        """In the reverse of what depends on what: the appliance first, so that it can still say goodbye to the rest."""
+        """Stop in reverse order of dependency: the appliance first, so that it can still finish with the rest."""
         if any(child.pid for child in self._children):
             self._console.emit("stopping", "stopping ...")
         requests = self._stop.requests

@@ -141,7 +141,7 @@ def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:
 
 
 def codec_of(name: str) -> Codec | None:
-    """FFmpeg's decoder name as one that can be served, if it is."""
+    """The codec of FFmpeg's decoder name, if it can be served."""
     return next((codec for codec in CODECS if codec == name), None)
 
 
@@ -163,7 +163,7 @@ def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
     return min(max(0.0, pts_s - dts_s), REORDER_S_MAX)
 
 
-LENGTH_S_MAX = 600  # of a converted copy, so that a film of hours does not fill the demo's folder
+LENGTH_S_MAX = 600  # of a converted copy, so that hours of footage do not fill the demo's folder
 _FPS_MAX = 60
 _KEY_EVERY_S = 2
 

@@ -65,7 +65,7 @@ class RtspRequestReader:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> list[RtspRequest]:
-        """The requests that `data` completes. Raises BadRequest."""
+        """The requests that `data` completes. Raises BadRtspRequest."""
         self._pending += data
         found: list[RtspRequest] = []
         while self._pending:
@@ -100,7 +100,7 @@ class RtspRequestReader:
 
 
 def _refuse_foreign(beginning: bytes) -> None:
-    """Do not wait for the end of something that cannot be a request."""
+    """Refuse at once what cannot become a request. Raises BadRtspRequest."""
     if any((byte < 0x20 and byte not in b"\r\n") or byte > 0x7E for byte in beginning):
         raise BadRtspRequest(400, "bytes that are not RTSP")
 

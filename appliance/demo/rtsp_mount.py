@@ -120,21 +120,21 @@ class Mount:
             return int.from_bytes(first[2:4], "big"), self._gop[0].timestamp
         return self._packetizer.sequence, self._timestamp_base
 
-    def join(self, player: MountViewer) -> None:
-        """Send to `player` from the last key frame on, or from the next if the last is too long ago."""
+    def join(self, viewer: MountViewer) -> None:
+        """Send to `viewer` from the last key frame on, or from the next if the last is too long ago."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self.run(), name=f"mount-{self.name}")
         if self.faults.stalled or not self._gop:
-            self._waiting.append(player)
+            self._waiting.append(viewer)
             return
-        self._playing.append(player)
+        self._playing.append(viewer)
         for unit in self._gop:
-            player.send_unit(unit)
+            viewer.send_unit(unit)
 
-    def leave(self, player: MountViewer) -> None:
-        """Send nothing more to `player`."""
-        self._playing = [other for other in self._playing if other is not player]
-        self._waiting = [other for other in self._waiting if other is not player]
+    def leave(self, viewer: MountViewer) -> None:
+        """Send nothing more to `viewer`."""
+        self._playing = [other for other in self._playing if other is not viewer]
+        self._waiting = [other for other in self._waiting if other is not viewer]
 
     async def close(self) -> None:
         """Stop playing and release the clip."""
@@ -176,8 +176,8 @@ class Mount:
         self.faults.drip_bytes_per_s = None
         self._resumed.set()
         waiting, self._waiting = self._waiting, []
-        for player in waiting:
-            self.join(player)
+        for viewer in waiting:
+            self.join(viewer)
 
     def rtcp_report(self, packets: int, octets: int) -> bytes | None:
         """A sender report for a client that was sent so much; None while there is nothing to report about."""
@@ -231,8 +231,8 @@ class Mount:
             self._playing += self._waiting
             self._waiting = []
         if self.faults.drip_bytes_per_s is None:
-            for player in tuple(self._playing):
-                player.send_unit(unit)
+            for viewer in tuple(self._playing):
+                viewer.send_unit(unit)
         else:
             await self._drip(unit, tuple(self._playing))
 
@@ -245,18 +245,18 @@ class Mount:
         else:
             self._gop, self._gop_bytes = [], 0
 
-    async def _drip(self, unit: SentUnit, players: Collection[MountViewer]) -> None:
-        """Send one unit piece by piece; a piece goes to all, so that no player holds half a packet at the end."""
-        left = {player: player.framed(unit) for player in players}
+    async def _drip(self, unit: SentUnit, viewers: Collection[MountViewer]) -> None:
+        """Send one unit piece by piece; a piece goes to all, so that no viewer holds half a packet at the end."""
+        left = {viewer: viewer.framed(unit) for viewer in viewers}
         self._resumed.clear()
         while any(left.values()):
             rate = self.faults.drip_bytes_per_s
             size = max(1, int(rate * _DRIP_S)) if rate is not None else GOP_BYTES_MAX
-            for player, data in left.items():
-                player.send_raw(data[:size])
-                left[player] = data[size:]
+            for viewer, data in left.items():
+                viewer.send_raw(data[:size])
+                left[viewer] = data[size:]
             if rate is not None and any(left.values()):
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._resumed.wait(), _DRIP_S)
-        for player in players:
-            player.count(unit)
+        for viewer in viewers:
+            viewer.count(unit)

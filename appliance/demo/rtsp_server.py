@@ -203,7 +203,7 @@ class RtspServer:
         )
 
     async def start(self) -> None:
-        """Listen; `port` becomes the real one. Raises MissingPart when the port is taken."""
+        """Listen; `port` becomes the real one. Raises MissingDependency when the port is taken."""
         await self.listen()
         self._ticker = asyncio.get_running_loop().create_task(self._tick_for_ever(), name="rtsp-ticker")
 
@@ -265,7 +265,7 @@ class RtspServer:
             session.cut("refused on request", reset=True)
 
     async def listen(self) -> None:
-        """Listen on the port as at first. Raises MissingPart when it was taken meanwhile."""
+        """Listen on the port as at first. Raises MissingDependency when it was taken meanwhile."""
         if self._listener is not None:
             return
         loop = asyncio.get_running_loop()

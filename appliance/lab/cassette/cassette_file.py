@@ -33,7 +33,7 @@ class _Part(BaseModel):
 
 
 class Judge(_Part):
-    """Who answered."""
+    """The engine, model and prompt that gave a verdict."""
 
     engine: Annotated[str, Field(max_length=200)]
     model: Annotated[str, Field(max_length=200)]
@@ -57,7 +57,9 @@ class CassetteHeader(_Part):
 
 
 class CassetteQuery(_Part):
-    """What was asked. t: of the event, in seconds of `clip`, or with `utc` UTC seconds (a recording, a live appliance).
+    """An escalation, as far as it identifies its verdict.
+
+    t: of the event, in seconds of `clip`, or with `utc` UTC seconds (a recording, a live appliance).
 
     camera, t, utc and clip are there for `--match nearest`. step: how often more evidence had been asked for.
     with_clip: a clip went along. Its bytes are no part of the key: they are cut from packets that no replay has.
@@ -78,8 +80,8 @@ class CassetteQuery(_Part):
 
 
 class CassetteLine(_Part):
-    """One verdict. total_s: from the question's moment to the verdict, of which `stages` says what is known in seconds;
-    bytes: what asking put on the uplink."""
+    """One verdict. total_s: from the escalation's moment to the verdict; stages: its known parts, in seconds; bytes:
+    what sending put on the uplink."""
 
     key: wire.Sha256
     asked: CassetteQuery
@@ -100,21 +102,21 @@ class CassetteLine(_Part):
 
 
 def key_of(asked: CassetteQuery, media: Iterable[str]) -> str:
-    """64 hex digits of the words of a question and its pictures, in any order.
+    """64 hex digits of the texts of an escalation and its images, in any order.
 
-    Left out is all that differs between a live box and a replay of it, or between two replays, although the same is
-    asked: site, camera, times, ids, score, and where in the picture the tracker put its box. A question without any
-    picture is told from others by the facts that its judge is shown instead.
+    Left out is all that differs between a live appliance and a replay of it, or between two replays, although the same
+    is asked: site, camera, times, ids, score, and where in the frame the tracker put its box. An escalation without any
+    image is identified by the facts that its judge is shown instead.
     """
-    pictures = [*sorted(media), *(["clip"] if asked.with_clip else [])]
-    said: list[object] = [asked.question, asked.rule, asked.kind, asked.label, asked.zone, pictures]
-    if not pictures:
-        said += [asked.camera, asked.score]
-    return hashlib.sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
+    images = [*sorted(media), *(["clip"] if asked.with_clip else [])]
+    content: list[object] = [asked.question, asked.rule, asked.kind, asked.label, asked.zone, images]
+    if not images:
+        content += [asked.camera, asked.score]
+    return hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
 
 
 def query_of(body: wire.Escalation, *, t: float, utc: bool, clip: str = "") -> CassetteQuery:
-    """Of a question as it is sent."""
+    """The query of an escalation as it is sent."""
     return CassetteQuery(
         camera=body.camera,
         rule=body.rule,
@@ -132,7 +134,7 @@ def query_of(body: wire.Escalation, *, t: float, utc: bool, clip: str = "") -> C
 
 
 def media_of(body: wire.Escalation) -> tuple[str, ...]:
-    """The hashes of a question's pictures, sorted."""
+    """The hashes of an escalation's images, sorted."""
     return tuple(sorted(ref.sha256 for ref in body.media if ref.kind != "clip"))
 
 
@@ -157,7 +159,7 @@ class PlacedLine:
 
 
 class CassetteReader:
-    """A cassette read once, in order: `header` first, then `lines()`; holds one line. Use as an iterator of one run.
+    """A cassette read once, in order: `header` first, then `lines()`; holds one line. Read it once.
 
     Raises UsageError: not there, not a cassette, newer, cut off, too large, damaged (with the line and what to do).
     `digest` is of all lines read so far, the header left out.

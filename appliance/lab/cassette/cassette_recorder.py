@@ -47,7 +47,7 @@ class CloudPort(Protocol):
     def site(self) -> str: ...
 
     def ask(
-        self, question: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]
+        self, escalation: wire.Escalation, priority: str, files: list[tuple[wire.MediaRef, bytes]]
     ) -> TimedVerdict | None: ...
 
 

@@ -26,7 +26,7 @@ PER_ALERT_MAX = 200  # more frames of one incident are nearly the same frame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """The command line; see `arguments.add_export`."""
+    """The options of `vedette export`."""
 
     format: ExportFormat
     to: Path
@@ -41,7 +41,7 @@ class ExportOptions:
 
 
 def export_command(options: ExportOptions, site_file: Path) -> int:
-    """Export. Returns 0; raises UsageError, StoreError and DiskRefused."""
+    """Export. Returns 0; raises UsageError, StoreError and DiskWriteError."""
     site = config.load(site_file)
     exporter = Exporter(site, export_settings(options, site), options.to)
     with _progress(quiet=options.as_json) as progress:

@@ -91,8 +91,8 @@ class ExportFolder:
         self.root = root
 
     def begin(self, settings: ExportSettings) -> None:
-        """Claim the folder. Raises UsageError when it holds anything else, NotYet when an export with other settings,
-        DiskRefused."""
+        """Claim the folder. Raises UsageError when it holds anything else, PreconditionError when it holds an export
+        with other settings, DiskWriteError."""
         if self.root.exists() and not self.root.is_dir():
             raise UsageError(f"{self.root} is a file; an export needs a folder")
         mark = self.root / MARK
@@ -125,7 +125,7 @@ class ExportFolder:
         return f"images/{exported.split}/{file}"
 
     def write(self, relative: str, data: bytes) -> None:
-        """Put a file there, whole and on disk. Raises DiskRefused."""
+        """Put a file there, whole and on disk. Raises DiskWriteError."""
         self._write(relative, data)
 
     def prune(self, names: Iterable[str], files: Iterable[str]) -> None:
@@ -181,7 +181,7 @@ _STORED_SUFFIXES = {".jpg"}
 
 
 def zip_folder(folder: ExportFolder) -> Path:
-    """Write `FOLDER.zip`, whole or not at all. Raises DiskRefused."""
+    """Write `FOLDER.zip`, whole or not at all. Raises DiskWriteError."""
     target = folder.root.with_name(f"{folder.root.name}.zip")
     temporary = temporary_path(target)
     try:

@@ -23,7 +23,7 @@ _FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
 def examined_frames(archive: StorageArchive, detail: AlertDetail) -> list[FrameBoxes]:
-    """What was seen while the alert lasted, oldest first: as it was frozen beside the clip, else from the store."""
+    """The examined frames of an alert, oldest first: those kept beside its clip, else from the store."""
     alert = detail.alert
     end = alert.t_start if alert.t_end is None else alert.t_end
     row = detail.piece("boxes")

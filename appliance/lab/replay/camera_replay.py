@@ -196,7 +196,7 @@ class CameraReplay:
         self._step(self._pipeline.feed(boxes))
 
     def _start_session(self, frame: DecodedFrame) -> None:
-        """As live, what was tracked before is no longer known."""
+        """As live, earlier tracks are no longer known."""
         run = (
             self.run
             if self._sessions == 0
@@ -215,7 +215,7 @@ class CameraReplay:
         self._context.executor.call(partial(self._log_start, header, gaps))
 
     def _log_health(self, event: HealthEvent) -> None:
-        """At its place among the examined frames."""
+        """Log a fault at its place among the examined frames."""
         self._stats.health[event.id] = event
         self._context.executor.call(partial(self._context.log.health, event))
 
@@ -271,7 +271,7 @@ class CameraReplay:
 
 
 def _detect(detector: ObjectDetector, image: NDArray[np.uint8]) -> Detections | None:
-    """None: the detector failed."""
+    """The detections; None: the detector failed."""
     try:
         return detector.detect([image])[0]
     except DetectorError:

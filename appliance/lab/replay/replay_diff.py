@@ -26,7 +26,7 @@ from appliance.types import Alert, Event, FrameBoxes, Gap, HealthEvent, LogEnd, 
 
 
 def setting_changes(before: LogHeader, after: LogHeader) -> tuple[str, ...]:
-    """One sentence part each: version, footage, model, thresholds, zones, lines, rules, alerts, escalation."""
+    """The changes from version and footage to zones, rules and escalation settings, one text each."""
     found: list[str] = []
     if before.vedette != after.vedette:
         found.append(f"Vedette {before.vedette} → {after.vedette}")
@@ -62,7 +62,7 @@ def _verdicts_by(answered: AnsweredBy | None) -> str:
 
 
 def _footage(before: tuple[Replayed, ...], after: tuple[Replayed, ...]) -> Iterator[str]:
-    """Runs differ with the model too, so only names and times can tell that the footage is another."""
+    """Changes of the footage. Run ids differ with the model too, so only names and times show that it is another."""
     one, other = (
         {each.camera: (each.clip, each.files, each.t_from, each.t_to) for each in group} for group in (before, after)
     )
@@ -122,7 +122,7 @@ Kind = TypeVar("Kind", bound=LogLine)
 
 
 def compare_logs(before: RecordedLog, after: RecordedLog) -> LogDifference:
-    """Pure; the logs are read already."""
+    """All differences between two logs. Pure."""
     cameras = list(dict.fromkeys(each.camera for log in (before, after) for each in log.header.replayed))
     tracks: list[TrackDifference] = []
     events: list[EventDifference] = []
@@ -174,7 +174,7 @@ def _routes(before: RecordedLog, after: RecordedLog) -> Iterator[str]:
 
 
 def _first(before: Sequence[LogLine], after: Sequence[LogLine]) -> LogLine | None:
-    """The earlier line of the first place at which the logs say different things, ids and track numbers aside."""
+    """The earlier line of the first place at which the logs differ, ids and track numbers aside."""
     for one, other in zip_longest(_comparable(before), _comparable(after)):
         if one is None or other is None:
             return one or other
@@ -188,7 +188,7 @@ def _comparable(lines: Sequence[LogLine]) -> Iterator[LogLine]:
 
 
 def _content(line: LogLine) -> object:
-    """What a line says, without ids, which follow from the settings, and track numbers, which are only names."""
+    """The content of a line without ids, which follow from the settings, and track numbers, which are only names."""
     match line:
         case FrameBoxes():
             return line.camera, line.t, line.looked, sorted((each.label, each.score, each.box) for each in line.objects)

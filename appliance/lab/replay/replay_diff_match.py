@@ -16,8 +16,7 @@ DifferenceKind = Literal["missing", "new", "changed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackDifference:
-    """begin_s, end_s: by how much later the second log begins and ends it. goes_on: the track of the other log that was
-    in its place, where one object has two tracks in one log and one in the other."""
+    """A track that is in one log only, or begins or ends at another time or under another label."""
 
     camera: str
     change: DifferenceKind
@@ -28,14 +27,14 @@ class TrackDifference:
     t_start: float
     t_end: float
     near: Point
-    begin_s: float = 0.0
+    begin_s: float = 0.0  # by how much later it begins in the second log
     end_s: float = 0.0
-    goes_on: int | None = None
+    goes_on: int | None = None  # the track of the other log in whose place it is, if there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDifference:
-    """moved_s: by how much later the second log tells it."""
+    """An event that is in one log only, or at another time."""
 
     camera: str
     change: DifferenceKind
@@ -43,18 +42,18 @@ class EventDifference:
     label: str
     track: int
     t: float
-    moved_s: float = 0.0
+    moved_s: float = 0.0  # by how much later it is in the second log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDifference:
-    """what: in words, for one that changed."""
+    """An alert that is in one log only, or changed."""
 
     camera: str
     change: DifferenceKind
     rules: tuple[str, ...]
     t: float
-    what: tuple[str, ...] = ()
+    what: tuple[str, ...] = ()  # what changed, as texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,14 +157,13 @@ class LoggedTrack:
 
 @dataclass(frozen=True, slots=True)
 class MatchedTracks:
-    """Pairs (of the first log, of the second), and who found no partner. breaks: for a track of the second log without
-    a partner the one of the first log in whose place it was, if there is one; joins: the other way round."""
+    """Tracks of two logs, paired by place and time."""
 
-    pairs: tuple[tuple[LoggedTrack, LoggedTrack], ...]
-    gone: tuple[LoggedTrack, ...]
-    new: tuple[LoggedTrack, ...]
-    breaks: dict[tuple[int, int], LoggedTrack]
-    joins: dict[tuple[int, int], LoggedTrack]
+    pairs: tuple[tuple[LoggedTrack, LoggedTrack], ...]  # (of the first log, of the second)
+    gone: tuple[LoggedTrack, ...]  # of the first log, without a partner
+    new: tuple[LoggedTrack, ...]  # of the second log, without a partner
+    breaks: dict[tuple[int, int], LoggedTrack]  # by key of a new track: that of the first log in whose place it was
+    joins: dict[tuple[int, int], LoggedTrack]  # by key of a gone track: that of the second log
 
 
 def tracks_of(lines: Iterable[LogLine], camera: str) -> tuple[LoggedTrack, ...]:
@@ -226,7 +224,7 @@ def match_tracks(before: Sequence[LoggedTrack], after: Sequence[LoggedTrack]) ->
 
 
 def track_key(track: LoggedTrack) -> tuple[int, int]:
-    """What tells the tracks of one camera in one log apart."""
+    """Identifies a track of one camera in one log."""
     return track.run, track.number
 
 
@@ -244,7 +242,7 @@ _TRACK_STRANGE_S = 2.0  # two events of tracks that do not match must be this mu
 
 
 def track_differences(matched: MatchedTracks) -> Iterator[TrackDifference]:
-    """Those that begin or end at another time or under another name, and those without a partner."""
+    """The differences of matched tracks, and the tracks without a partner."""
     for one, other in matched.pairs:
         begin_s, end_s = (round(b - a, 3) for a, b in ((one.t_start, other.t_start), (one.t_end, other.t_end)))
         if begin_s or end_s or one.label != other.label:
@@ -287,7 +285,7 @@ def _track(
 def event_differences(
     before: Sequence[Event], after: Sequence[Event], matched: MatchedTracks
 ) -> Iterator[EventDifference]:
-    """Of one camera: paired by rule and label, nearest in time, rather of the same track."""
+    """The events of one camera, paired by rule and label, nearest in time, rather of the same track."""
     # Runs are rare and events do not name theirs: a number stands for all its runs here.
     partners = {(one.number, other.number) for one, other in matched.pairs}
 
@@ -321,7 +319,7 @@ def _event(change: DifferenceKind, event: Event, moved_s: float = 0.0) -> EventD
 
 
 def alert_differences(before: Sequence[Alert], after: Sequence[Alert]) -> Iterator[AlertDifference]:
-    """Of one camera: paired by time, if they have a rule in common."""
+    """The alerts of one camera, paired by time, if they have a rule in common."""
     pairs, gone, new = _paired(before, after, _alert_cost)
     for one, other in pairs:
         what = tuple(_alert_texts(one, other))

@@ -67,7 +67,7 @@ class DetectorSettings(ConfigModel):
 
 
 class CameraSettings(ConfigModel):
-    """What a site file says about how a camera is watched; its URLs are no business of a log."""
+    """What a site file says about how a camera is watched; without its URLs."""
 
     detect: DetectConfig
     zones: dict[str, tuple[SharePoint, ...]]
@@ -99,7 +99,7 @@ class Settings(ConfigModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHeader(StreamHeader):
-    """The header of the first camera, and what is said once a log. digest: 16 hex digits of all but camera and size;
+    """The header of the first camera, and what is written once a log. digest: 16 hex digits of all but camera and size;
     two replays of the same digest give the same log on the same backend."""
 
     log: Literal["vedette.replay"] = "vedette.replay"
@@ -141,7 +141,7 @@ def settings_of(
     verdicts: AnsweredBy | None = None,
     conditions: ConditionSet = NO_CONDITIONS,
 ) -> Settings:
-    """What of the site file the replay of these cameras depends on."""
+    """The part of the site file that the replay of these cameras depends on."""
     watched: Mapping[str, CameraConfig] = {name: config.cameras[name] for name in cameras}
     return Settings(
         site=config.site.name,
@@ -182,7 +182,7 @@ def _dumped(header: LogHeader) -> bytes:
 
 
 def decode_header(data: dict[str, Any]) -> LogHeader:
-    """Raises pydantic's ValidationError; the reader of logs says it in words."""
+    """Raises pydantic's ValidationError, which the reader of logs translates."""
     return _header.validate_python(data)
 
 

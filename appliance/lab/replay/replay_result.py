@@ -77,7 +77,7 @@ def unanswered(routes: Iterable[Route], verdicts: Iterable[LogVerdict]) -> int:
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Counts of one lane as it goes."""
+    """Counts of one camera while it is replayed."""
 
     size: tuple[int, int] = (0, 0)
     examined: int = 0

@@ -98,7 +98,7 @@ class DetectionJournal:
         self._file.close()
 
     def delete(self) -> None:
-        """The log is complete: nobody will ask again."""
+        """Remove the file: the log is complete."""
         self.close()
         self.path.unlink(missing_ok=True)
 
@@ -130,7 +130,7 @@ class ResumableLog:
     """The file of a replay log.
 
     When resuming, every line that is written is first compared with the one that stands there, so that what follows
-    can be trusted; once all whole lines of the file were met, new ones are appended. `met`: lines compared.
+    can be trusted; once all whole lines of the file were met, new ones are appended. `compared`: lines so far.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:

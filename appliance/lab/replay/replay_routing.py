@@ -157,7 +157,7 @@ def replay_escalation(
 
 
 def escalation_message(body: wire.Escalation, priority: str) -> NatsMessage:
-    """As the uplink publishes it."""
+    """The message that the uplink would publish."""
     headers = {"Nats-Msg-Id": wire.escalation_message_id(body.site, body.id, body.step)}
     return NatsMessage(wire.escalation_subject(body.site, priority), body.to_json(), headers, "facts")
 
@@ -180,12 +180,12 @@ class ReplayRouting:
     that never escalates.
     """
 
-    def __init__(self, config: SiteConfig, camera: str, model: str, outlook: RouterContext | None = None) -> None:
-        """outlook: what the cameras of one replay share."""
+    def __init__(self, config: SiteConfig, camera: str, model: str, context: RouterContext | None = None) -> None:
+        """context: what the cameras of one replay share."""
         self._escalates = config.uplink is not None and config.escalation.enabled
         self._camera = camera
         self._model = model
-        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, outlook or router_context_of(config))
+        self._planner = EscalationPlanner(camera, config.cameras[camera].rules, context or router_context_of(config))
         self._frame_history = FrameHistory(config, camera)
         self._t = 0.0
         self._escalations: tuple[ReplayEscalation, ...] = ()
@@ -204,7 +204,7 @@ class ReplayRouting:
             self._frame_history.add(boxes, av_frame)
 
     def decide(self, step: PipelineStep) -> tuple[Route, ...]:
-        """One route for each alert that was opened, and another when a later event changes the router's mind."""
+        """One route for each alert that was opened, and another when a later event changes its decision."""
         routes, escalations = [], []
         for change in step.changes:
             now = self._t if change.event is None else change.event.t
