@@ -110,15 +110,16 @@ def test_the_commands_check_and_test_the_target(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("address", ["bogus://sesame/x", "tgram://sesame"])
 def test_an_address_that_apprise_does_not_know_is_found_before_the_start(
-    tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     site = loads(SITE % (address, ""), SiteConfig)
     (found,) = (each for each in check_targets(site, contact=True) if each.about == "notify.chat")
     assert found.level == "wrong"
     assert "apprise cannot use this" in found.text
     with pytest.raises(UsageError, match=r"notify\.chat: apprise cannot use this"):
         NotifyingSite(tmp_path, ManualClock(T0), chat={"kind": "apprise", "url": address})
-    assert "sesame" not in found.text + "".join(capfd.readouterr())
+    assert "sesame" not in found.text + caplog.text + "".join(capfd.readouterr())
 
 
 def test_without_the_extra_the_site_file_is_refused_with_the_remedy(
