@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,28 @@ from appliance.store.audit import AuditStore
 from appliance.yamlfile import loads
 
 pytest.importorskip("apprise", reason="the extra `notify` is not installed")
+
+
+class RootLog(logging.Handler):
+    """What the appliance's own handlers get; caplog listens to loggers that do not propagate, too."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def root_log() -> Iterator[RootLog]:
+    root, handler = logging.getLogger(), RootLog()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(level)
 
 
 def chat(receiver: Receiver, **more: Any) -> dict[str, Any]:
@@ -49,9 +72,8 @@ def test_a_message_arrives_is_audited_and_its_bytes_are_counted(tmp_path: Path) 
 
 
 def test_a_failure_is_retried_with_backoff_and_no_secret_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, root_log: RootLog, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG)
     with Receiver(500, "reset", 403) as service, notifying(tmp_path, chat=chat(service)) as site:
         site.alert()
         for n, error in ((1, "apprise json answered 500"), (2, "broke the connection"), (3, "refuses us (403)")):
@@ -62,7 +84,12 @@ def test_a_failure_is_retried_with_backoff_and_no_secret_is_logged(
         site.becomes("told", target="chat")
         assert len({each.raw for each in service.taken}) == 1, "the same message again"
         assert site.status("chat").failing_since is None
-        shown = caplog.text + str(site.status("chat")) + site.notice(target="chat").reason + "".join(capfd.readouterr())
+        shown = (
+            "".join(root_log.lines)
+            + str(site.status("chat"))
+            + site.notice(target="chat").reason
+            + "".join(capfd.readouterr())
+        )
         assert "answered 500" in shown
         assert "sesame" not in shown
 
@@ -110,16 +137,15 @@ def test_the_commands_check_and_test_the_target(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("address", ["bogus://sesame/x", "tgram://sesame"])
 def test_an_address_that_apprise_does_not_know_is_found_before_the_start(
-    tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, address: str, capfd: pytest.CaptureFixture[str], root_log: RootLog
 ) -> None:
-    caplog.set_level(logging.DEBUG)
     site = loads(SITE % (address, ""), SiteConfig)
     (found,) = (each for each in check_targets(site, contact=True) if each.about == "notify.chat")
     assert found.level == "wrong"
     assert "apprise cannot use this" in found.text
     with pytest.raises(UsageError, match=r"notify\.chat: apprise cannot use this"):
         NotifyingSite(tmp_path, ManualClock(T0), chat={"kind": "apprise", "url": address})
-    assert "sesame" not in found.text + caplog.text + "".join(capfd.readouterr())
+    assert "sesame" not in found.text + "".join([*root_log.lines, *capfd.readouterr()])
 
 
 def test_without_the_extra_the_site_file_is_refused_with_the_remedy(
