@@ -198,7 +198,7 @@ def test_the_boxes_follow_the_clip(visit: Visit, house: House) -> None:
     assert page.evaluate(_PAINTED) is None
 
 
-def test_the_best_picture_wears_its_own_boxes_until_the_clip_moves(visit: Visit, house: House) -> None:
+def test_the_best_frame_wears_its_own_boxes_until_the_clip_moves(visit: Visit, house: House) -> None:
     page = visit("/alerts/walker")
     until(page, "document.getElementById('clip').readyState >= 2")
     still = float(page.locator("#clip").get_attribute("data-still") or "nan")
@@ -247,7 +247,7 @@ def test_evidence_appears_when_it_is_cut(visit: Visit, house: House) -> None:
     page.wait_for_selector("#clip")
 
 
-def test_the_live_picture_has_boxes_zones_and_lines(visit: Visit) -> None:
+def test_the_live_frame_has_boxes_zones_and_lines(visit: Visit) -> None:
     page = visit("/cameras/gate")
     page.wait_for_selector(".stage[data-objects='1']")
     colours = """() => {
@@ -272,14 +272,14 @@ def test_a_lost_camera_shows_at_once(visit: Visit, house: House) -> None:
     expect(page.locator("main .head")).to_contain_text("1 of 2 live")
 
 
-def test_a_camera_without_a_picture_waits_quietly(visit: Visit, house: House) -> None:
+def test_a_camera_without_a_frame_waits_quietly(visit: Visit, house: House) -> None:
     with house.site.db.transaction() as connection:
         connection.execute("DELETE FROM segment WHERE camera = 'dock'")
     page = visit("/cameras/dock")  # `visit` fails on any error in the console
     expect(page.locator(".stage .note")).to_have_text("Waiting for the first picture")
 
 
-def test_an_old_picture_does_not_pass_for_a_live_one(visit: Visit, house: House) -> None:
+def test_an_old_frame_does_not_pass_for_a_live_one(visit: Visit, house: House) -> None:
     page = visit("/cameras/gate")
     page.wait_for_selector(".stage[data-objects='1']")
 

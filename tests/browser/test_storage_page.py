@@ -75,7 +75,7 @@ def test_the_page_says_what_is_taken_how_long_it_lasts_and_what_went(
     shot(page, f"storage-{device}-{scheme}")
 
 
-def test_a_young_box_says_so_in_words(visit: Visit, house: House) -> None:
+def test_a_young_appliance_says_so_in_words(visit: Visit, house: House) -> None:
     page = visit("/storage", width=360, height=780, scheme="light")
     expect(page.locator("main")).to_contain_text("Not yet known: it takes an hour of recorded video to measure.")
     expect(page.locator("main")).to_contain_text("Nothing was deleted yet.")

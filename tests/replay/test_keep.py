@@ -246,7 +246,7 @@ def test_when_the_recording_is_gone_the_alert_s_own_clip_serves_and_then_nothing
     assert [path.name for path in keeper.store.folder.iterdir()] == ["from-its-clip"]
 
 
-def test_a_rule_that_is_gone_cannot_be_asked_for(life: Life) -> None:
+def test_a_rule_that_is_gone_cannot_be_expected(life: Life) -> None:
     alert = life.all()[SECOND]
     life.review(alert, "reviewed")
     gate = life.config.cameras["gate"]
@@ -359,7 +359,7 @@ def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureF
     assert "No scenario is kept" in capsys.readouterr().out
 
 
-def test_what_somebody_else_put_there_is_listed_and_left_alone(life: Life) -> None:
+def test_what_was_put_there_by_hand_is_listed_and_left_alone(life: Life) -> None:
     keeper = keeper_of(life)
     foreign = keeper.store.folder / "by-hand"
     foreign.mkdir(parents=True)

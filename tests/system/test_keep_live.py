@@ -41,7 +41,7 @@ def post(box: Box, path: str, body: object) -> Any:
         return json.load(answer)
 
 
-def test_from_a_living_box_to_the_bench_and_back(box: Box, tmp_path: Path) -> None:
+def test_from_a_living_appliance_to_the_bench_and_back(box: Box, tmp_path: Path) -> None:
     until(lambda: ended(box), 60)
     alert = ended(box)[-1]["id"]
     with pytest.raises(urllib.error.HTTPError, match="409"):

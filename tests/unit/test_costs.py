@@ -36,7 +36,7 @@ def test_a_bill_by_hand() -> None:
     assert found.total == pytest.approx(2.2)
 
 
-def test_a_rented_gpu_costs_what_nobody_used_of_it() -> None:
+def test_a_rented_gpu_costs_what_was_not_used_of_it() -> None:
     prices = PricesConfig(gpu_hour=3.6, gpu_rented_hours_day=1)
     assert price_idle([work(1000), work(600)], prices) == Bill(idle=pytest.approx(2.0))
     used = sum((price_work(work(1600), prices), price_idle([work(1600)], prices)), Bill())

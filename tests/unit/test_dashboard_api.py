@@ -226,9 +226,7 @@ def test_the_password_is_nowhere(site: Site, client: TestClient) -> None:
         assert "hunter2" not in answer.text, path
 
 
-def test_the_picture_is_of_an_examined_frame_and_its_boxes_are_of_that_very_frame(
-    site: Site, client: TestClient
-) -> None:
+def test_the_frame_is_of_an_examined_frame_and_its_boxes_are_of_that_very_frame(site: Site, client: TestClient) -> None:
     site.record("gate", T0)
     picture = client.get("/api/v1/cameras/gate/picture")
     assert picture.headers["content-type"] == "image/jpeg"
@@ -242,7 +240,7 @@ def test_the_picture_is_of_an_examined_frame_and_its_boxes_are_of_that_very_fram
     assert client.get("/api/v1/cameras/nobody/picture").status_code == 404
 
 
-def test_a_segment_that_has_just_begun_leaves_the_picture_standing(site: Site, client: TestClient) -> None:
+def test_a_segment_that_has_just_begun_leaves_the_frame_standing(site: Site, client: TestClient) -> None:
     row = site.record("gate", T0)
     before = client.get("/api/v1/cameras/gate/picture")
     begun = replace(row, path=f"{row.path}.next", t_start=row.t_end, t_end=row.t_end, frames=0, bytes=0, complete=False)
@@ -278,7 +276,7 @@ def test_ten_viewers_cost_one_cut(site: Site) -> None:
     assert most == 1
 
 
-def test_a_slow_box_cuts_less_often(site: Site) -> None:
+def test_a_slow_appliance_cuts_less_often(site: Site) -> None:
     site.record("gate", T0)
 
     def cut(root: Path, segment: SegmentRow, t: float) -> Snapshot:

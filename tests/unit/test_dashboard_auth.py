@@ -240,17 +240,17 @@ def test_the_token_is_in_no_log_and_no_answer(guarded: Site, caplog: pytest.LogC
         ("https://evil.example", "/"), ("/\t/evil.example", "/"), ("", "/"), ("javascript:alert(1)", "/"),
     ],
 )  # fmt: skip
-def test_signing_in_leads_only_to_pages_of_this_box(wanted: str, leads_to: str) -> None:
+def test_signing_in_leads_only_to_pages_of_this_appliance(wanted: str, leads_to: str) -> None:
     assert local_path(wanted) == leads_to
 
 
-def test_a_taken_port_is_said_with_the_remedy(site: Site) -> None:
+def test_a_taken_port_is_reported_with_the_remedy(site: Site) -> None:
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(MissingDependency, match=r"dashboard\.port"):
         DashboardServer(app, "127.0.0.1", other.getsockname()[1])
 
 
-def test_a_host_that_is_not_ours_is_said(site: Site) -> None:
+def test_a_host_that_is_not_ours_is_reported(site: Site) -> None:
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
     with pytest.raises(MissingDependency):
         DashboardServer(app, "192.0.2.1", 0)

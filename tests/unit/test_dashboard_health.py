@@ -131,7 +131,7 @@ def test_changes_of_all_three_are_read_in_order_and_in_pieces(site: Site) -> Non
     assert since < told[0][0]
 
 
-def test_the_box_says_that_it_is_not_well(client: TestClient) -> None:
+def test_healthz_names_what_is_not_well(client: TestClient) -> None:
     health = client.get("/healthz").json()
     assert health["status"] == "degraded"
     assert "camera gate: it has moved by 8 %" in health["reasons"]

@@ -53,7 +53,7 @@ def box(tmp_path: Path) -> Iterator[Noticed]:
     made.site.close()
 
 
-def test_the_alerts_page_says_who_was_told_what_and_why_not(box: Noticed) -> None:
+def test_the_alerts_page_says_who_was_notified_of_what_and_why_not(box: Noticed) -> None:
     assert box.words() == {}
     box.plan("held", hold_s=30)
     box.plan("phone")
@@ -76,7 +76,7 @@ def test_the_alerts_page_says_who_was_told_what_and_why_not(box: Noticed) -> Non
         assert words.replace("'", "&#39;") in page
 
 
-def test_a_target_that_fails_for_long_is_shown_and_a_short_failure_is_nobodys_business(box: Noticed) -> None:
+def test_a_target_that_fails_for_long_is_shown_and_a_short_failure_is_of_no_interest(box: Noticed) -> None:
     box.states = (TargetStatus(name="phone", kind="ntfy", host="h", failing_since=T0 - 30, error="h answered 500"),)
     assert box.client.get("/healthz").json()["reasons"] == []
     box.states = (
@@ -87,7 +87,7 @@ def test_a_target_that_fails_for_long_is_shown_and_a_short_failure_is_nobodys_bu
     assert said[1:] in box.client.get("/").text
 
 
-def test_the_metrics_count_what_became_of_telling_each_target(box: Noticed) -> None:
+def test_the_metrics_count_what_became_of_notifying_each_target(box: Noticed) -> None:
     box.states = (
         TargetStatus(name="phone", kind="ntfy", host="h", told=3, withdrawn=2, waiting=1, failures=4, failing_since=T0),
     )

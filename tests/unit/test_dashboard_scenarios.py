@@ -91,7 +91,7 @@ def test_a_name_cannot_lead_elsewhere(site: Site, client: TestClient, name: str)
     assert (site.root / "segments").is_dir()
 
 
-def test_a_footage_that_is_gone_is_told_as_gone(site: Site, client: TestClient) -> None:
+def test_a_footage_that_is_gone_is_reported_as_gone(site: Site, client: TestClient) -> None:
     for folder in ("segments", "evidence"):
         shutil.rmtree(site.root / folder)
     status, told = problem(client, KEEP, {"as": "right"})
@@ -100,7 +100,7 @@ def test_a_footage_that_is_gone_is_told_as_gone(site: Site, client: TestClient) 
     assert client.get("/api/v1/scenarios").json()["scenarios"] == []
 
 
-def test_an_unknown_wish_is_refused(client: TestClient) -> None:
+def test_an_unknown_option_is_refused(client: TestClient) -> None:
     assert client.post(KEEP, json={"to": "/etc"}).status_code == 422
     assert client.post(KEEP, json={"note": "x" * 501}).status_code == 422
 

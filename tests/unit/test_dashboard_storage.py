@@ -69,7 +69,7 @@ def limits_of(site: Site) -> StorageLimits:
     return StorageLimits.of(site.config.storage, site.config.cameras)
 
 
-def test_a_young_box_says_that_it_does_not_know_yet(site: Site) -> None:
+def test_a_young_appliance_says_that_it_does_not_know_yet(site: Site) -> None:
     site.segments.put(
         SegmentRow(camera="gate", path="segments/gate/1.mp4", t_start=NOW - 600, t_end=NOW, bytes=GB, frames=1,
                    codec="h264", size=(1, 1), complete=True)

@@ -54,7 +54,7 @@ def test_an_alert_stands_at_once_and_the_verdict_upgrades_or_withdraws_it(site: 
     assert [standing(client, name) for name in "abc"] == ["confirmed", "withdrawn", "unsure"]
 
 
-def test_a_question_that_was_given_up_leaves_the_alert_unverified(site: Site, client: TestClient) -> None:
+def test_a_escalation_that_was_given_up_leaves_the_alert_unverified(site: Site, client: TestClient) -> None:
     site.raise_alert("a", T0)
     with site.db.transaction() as connection:
         connection.execute("UPDATE escalation SET state = 'expired', error = 'given up after 72 h: no verdict came'")
@@ -62,7 +62,7 @@ def test_a_question_that_was_given_up_leaves_the_alert_unverified(site: Site, cl
     assert "given up after 72 h" in client.get("/alerts/a").text
 
 
-def test_with_both_sides_ill_the_alert_is_there_and_says_so(site: Site, client: TestClient) -> None:
+def test_with_both_sides_faulty_the_alert_is_there_and_says_so(site: Site, client: TestClient) -> None:
     site.raise_alert("a", T0)
     site.link = LinkState(up=False, since=0.0, error="the broker at hub:4222: nothing answers there")
     assert "The cloud cannot be reached now." in client.get("/alerts/a").text
@@ -79,7 +79,7 @@ def test_with_both_sides_ill_the_alert_is_there_and_says_so(site: Site, client: 
     assert client.get("/api/v1/alerts").json()["alerts"][0]["id"] == "a", "it reaches whoever looks"
 
 
-def test_what_the_box_itself_says_is_shown_and_changes_nothing_of_where_the_alert_stands(
+def test_what_the_appliance_itself_found_is_shown_and_changes_nothing_of_where_the_alert_stands(
     site: Site, client: TestClient
 ) -> None:
     site.raise_alert("a", T0)

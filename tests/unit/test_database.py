@@ -51,7 +51,7 @@ def test_a_new_file_gets_the_schema_and_its_version(path: Path) -> None:
     db.close()
 
 
-def test_the_questions_of_an_older_file_go_on(path: Path) -> None:
+def test_the_escalations_of_an_older_file_go_on(path: Path) -> None:
     """A box of schema 1 with an open question is brought to the present one: it waits for nothing."""
     path.parent.mkdir()
     raw = sqlite3.connect(path, isolation_level=None)
@@ -278,7 +278,7 @@ db.close()
 """
 
 
-def test_a_full_disk_is_said_and_forgotten_once_there_is_room(path: Path) -> None:
+def test_a_full_disk_is_reported_and_forgotten_once_there_is_room(path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path)],

@@ -24,7 +24,7 @@ from tests.servers.site import ref_of
 HOUR_S = 3600.0
 
 
-class Desk:
+class Escalated:
     """A store with one alert that was asked about, and the outbox that sends it."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,8 +78,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def escalated(tmp_path: Path) -> Iterator[Escalated]:
+    made = Escalated(tmp_path)
     yield made
     made.db.close()
 
@@ -88,138 +88,148 @@ def need(kind: wire.Need = "frame", step: int = 0) -> wire.Verdict:
     return sample_verdict(decision="unsure").model_copy(update={"need": kind, "step": step})
 
 
-def test_the_story_of_a_question_that_took_three_messages(desk: Desk) -> None:
-    desk.make(b"one", b"two")
-    desk.send(300)
-    before = desk.db.rev()
-    assert desk.alerts.take_verdict(need("frame"), T0 + 1) == "more"
-    row = desk.row()
+def test_the_story_of_a_escalation_that_took_three_messages(escalated: Escalated) -> None:
+    escalated.make(b"one", b"two")
+    escalated.send(300)
+    before = escalated.db.rev()
+    assert escalated.alerts.take_verdict(need("frame"), T0 + 1) == "more"
+    row = escalated.row()
     assert (row.state, row.step, row.need, row.attempts) == ("waiting", 1, "frame", 0)
-    assert [each.id for each in EscalationStore(desk.db).waiting_for_evidence(9)] == [row.id], "its evidence is made"
-    assert desk.db.rev() > before, "a dashboard that asks for changes sees it"
-    desk.make(b"whole", kind="frame")
-    assert [ref.kind for ref in desk.row().body.media] == ["crop", "crop", "frame"], "each message holds all of it"
-    desk.send(5000)
-    assert desk.alerts.take_verdict(need("clip", step=1), T0 + 2) == "more"
-    desk.make(b"moving", kind="clip")
-    desk.send(9000)
-    assert desk.alerts.take_verdict(sample_verdict().model_copy(update={"step": 2}), T0 + 3) == "settled"
-    assert desk.steps() == [("crop", 700, "frame"), ("frame", 5100, "clip"), ("clip", 9100, None)]
-    assert desk.row().bytes_sent == sum(size for _, size, _ in desk.steps())
-    assert desk.last_word() == ("confirmed", 2, "A person stands there.")
+    assert [each.id for each in EscalationStore(escalated.db).waiting_for_evidence(9)] == [row.id], (
+        "its evidence is made"
+    )
+    assert escalated.db.rev() > before, "a dashboard that asks for changes sees it"
+    escalated.make(b"whole", kind="frame")
+    assert [ref.kind for ref in escalated.row().body.media] == ["crop", "crop", "frame"], "each message holds all of it"
+    escalated.send(5000)
+    assert escalated.alerts.take_verdict(need("clip", step=1), T0 + 2) == "more"
+    escalated.make(b"moving", kind="clip")
+    escalated.send(9000)
+    assert escalated.alerts.take_verdict(sample_verdict().model_copy(update={"step": 2}), T0 + 3) == "settled"
+    assert escalated.steps() == [("crop", 700, "frame"), ("frame", 5100, "clip"), ("clip", 9100, None)]
+    assert escalated.row().bytes_sent == sum(size for _, size, _ in escalated.steps())
+    assert escalated.last_word() == ("confirmed", 2, "A person stands there.")
 
 
-def test_a_request_that_comes_twice_changes_nothing_the_second_time(desk: Desk) -> None:
-    desk.make(b"one")
-    desk.send()
-    assert desk.alerts.take_verdict(need(), T0) == "more"
-    assert desk.alerts.take_verdict(need(), T0) == "known", "while the evidence is made"
-    desk.make(b"whole", kind="frame")
-    assert desk.alerts.take_verdict(need(), T0) == "known", "while it waits for the link"
-    desk.send()
-    assert desk.alerts.take_verdict(need(), T0) == "known", "and once it was sent"
-    assert (desk.row().state, desk.row().step) == ("sent", 1)
+def test_a_request_that_comes_twice_changes_nothing_the_second_time(escalated: Escalated) -> None:
+    escalated.make(b"one")
+    escalated.send()
+    assert escalated.alerts.take_verdict(need(), T0) == "more"
+    assert escalated.alerts.take_verdict(need(), T0) == "known", "while the evidence is made"
+    escalated.make(b"whole", kind="frame")
+    assert escalated.alerts.take_verdict(need(), T0) == "known", "while it waits for the link"
+    escalated.send()
+    assert escalated.alerts.take_verdict(need(), T0) == "known", "and once it was sent"
+    assert (escalated.row().state, escalated.row().step) == ("sent", 1)
 
 
-def test_a_kill_between_any_two_steps_loses_nothing(desk: Desk) -> None:
+def test_a_kill_between_any_two_steps_loses_nothing(escalated: Escalated) -> None:
     for act in (
-        lambda: desk.make(b"one"),
-        desk.send,
-        lambda: desk.alerts.take_verdict(need(), T0),
-        lambda: desk.make(b"whole", kind="frame"),
-        desk.send,
-        lambda: desk.alerts.take_verdict(sample_verdict(), T0 + 9),
+        lambda: escalated.make(b"one"),
+        escalated.send,
+        lambda: escalated.alerts.take_verdict(need(), T0),
+        lambda: escalated.make(b"whole", kind="frame"),
+        escalated.send,
+        lambda: escalated.alerts.take_verdict(sample_verdict(), T0 + 9),
     ):
         act()
-        desk.kill_and_start()
-        assert act == desk.send or desk.alerts.take_verdict(need(), T0) == "known" or desk.row().step == 1
-    assert desk.last_word()[:2] == ("confirmed", 1), "an older worker does not say which step: the one that was sent"
+        escalated.kill_and_start()
+        assert (
+            act == escalated.send or escalated.alerts.take_verdict(need(), T0) == "known" or escalated.row().step == 1
+        )
+    assert escalated.last_word()[:2] == ("confirmed", 1), (
+        "an older worker does not say which step: the one that was sent"
+    )
 
 
-def test_a_last_word_about_an_earlier_step_counts_and_ends_it(desk: Desk) -> None:
+def test_a_last_word_about_an_earlier_step_counts_and_ends_it(escalated: Escalated) -> None:
     """Two workers judged the same step: one wants to see more, the other is sure."""
-    desk.make(b"one")
-    desk.send()
-    desk.alerts.take_verdict(need(), T0)
-    assert desk.alerts.take_verdict(sample_verdict().model_copy(update={"step": 0}), T0 + 1) == "settled"
-    assert desk.last_word()[:2] == ("confirmed", 0)
-    assert EscalationStore(desk.db).waiting_for_evidence(9) == []
-    assert desk.alerts.take_verdict(need(), T0 + 2) == "known"
-    assert desk.alerts.take_verdict(sample_verdict(decision="rejected"), T0 + 2) == "known"
+    escalated.make(b"one")
+    escalated.send()
+    escalated.alerts.take_verdict(need(), T0)
+    assert escalated.alerts.take_verdict(sample_verdict().model_copy(update={"step": 0}), T0 + 1) == "settled"
+    assert escalated.last_word()[:2] == ("confirmed", 0)
+    assert EscalationStore(escalated.db).waiting_for_evidence(9) == []
+    assert escalated.alerts.take_verdict(need(), T0 + 2) == "known"
+    assert escalated.alerts.take_verdict(sample_verdict(decision="rejected"), T0 + 2) == "known"
 
 
-def test_who_never_stops_asking_is_stopped(desk: Desk) -> None:
+def test_who_never_stops_asking_is_stopped(escalated: Escalated) -> None:
     for step, kind in enumerate(("crop", "frame", "clip")):
-        desk.make(kind.encode(), kind=kind)
-        desk.send()
-        outcome = desk.alerts.take_verdict(need("clip", step=step), T0)
+        escalated.make(kind.encode(), kind=kind)
+        escalated.send()
+        outcome = escalated.alerts.take_verdict(need("clip", step=step), T0)
         assert outcome == ("more" if step + 1 < wire.STEPS_MAX else "settled")
-    assert desk.last_word() == (
+    assert escalated.last_word() == (
         "unsure",
         2,
         "A person stands there. It asked for the clip, but it has been asked 3 times.",
     )
 
 
-def test_a_request_that_comes_too_late_ends_the_question_with_the_reason(desk: Desk) -> None:
-    desk.make(b"one")
-    desk.send()
-    desk.clock.advance(73 * HOUR_S)
-    assert desk.outbox.expire(desk.clock.now()) == 1
-    assert desk.alerts.take_verdict(need(), desk.clock.now()) == "settled"
-    assert desk.last_word()[0] == "unsure"
-    assert desk.last_word()[2].endswith("It asked for the whole picture, but it asked too late.")
+def test_a_request_that_comes_too_late_ends_the_escalation_with_the_reason(escalated: Escalated) -> None:
+    escalated.make(b"one")
+    escalated.send()
+    escalated.clock.advance(73 * HOUR_S)
+    assert escalated.outbox.expire(escalated.clock.now()) == 1
+    assert escalated.alerts.take_verdict(need(), escalated.clock.now()) == "settled"
+    assert escalated.last_word()[0] == "unsure"
+    assert escalated.last_word()[2].endswith("It asked for the whole picture, but it asked too late.")
 
 
-def test_what_was_asked_for_and_could_not_be_sent_in_time_leaves_what_was_said(desk: Desk) -> None:
-    desk.make(b"one")
-    desk.send()
-    desk.alerts.take_verdict(need(), T0)
-    desk.make(b"whole", kind="frame")
-    desk.outbox.failed(desk.row(), "it does not answer", 70)
-    desk.clock.advance(73 * HOUR_S)
-    assert desk.outbox.expire(desk.clock.now()) == 1
-    assert (desk.row().state, desk.last_word()[:2]) == ("settled", ("unsure", 0))
-    assert desk.last_word()[2].endswith(
+def test_what_was_requested_and_could_not_be_sent_in_time_leaves_the_first_verdict(escalated: Escalated) -> None:
+    escalated.make(b"one")
+    escalated.send()
+    escalated.alerts.take_verdict(need(), T0)
+    escalated.make(b"whole", kind="frame")
+    escalated.outbox.failed(escalated.row(), "it does not answer", 70)
+    escalated.clock.advance(73 * HOUR_S)
+    assert escalated.outbox.expire(escalated.clock.now()) == 1
+    assert (escalated.row().state, escalated.last_word()[:2]) == ("settled", ("unsure", 0))
+    assert escalated.last_word()[2].endswith(
         "It asked for the whole picture, but that could not be sent within 72 h (it does not answer)."
     )
-    assert desk.alerts.take_verdict(sample_verdict(), desk.clock.now()) == "known"
+    assert escalated.alerts.take_verdict(sample_verdict(), escalated.clock.now()) == "known"
 
 
-def test_evidence_that_cannot_be_had_ends_the_question_once(desk: Desk) -> None:
-    desk.make(b"one")
-    desk.send()
-    assert not EscalationStore(desk.db).close_unsure(desk.row(), "for nobody asked"), "nothing was asked for yet"
-    desk.alerts.take_verdict(need(), T0)
-    asked = desk.row()
-    assert EscalationStore(desk.db).close_unsure(asked, "the recording does not hold this moment")
-    assert not EscalationStore(desk.db).close_unsure(asked, "again")
-    assert desk.row().state == "settled"
-    assert desk.last_word()[2].endswith("but the recording does not hold this moment.")
-    detail = desk.alerts.get("a1")
+def test_evidence_that_cannot_be_had_ends_the_escalation_once(escalated: Escalated) -> None:
+    escalated.make(b"one")
+    escalated.send()
+    assert not EscalationStore(escalated.db).close_unsure(escalated.row(), "for nobody asked"), (
+        "nothing was asked for yet"
+    )
+    escalated.alerts.take_verdict(need(), T0)
+    asked = escalated.row()
+    assert EscalationStore(escalated.db).close_unsure(asked, "the recording does not hold this moment")
+    assert not EscalationStore(escalated.db).close_unsure(asked, "again")
+    assert escalated.row().state == "settled"
+    assert escalated.last_word()[2].endswith("but the recording does not hold this moment.")
+    detail = escalated.alerts.get("a1")
     assert detail is not None
     assert detail.alert.verdict == "unsure"
 
 
-def test_an_acknowledgement_of_the_step_before_does_not_pass_for_this_one(desk: Desk) -> None:
-    desk.make(b"one")
-    earlier = desk.row()
-    assert desk.alerts.take_verdict(need(), T0) == "more", "the request overtook the news that the question was sent"
-    desk.make(b"whole", kind="frame")
-    desk.outbox.sent(earlier, T0, 400)
-    desk.outbox.reopen(earlier, ())
-    assert (desk.row().state, desk.row().attempts) == ("ready", 0)
-    assert desk.steps()[0] == ("crop", 400, "frame"), "its bytes are still those of the step that sent them"
+def test_an_acknowledgement_of_the_step_before_does_not_pass_for_this_one(escalated: Escalated) -> None:
+    escalated.make(b"one")
+    earlier = escalated.row()
+    assert escalated.alerts.take_verdict(need(), T0) == "more", (
+        "the request overtook the news that the question was sent"
+    )
+    escalated.make(b"whole", kind="frame")
+    escalated.outbox.sent(earlier, T0, 400)
+    escalated.outbox.reopen(earlier, ())
+    assert (escalated.row().state, escalated.row().attempts) == ("ready", 0)
+    assert escalated.steps()[0] == ("crop", 400, "frame"), "its bytes are still those of the step that sent them"
 
 
-def test_pictures_are_withheld_from_a_question_that_was_made_before_they_had_to_be(desk: Desk) -> None:
-    desk.make(b"one", b"two")
-    desk.outbox.withhold(desk.row())
-    assert desk.outbox.media_of("q1") == []
-    assert (desk.row().body.media, desk.row().body.can, desk.row().body.image_free) == ((), (), True)
+def test_images_are_withheld_from_a_escalation_that_was_made_before_they_had_to_be(escalated: Escalated) -> None:
+    escalated.make(b"one", b"two")
+    escalated.outbox.withhold(escalated.row())
+    assert escalated.outbox.media_of("q1") == []
+    assert (escalated.row().body.media, escalated.row().body.can, escalated.row().body.image_free) == ((), (), True)
 
 
-def test_a_question_that_was_under_way_when_the_box_was_updated_goes_on(tmp_path: Path) -> None:
+def test_a_escalation_that_was_under_way_when_the_appliance_was_updated_goes_on(tmp_path: Path) -> None:
     """A database of schema 1, with a question that was sent and has no answer."""
     old = sqlite3.connect(tmp_path / "vedette.db", isolation_level=None)
     migrations.migrate(old, migrations.STEPS[:1])
@@ -235,16 +245,18 @@ def test_a_question_that_was_under_way_when_the_box_was_updated_goes_on(tmp_path
         (body, T0, T0),
     )  # fmt: skip
     old.close()
-    desk = Desk(tmp_path)
+    escalated = Escalated(tmp_path)
     try:
-        assert (desk.row().step, desk.row().need) == (0, "")
-        assert desk.alerts.take_verdict(need(), T0) == "more", "an older question offers nothing, but it may be asked"
-        desk.make(b"whole", kind="frame")
-        desk.send()
-        assert desk.alerts.take_verdict(sample_verdict(), T0) == "settled"
-        assert desk.last_word()[:2] == ("confirmed", 1)
+        assert (escalated.row().step, escalated.row().need) == (0, "")
+        assert escalated.alerts.take_verdict(need(), T0) == "more", (
+            "an older question offers nothing, but it may be asked"
+        )
+        escalated.make(b"whole", kind="frame")
+        escalated.send()
+        assert escalated.alerts.take_verdict(sample_verdict(), T0) == "settled"
+        assert escalated.last_word()[:2] == ("confirmed", 1)
     finally:
-        desk.db.close()
+        escalated.db.close()
 
 
 def test_a_long_reason_leaves_room_for_why_it_stands() -> None:

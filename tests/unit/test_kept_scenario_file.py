@@ -45,7 +45,7 @@ def test_what_was_false_is_barred_by_kind_until_the_incident_was_over() -> None:
     assert derive_truth([seen(58, "false", until=59)], CLIP).never[0].end == 60
 
 
-def test_what_nobody_judged_may_come_or_not_and_says_why() -> None:
+def test_what_was_not_reviewed_may_come_or_not_and_says_why() -> None:
     known: tuple[EventStanding, ...] = ("held back", "open", "there already")
     truth = derive_truth([seen(10 * n, each) for n, each in enumerate(known, start=1)], CLIP)
     assert all(each.optional for each in truth.expect)

@@ -106,7 +106,7 @@ def test_a_file_whose_end_the_power_cut_filled_with_what_was_not_written_counts_
     assert len(readable) == row.frames
 
 
-def test_a_segment_that_was_left_open_gets_the_seconds_that_were_never_told(db: Database, tmp_path: Path) -> None:
+def test_a_segment_that_was_left_open_gets_the_seconds_that_were_never_reported(db: Database, tmp_path: Path) -> None:
     told = record(tmp_path)
     SegmentStore(db).put(
         replace(told[0], complete=False, t_end=told[0].t_start + 1, frames=10, bytes=told[0].bytes // 2)

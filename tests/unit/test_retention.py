@@ -119,7 +119,7 @@ def test_an_open_alert_keeps_its_segments_and_so_does_waiting_evidence(site: Sit
     assert report.short_bytes == 399 * MB
 
 
-def test_a_question_that_waits_for_its_frames_keeps_them(site: Site) -> None:
+def test_a_escalation_that_waits_for_its_frames_keeps_them(site: Site) -> None:
     t = site.clock.now() - 20 * HOUR
     AlertStore(site.db).apply(ended(t=t, t_end=t + 5), escalation=sample_escalation(t=t), priority="high")
     evidence = EvidenceStore(site.db)

@@ -205,7 +205,7 @@ def test_the_time_in_which_the_appliance_was_off_is_a_gap(db: Database) -> None:
     assert cameras.gaps("new") == []
 
 
-def test_after_the_clock_was_set_back_the_recording_told_last_counts(db: Database, clock: ManualClock) -> None:
+def test_after_the_clock_was_set_back_the_recording_reported_last_counts(db: Database, clock: ManualClock) -> None:
     segments = SegmentStore(db)
     for n in range(20):
         segments.put(segment(n))

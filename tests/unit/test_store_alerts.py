@@ -25,7 +25,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
     db.close()
 
 
-def test_an_alert_is_born_with_its_event_its_evidence_and_its_question(db: Database) -> None:
+def test_an_alert_is_born_with_its_event_its_evidence_and_its_escalation(db: Database) -> None:
     alerts = AlertStore(db)
     row = alerts.apply(opened(), escalation=sample_escalation(), priority="normal")
     assert (row.delivery, row.still, row.clip, row.t_end, row.created_t) == (
@@ -58,7 +58,7 @@ def test_the_same_change_twice_is_one_change(db: Database) -> None:
     assert alerts.counts().total == 1
 
 
-def test_a_question_that_cannot_be_written_takes_the_alert_with_it(db: Database) -> None:
+def test_a_escalation_that_cannot_be_written_takes_the_alert_with_it(db: Database) -> None:
     alerts = AlertStore(db)
     with pytest.raises(StoreError):
         alerts.apply(opened(), escalation=sample_escalation(of="another"), priority="high")
@@ -112,7 +112,7 @@ def test_a_verdict_settles_its_alert_once(db: Database) -> None:
 
 
 @pytest.mark.parametrize("verdict", [sample_verdict("q9"), sample_verdict(of="a9"), sample_verdict(site="elsewhere")])
-def test_a_verdict_on_what_was_not_asked_is_refused_and_counted(
+def test_a_verdict_on_what_was_not_escalated_is_refused_and_counted(
     db: Database, verdict: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     alerts = AlertStore(db)

@@ -64,7 +64,7 @@ def test_what_may_be_missed_is_dropped_and_counted(clock: ManualClock) -> None:
     assert (disk.stored, backlog.dropped) == (["an alert", "later boxes"], 5)
 
 
-def test_a_newer_telling_of_the_same_takes_the_place_of_the_one_that_waits(clock: ManualClock) -> None:
+def test_a_newer_report_of_the_same_takes_the_place_of_the_one_that_waits(clock: ManualClock) -> None:
     disk, backlog = Disk(), WriteBacklog(clock)
     disk.full = True
     for text in ("begins", "grows", "ends"):
@@ -148,7 +148,7 @@ def watched(tmp_path: Path, clock: ManualClock) -> Iterator[Watched]:
     made.db.close()
 
 
-def test_alerts_of_a_full_disk_are_stored_with_their_questions_once_there_is_room(watched: Watched) -> None:
+def test_alerts_of_a_full_disk_are_stored_with_their_escalations_once_there_is_room(watched: Watched) -> None:
     watched.incident(1)
     watched.limit(1)
     for track in range(2, 30):
@@ -166,7 +166,7 @@ def test_alerts_of_a_full_disk_are_stored_with_their_questions_once_there_is_roo
     assert watched.alerts.counts().undelivered == 29
 
 
-def test_what_could_not_be_stored_before_the_end_is_said(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_could_not_be_stored_before_the_end_is_logged(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     watched.limit(1)
     for track in range(1, 30):
         watched.incident(track)
