@@ -103,7 +103,7 @@ def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Applian
     meter = Meter(db, secrets.token_hex(8))
     stores = CoreStores.of(db, meter)
     backlog, context, notices_due = WriteBacklog(clock), router_context(config), LoopSignal()
-    supervisor = IngestSupervisor(config, clock)
+    supervisor = IngestSupervisor(config.for_ingest(), clock)
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
     probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, backlog, clock)
     link = probes.link if uplink else None

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock
-from appliance.config import SiteConfig
+from appliance.config import IngestConfig
 from appliance.errors import UsageError, VedetteError
 from appliance.telemetry import LogThrottle
 from appliance.types import Command, IngestHealth, IngestMessage
@@ -71,11 +71,11 @@ class IngestSupervisor:
 
     def __init__(
         self,
-        config: SiteConfig,
+        config: IngestConfig,
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
     ) -> None:
-        self._config_line = config.model_dump_json(exclude={"notify"}).encode() + b"\n"
+        self._config_line = config.model_dump_json().encode() + b"\n"
         self._clock = clock
         self._command = command
         self._stop = threading.Event()

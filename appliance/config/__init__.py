@@ -33,6 +33,7 @@ from appliance.config.notify_targets import signing_key as signing_key
 from appliance.config.site_file import AlertsConfig as AlertsConfig
 from appliance.config.site_file import DashboardConfig as DashboardConfig
 from appliance.config.site_file import HealthConfig as HealthConfig
+from appliance.config.site_file import IngestConfig as IngestConfig
 from appliance.config.site_file import SiteConfig as SiteConfig
 from appliance.config.site_file import SiteIdentity as SiteIdentity
 from appliance.config.site_file import load as load

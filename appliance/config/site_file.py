@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from appliance import yamlfile
 from appliance.config.camera_config import CameraConfig, CameraName
@@ -61,6 +61,18 @@ class DashboardConfig(ConfigModel):
         return self
 
 
+class IngestConfig(ConfigModel):
+    """The sections that the ingest process reads. It never gets to see the broker, targets or the dashboard's token."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    storage: StorageConfig = StorageConfig()
+    detector: DetectorConfig = DetectorConfig()
+    cameras: Annotated[dict[CameraName, CameraConfig], Field(min_length=1)]
+    health: HealthConfig = HealthConfig()
+    second_look: RecheckConfig = RecheckConfig()
+
+
 class SiteConfig(ConfigModel):
     """The whole file."""
 
@@ -84,6 +96,15 @@ class SiteConfig(ConfigModel):
                 if strange := [each for each in named if each not in known]:
                     raise ValueError(f"notify.{name}: there is no {what} `{strange[0]}` in this file")
         return self
+
+    def for_ingest(self) -> IngestConfig:
+        return IngestConfig(
+            storage=self.storage,
+            detector=self.detector,
+            cameras=self.cameras,
+            health=self.health,
+            second_look=self.second_look,
+        )
 
     def image_free(self, camera: str) -> bool:
         """No pixels of this camera may leave the site, by its own setting or the site's."""

@@ -21,7 +21,7 @@ import av
 from pydantic import ValidationError
 
 from appliance.clock import SystemClock
-from appliance.config import SiteConfig
+from appliance.config import IngestConfig
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import UsageError
@@ -83,16 +83,16 @@ def _take_channel(fd: int | None) -> int:
     return out
 
 
-def _read_site() -> SiteConfig:
+def _read_site() -> IngestConfig:
     line = sys.stdin.buffer.readline(CONFIG_BYTES_MAX)
     try:
-        return SiteConfig.model_validate_json(line)
+        return IngestConfig.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _recheck_detector(site: SiteConfig) -> Callable[[], ObjectDetector] | None:
+def _recheck_detector(site: IngestConfig) -> Callable[[], ObjectDetector] | None:
     """Loads another network for re-checks, if one is named; called with the first of them."""
     named = site.second_look.model
     if named is None:

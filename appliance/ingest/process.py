@@ -16,7 +16,7 @@ from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
-from appliance.config import SiteConfig
+from appliance.config import IngestConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog
@@ -47,7 +47,7 @@ class IngestProcess:
 
     def __init__(
         self,
-        site: SiteConfig,
+        site: IngestConfig,
         detector: ObjectDetector,
         new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
         channel: IngestChannel,

@@ -67,7 +67,7 @@ def supervise(tmp_path: Path, listener: Listener) -> Iterator[object]:
         path = tmp_path / "child.py"
         path.write_text(textwrap.dedent(TALKS) + textwrap.dedent(script))
         command = (sys.executable, str(path))
-        supervisor = IngestSupervisor(CONFIG, SystemClock(), command)
+        supervisor = IngestSupervisor(CONFIG.for_ingest(), SystemClock(), command)
         thread = threading.Thread(target=supervisor.run, args=(listener,))
         thread.start()
         running.append((supervisor, thread))
@@ -171,7 +171,7 @@ def wait_until_gone(pid: int) -> None:
 def test_a_child_that_refuses_its_configuration_is_not_started_again(tmp_path: Path, listener: Listener) -> None:
     script = tmp_path / "refuses.py"
     script.write_text("import sys; sys.exit(2)")
-    supervisor = IngestSupervisor(CONFIG, SystemClock(), (sys.executable, str(script)))
+    supervisor = IngestSupervisor(CONFIG.for_ingest(), SystemClock(), (sys.executable, str(script)))
     with pytest.raises(IngestRefused):
         supervisor.run(listener)
     assert supervisor.status.starts == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance import config, yamlfile
-from appliance.config import SiteConfig
+from appliance.config import IngestConfig, SiteConfig
 from appliance.errors import ConfigError
 
 GOOD = """\
@@ -127,3 +127,19 @@ def test_a_missing_or_binary_file_is_reported_in_one_sentence(tmp_path: Path) ->
         config.load(tmp_path / "binary.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         config.load(tmp_path)
+
+
+def test_the_ingest_process_gets_no_secret_but_those_of_its_cameras() -> None:
+    whole = SiteConfig.model_validate(
+        {
+            "cameras": {"gate": {"url": "rtsp://viewer:hunter2@127.0.0.1/x", "detect": {"fps": 3}}},
+            "uplink": {"url": "nats://user:swordfish@127.0.0.1:4222"},
+            "dashboard": {"token": "correct horse battery"},
+            "notify": {"phone": {"kind": "webhook", "url": "http://127.0.0.1:1/x", "authorization": "Bearer xyzzy"}},
+        }
+    )
+    line = whole.for_ingest().model_dump_json()
+    assert "hunter2" in line
+    for secret in ("swordfish", "correct horse", "xyzzy"):
+        assert secret not in line
+    assert IngestConfig.model_validate_json(line) == whole.for_ingest()
