@@ -163,7 +163,7 @@ class AlertClipMaker:
         hold_t = alert.t_start if alert.best is None else alert.best.t
         path = f"{evidence_folder(alert.id)}/clip.mp4"
         clip = cut_clip(self._recording.segments(alert.camera, t0, t1), t0, t1, self._root / path, hold_t=hold_t)
-        return [_clip_row(alert, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
+        return [clip_row(alert.id, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
 
     def _go_without(self, alert: AlertRow, t0: float, t1: float, reason: str) -> Outcome:
         """Record why there is no clip; the box path is kept all the same."""
@@ -203,10 +203,12 @@ class AlertClipMaker:
         )
 
 
-def _clip_row(alert: AlertRow, path: str, clip: ClipFile) -> EvidenceRow:
+def clip_row(alert: str, path: str, clip: ClipFile, n: int = 0) -> EvidenceRow:
+    """The row of a clip that is on disk. n: 0 is the alert's own clip."""
     return EvidenceRow(
-        alert=alert.id,
+        alert=alert,
         kind="clip",
+        n=n,
         state="ready",
         path=path,
         t_start=clip.t_start,

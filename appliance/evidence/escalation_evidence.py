@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from appliance import wire
 from appliance.config import CameraConfig, EscalationConfig
 from appliance.errors import EvidenceError
+from appliance.evidence.alert_evidence import clip_row
 from appliance.evidence.frame_selection import (
     FACTS_ONLY,
     EvidenceMoment,
@@ -174,20 +175,6 @@ def _next_number(detail: AlertDetail, kind: EvidenceKind, before: Sequence[Evide
 
 def _clip_file(alert: str, n: int, path: str, clip: ClipFile) -> EvidenceFile:
     written = clip.written
-    row = EvidenceRow(
-        alert=alert,
-        kind="clip",
-        n=n,
-        state="ready",
-        path=path,
-        t_start=clip.t_start,
-        t_end=clip.t_end,
-        bytes=written.bytes,
-        sha256=written.sha256,
-        width=clip.size[0],
-        height=clip.size[1],
-        reason=clip.note,
-    )
     ref = wire.MediaRef(
         id=written.sha256[:32],
         kind="clip",
@@ -199,7 +186,7 @@ def _clip_file(alert: str, n: int, path: str, clip: ClipFile) -> EvidenceFile:
         width=max(1, clip.size[0]),
         height=max(1, clip.size[1]),
     )
-    return EvidenceFile(row, ref)
+    return EvidenceFile(clip_row(alert, path, clip, n), ref)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from appliance import wire
 from appliance.config import EscalationConfig
 from appliance.errors import EvidenceError
 from appliance.evidence.frame_selection import EvidenceMoment, ImageSet
-from appliance.media.stills import downscale, encode_jpeg
+from appliance.media.stills import downscale, encode_jpeg, span_inside
 from appliance.types import Box
 
 CONTEXT = 2.5  # side of a crop in longer sides of the box: the surroundings show what a person is doing
@@ -73,8 +73,8 @@ def crop_region(box: Box, width: int, height: int) -> tuple[int, int, int, int]:
     x1, y1, x2, y2 = box
     side = max((x2 - x1) * width, (y2 - y1) * height) * CONTEXT
     side = max(side, REGION_SIDE_MIN)
-    left, right = _span((x1 + x2) / 2 * width, side, width)
-    top, bottom = _span((y1 + y2) / 2 * height, side, height)
+    left, right = span_inside((x1 + x2) / 2 * width, side, width)
+    top, bottom = span_inside((y1 + y2) / 2 * height, side, height)
     return left, top, right, bottom
 
 
@@ -142,13 +142,6 @@ def _encoded(
         region=region,
     )
     return EncodedImage(ref, data)
-
-
-def _span(middle: float, length: float, limit: int) -> tuple[int, int]:
-    """`length` pixels around `middle`, moved inward where they would leave 0..limit."""
-    whole = max(1, min(round(length), limit))
-    begin = min(max(0, round(middle - whole / 2)), limit - whole)
-    return begin, begin + whole
 
 
 def _rounded(x1: float, y1: float, x2: float, y2: float) -> Box:

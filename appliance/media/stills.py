@@ -108,6 +108,13 @@ def crop(image: NDArray[np.uint8], box: Box, margin: float = CROP_MARGIN) -> NDA
     return np.ascontiguousarray(image[y0:y1, x0:x1])
 
 
+def span_inside(middle: float, length: float, limit: int) -> tuple[int, int]:
+    """The `length` pixels around `middle` as (begin, end), moved inward where they would leave 0..limit."""
+    whole = max(1, min(round(length), limit))
+    begin = min(max(0, round(middle - whole / 2)), limit - whole)
+    return begin, begin + whole
+
+
 def _stretch(low: float, high: float, margin: float, limit: int) -> tuple[int, int]:
     half = max((high - low) * (0.5 + margin), CROP_SIDE_MIN / 2)
     middle = (low + high) / 2

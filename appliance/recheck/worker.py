@@ -18,7 +18,7 @@ from appliance.clock import Clock
 from appliance.detect.detector import ObjectDetector, VariableInput
 from appliance.errors import EvidenceError, VedetteError
 from appliance.media.segment_reader import RecordedSegment
-from appliance.media.stills import Still, cut_still, cut_stills
+from appliance.media.stills import Still, cut_still, cut_stills, span_inside
 from appliance.store.paths import SEGMENTS, inside
 from appliance.types import (
     Box,
@@ -55,8 +55,8 @@ def close_up_region(box: Box, width: int, height: int, step: int) -> Region:
     context = CONTEXT if step else CONTEXT / SHARE
     x1, y1, x2, y2 = box
     side = max((x2 - x1) * width * context, (y2 - y1) * height * context, SIDE_MIN)
-    left, right = _span((x1 + x2) / 2 * width, side, width)
-    top, bottom = _span((y1 + y2) / 2 * height, side, height)
+    left, right = span_inside((x1 + x2) / 2 * width, side, width)
+    top, bottom = span_inside((y1 + y2) / 2 * height, side, height)
     return left, top, right, bottom
 
 
@@ -100,13 +100,6 @@ def _box_in_frame(box: Sequence[float], region: Region, size: tuple[int, int]) -
         round((left + x2 * across) / size[0], 4),
         round((top + y2 * down) / size[1], 4),
     )
-
-
-def _span(middle: float, length: float, limit: int) -> tuple[int, int]:
-    """`length` pixels around `middle`, moved inward where they would leave 0..limit."""
-    whole = max(1, min(round(length), limit))
-    begin = min(max(0, round(middle - whole / 2)), limit - whole)
-    return begin, begin + whole
 
 
 class RecheckWorker:
