@@ -20,11 +20,12 @@ from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
 from appliance.pipeline import Pipeline
-from appliance.store.alerts import AlertRow, AlertStore
+from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.paths import DATABASE
+from appliance.store.rows import AlertRow
 from appliance.store.segments import SegmentStore
 from appliance.track.tracker import Tracker
 from appliance.types import CameraState, PipelineStep, Review, SegmentRow, StreamHeader

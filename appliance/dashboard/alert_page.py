@@ -11,9 +11,8 @@ from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.health_api import HEALTH_TITLES, HealthReader
 from appliance.dashboard.schemas import AlertItem, EvidenceItem
 from appliance.dashboard.templating import score
-from appliance.store.alerts import AlertDetail, AlertRow
 from appliance.store.boxes import BoxStore
-from appliance.store.rows import EscalationRow, EvidenceRow
+from appliance.store.rows import AlertDetail, AlertRow, EscalationRow, EvidenceRow
 from appliance.types import Event
 from appliance.wire import Verdict
 

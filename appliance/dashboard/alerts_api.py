@@ -24,20 +24,17 @@ from appliance.dashboard.schemas import (
 )
 from appliance.errors import StoreError
 from appliance.notify.delivery import TargetStatus
-from appliance.store.alerts import AlertCounts, AlertCursor, AlertDetail, AlertStore
+from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore, ReviewFilter, VerdictFilter
 from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore, Standing
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.rows import AlertRow, EvidenceKind, EvidenceRow
+from appliance.store.rows import AlertDetail, AlertRow, EvidenceKind, EvidenceRow
 from appliance.types import Severity
 
 PAGE_LENGTH = 50
 FAILING_S = 60.0  # a target that fails for shorter than this is tried again without a word to a person
 COUNT_REST = 20.0  # a count is read again after this many times the time that it took: at most 5 % of a core
 COUNT_AGE_S_MAX = 5.0
-
-ReviewChoice = Literal["open", "reviewed", "false_alarm"]
-VerdictChoice = Literal["none", "confirmed", "rejected", "unsure"]
 
 _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "": "",
@@ -102,13 +99,13 @@ class AlertFilter:
         self,
         camera: Annotated[str, Query(max_length=64)] = "",
         severity: Severity | Literal[""] = "",
-        review: ReviewChoice | Literal[""] = "",
-        verdict: VerdictChoice | Literal[""] = "",
+        review: ReviewFilter | Literal[""] = "",
+        verdict: VerdictFilter | Literal[""] = "",
     ) -> None:
         self.camera = camera
         self.severity: Severity | None = severity or None
-        self.review: ReviewChoice | None = review or None
-        self.verdict: VerdictChoice | None = verdict or None
+        self.review: ReviewFilter | None = review or None
+        self.verdict: VerdictFilter | None = verdict or None
 
     @property
     def chosen(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
@@ -64,9 +65,7 @@ class HealthItem(ApiModel):
     @classmethod
     def of(cls, row: HealthEventRow) -> HealthItem:
         return cls(
-            id=row.id, camera=row.camera, kind=row.kind, title=HEALTH_TITLES[row.kind], t_start=row.t_start,
-            t_end=row.t_end, told_t=row.told_t, reason=row.reason, recovery=row.recovery, attempts=row.attempts,
-            times=row.times, ended_by=row.ended_by, seen_t=row.seen_t, learnable=row.kind in LEARNABLE, rev=row.rev,
+            **asdict(row), title=HEALTH_TITLES[row.kind], learnable=row.kind in LEARNABLE,
             url=f"{API}/health/events/{quote(row.id, safe='')}",
             camera_page=f"/cameras/{quote(row.camera, safe='')}" if row.camera else None,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
+from appliance.store.notices import Standing, standing_of
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -32,7 +33,6 @@ from appliance.types import (
 from appliance.wire import Need, Verdict
 
 API = "/api/v1"
-Standing = Literal["edge", "unverified", "confirmed", "withdrawn", "unsure"]
 
 
 class ApiModel(BaseModel):
@@ -84,18 +84,12 @@ class AlertItem(ApiModel):
             best_box=row.best.box if row.best else None, t_start=row.t_start, t_end=row.t_end,
             end_reason=row.end_reason, verdict=row.verdict, edge=row.edge,
             edge_confidence=row.edge_confidence, delivery=row.delivery,
-            standing=_standing(row), review=row.review,
+            standing=standing_of(row.verdict, row.delivery), review=row.review,
             review_t=row.review_t, rev=row.rev,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
             page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
         )  # fmt: skip
-
-
-def _standing(row: AlertRow) -> Standing:
-    if row.verdict is None:
-        return "edge" if row.delivery is None else "unverified"
-    return "withdrawn" if row.verdict == "rejected" else row.verdict
 
 
 def _title(row: AlertRow) -> str:

@@ -18,9 +18,6 @@ from appliance.store.rows import (
     ALERT_COLUMNS,
     AlertDetail,
     AlertRow,
-    EscalationRow,
-    EvidenceRow,
-    VerdictRow,
     read_alert,
     read_escalation,
     read_event,
@@ -32,17 +29,6 @@ from appliance.store.rows import (
 from appliance.types import AlertChange, Event, Review, Route, Severity
 
 logger = logging.getLogger(__name__)
-
-__all__ = [
-    "AlertCounts",
-    "AlertCursor",
-    "AlertDetail",
-    "AlertRow",
-    "AlertStore",
-    "EscalationRow",
-    "EvidenceRow",
-    "VerdictRow",
-]
 
 PAGE_MAX = 500
 ReviewFilter = Literal["open", "reviewed", "false_alarm"]

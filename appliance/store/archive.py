@@ -23,6 +23,7 @@ from appliance.store.rows import (
     read_escalation,
     read_event,
     read_evidence,
+    read_gap,
     read_step,
     read_verdict,
 )
@@ -106,9 +107,7 @@ class StorageArchive:
                    ORDER BY t_start, id""",
                 (camera, t1, t0),
             ).fetchall()
-        return [
-            Gap(camera=row["camera"], t_start=row["t_start"], t_end=row["t_end"], reason=row["reason"]) for row in rows
-        ]
+        return [read_gap(row) for row in rows]
 
     def span(self, camera: str) -> tuple[float, float] | None:
         """From when to when anything is recorded of the camera; None: nothing is. Raises StoreError."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from appliance.errors import redact
 from appliance.store.database import Database
+from appliance.store.rows import read_gap
 from appliance.types import CameraState, CameraStateName, Gap, StreamHeader
 
 GAP_ROWS_MAX = 500
@@ -136,10 +137,7 @@ class CameraStore:
                 "SELECT * FROM gap WHERE camera = ? ORDER BY t_start DESC, id DESC LIMIT ?",
                 (camera, max(1, min(limit, GAP_ROWS_MAX))),
             )
-            return [
-                Gap(camera=row["camera"], t_start=row["t_start"], t_end=row["t_end"], reason=row["reason"])
-                for row in rows
-            ]
+            return [read_gap(row) for row in rows]
 
     def _touch(self, connection: sqlite3.Connection, camera: str) -> None:
         connection.execute("UPDATE camera SET rev = ? WHERE name = ?", (self._db.next_rev(connection), camera))

@@ -24,6 +24,13 @@ _CHANGES_MAX = 200
 _OPEN = "('waiting', 'changed')"
 
 
+def standing_of(verdict: Decision | None, delivery: Delivery | None) -> Standing:
+    """What is known of an alert with this verdict and this state of its escalation."""
+    if verdict is None:
+        return "edge" if delivery is None else "unverified"
+    return "withdrawn" if verdict == "rejected" else verdict
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNotice:
     """A target is to be notified of an alert. forbidden: why it is not, '' when it is."""
@@ -73,9 +80,7 @@ class OpenNotice:
 
     @property
     def standing(self) -> Standing:
-        if self.verdict is None:
-            return "edge" if self.delivery is None else "unverified"
-        return "withdrawn" if self.verdict == "rejected" else self.verdict
+        return standing_of(self.verdict, self.delivery)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from appliance.types import (
     Event,
     EvidenceStep,
     FrameBoxes,
+    Gap,
     Review,
     SegmentRow,
     Severity,
@@ -278,6 +279,10 @@ def read_media(row: sqlite3.Row) -> MediaRow:
         ref=wire.MediaRef.from_json(row["ref"].encode()),
         chunks_acked=row["chunks_acked"],
     )
+
+
+def read_gap(row: sqlite3.Row) -> Gap:
+    return Gap(camera=row["camera"], t_start=row["t_start"], t_end=row["t_end"], reason=row["reason"])
 
 
 def read_segment(row: sqlite3.Row) -> SegmentRow:

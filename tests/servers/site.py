@@ -16,12 +16,12 @@ from pydantic import SecretStr
 from appliance import config, wire
 from appliance.clock import Clock, SystemClock
 from appliance.router.escalation_planner import build_escalation
-from appliance.store.alerts import AlertDetail, AlertStore
+from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore, OutboxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.meter import Meter
-from appliance.store.rows import Delivery, EscalationRow, MediaRow
+from appliance.store.rows import AlertDetail, Delivery, EscalationRow, MediaRow
 from appliance.types import Alert, AlertChange, Event
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.outbox import Outbox

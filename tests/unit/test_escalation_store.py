@@ -88,7 +88,7 @@ def need(kind: wire.Need = "frame", step: int = 0) -> wire.Verdict:
     return sample_verdict(decision="unsure").model_copy(update={"need": kind, "step": step})
 
 
-def test_the_story_of_a_escalation_that_took_three_messages(escalated: Escalated) -> None:
+def test_the_story_of_an_escalation_that_took_three_messages(escalated: Escalated) -> None:
     escalated.make(b"one", b"two")
     escalated.send(300)
     before = escalated.db.rev()
@@ -222,14 +222,14 @@ def test_an_acknowledgement_of_the_step_before_does_not_pass_for_this_one(escala
     assert escalated.steps()[0] == ("crop", 400, "frame"), "its bytes are still those of the step that sent them"
 
 
-def test_images_are_withheld_from_a_escalation_that_was_made_before_they_had_to_be(escalated: Escalated) -> None:
+def test_images_are_withheld_from_an_escalation_that_was_made_before_they_had_to_be(escalated: Escalated) -> None:
     escalated.make(b"one", b"two")
     escalated.outbox.withhold(escalated.row())
     assert escalated.outbox.media_of("q1") == []
     assert (escalated.row().body.media, escalated.row().body.can, escalated.row().body.image_free) == ((), (), True)
 
 
-def test_a_escalation_that_was_under_way_when_the_appliance_was_updated_goes_on(tmp_path: Path) -> None:
+def test_an_escalation_that_was_under_way_when_the_appliance_was_updated_goes_on(tmp_path: Path) -> None:
     """A database of schema 1, with a question that was sent and has no answer."""
     old = sqlite3.connect(tmp_path / "vedette.db", isolation_level=None)
     migrations.migrate(old, migrations.STEPS[:1])
