@@ -116,15 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     print(f"{network.name}, 5 looks a second\n| clip | recall | precision | HOTA | MOTA | looks | pixels a minute |")
     print("|---|---|---|---|---|---|---|", flush=True)
-    for shown in films(chosen.only, chosen.footage):
+    for labelled_clip in films(chosen.only, chosen.footage):
         for words in chosen.weather:
-            weather = ConditionSet.parse([words]) if words else NO_CONDITIONS
-            name = f"{shown.name} {words}".strip()
+            conditions = ConditionSet.parse([words]) if words else NO_CONDITIONS
+            name = f"{labelled_clip.name} {words}".strip()
             for way, looker in (
                 ("whole", PixelCounter(network, letterbox)),
                 ("parts", RegionDetector(network, letterbox)),
             ):
-                rows.append(measure(shown, site, looker, weather, name, way))
+                rows.append(measure(labelled_clip, site, looker, conditions, name, way))
                 print(rows[-1].table_row, flush=True)
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
@@ -132,12 +132,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(
-    shown: LabelledClip, site: config.SiteConfig, network: PixelCounter, weather: ConditionSet, name: str, way: str
+    labelled_clip: LabelledClip,
+    site: config.SiteConfig,
+    network: PixelCounter,
+    conditions: ConditionSet,
+    name: str,
+    way: str,
 ) -> Row:
     """One replay against the truth."""
     with BoxesSpool() as spool:
-        result = replay_runner.replay(shown.clip, site, "film", network, spool, clock=SystemClock(), conditions=weather)
-        frames = shaken_truth(shown.truth(result.size), spool.frame_boxes(), weather, result.size)
+        result = replay_runner.replay(
+            labelled_clip.clip, site, "film", network, spool, clock=SystemClock(), conditions=conditions
+        )
+        frames = shaken_truth(labelled_clip.truth(result.size), spool.frame_boxes(), conditions, result.size)
         compared = compared_frames(spool.frame_boxes(), frames, {LABEL})
     counted = clear_mot(compared.tracked, compared.truth)
     return Row(

@@ -40,7 +40,7 @@ BAR = 10.0
 class Round:
     """One replay. others: cores that other processes kept busy meanwhile, on average."""
 
-    hands: int
+    threads: int
     speed: float
     wall_s: float
     cpu_s: float
@@ -67,16 +67,16 @@ def main() -> int:
         print(json.dumps(about))
         made = ConditionSet.parse([chosen.weather])
         rounds = [
-            one(clip, site, network, hands, made)
+            one(clip, site, network, threads, made)
             for _ in range(chosen.rounds)
-            for hands in sorted({1, workers_for(site)})
+            for threads in sorted({1, workers_for(site)})
         ]
     if len({log for _, log in rounds}) != 1:
         print("the logs of the rounds differ", file=sys.stderr)
         return 1
     figures = [each for each, _ in rounds]
-    for hands in sorted({each.hands for each in figures}):
-        print(table_row([each for each in figures if each.hands == hands]))
+    for threads in sorted({each.threads for each in figures}):
+        print(table_row([each for each in figures if each.threads == threads]))
     if chosen.json:
         about["python"], about["machine"] = platform.python_version(), platform.machine()
         chosen.json.write_text(json.dumps({**about, "rounds": [asdict(each) for each in figures]}, indent=1))
@@ -84,14 +84,14 @@ def main() -> int:
 
 
 def one(
-    clip: Path, site: config.SiteConfig, network: ObjectDetector, hands: int, weather: ConditionSet = NO_CONDITIONS
+    clip: Path, site: config.SiteConfig, network: ObjectDetector, threads: int, weather: ConditionSet = NO_CONDITIONS
 ) -> tuple[Round, bytes]:
     """A round and its log."""
     log, before = io.BytesIO(), busy_s()
-    result = replay(clip, site, "yard", network, log, clock=SystemClock(), workers=hands, conditions=weather)
+    result = replay(clip, site, "yard", network, log, clock=SystemClock(), workers=threads, conditions=weather)
     others = (busy_s() - before - result.cpu_s) / result.wall_s
     found = Round(
-        hands=hands,
+        threads=threads,
         speed=round(result.footage_s / result.wall_s, 2),
         wall_s=round(result.wall_s, 2),
         cpu_s=round(result.cpu_s, 2),
@@ -106,8 +106,9 @@ def table_row(rounds: list[Round]) -> str:
     middle = {name: statistics.median(getattr(each, name) for each in rounds) for name in ("speed", "cpu_s", "others")}
     best = max(rounds, key=lambda each: each.speed)
     return (
-        f"{rounds[0].hands} asking: {middle['speed']:.1f} times real time (bar {BAR:g}), {middle['cpu_s']:.2f} CPU-s, "
-        f"{rounds[0].looks} looks, others kept {middle['others']:.1f} cores busy (medians of {len(rounds)}); "
+        f"{rounds[0].threads} asking: {middle['speed']:.1f} times real time (bar {BAR:g}), "
+        f"{middle['cpu_s']:.2f} CPU-s, {rounds[0].looks} looks, "
+        f"others kept {middle['others']:.1f} cores busy (medians of {len(rounds)}); "
         f"least disturbed: {best.speed:.1f} times, others {best.others:.1f}"
     )
 

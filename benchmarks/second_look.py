@@ -106,25 +106,25 @@ def sampled_alerts(clip: Clip, live: str, moved: int, rng: random.Random) -> lis
     """Every WINDOW frames of every person's track, and some of them moved to an empty place."""
     found: list[SampledAlert] = []
     empties = 0
-    for looks in _windows(clip, live):
-        meets = [_meets(box, clip.truth.get(frame, [])) for frame, _, box in looks]
+    for frames in _windows(clip, live):
+        meets = [_meets(box, clip.truth.get(frame, [])) for frame, _, box in frames]
         if max(meets) < FALSE_MAX:
-            found.append(_alarm(clip, "false", looks))
+            found.append(_alarm(clip, "false", frames))
         elif sum(each > TRUE_MIN for each in meets) * 2 >= len(meets):
-            found.append(_alarm(clip, "true", looks))
-            away = _moved(clip, looks, rng) if empties < moved else None
+            found.append(_alarm(clip, "true", frames))
+            away = _moved(clip, frames, rng) if empties < moved else None
             if away is not None:
                 empties += 1
                 found.append(_alarm(clip, "empty", away))
     return found
 
 
-Look = tuple[int, float, Box]
+TrackFrame = tuple[int, float, Box]
 
 
-def _windows(clip: Clip, live: str) -> list[list[Look]]:
-    network, pictures = detector.load(DetectorConfig(model=live)), FrameConverter()
-    tracker, tracks = Tracker(network.labels), dict[int, list[Look]]()
+def _windows(clip: Clip, live: str) -> list[list[TrackFrame]]:
+    network, converter = detector.load(DetectorConfig(model=live)), FrameConverter()
+    tracker, tracks = Tracker(network.labels), dict[int, list[TrackFrame]]()
     every = max(1, round(clip.fps / LOOKS_A_SECOND))
     with av.open(str(clip.path)) as container:
         stream = container.streams.video[0]
@@ -132,22 +132,22 @@ def _windows(clip: Clip, live: str) -> list[list[Look]]:
         size = network.preferred_size(*clip.size)
         for index, frame in enumerate(container.decode(stream)):
             if index % every == 0:
-                seen = network.detect([pictures.bgr(frame, size)])[0]
-                for each in tracker.update(seen, index / clip.fps, pictures.planes(frame)):
+                seen = network.detect([converter.bgr(frame, size)])[0]
+                for each in tracker.update(seen, index / clip.fps, converter.planes(frame)):
                     if each.label == "person":
                         tracks.setdefault(each.track, []).append((index, each.score, each.box))
-    return [looks[n : n + WINDOW] for looks in tracks.values() for n in range(0, len(looks), WINDOW)]
+    return [frames[n : n + WINDOW] for frames in tracks.values() for n in range(0, len(frames), WINDOW)]
 
 
 def _meets(box: Box, truth: Sequence[Box]) -> float:
     return float(iou_matrix(np.array([box]), np.array(truth)).max()) if truth else 0.0
 
 
-def _moved(clip: Clip, looks: Sequence[Look], rng: random.Random) -> list[Look] | None:
+def _moved(clip: Clip, frames: Sequence[TrackFrame], rng: random.Random) -> list[TrackFrame] | None:
     for _ in range(30):
         right, down = rng.uniform(-0.6, 0.6), rng.uniform(-0.15, 0.15)
         away = [
-            (frame, score, (x1 + right, y1 + down, x2 + right, y2 + down)) for frame, score, (x1, y1, x2, y2) in looks
+            (frame, score, (x1 + right, y1 + down, x2 + right, y2 + down)) for frame, score, (x1, y1, x2, y2) in frames
         ]
         if all(_is_empty(clip, frame, box) for frame, _, box in away):
             return away
@@ -161,26 +161,26 @@ def _is_empty(clip: Clip, frame: int, box: Box) -> bool:
     return _meets(box, things) < 0.02 and not any(is_same_place(each, box) for each in things)
 
 
-def _alarm(clip: Clip, kind: str, looks: Sequence[Look]) -> SampledAlert:
+def _alarm(clip: Clip, kind: str, frames: Sequence[TrackFrame]) -> SampledAlert:
     sightings = CameraTrackStats()
     sightings.begin(clip.size)
-    for frame, score, box in looks:
+    for frame, score, box in frames:
         each = TrackedObject(track=1, label="person", score=score, box=box)
         sightings.observe(FrameBoxes(camera="", seq=0, frame=frame, t=frame / clip.fps, looked=True, objects=(each,)))
     known = sightings.of(1)
     assert known is not None
-    parts = min(CROPS_PER_RECHECK, len(looks))
-    bounds = [len(looks) * n // parts for n in range(parts + 1)]
-    best = [max(looks[a:b], key=lambda look: view_score(look[1], look[2])) for a, b in pairwise(bounds)]
+    parts = min(CROPS_PER_RECHECK, len(frames))
+    bounds = [len(frames) * n // parts for n in range(parts + 1)]
+    best = [max(frames[a:b], key=lambda look: view_score(look[1], look[2])) for a, b in pairwise(bounds)]
     return SampledAlert(clip, kind, known.stability, tuple(CropRequest(t=f / clip.fps, box=box) for f, _, box in best))
 
 
-def reported(again: RecheckWorker, alarm: SampledAlert) -> EdgeVerdict:
-    clip = alarm.clip
+def recheck_verdict(worker: RecheckWorker, alert: SampledAlert) -> EdgeVerdict:
+    clip = alert.clip
     footage = FootageSpan(path=f"segments/x/{clip.path.name}", t_start=0.0, t_end=clip.frames / clip.fps + 1)
-    sight = again.recheck(RecheckCommand(id="", camera="x", glimpses=alarm.glimpses, footage=(footage,)))
+    sight = worker.recheck(RecheckCommand(id="", camera="x", glimpses=alert.glimpses, footage=(footage,)))
     assert not sight.error, sight.error
-    return judge_recheck("person", alarm.seen, sight, "", _chance)
+    return judge_recheck("person", alert.seen, sight, "", _chance)
 
 
 def _chance(seen: TrackStability) -> float:
@@ -194,12 +194,12 @@ def measure(live: str, second: str, moved: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "segments" / "x").mkdir(parents=True)
-        again = RecheckWorker(root, lambda: network, print, SystemClock())
+        worker = RecheckWorker(root, lambda: network, print, SystemClock())
         for clip in clips():
             shutil.copyfile(clip.path, root / "segments" / "x" / clip.path.name)
-            for alarm in sampled_alerts(clip, live, moved, rng):
+            for alert in sampled_alerts(clip, live, moved, rng):
                 began = process_cpu_s()
-                rows.append((alarm, reported(again, alarm)))
+                rows.append((alert, recheck_verdict(worker, alert)))
                 cpu.setdefault("x".join(map(str, clip.size)), []).append(1000 * (process_cpu_s() - began))
             print(clip.name, len(rows), flush=True)
     return {
@@ -208,9 +208,9 @@ def measure(live: str, second: str, moved: int) -> dict[str, object]:
         **{name: _figures([row for row in rows if (row[0].clip.path == PETS) == (name == "pets")]) for name in PARTS},
         "cpu_ms": {size: round(mean(values), 1) for size, values in cpu.items()},
         "wrong": [
-            {"clip": alarm.clip.name, "kind": alarm.kind, "t": alarm.glimpses[0].t, "score": verdict.score}
-            for alarm, verdict in rows
-            if (alarm.kind == "true") != (verdict.decision == "confirmed")
+            {"clip": alert.clip.name, "kind": alert.kind, "t": alert.glimpses[0].t, "score": verdict.score}
+            for alert, verdict in rows
+            if (alert.kind == "true") != (verdict.decision == "confirmed")
         ],
     }
 
@@ -221,12 +221,12 @@ PARTS = ("rendered", "pets")
 def _figures(rows: Sequence[tuple[SampledAlert, EdgeVerdict]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for kind in ("true", "false", "empty"):
-        verdicts = [verdict for alarm, verdict in rows if alarm.kind == kind]
+        verdicts = [verdict for alert, verdict in rows if alert.kind == kind]
         confirmed = sum(verdict.decision == "confirmed" for verdict in verdicts)
         found[kind] = {"alerts": len(verdicts), "confirmed": confirmed}
     if rows:
-        before = [(_chance(alarm.seen) - (alarm.kind == "true")) ** 2 for alarm, _ in rows]
-        after = [(verdict.confidence - (alarm.kind == "true")) ** 2 for alarm, verdict in rows]
+        before = [(_chance(alert.seen) - (alert.kind == "true")) ** 2 for alert, _ in rows]
+        after = [(verdict.confidence - (alert.kind == "true")) ** 2 for alert, verdict in rows]
         found["brier"] = {"before": round(mean(before), 3), "after": round(mean(after), 3)}
     return found
 

@@ -66,18 +66,20 @@ def main() -> int:
     if not chosen.clip.exists() or not chosen.truth.exists():
         print(f"no {chosen.clip} or no {chosen.truth}: nothing to compare on", file=sys.stderr)
         return 2
-    looks = (
-        tracking_detections.load(chosen.looks) if chosen.looks else tracking_detections.look(chosen.clip, chosen.model)
+    clip_frames = (
+        tracking_detections.load(chosen.looks)
+        if chosen.looks
+        else tracking_detections.detect_clip(chosen.clip, chosen.model)
     )
     if chosen.save:
-        tracking_detections.save(chosen.save, looks)
-    looks = looks.every(chosen.fps, chosen.phase)
-    frames = ground_truth.read_truth(chosen.truth, TruthFile(mot=chosen.truth), looks.size)
-    right = [_labelled([(each.id, each.box) for each in frames.get(look.frame, ())]) for look in looks.looks]
+        tracking_detections.save(chosen.save, clip_frames)
+    clip_frames = clip_frames.every(chosen.fps, chosen.phase)
+    frames = ground_truth.read_truth(chosen.truth, TruthFile(mot=chosen.truth), clip_frames.size)
+    right = [_labelled([(each.id, each.box) for each in frames.get(frame.frame, ())]) for frame in clip_frames.looks]
     rows, answers = [], {}
-    rivals, absent = tracking_libraries.available(looks.labels.index(LABEL), chosen.fps, looks.size)
-    for name, settings, make in [*_ours(chosen.clip, looks), *rivals]:
-        found, cpu_ms = _follow(make, looks.looks)
+    rivals, absent = tracking_libraries.available(clip_frames.labels.index(LABEL), chosen.fps, clip_frames.size)
+    for name, settings, make in [*_ours(chosen.clip, clip_frames), *rivals]:
+        found, cpu_ms = _follow(make, clip_frames.looks)
         rows.append(_row(name, settings, found, right, cpu_ms))
         answers[name, settings] = found
         print(_line(rows[-1]), flush=True)
@@ -86,7 +88,7 @@ def main() -> int:
     checks = tracking_metrics_check.check(answers[rows[0].tracker, rows[0].settings], right)
     print(*checks, sep="\n")
     if chosen.json:
-        about = {"model": looks.model, "clip": chosen.clip.name, "fps": chosen.fps, "phase": chosen.phase}
+        about = {"model": clip_frames.model, "clip": chosen.clip.name, "fps": chosen.fps, "phase": chosen.phase}
         text = {**about, "rows": [asdict(row) for row in rows], "absent": absent, "arithmetic": checks}
         chosen.json.write_text(json.dumps(text, indent=1) + "\n")
     return 0
@@ -105,10 +107,10 @@ def _arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def _ours(clip: Path, looks: ClipDetections) -> list[tuple[str, str, Callable[[], LibraryTracker]]]:
+def _ours(clip: Path, clip_frames: ClipDetections) -> list[tuple[str, str, Callable[[], LibraryTracker]]]:
     return [
-        ("vedette", "default", lambda: _Ours(looks, clip)),
-        ("vedette", "boxes alone", lambda: _Ours(looks, None)),
+        ("vedette", "default", lambda: _Ours(clip_frames, clip)),
+        ("vedette", "boxes alone", lambda: _Ours(clip_frames, None)),
     ]
 
 
@@ -118,35 +120,37 @@ class _Ours:
     Ahead, so that the decoder does not take the caches away from the tracker: the others are not treated so either.
     """
 
-    def __init__(self, looks: ClipDetections, clip: Path | None) -> None:
-        self._tracker = Tracker(looks.labels)
-        self._due = {look.frame for look in looks.looks}
+    def __init__(self, clip_frames: ClipDetections, clip: Path | None) -> None:
+        self._tracker = Tracker(clip_frames.labels)
+        self._due = {frame.frame for frame in clip_frames.looks}
         self._film = av.open(str(clip)) if clip else None
         self._frames = enumerate(self._film.decode(video=0)) if self._film else iter(())
         self._ahead: dict[int, Planes] = {}
         self.not_counted_s = 0.0
 
-    def follow(self, look: FrameDetections) -> list[Answer]:
-        if self._film is not None and look.frame not in self._ahead:
+    def follow(self, frame: FrameDetections) -> list[Answer]:
+        if self._film is not None and frame.frame not in self._ahead:
             began = time.thread_time()
             self._ahead = dict(itertools.islice(self._decoded(), AHEAD))
             self.not_counted_s += time.thread_time() - began
-        found = self._tracker.update(look.found, look.t, self._ahead.get(look.frame, ()))
+        found = self._tracker.update(frame.found, frame.t, self._ahead.get(frame.frame, ()))
         return [(each.track, each.box) for each in found if each.label == LABEL]
 
     def _decoded(self) -> Iterator[tuple[int, Planes]]:
-        pictures = FrameConverter()
+        converter = FrameConverter()
         for index, frame in self._frames:
             if index in self._due:
-                yield index, tuple(plane.copy() for plane in pictures.planes(frame))
+                yield index, tuple(plane.copy() for plane in converter.planes(frame))
 
 
-def _follow(make: Callable[[], LibraryTracker], looks: Sequence[FrameDetections]) -> tuple[list[LabelledBoxes], float]:
+def _follow(
+    make: Callable[[], LibraryTracker], clip_frames: Sequence[FrameDetections]
+) -> tuple[list[LabelledBoxes], float]:
     follower = make()
     began = time.thread_time()
-    answers = [follower.follow(look) for look in looks]
+    answers = [follower.follow(frame) for frame in clip_frames]
     took_s = time.thread_time() - began - follower.not_counted_s
-    return [_labelled(each) for each in answers], took_s * 1000 / len(looks)
+    return [_labelled(each) for each in answers], took_s * 1000 / len(clip_frames)
 
 
 def _labelled(objects: Sequence[Answer]) -> LabelledBoxes:

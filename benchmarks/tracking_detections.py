@@ -34,23 +34,23 @@ class ClipDetections:
     def every(self, fps: float, phase: int = 0) -> ClipDetections:
         """At most `fps` a second from frame `phase` on, evenly, as the appliance samples while something moves."""
         chosen, due = [], None
-        for look in self.looks[phase:]:
-            due = look.t if due is None else due
-            if look.t >= due - 0.002:
-                chosen.append(look)
-                due = max(due + 1 / fps, look.t)
+        for frame in self.looks[phase:]:
+            due = frame.t if due is None else due
+            if frame.t >= due - 0.002:
+                chosen.append(frame)
+                due = max(due + 1 / fps, frame.t)
         return replace(self, looks=tuple(chosen))
 
 
-def look(clip: Path, model: str) -> ClipDetections:
+def detect_clip(clip: Path, model: str) -> ClipDetections:
     """Detect on every frame as the appliance does: scaled by the decoder, default score_min. Raises ModelError."""
-    from appliance.detect import detector  # needs ONNX Runtime; an environment with rivals in it may not have that
+    from appliance.detect import detector  # needs ONNX Runtime; an environment with other trackers may not have it
 
-    network, pictures, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
+    network, converter, found = detector.load(DetectorConfig(model=model)), FrameConverter(), []
     with av.open(str(clip)) as film:
         stream = film.streams.video[0]
         for index, frame in enumerate(film.decode(stream)):
-            picture = pictures.bgr(frame, network.preferred_size(frame.width, frame.height))
+            picture = converter.bgr(frame, network.preferred_size(frame.width, frame.height))
             found.append(FrameDetections(index, round(float(frame.time or 0.0), 3), network.detect([picture])[0]))
         size = (stream.width, stream.height)
     return ClipDetections(network.name, network.labels, size, tuple(found))

@@ -31,7 +31,7 @@ class LibraryTracker(Protocol):
 
     not_counted_s: float
 
-    def follow(self, look: FrameDetections) -> Sequence[Answer]: ...
+    def follow(self, frame: FrameDetections) -> Sequence[Answer]: ...
 
 
 def available(class_id: int, fps: float, size: tuple[int, int]) -> tuple[list[Rival], list[str]]:
@@ -140,8 +140,8 @@ class _Supervised:
         self._class_id, self._score_min = class_id, score_min
         self._pixels = np.array([*size, *size], np.float32)
 
-    def follow(self, look: FrameDetections) -> list[Answer]:
-        found = look.found
+    def follow(self, frame: FrameDetections) -> list[Answer]:
+        found = frame.found
         mine = found.select((found.class_ids == self._class_id) & (found.scores >= self._score_min))
         table_row = self._update(
             self._sv.Detections(
@@ -165,8 +165,8 @@ class _Norfair:
         self._class_id = class_id
         self._pixels = np.array([*size, *size], np.float32)
 
-    def follow(self, look: FrameDetections) -> list[Answer]:
-        found = look.found
+    def follow(self, frame: FrameDetections) -> list[Answer]:
+        found = frame.found
         mine = found.select((found.class_ids == self._class_id) & (found.scores >= _HIGH))
         table_row = [
             self._module.Detection(points=(box * self._pixels).reshape(2, 2), scores=np.full(2, score), data=box)

@@ -63,15 +63,15 @@ def measure(url: str, folder: Path, options: argparse.Namespace) -> dict[str, An
         here.ask(-1)
         until(lambda: here.settled(-1), 60)  # connected, streams made
         count = int(options.rate * options.seconds / 60)
-        asked = ask(here, count, options.rate, lambda n: pictures(n, options.pictures), ("alert",))
+        sent = ask(here, count, options.rate, lambda n: pictures(n, options.pictures), ("alert",))
         until(lambda: here.settled(*range(count)), 60, every_s=0.2)
-        found = ways(here, asked)
-        sent = here.meter_totals()["uplink_bytes"] / (count + 1)
+        found = ways(here, sent)
+        sent_bytes_each = here.meter_totals()["uplink_bytes"] / (count + 1)
     took = np.array([each["all"] for each in found])
     return {
         "questions": count,
         "per_minute": options.rate,
-        "kilobytes_each": round(sent / 1000, 1),
+        "kilobytes_each": round(sent_bytes_each / 1000, 1),
         "p50_s": round(float(np.percentile(took, 50)), 4),
         "p99_s": round(float(np.percentile(took, 99)), 4),
         "max_s": round(float(took.max()), 4),
@@ -88,14 +88,14 @@ def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, A
         here.ask(-1)
         until(lambda: here.settled(-1), 60)
         alone = range(10 * count, 10 * count + count // len(MIX))
-        asked = ask(here, len(alone), rate / len(MIX), small, ("alert",), first=alone.start)
+        sent = ask(here, len(alone), rate / len(MIX), small, ("alert",), first=alone.start)
         until(lambda: here.settled(*alone), 60 + options.latency_s, every_s=0.2)
-        before = ways(here, asked)
-        asked = ask(here, count, rate, small, MIX)
+        before = ways(here, sent)
+        sent = ask(here, count, rate, small, MIX)
         grave = range(0, count, len(MIX))
         until(lambda: here.settled(*grave), 120 + 10 * options.latency_s, every_s=0.2)
-        among = ways(here, {name: t for name, t in asked.items() if int(name_of(here, name)) % len(MIX) == 0})
-        fate = fates(here, asked)
+        among = ways(here, {name: t for name, t in sent.items() if int(name_of(here, name)) % len(MIX) == 0})
+        fate = fates(here, sent)
     assert sum(sum(each.values()) for each in fate.values()) == count, fate
     return {
         "capacity_per_minute": capacity,
@@ -112,17 +112,22 @@ def overload(url: str, folder: Path, options: argparse.Namespace) -> dict[str, A
 
 
 def ask(
-    here: Site, count: int, rate: float, shown: Callable[[int], tuple[bytes, ...]], mix: Sequence[str], first: int = 0
+    here: Site,
+    count: int,
+    rate: float,
+    images_of: Callable[[int], tuple[bytes, ...]],
+    mix: Sequence[str],
+    first: int = 0,
 ) -> dict[str, float]:
     """Send `count` escalations at `rate` a minute; when each was sent, by its id."""
-    asked: dict[str, float] = {}
+    sent: dict[str, float] = {}
     started = time.monotonic()
     for n in range(count):
-        media = shown(first + n)
+        media = images_of(first + n)
         threading.Event().wait(max(0.0, started + n * 60 / rate - time.monotonic()))
         before = time.time()
-        asked[here.ask(first + n, media, severity=mix[n % len(mix)])] = before
-    return asked
+        sent[here.ask(first + n, media, severity=mix[n % len(mix)])] = before
+    return sent
 
 
 def pictures(n: int, count: int) -> tuple[bytes, ...]:
@@ -133,17 +138,17 @@ def small(n: int) -> tuple[bytes, ...]:
     return tuple(picture(n * 2 + k, (76, 60), noise=True) for k in range(2))
 
 
-def ways(here: Site, asked: Mapping[str, float]) -> list[dict[str, float]]:
+def ways(here: Site, sent: Mapping[str, float]) -> list[dict[str, float]]:
     """Of each question that was asked at its time: the seconds of each stage, and of `all` until it was applied."""
     with here.db.read() as connection:
         rows = connection.execute("SELECT escalation, body, applied_t FROM verdict").fetchall()
     found = []
     for row in rows:
-        if row["escalation"] in asked:
+        if row["escalation"] in sent:
             verdict: Verdict = Verdict.from_json(row["body"].encode())
-            whole, back = row["applied_t"] - asked[row["escalation"]], row["applied_t"] - verdict.judged_t
+            whole, back = row["applied_t"] - sent[row["escalation"]], row["applied_t"] - verdict.judged_t
             found.append({**verdict.timings, "back": back, "way": whole - verdict.timings["model"], "all": whole})
-    assert len(found) == len(asked)
+    assert len(found) == len(sent)
     return found
 
 
@@ -154,13 +159,13 @@ def name_of(here: Site, escalation: str) -> str:
     return str(row["alert"]).removeprefix("alert-")
 
 
-def fates(here: Site, asked: Mapping[str, float]) -> dict[str, dict[str, int]]:
+def fates(here: Site, sent: Mapping[str, float]) -> dict[str, dict[str, int]]:
     """By priority, what has become of the questions: the state of each, as the dashboard and /metrics show it."""
     with here.db.read() as connection:
         rows = connection.execute("SELECT id, priority, state FROM escalation").fetchall()
     found: dict[str, Counter[str]] = {}
     for row in rows:
-        if row["id"] in asked:
+        if row["id"] in sent:
             found.setdefault(row["priority"], Counter())[row["state"]] += 1
     return {priority: dict(counter) for priority, counter in found.items()}
 

@@ -29,7 +29,7 @@ def main() -> int:
     options.add_argument("--frames", type=int, default=15)
     chosen = options.parse_args()
     cv2.setNumThreads(1)
-    frames = pictures(chosen.frames)
+    frames = frames_of_clip(chosen.frames)
     texts = {
         kind.name: f"{kind.name}@10s" if kind.when == "moment" else kind.name
         for kind in CONDITION_KINDS
@@ -44,7 +44,7 @@ def main() -> int:
     return 0
 
 
-def pictures(count: int) -> list[av.VideoFrame]:
+def frames_of_clip(count: int) -> list[av.VideoFrame]:
     found = []
     with av.open(str(ROOT / "fixtures" / "clips" / "yard.mp4")) as film:
         for frame in film.decode(video=0):

@@ -48,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     settings = FULL if chosen.full else _settings(chosen)
     chosen.together = chosen.together or chosen.quick
-    ways = _ways(chosen)
+    contenders = _contenders(chosen)
     terms = Terms({"model": chosen.model, "threads": 1}, chosen.fps, chosen.seconds, chosen.settle, chosen.record)
     rows: list[report.Row] = []
     failed = False
     for setting in settings:
         prepare(setting, chosen.footage)
-        for name, rounds, error in _rounds(setting, ways, terms, chosen):
+        for name, rounds, error in _rounds(setting, contenders, terms, chosen):
             if rounds:
                 rows.append(report.row(setting, name, rounds))
                 print(report.line(rows[-1]), flush=True)
@@ -75,23 +75,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rounds(
-    setting: Setting, ways: dict[str, ContenderFactory], terms: Terms, chosen: argparse.Namespace
+    setting: Setting, contenders: dict[str, ContenderFactory], terms: Terms, chosen: argparse.Namespace
 ) -> list[tuple[str, list[Measured], str]]:
     """Of each contender its rounds, interleaved, and what went wrong last."""
-    found: dict[str, list[Measured]] = {name: [] for name in ways}
-    wrong = dict.fromkeys(ways, "")
+    found: dict[str, list[Measured]] = {name: [] for name in contenders}
+    wrong = dict.fromkeys(contenders, "")
 
     def one(name: str) -> None:
         try:
-            found[name].append(measure(setting, ways[name], terms, chosen.footage))
+            found[name].append(measure(setting, contenders[name], terms, chosen.footage))
         except MeasurementFailed as error:
             wrong[name] = str(error)
 
     for k in range(chosen.rounds):
-        order = list(ways) if k % 2 == 0 else list(reversed(ways))
-        with ThreadPoolExecutor(len(ways) if chosen.together else 1) as pool:
+        order = list(contenders) if k % 2 == 0 else list(reversed(contenders))
+        with ThreadPoolExecutor(len(contenders) if chosen.together else 1) as pool:
             list(pool.map(one, order))
-    return [(name, found[name], wrong[name]) for name in ways]
+    return [(name, found[name], wrong[name]) for name in contenders]
 
 
 def _settings(chosen: argparse.Namespace) -> list[Setting]:
@@ -101,12 +101,12 @@ def _settings(chosen: argparse.Namespace) -> list[Setting]:
     return [Setting(scene, lines, streams, cameras, chosen.gop) for scene, lines, streams, cameras in every]
 
 
-def _ways(chosen: argparse.Namespace) -> dict[str, ContenderFactory]:
-    ways: dict[str, ContenderFactory] = {f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency} or {
-        OURS: vedette
-    }
+def _contenders(chosen: argparse.Namespace) -> dict[str, ContenderFactory]:
+    contenders: dict[str, ContenderFactory] = {
+        f"{OURS} {latency}": vedette_at(latency) for latency in chosen.latency
+    } or {OURS: vedette}
     if not chosen.alone:
-        ways[FLOOR] = everything
+        contenders[FLOOR] = everything
     if chosen.ultralytics:
         python = shutil.which(chosen.ultralytics)
         if python is None:
@@ -114,10 +114,10 @@ def _ways(chosen: argparse.Namespace) -> dict[str, ContenderFactory]:
         elif os.spawnl(os.P_WAIT, python, python, "-c", "import ultralytics"):
             print(f"{OTHERS} is skipped: {chosen.ultralytics} has no package ultralytics (AGPL-3.0)", file=sys.stderr)
         else:
-            ways[OTHERS] = ultralytics(python)
+            contenders[OTHERS] = ultralytics(python)
     elif chosen.full:
         print(f"{OTHERS} is skipped: name a Python that has ultralytics with --ultralytics", file=sys.stderr)
-    return ways
+    return contenders
 
 
 def _parser() -> argparse.ArgumentParser:

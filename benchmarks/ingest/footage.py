@@ -76,32 +76,32 @@ class FootageSpec:
         return f"{self.view}-{self.scene}-{self.lines}-g{self.gop_s}-v{VERSION}"
 
 
-def make(film: FootageSpec, folder: Path) -> tuple[Path, Truth]:
+def make(spec: FootageSpec, folder: Path) -> tuple[Path, Truth]:
     """The file and its truth, from `folder` or made into it. phase_s must be a multiple of gop_s."""
     folder.mkdir(parents=True, exist_ok=True)
-    loop = folder / f"{film.name}.mp4"
-    truth = truth_of(film)
+    loop = folder / f"{spec.name}.mp4"
+    truth = truth_of(spec)
     if not loop.exists():
-        _code(film, loop, truth.frames)
-    if not film.phase_s:
+        _code(spec, loop, truth.frames)
+    if not spec.phase_s:
         return loop, truth
-    turned = folder / f"{film.name}-p{film.phase_s}.mp4"
+    turned = folder / f"{spec.name}-p{spec.phase_s}.mp4"
     if not turned.exists():
-        _detector_lock(loop, turned, film.phase_s * FPS)
-    return turned, replace(truth, phase=film.phase_s * FPS)
+        _detector_lock(loop, turned, spec.phase_s * FPS)
+    return turned, replace(truth, phase=spec.phase_s * FPS)
 
 
-def truth_of(film: FootageSpec) -> Truth:
+def truth_of(spec: FootageSpec) -> Truth:
     """What is to be seen in the loop, from its beginning."""
-    rows = read_rows(CLIPS / f"{film.view}.gt.txt")
+    rows = read_rows(CLIPS / f"{spec.view}.gt.txt")
     visits = []
-    for cut in CUTS.get((film.view, film.scene), ()):
+    for cut in CUTS.get((spec.view, spec.scene), ()):
         shift = round(cut.at * FPS) - cut.first
         for number in sorted(cut.objects):
             own = [row for row in rows if row.number == number and cut.first <= row.frame - 1 <= cut.last]
             sights = {row.frame - 1 + shift: _sight(row) for row in own}
             visits.append(Visit(LABELS[own[0].kind], sights))
-    return Truth(FPS, LOOP_S[film.scene] * FPS, tuple(visits))
+    return Truth(FPS, LOOP_S[spec.scene] * FPS, tuple(visits))
 
 
 def _sight(row: Row) -> Sight:
@@ -109,23 +109,23 @@ def _sight(row: Row) -> Sight:
     return Sight((x, y, x + row.w / WIDTH, y + row.h / HEIGHT), row.visibility)
 
 
-def _code(film: FootageSpec, path: Path, frames: int) -> None:
-    width, height = SIZES[film.lines]
+def _code(spec: FootageSpec, path: Path, frames: int) -> None:
+    width, height = SIZES[spec.lines]
     part = path.with_suffix(".part")
     with av.open(str(part), "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=FPS)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        gop, rate = film.gop_s * FPS, RATE_MAX[film.lines]
+        gop, rate = spec.gop_s * FPS, RATE_MAX[spec.lines]
         stream.codec_context.thread_count = 1
         stream.codec_context.options = {
             "preset": "veryfast", "crf": "25", "maxrate": str(rate), "bufsize": str(rate), "bf": "0",
             "x264-params": f"keyint={gop}:min-keyint={gop}:scenecut=0:open-gop=0:rc-lookahead=0:sync-lookahead=0",
         }  # fmt: skip
         noise = _Noise((height, width))
-        for n, planes in enumerate(_scene(film, frames)):
+        for n, planes in enumerate(_scene(spec, frames)):
             container.mux(stream.encode(_frame(planes, (width, height), n, frames, noise)))
         container.mux(stream.encode(None))
-    path.with_suffix(".truth.json").write_text(json.dumps(truth_of(film).as_json()))
+    path.with_suffix(".truth.json").write_text(json.dumps(truth_of(spec).as_json()))
     part.replace(path)
 
 
@@ -158,15 +158,15 @@ class _Noise:
         return np.asarray(cv2.subtract(cv2.add(luma, self._up[window]), self._down[window]), np.uint8)
 
 
-def _scene(film: FootageSpec, frames: int) -> Iterator[Planes]:
+def _scene(spec: FootageSpec, frames: int) -> Iterator[Planes]:
     """The loop's frames in the clip's size."""
-    clip = CLIPS / f"{film.view}.mp4"
+    clip = CLIPS / f"{spec.view}.mp4"
     plate = _plate(clip)
     rows: dict[int, list[Row]] = {}
-    for row in read_rows(CLIPS / f"{film.view}.full.txt"):
+    for row in read_rows(CLIPS / f"{spec.view}.full.txt"):
         rows.setdefault(row.frame - 1, []).append(row)
     n = 0
-    for cut in CUTS.get((film.view, film.scene), ()):
+    for cut in CUTS.get((spec.view, spec.scene), ()):
         begin = round(cut.at * FPS)
         yield from (plate for _ in range(begin - n))
         for frame, planes in enumerate(_decoded(clip)):

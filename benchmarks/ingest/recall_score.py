@@ -49,27 +49,27 @@ class Score:
         )
 
 
-def score(truth: Truth, looks: Sequence[ReportedFrame], begin: int, end: int, taken: FrameClock) -> Score:
+def score(truth: Truth, reports: Sequence[ReportedFrame], begin: int, end: int, taken: FrameClock) -> Score:
     """Of one camera, between two frames. taken: when its frames were taken.
 
     A second of an object counts when half its frames show it well enough, and is found when one report in it has a box
     of its kind there. A visit is found when one of its seconds is.
     """
-    within = [look for look in looks if begin <= look.frame < end]
+    within = [report for report in reports if begin <= report.frame < end]
     visits = list(truth.shown(begin, end))
-    total = Score(wrong=sum(_wrong(look, visits) for look in within))
+    total = Score(wrong=sum(_wrong(report, visits) for report in within))
     for visit in visits:
         total += _score_visit(visit, within, truth.fps, end, taken)
     return total
 
 
-def _score_visit(visit: Visit, looks: Sequence[ReportedFrame], fps: int, end: int, taken: FrameClock) -> Score:
+def _score_visit(visit: Visit, reports: Sequence[ReportedFrame], fps: int, end: int, taken: FrameClock) -> Score:
     shown: dict[int, int] = {}
     for frame, sight in visit.sights.items():
         shown[frame // fps] = shown.get(frame // fps, 0) + sight.counts
     due = {second for second, frames in shown.items() if frames >= SECOND_SHARE_MIN * fps}
-    hits = [look for look in looks if _finds(look, visit)]
-    found = due & {look.frame // fps for look in hits}
+    hits = [report for report in reports if _finds(report, visit)]
+    found = due & {report.frame // fps for report in hits}
     if not due:
         return Score()
     part = Score(seconds=len(due), seconds_found=len(found), visits=1, visits_found=int(bool(found)))
@@ -77,21 +77,21 @@ def _score_visit(visit: Visit, looks: Sequence[ReportedFrame], fps: int, end: in
     # Timed only where it comes into view, with time left to be reported before the measurement ends.
     if first is None or first == min(visit.sights) or first > end - ROOM_S * fps or not hits:
         return part
-    reported_s = min(look.reported_t for look in hits) - taken.t(first)
-    seen = (min(look.frame for look in hits) - first) / fps
+    reported_s = min(report.reported_t for report in hits) - taken.t(first)
+    seen = (min(report.frame for report in hits) - first) / fps
     return part + Score(first_reported_s=(reported_s,), first_seen_s=(seen,))
 
 
-def _finds(look: ReportedFrame, visit: Visit) -> bool:
-    sight = visit.sights.get(look.frame)
+def _finds(report: ReportedFrame, visit: Visit) -> bool:
+    sight = visit.sights.get(report.frame)
     return sight is not None and any(
-        GROUPS.get(label) == visit.label and iou(box, sight.box) >= IOU_MIN for label, box in look.boxes
+        GROUPS.get(label) == visit.label and iou(box, sight.box) >= IOU_MIN for label, box in report.boxes
     )
 
 
-def _wrong(look: ReportedFrame, visits: Sequence[Visit]) -> int:
+def _wrong(report: ReportedFrame, visits: Sequence[Visit]) -> int:
     """Boxes of people and vehicles that lie on no true object."""
-    there = [visit.sights[look.frame].box for visit in visits if look.frame in visit.sights]
+    there = [visit.sights[report.frame].box for visit in visits if report.frame in visit.sights]
     return sum(
-        label in GROUPS and all(iou(box, each) < ON_SOMETHING_MIN for each in there) for label, box in look.boxes
+        label in GROUPS and all(iou(box, each) < ON_SOMETHING_MIN for each in there) for label, box in report.boxes
     )

@@ -70,10 +70,10 @@ def balance(
     database = Database(root / "vedette.db", SystemClock())
     try:
         account = savings.account_for(Meter(database, "").totals("all"), seconds, incidents).total
-        asked = _sent_escalations(database)
+        escalations_sent = _sent_escalations(database)
     finally:
         database.close()
-    found, missed = match_incidents(incidents, asked)
+    found, missed = match_incidents(incidents, escalations_sent)
     return ByteBalance(
         case=case,
         cameras=len(incidents),
@@ -84,8 +84,8 @@ def balance(
         kernel=kernel,
         incidents=sum(map(len, incidents.values())),
         found=found,
-        questions=len(asked),
-        settled=sum(each.settled for each in asked),
+        questions=len(escalations_sent),
+        settled=sum(each.settled for each in escalations_sent),
         missed=tuple(missed),
     )
 
@@ -103,12 +103,12 @@ def _sent_escalations(database: Database) -> list[SentEscalation]:
 
 
 def match_incidents(
-    incidents: Mapping[str, Sequence[LabelledIncident]], asked: Sequence[SentEscalation]
+    incidents: Mapping[str, Sequence[LabelledIncident]], escalations_sent: Sequence[SentEscalation]
 ) -> tuple[int, list[str]]:
     """How many incidents an escalation shows, and the others as text."""
     found, missed = 0, []
     for camera, own in incidents.items():
-        sent = [Candidate(footage=0, t=0, value=0, bytes=0, moments=each.moments) for each in asked
+        sent = [Candidate(footage=0, t=0, value=0, bytes=0, moments=each.moments) for each in escalations_sent
                 if each.camera == camera]  # fmt: skip
         for incident in own:
             if any(each.finds(incident) for each in sent):
