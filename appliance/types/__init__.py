@@ -5,99 +5,53 @@ since the clip's first frame in a replay. Objects that carry a `type` are JSON l
 replay log (see `appliance.wire`); their fields may grow, those that stand here stay.
 """
 
-from appliance.types.events import Alert, AlertChange, BestView, Event, PipelineStep, Route, RouteInputs
-from appliance.types.frames import Detections, FrameBoxes, StreamHeader, TrackedObject
-from appliance.types.ingest_messages import (
-    CameraMeter,
-    CameraState,
-    Command,
-    CropRequest,
-    CropResult,
-    EdgeVerdict,
-    FootageSpan,
-    Gap,
-    HealthEvent,
-    IngestHealth,
-    IngestMessage,
-    RebaselineCommand,
-    RecheckCommand,
-    RecheckDetection,
-    RecheckResult,
-    SegmentRow,
-)
-from appliance.types.literals import (
-    AGE_EDGES_MS,
-    DROP_REASONS,
-    EVIDENCE_STEPS,
-    HEALTH_KINDS,
-    SCHEMA,
-    SEVERITIES,
-    Box,
-    CameraStateName,
-    Decision,
-    DecodeState,
-    DropReason,
-    EventKind,
-    EvidenceStep,
-    HealthKind,
-    Point,
-    PrivacyLevel,
-    Review,
-    SegmentKind,
-    SendTiming,
-    Severity,
-)
-from appliance.types.replay_log import LogEnd, LogLine, LogVerdict
-
-__all__ = [
-    "AGE_EDGES_MS",
-    "DROP_REASONS",
-    "EVIDENCE_STEPS",
-    "HEALTH_KINDS",
-    "SCHEMA",
-    "SEVERITIES",
-    "Alert",
-    "AlertChange",
-    "BestView",
-    "Box",
-    "CameraMeter",
-    "CameraState",
-    "CameraStateName",
-    "Command",
-    "CropRequest",
-    "CropResult",
-    "Decision",
-    "DecodeState",
-    "Detections",
-    "DropReason",
-    "EdgeVerdict",
-    "Event",
-    "EventKind",
-    "EvidenceStep",
-    "FootageSpan",
-    "FrameBoxes",
-    "Gap",
-    "HealthEvent",
-    "HealthKind",
-    "IngestHealth",
-    "IngestMessage",
-    "LogEnd",
-    "LogLine",
-    "LogVerdict",
-    "PipelineStep",
-    "Point",
-    "PrivacyLevel",
-    "RebaselineCommand",
-    "RecheckCommand",
-    "RecheckDetection",
-    "RecheckResult",
-    "Review",
-    "Route",
-    "RouteInputs",
-    "SegmentKind",
-    "SegmentRow",
-    "SendTiming",
-    "Severity",
-    "StreamHeader",
-    "TrackedObject",
-]
+from appliance.types.events import Alert as Alert
+from appliance.types.events import AlertChange as AlertChange
+from appliance.types.events import BestView as BestView
+from appliance.types.events import Event as Event
+from appliance.types.events import PipelineStep as PipelineStep
+from appliance.types.events import Route as Route
+from appliance.types.events import RouteInputs as RouteInputs
+from appliance.types.frames import Detections as Detections
+from appliance.types.frames import FrameBoxes as FrameBoxes
+from appliance.types.frames import StreamHeader as StreamHeader
+from appliance.types.frames import TrackedObject as TrackedObject
+from appliance.types.ingest_messages import CameraMeter as CameraMeter
+from appliance.types.ingest_messages import CameraState as CameraState
+from appliance.types.ingest_messages import Command as Command
+from appliance.types.ingest_messages import CropRequest as CropRequest
+from appliance.types.ingest_messages import CropResult as CropResult
+from appliance.types.ingest_messages import EdgeVerdict as EdgeVerdict
+from appliance.types.ingest_messages import FootageSpan as FootageSpan
+from appliance.types.ingest_messages import Gap as Gap
+from appliance.types.ingest_messages import HealthEvent as HealthEvent
+from appliance.types.ingest_messages import IngestHealth as IngestHealth
+from appliance.types.ingest_messages import IngestMessage as IngestMessage
+from appliance.types.ingest_messages import RebaselineCommand as RebaselineCommand
+from appliance.types.ingest_messages import RecheckCommand as RecheckCommand
+from appliance.types.ingest_messages import RecheckDetection as RecheckDetection
+from appliance.types.ingest_messages import RecheckResult as RecheckResult
+from appliance.types.ingest_messages import SegmentRow as SegmentRow
+from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS
+from appliance.types.literals import DROP_REASONS as DROP_REASONS
+from appliance.types.literals import EVIDENCE_STEPS as EVIDENCE_STEPS
+from appliance.types.literals import HEALTH_KINDS as HEALTH_KINDS
+from appliance.types.literals import SCHEMA as SCHEMA
+from appliance.types.literals import SEVERITIES as SEVERITIES
+from appliance.types.literals import Box as Box
+from appliance.types.literals import CameraStateName as CameraStateName
+from appliance.types.literals import Decision as Decision
+from appliance.types.literals import DecodeState as DecodeState
+from appliance.types.literals import DropReason as DropReason
+from appliance.types.literals import EventKind as EventKind
+from appliance.types.literals import EvidenceStep as EvidenceStep
+from appliance.types.literals import HealthKind as HealthKind
+from appliance.types.literals import Point as Point
+from appliance.types.literals import PrivacyLevel as PrivacyLevel
+from appliance.types.literals import Review as Review
+from appliance.types.literals import SegmentKind as SegmentKind
+from appliance.types.literals import SendTiming as SendTiming
+from appliance.types.literals import Severity as Severity
+from appliance.types.replay_log import LogEnd as LogEnd
+from appliance.types.replay_log import LogLine as LogLine
+from appliance.types.replay_log import LogVerdict as LogVerdict
