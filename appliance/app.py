@@ -125,7 +125,7 @@ def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Applian
         periodic_service("meter", METER_EVERY_S, partial(_flush_meter, meter, clock), clock),
         *_storage_services(config, root, db, clock),
         Service("evidence", evidence.run, evidence.stop),
-        Service("second looks", recheck.run, recheck.stop),
+        Service("rechecks", recheck.run, recheck.stop),
     ]
     services += [
         Service(name, each.run, each.stop)

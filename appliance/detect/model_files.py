@@ -88,12 +88,10 @@ class ModelBundle(ConfigModel):
     variants: dict[Precision, str] = {}
     accuracy: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
     loss_max: Annotated[float, Field(ge=0, le=1)] = 0.01
-    bytes: Annotated[int, Field(ge=0)] = 0  # of the file; 0: not said
+    bytes: Annotated[int, Field(ge=0)] = 0  # of the file; 0: not given
     note: str = ""  # what a person should know before choosing it
     cost: Annotated[float, Field(ge=0)] = 0.0  # CPU time of an inference against vedette-nano; 0: not measured
-    unseen: dict[
-        str, Annotated[float, Field(ge=0, le=1)]
-    ] = {}  # AP50 on pictures that none was tuned to, by view_class
+    unseen: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # AP50 on images that none was tuned to, by view_class
 
 
 @dataclass(frozen=True, slots=True)

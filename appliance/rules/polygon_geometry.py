@@ -59,7 +59,7 @@ def crossing(start: Point, end: Point, a: Point, b: Point) -> int:
 class Polygon:
     """A closed polygon; its edges and corners belong to it.
 
-    The edge rule matters at the border of the picture: the foot of a box that is cut off by the lower border has
+    The edge rule matters at the border of the frame: the foot of a box that is cut off by the lower border has
     y = 1 and must be inside a zone that reaches down to 1. Two zones that share an edge both claim a point on it.
     """
 
@@ -87,7 +87,7 @@ class Polygon:
         return inside
 
     def edge_distance(self, point: Point, aspect: float) -> float:
-        """Distance of `point` from the nearest edge, in picture heights (aspect: width / height)."""
+        """Distance of `point` from the nearest edge, in frame heights (aspect: width / height)."""
         x, y = point[0] * aspect, point[1]
         return min(_distance(x, y, ax * aspect, ay, bx * aspect, by) for ax, ay, bx, by in self._edges)
 

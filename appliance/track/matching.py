@@ -20,7 +20,7 @@ class FrameObservation:
     """What was detected in one frame, a row each: boxes, scores, class_ids, groups (the class each may be mistaken
     within).
 
-    planes: the frame itself; regions: those of it that were looked at, none: all of it. taken: track row to detection
+    planes: the frame itself; regions: those of it that were examined, none: all of it. taken: track row to detection
     row. State besides: the appearances that were asked for.
     """
 
@@ -84,7 +84,7 @@ class TwoStageMatcher:
             self._associate(tentative, frame.free(0.0))
 
     def _matchable(self, held: Sequence[int]) -> list[int]:
-        """The tracks that a box of this frame may be: not those that are known to stand where nothing was looked at."""
+        """The tracks that a box of this frame may be: not those known to stand where nothing was examined."""
         rows = [row for row in range(len(self._tracks)) if row not in held]
         regions = self._frame.regions
         if not regions:

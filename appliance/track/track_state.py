@@ -100,7 +100,7 @@ class Track:
         return min(self.last[:2]) <= TUNING.edge or max(self.last[2:]) >= 1 - TUNING.edge
 
     def has_left(self) -> bool:
-        """Whether it went out of the frame, as far as can be told. It ages whatever region is looked at."""
+        """Whether it went out of the frame, as far as is known. It ages whatever region is examined."""
         return self.missed >= TUNING.left_misses and self.stationary is None and self.at_edge()
 
     def is_settled(self) -> bool:
@@ -133,7 +133,7 @@ class TentativePath:
         self._count, self._score_sum, self._path, self._longest = 1, score, 0.0, 0.0
 
     def update(self, box: Box, score: float) -> None:
-        """It was detected again, in the very next frame that was looked at."""
+        """It was detected again, in the very next examined frame."""
         here = to_centre(box)
         step = _distance(self._last, here)
         self._path, self._longest = self._path + step, max(self._longest, step)

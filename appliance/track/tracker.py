@@ -91,7 +91,7 @@ class Tracker:
     def _predict(self, t: float, parts: Sequence[Box]) -> list[bool]:
         """Move filters and ages on to `t`. For each track, whether this frame looks for it."""
         if not math.isfinite(t):
-            raise ValueError(f"the time of a look must be finite, not {t}")
+            raise ValueError(f"the time of a frame must be finite, not {t}")
         if self._t is None:
             self._parked.begin()
         passed = 0.0 if self._t is None else max(0.0, t - self._t)

@@ -82,7 +82,7 @@ class TrackerTuning:
     # The nearest that a cut-off box comes to the frame's border, in shares.
     edge: float = 0.015
 
-    # Re-identification. Behind a van or a pillar people are for a few seconds; later somebody else of the same clothes
+    # Re-identification. Behind a van or a pillar people are for a few seconds; later another person in the same clothes
     # is as likely. A brisk walk is two sizes a second, beside the uncertainty of the boxes; running is not meant.
     reid_s: float = 5.0
     reid_speed: float = 2.0
