@@ -355,14 +355,14 @@ def test_on_the_command_line(life: Life, tmp_path: Path, capsys: pytest.CaptureF
     site, to = site_file(life, tmp_path), tmp_path / "data"
     words = ["export", "--config", site, "--format", "yolo", "--to", str(to), "--zip"]
     assert main([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["left_out"], told["zip"]) == ({"not reviewed": 1}, str(tmp_path / "data.zip"))
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["left_out"], reported["zip"]) == ({"not reviewed": 1}, str(tmp_path / "data.zip"))
     first = (tmp_path / "data.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "data.zip") as zipped:
         assert zipped.testzip() is None
         names = set(zipped.namelist())
     assert {"data.yaml", "README.md", "export.json"} < names
-    assert sum(name.endswith(".jpg") for name in names) == sum(told["pictures"].values())
+    assert sum(name.endswith(".jpg") for name in names) == sum(reported["pictures"].values())
     assert not any("/." in f"/{name}" for name in names)
     assert main(words) == 0
     assert "left out: 1 not reviewed" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> list[FrameBoxes]:
 
 
 def test_rain_after_an_infrared_switch_is_examined_in_every_second_of_it(looks: list[FrameBoxes]) -> None:
-    taken = Counter(int(look.t) for look in looks if look.looked)
+    taken = Counter(int(examined.t) for examined in looks if examined.looked)
     assert all(taken[second] >= 3 for second in range(SWITCH_S, END_S)), taken
     gaps = [b.t - a.t for a, b in itertools.pairwise(looks)]
     assert max(gaps) <= HEARTBEAT_S * (1 + TUNING.wait_share)
@@ -48,12 +48,12 @@ def test_rain_after_an_infrared_switch_is_examined_in_every_second_of_it(looks: 
 
 def test_who_crosses_in_it_is_tracked_in_every_second(looks: list[FrameBoxes]) -> None:
     tracks: dict[int, set[int]] = {second: set() for second in CROSSES}
-    for look in looks:
-        if int(look.t) in tracks:
-            tracks[int(look.t)] |= {each.track for each in look.objects if each.label == "person"}
+    for examined in looks:
+        if int(examined.t) in tracks:
+            tracks[int(examined.t)] |= {each.track for each in examined.objects if each.label == "person"}
     assert all(tracks.values()), tracks
     assert len(set.union(*tracks.values())) == 1, "one person, one track"
-    assert not any(look.objects for look in looks if RAIN_S <= look.t < 11), "the rain alone is nobody"
+    assert not any(examined.objects for examined in looks if RAIN_S <= examined.t < 11), "the rain alone is nobody"
 
 
 class Nobody:
@@ -64,7 +64,7 @@ class Nobody:
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         return 64, 48
 
-    def detect(self, pictures: object) -> list[Detections]:
+    def detect(self, images: object) -> list[Detections]:
         return [Detections.empty()]
 
 
@@ -84,8 +84,8 @@ def test_real_people_in_seeded_conditions_are_examined_as_in_dry(shared_data: Pa
         for frame in film.frames():
             if frame.t >= 30:
                 break
-            look = made.select(frame.index, frame.t, frame.av_frame)
-            if look is not None:
-                made.result(look, Detections.empty())
-                seen[int(frame.t)] += look.priority > 0
+            examined = made.select(frame.index, frame.t, frame.av_frame)
+            if examined is not None:
+                made.result(examined, Detections.empty())
+                seen[int(frame.t)] += examined.priority > 0
     assert all(seen[second] >= 4 for second in range(30)), seen

@@ -38,8 +38,8 @@ def vedette(
 
     def run(*arguments: str | Path) -> tuple[int, str, str]:
         code = main(["replay", *map(str, arguments)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        texts = capsys.readouterr()
+        return code, texts.out, texts.err
 
     return run
 
@@ -56,8 +56,8 @@ def test_a_folder_is_replayed_file_by_file_in_order(vedette: Vedette, footage: P
 
 def test_one_clip_gives_one_object_as_ever(vedette: Vedette, footage: Path) -> None:
     code, out, _ = vedette(footage / "b.mp4", "--config", "one.yaml", "--json", "--camera", "gate")
-    told = json.loads(out)
-    assert (code, told["frames"], told["camera"], told["routes"][0]["ask"]) == (0, 30, "gate", False)
+    reported = json.loads(out)
+    assert (code, reported["frames"], reported["camera"], reported["routes"][0]["ask"]) == (0, 30, "gate", False)
 
 
 def test_a_folder_that_was_done_in_part_is_finished(vedette: Vedette, footage: Path, tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_one_bad_clip_of_many_is_reported_and_the_others_are_replayed(
 ) -> None:
     (tmp_path / "bad.mp4").write_text("no video")
     code, out, _ = vedette("bad.mp4", footage / "a.mp4", "--config", "one.yaml", "--json")
-    told = json.loads(out)
+    reported = json.loads(out)
     assert code == 1
-    assert [run["clip"] for run in told["runs"]] == ["a.mp4"]
-    assert "bad.mp4 is not a video" in told["failed"][0]["error"]
+    assert [run["clip"] for run in reported["runs"]] == ["a.mp4"]
+    assert "bad.mp4 is not a video" in reported["failed"][0]["error"]
 
 
 def test_cameras_together(vedette: Vedette, footage: Path) -> None:
@@ -141,11 +141,11 @@ def test_no_speed_is_wrong_use(vedette: Vedette, capsys: pytest.CaptureFixture[s
 def test_help_teaches_with_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*words, "--help"])
-    said = capsys.readouterr().out
+    texts = capsys.readouterr().out
     assert stopped.value.code == 0
-    assert f"usage: vedette {' '.join(words)}" in said
-    assert said.count("\n  vedette replay") >= 2
-    assert "replay-diff" not in said
+    assert f"usage: vedette {' '.join(words)}" in texts
+    assert texts.count("\n  vedette replay") >= 2
+    assert "replay-diff" not in texts
 
 
 def test_a_camera_s_name_is_checked_before_anything_is_read() -> None:

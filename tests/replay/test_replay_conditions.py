@@ -94,10 +94,10 @@ def test_on_the_machine_s_own_clock_too(clip: Path) -> None:
 
 def test_a_killed_replay_continues_in_the_same_conditions(clip: Path, tmp_path: Path) -> None:
     def go(log: Path, detector: Mortal, conditions: str, *, resume: bool = False) -> None:
-        show = ReplayPlan((clip_input(clip, site(), "gate", detector),), site(), detector)
-        show = with_conditions(show, ConditionSet.parse([conditions], 4))
-        with open_log(log, show.header(), resume=resume) as file:
-            play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
+        plan = ReplayPlan((clip_input(clip, site(), "gate", detector),), site(), detector)
+        plan = with_conditions(plan, ConditionSet.parse([conditions], 4))
+        with open_log(log, plan.header(), resume=resume) as file:
+            play(plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
             file.complete()
 
     go(tmp_path / "whole.jsonl", Mortal(fails=0), EVERYTHING)
@@ -183,9 +183,9 @@ def test_a_frozen_frame_stays_while_numbers_and_time_go_on(clip: Path) -> None:
     assert [frame.t for frame in seen] == [n / FPS for n in range(50)]
     assert all(frame.av_frame is seen[9].av_frame for frame in seen[10:20])
     assert seen[20].av_frame is not seen[9].av_frame
-    lens = frame_transform_of(ConditionSet.parse(["freeze:1s@1s,rain,noise,shake"]))
-    assert lens is not None
-    shown = [lens(frame.index, frame.t, frame.av_frame).to_ndarray().tobytes() for frame in seen[9:21]]
+    transform = frame_transform_of(ConditionSet.parse(["freeze:1s@1s,rain,noise,shake"]))
+    assert transform is not None
+    shown = [transform(frame.index, frame.t, frame.av_frame).to_ndarray().tobytes() for frame in seen[9:21]]
     assert len(set(shown[1:11])) == 1, "what falls and what trembles is frozen with the picture"
     assert len(set(shown)) == 3
 
@@ -239,10 +239,10 @@ def test_a_scenario_in_several_condition_sets_runs_once_in_each(
     write(tmp_path, wet(VISIT, **{"with": [[], ["drop:5%"], ["night:0.05lux"]]}))
     reports = ReportTargets(as_json=True, html=tmp_path / "out.html", junit=tmp_path / "out.xml")
     assert scenario_command([tmp_path], "", DetectorCache(load=lambda _: BrightBlock()), reports) == 1
-    told = json.loads(capsys.readouterr().out)["scenarios"]
-    outcomes = {each["name"]: each["status"] for each in told}
+    reported = json.loads(capsys.readouterr().out)["scenarios"]
+    outcomes = {each["name"]: each["status"] for each in reported}
     assert outcomes == {"visit": "passed", "visit [drop:5%]": "passed", "visit [night:0.05lux]": "failed"}
-    assert [each["weather"] for each in told] == [[], ["drop:5%"], ["night:0.05lux"]]
+    assert [each["weather"] for each in reported] == [[], ["drop:5%"], ["night:0.05lux"]]
     assert "night:0.05lux" in (tmp_path / "out.html").read_text()
     assert 'name="visit [night:0.05lux]"' in (tmp_path / "out.xml").read_text()
 
@@ -304,9 +304,9 @@ def test_the_report_s_stills_show_the_conditions_that_were_examined(folder: Path
     dark = [key for key in found if 2.2 <= key[1] / FPS < 11]
     assert dark
     for key in dark:
-        picture = cv2.imdecode(np.frombuffer(found[key].jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
-        assert picture is not None
-        assert picture.max() < 30
+        image = cv2.imdecode(np.frombuffer(found[key].jpeg, np.uint8), cv2.IMREAD_GRAYSCALE)
+        assert image is not None
+        assert image.max() < 30
 
 
 def test_pytest_runs_scenarios_in_the_given_conditions(folder: Path, tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_one_source_beside_another_decides_for_itself(clip: Path, tmp_path: Path
     quiet = place(tmp_path / "quiet.mp4", 30, bframes="0")
     base = at("normal")
     config = base.model_copy(update={"cameras": dict.fromkeys(("gate", "yard"), base.cameras["gate"])})
-    reels = tuple(clip_input(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
-    gate, yard = play(ReplayPlan(reels, config, Lookout()), None, ReplayOptions(ManualClock()))
+    inputs = tuple(clip_input(path, config, name, Lookout()) for path, name in ((clip, "gate"), (quiet, "yard")))
+    gate, yard = play(ReplayPlan(inputs, config, Lookout()), None, ReplayOptions(ManualClock()))
     assert events_of(gate) == events_of(run(clip, "normal")[0])
     assert (yard.events, yard.frames) == ((), 30 * FPS)
     assert yard.skipped > 0.6 * yard.frames
@@ -97,8 +97,8 @@ def test_a_recording_has_no_gaps_where_nothing_was_decoded(clip: Path, tmp_path:
     config, detector = at("normal"), Lookout()
     span = TimeSpan(t0, t0 + 2 * SECONDS + 10)
     film = RecordingSource(tmp_path, "gate", span, sorted(rows.values(), key=lambda row: row.t_start), ())
-    reel = ReplayInput(film, clip_input(clip, config, "gate", detector).replayed)
-    (result,) = play(ReplayPlan((reel,), config, detector), None, ReplayOptions(ManualClock()))
+    entry = ReplayInput(film, clip_input(clip, config, "gate", detector).replayed)
+    (result,) = play(ReplayPlan((entry,), config, detector), None, ReplayOptions(ManualClock()))
     assert [(gap.t_start, gap.t_end) for gap in result.gaps] == [
         (pytest.approx(SECONDS, abs=0.1), pytest.approx(SECONDS + 10, abs=0.1))
     ]

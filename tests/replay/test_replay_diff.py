@@ -243,10 +243,10 @@ def test_the_exit_code_reports_whether_anything_differs(written: Writes, capsys:
 def test_json_holds_all_of_it(written: Writes, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = written("a", *boxes(Person(1, 0, 9))), written("b", *boxes(Person(1, 0, 7)))
     assert main(["replay", "diff", "--json", str(a), str(b)]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["same"], told["first_t"]) == (False, 7.2)
-    assert told["tracks"][0]["end_s"] == -2.0
-    assert told["total_before"]["tracks"] == 1
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["same"], reported["first_t"]) == (False, 7.2)
+    assert reported["tracks"][0]["end_s"] == -2.0
+    assert reported["total_before"]["tracks"] == 1
 
 
 def test_folders_are_paired_by_name(written: Writes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,8 +210,8 @@ def test_the_true_boxes_of_pets_make_exactly_the_accepted_events(shared_data: Pa
     assert counted == accept("pets.truth.json", counted, update)
     for track in {event.track for event in events}:
         for one, other in (("enters", "leaves"), ("eastward", "westward")):
-            said = [event.rule for event in events if event.track == track and event.rule in (one, other)]
-            assert all(a != b for a, b in itertools.pairwise(said)), f"track {track} does {said}"
+            texts = [event.rule for event in events if event.track == track and event.rule in (one, other)]
+            assert all(a != b for a, b in itertools.pairwise(texts)), f"track {track} does {texts}"
 
 
 def true_boxes(file: Path) -> Iterator[FrameBoxes]:

@@ -83,9 +83,9 @@ def run(
 ) -> tuple[tuple[ReplayResult, ...], RecordedLog]:
     config = box.config()
     (item,) = replay_targets(ReplaySelection(cameras=cameras, t_from=t_from, t_to=t_to), config, Path("site.yaml"))
-    show = item.plan(config, BrightBlock())
-    with open_log(log, show.header(), resume=False) as file:
-        results = play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
+    replay_plan = item.plan(config, BrightBlock())
+    with open_log(log, replay_plan.header(), resume=False) as file:
+        results = play(replay_plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
     return results, read_log(log)
 
@@ -202,10 +202,10 @@ def test_schedules_go_by_the_time_of_the_recording(box: Box, clip: Path, tmp_pat
     box.record(clip, T0, "r1")
     config = box.config()
     (item,) = replay_targets(ReplaySelection(cameras=("gate",), t_from=NOON), config, Path("site.yaml"))
-    show = item.plan(config, BrightBlock())
-    assert show.local_time is not None
-    assert show.local_time(3600.0) != show.local_time(0.0)
-    assert show.header().settings.scheduled
+    replay_plan = item.plan(config, BrightBlock())
+    assert replay_plan.local_time is not None
+    assert replay_plan.local_time(3600.0) != replay_plan.local_time(0.0)
+    assert replay_plan.header().settings.scheduled
 
 
 @pytest.mark.parametrize(

@@ -40,11 +40,11 @@ class Mortal(BrightBlock):
         self.looks = 0
         self._dies_at = dies_at
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         if self.looks == self._dies_at:
             raise Killed
         self.looks += 1
-        return super().detect(pictures)
+        return super().detect(images)
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +56,11 @@ def run(
     clip: Path, log: Path, detector: Mortal, *, resume: bool = False, config: SiteConfig | None = None
 ) -> tuple[ReplayResult, ...]:
     config = config or site()
-    show = ReplayPlan((clip_input(clip, config, "gate", detector),), config, detector)
-    with open_log(log, show.header(), resume=resume) as file:
+    plan = ReplayPlan((clip_input(clip, config, "gate", detector),), config, detector)
+    with open_log(log, plan.header(), resume=resume) as file:
         if file.finished is not None:
             return file.finished
-        results = play(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
+        results = play(plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
         return results
 
@@ -85,11 +85,11 @@ def test_what_was_examined_is_not_examined_again(clip: Path, tmp_path: Path, who
 
 
 def test_torn_last_lines_of_both_files_are_dropped(clip: Path, tmp_path: Path, whole: bytes) -> None:
-    log, looks = tmp_path / "x.jsonl", tmp_path / "x.jsonl.looks"
+    log, frames = tmp_path / "x.jsonl", tmp_path / "x.jsonl.looks"
     with pytest.raises(Killed):
         run(clip, log, Mortal(20))
     log.write_bytes(log.read_bytes()[:-7])
-    looks.write_bytes(looks.read_bytes()[:-9])
+    frames.write_bytes(frames.read_bytes()[:-9])
     run(clip, log, again := Mortal(fails=0), resume=True)
     assert again.looks == 11
     assert log.read_bytes() == whole
@@ -143,20 +143,20 @@ def test_detections_come_back_bit_for_bit(tmp_path: Path) -> None:
         random.random((5, 4), np.float32), random.random(5, np.float32), random.integers(0, 80, 5).astype(np.int32)
     )
     path = tmp_path / "x.looks"
-    looks = DetectionJournal(path, "d", resume=False)
+    frames = DetectionJournal(path, "d", resume=False)
     for frame, each in enumerate((found, Detections.empty(), None)):
-        looks.append("gate", frame, each)
-    looks.close()
-    looks = DetectionJournal(path, "d", resume=True)
-    first, second, third = (looks.read_next("gate", frame) for frame in range(3))
+        frames.append("gate", frame, each)
+    frames.close()
+    frames = DetectionJournal(path, "d", resume=True)
+    first, second, third = (frames.read_next("gate", frame) for frame in range(3))
     assert first is not None
     assert second is not None
     assert third is None
     for name in ("boxes", "scores", "class_ids"):
         assert getattr(first, name).tobytes() == getattr(found, name).tobytes()
         assert getattr(first, name).dtype == getattr(found, name).dtype
-    assert (len(second), second.boxes.shape, looks.has_next) == (0, (0, 4), False)
-    looks.close()
+    assert (len(second), second.boxes.shape, frames.has_next) == (0, (0, 4), False)
+    frames.close()
 
 
 @pytest.mark.timeout(300)

@@ -97,10 +97,10 @@ def test_a_detector_that_fails_is_counted_and_is_not_an_empty_yard(clip: Path) -
 
 
 def test_progress_is_reported_in_seconds_of_footage(clip: Path) -> None:
-    told: list[tuple[float, float | None]] = []
-    replay(clip, site(), "gate", BrightBlock(), progress=lambda done, total: told.append((done, total)))
-    assert [done for done, _ in told] == [index / 10 for index in range(140)]
-    assert {total for _, total in told} == {14.0}
+    reported: list[tuple[float, float | None]] = []
+    replay(clip, site(), "gate", BrightBlock(), progress=lambda done, total: reported.append((done, total)))
+    assert [done for done, _ in reported] == [index / 10 for index in range(140)]
+    assert {total for _, total in reported} == {14.0}
 
 
 def test_a_damaged_stretch_is_skipped_and_counted(clip: Path, tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_the_report_speaks_to_people_and_to_machines(clip: Path) -> None:
     assert "140 frames" in text
     assert "Alerts (1)" in text
     assert "intruder" in text
-    told = json.loads(json.dumps(replay_report.as_json(result)))
-    assert told["frames"] == 140
-    assert told["events"][0]["type"] == "event"
-    assert told["alerts"][0]["rules"] == list(result.alerts[0].rules)
-    assert "/" not in told["clip"]
+    reported = json.loads(json.dumps(replay_report.as_json(result)))
+    assert reported["frames"] == 140
+    assert reported["events"][0]["type"] == "event"
+    assert reported["alerts"][0]["rules"] == list(result.alerts[0].rules)
+    assert "/" not in reported["clip"]
 
 
 @pytest.mark.parametrize(

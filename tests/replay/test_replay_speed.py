@@ -30,9 +30,9 @@ class SlowDetector(BrightBlock):
         super().__init__()
         self._clock = clock
 
-    def detect(self, pictures):  # type: ignore[no-untyped-def]
+    def detect(self, images):  # type: ignore[no-untyped-def]
         self._clock.advance(2.0)
-        return super().detect(pictures)
+        return super().detect(images)
 
 
 class CountingClock(ManualClock):

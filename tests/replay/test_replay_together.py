@@ -36,8 +36,8 @@ def together(
     clips: dict[str, Path], config: SiteConfig, order: tuple[str, ...] = ("gate", "yard")
 ) -> tuple[tuple[ReplayResult, ...], bytes]:
     detector, log = BrightBlock(), io.BytesIO()
-    reels = tuple(clip_input(clips[name], config, name, detector) for name in order)
-    return play(ReplayPlan(reels, config, detector), log, ReplayOptions(ManualClock())), log.getvalue()
+    inputs = tuple(clip_input(clips[name], config, name, detector) for name in order)
+    return play(ReplayPlan(inputs, config, detector), log, ReplayOptions(ManualClock())), log.getvalue()
 
 
 def lines(log: bytes) -> list[dict[str, Any]]:

@@ -85,9 +85,9 @@ def test_a_verdict_is_logged_when_it_would_have_arrived_and_settles_its_alert(cl
     ]
     assert [alert.verdict for alert in result.alerts] == ["confirmed", "rejected"]
     assert [line["verdict"] for line in lines(log, "alert")] == ["confirmed", "rejected"]
-    told = [json.loads(line) for line in log.splitlines()]
-    place = next(n for n, line in enumerate(told) if line["type"] == "verdict")
-    assert told[place - 1]["t"] < come[0] <= told[place + 1]["t"], "before the first look at which it had come"
+    reported = [json.loads(line) for line in log.splitlines()]
+    place = next(n for n, line in enumerate(reported) if line["type"] == "verdict")
+    assert reported[place - 1]["t"] < come[0] <= reported[place + 1]["t"], "before the first look at which it had come"
     assert result.unanswered == 0
 
 
@@ -193,12 +193,14 @@ def test_a_cloud_that_never_answers_is_not_waited_for_again_and_again(clip: Path
 
 
 def run(clip: Path, log: Path, cassette: Path, *, resume: bool = False) -> tuple[ReplayResult, ...]:
-    config, eye = asking(), BrightBlock()
-    show = ReplayPlan((clip_input(clip, config, "gate", eye),), config, eye, verdict_source=CassettePlayer(cassette))
-    with open_log(log, show.header(), resume=resume) as file:
+    config, bright_block = asking(), BrightBlock()
+    replay_plan = ReplayPlan(
+        (clip_input(clip, config, "gate", bright_block),), config, bright_block, verdict_source=CassettePlayer(cassette)
+    )
+    with open_log(log, replay_plan.header(), resume=resume) as file:
         if file.finished is not None:
             return file.finished
-        results = play_show(show, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
+        results = play_show(replay_plan, file.sink, ReplayOptions(ManualClock(), detections=file.detections))
         file.complete()
         return results
 
@@ -231,11 +233,11 @@ def test_a_diff_names_the_verdict_that_changed(clip: Path, cassette: Path, tmp_p
     run(clip, tmp_path / "a.jsonl", cassette)
     run(clip, tmp_path / "b.jsonl", tmp_path / "d.jsonl")
     found = compare_logs(read_log(tmp_path / "a.jsonl"), read_log(tmp_path / "b.jsonl"))
-    said = list(diff_texts(found))
+    texts = list(diff_texts(found))
     assert not found.same
-    assert said[0] == "1 verdict changed"
+    assert texts[0] == "1 verdict changed"
     at = format_time(found.verdicts[0].t)
-    assert f"the verdict on alert intruder, in, loiterer at {at} changed from confirmed to rejected" in said
+    assert f"the verdict on alert intruder, in, loiterer at {at} changed from confirmed to rejected" in texts
     (tmp_path / "c.log").write_bytes(play(clip, asking(), None)[1])
     bare = list(diff_texts(compare_logs(read_log(tmp_path / "c.log"), read_log(tmp_path / "a.jsonl"))))
     assert "note: only a.jsonl has verdicts" in bare
@@ -255,8 +257,8 @@ def vedette(tmp_path: Path, clip: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code = main([*arguments])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        texts = capsys.readouterr()
+        return code, texts.out, texts.err
 
     return run
 
@@ -308,10 +310,10 @@ def test_an_oracle_answers_from_a_scenario_and_every_line_names_it(vedette: Vede
     }
     (tmp_path / "door.scenario.yaml").write_text(yaml.safe_dump(scenario))
     code, out, _ = vedette(*REPLAY, "--verdicts", "stand-in:truth=door.scenario.yaml", "--log", "x.jsonl")
-    said = " ".join(out.split())
+    texts = " ".join(out.split())
     assert code == 0
-    assert "verdicts by stand-in (answers made from the truth): 1 confirmed, 1 rejected" in said
-    assert "Alerts (2), verdicts by stand-in (answers made from the truth)" in said
+    assert "verdicts by stand-in (answers made from the truth): 1 confirmed, 1 rejected" in texts
+    assert "Alerts (2), verdicts by stand-in (answers made from the truth)" in texts
     log = (tmp_path / "x.jsonl").read_bytes()
     assert {line["engine"] for line in lines(log, "verdict")} == {"stand-in"}
     assert "a fox" in lines(log, "verdict")[1]["reason"]
@@ -350,8 +352,8 @@ def test_the_verdicts_in_an_appliance_s_store_answer_the_replay_of_its_recording
     copied = cassette_from_store(box.root, tmp_path / "c.jsonl", float("-inf"), float("inf"), SystemClock())
     assert (copied.questions, copied.lines) == (1, len(steps))
     player = CassettePlayer(tmp_path / "c.jsonl")
-    show = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, BrightBlock())
-    (result,) = play_show(replace(show, verdict_source=player), None, ReplayOptions(ManualClock()))
+    replay_plan = replay_targets(recording, config, Path("site.yaml"))[0].plan(config, BrightBlock())
+    (result,) = play_show(replace(replay_plan, verdict_source=player), None, ReplayOptions(ManualClock()))
     (found,) = result.verdicts
     assert (found.decision, found.reason, found.match, found.step) == ("rejected", "A fox.", "exact", len(steps) - 1)
     assert found.t == pytest.approx(result.routes[0].t + 4.0, abs=1.0)

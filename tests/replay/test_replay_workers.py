@@ -38,14 +38,14 @@ class Uneven(BrightBlock):
         self._inside = 0
         self._done: set[int] = set()
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         with self._lock:
             number, self._begun = self._begun, self._begun + 1
             self._inside += 1
             self.at_once = max(self.at_once, self._inside)
         if number % 2 == 0 and self._wait_for(number + 1):
             self.overtaken += 1
-        found = [self._look(picture) for picture in pictures]
+        found = [self._look(image) for image in images]
         with self._lock:
             self._inside -= 1
             self._done.add(number)
@@ -88,9 +88,9 @@ def test_answers_that_come_in_another_order_change_nothing(clip: Path) -> None:
 class Slow(BrightBlock):
     """Answers long after the next frames are decoded."""
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         threading.Event().wait(0.03)
-        return [self._look(picture) for picture in pictures]
+        return [self._look(image) for image in images]
 
 
 def test_a_frame_whose_selection_depends_on_detections_before_waits_for_them(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_cameras_together_with_several_workers_leave_the_same_log(clip: Path, tm
     other = film(tmp_path / "other.mp4", 5, lambda t: 0.8 - 0.1 * t)
 
     def together(workers: int) -> bytes:
-        log, eye = io.BytesIO(), BrightBlock()
-        reels = (clip_input(clip, config, "gate", eye), clip_input(other, config, "yard", eye))
-        play(ReplayPlan(reels, config, eye), log, ReplayOptions(ManualClock(), workers=workers))
+        log, bright_block = io.BytesIO(), BrightBlock()
+        inputs = (clip_input(clip, config, "gate", bright_block), clip_input(other, config, "yard", bright_block))
+        play(ReplayPlan(inputs, config, bright_block), log, ReplayOptions(ManualClock(), workers=workers))
         return log.getvalue()
 
     alone = together(1)
@@ -135,7 +135,7 @@ def two_cameras() -> SiteConfig:
 class Breaks(BrightBlock):
     """A bug in a detector: not a DetectorError."""
 
-    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+    def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         raise ZeroDivisionError("scripted")
 
 
@@ -147,7 +147,7 @@ def test_a_bug_in_the_detector_stops_the_replay_and_leaves_no_thread(clip: Path)
 
 def test_a_detector_that_fails_leaves_frames_unexamined_with_several_workers_too(clip: Path) -> None:
     class Mute(BrightBlock):
-        def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        def detect(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
             from appliance.errors import DetectorError
 
             raise DetectorError("scripted")

@@ -68,9 +68,9 @@ def test_what_was_recorded_once_is_played_for_ever_with_no_server_running(
         try:
             record = ("--record-verdicts", "c.jsonl", "--cloud", broker.url)
             assert replay(*record, "--log", "recorded.jsonl") == 0, working.log()
-            told = json.loads(capsys.readouterr().out)
-            assert [each["decision"] for each in told["verdicts"]] == ["confirmed", "confirmed"]
-            assert {(each["engine"], each["model"], each["step"]) for each in told["verdicts"]} == {
+            reported = json.loads(capsys.readouterr().out)
+            assert [each["decision"] for each in reported["verdicts"]] == ["confirmed", "confirmed"]
+            assert {(each["engine"], each["model"], each["step"]) for each in reported["verdicts"]} == {
                 ("openai", MODEL, step)
             }
             asked = len(stub.requests)

@@ -200,9 +200,9 @@ def test_each_part_comes_back_and_no_alert_is_lost_or_doubled(
     assert asked == settled
     assert {count for _, count in asked} == {1}
     kept = {row[0] for row in rows(tmp_path, "SELECT id FROM alert")}
-    told = [event["id"] for event in demo.said if event["event"] == "alert"]
-    assert len(told) == len(set(told)) >= 6
-    assert set(told) <= kept
+    reported = [event["id"] for event in demo.said if event["event"] == "alert"]
+    assert len(reported) == len(set(reported)) >= 6
+    assert set(reported) <= kept
 
 
 def _ingest(core: int) -> int:

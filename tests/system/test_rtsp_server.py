@@ -47,8 +47,8 @@ def make_clip(
         stream.gop_size = gop
         stream.options = OPTIONS.get(codec, {})
         for index in range(frames):
-            picture = noise.integers(0, 120, (size[1], size[0], 3), dtype=np.uint8)
-            frame = av.VideoFrame.from_ndarray(picture if index else np.full_like(picture, 255), format="rgb24")
+            image = noise.integers(0, 120, (size[1], size[0], 3), dtype=np.uint8)
+            frame = av.VideoFrame.from_ndarray(image if index else np.full_like(image, 255), format="rgb24")
             out.mux(stream.encode(frame))
         out.mux(stream.encode())
     return path

@@ -249,8 +249,8 @@ class Always:
 def test_the_oracle_errs_as_often_as_set_and_by_escalation_alone() -> None:
     def wrong(error: float, seed: int) -> list[float]:
         maker = OracleJudge(Always(), OracleSettings(error, seed))
-        questions = [ReplayEscalation(body(float(n)), "high") for n in range(1000)]
-        return [each.body.t for each in questions if maker.answer(each, CLIP).verdict.decision == "rejected"]
+        escalations = [ReplayEscalation(body(float(n)), "high") for n in range(1000)]
+        return [each.body.t for each in escalations if maker.answer(each, CLIP).verdict.decision == "rejected"]
 
     assert wrong(0.0, 1) == []
     assert 30 <= len(wrong(0.05, 1)) <= 70
@@ -269,8 +269,8 @@ def test_the_command_line_distinguishes_a_cassette_from_the_oracle() -> None:
     assert parse_verdict_source("c.jsonl") == Path("c.jsonl")
     assert parse_verdict_source("./stand-in") == Path("stand-in")
     assert parse_verdict_source("stand-in") == OracleOptions()
-    wish = parse_verdict_source("stand-in:error=0.05,seed=1,latency=2,truth=x.scenario.yaml")
-    assert wish == OracleOptions(OracleSettings(0.05, 1, 2.0), Path("x.scenario.yaml"))
+    options = parse_verdict_source("stand-in:error=0.05,seed=1,latency=2,truth=x.scenario.yaml")
+    assert options == OracleOptions(OracleSettings(0.05, 1, 2.0), Path("x.scenario.yaml"))
     for wrong in ("stand-in:error=2", "stand-in:", "stand-in:eror=0.1", "stand-in:seed=x", "stand-in:latency=nan"):
         with pytest.raises(argparse.ArgumentTypeError, match=r"a stand-in takes error=0\.\.1, seed=NUMBER"):
             parse_verdict_source(wrong)

@@ -26,15 +26,15 @@ def times(found: list[FrameBoxes]) -> list[float]:
 
 
 def test_images_are_spread_over_the_alert_first_and_last_among_them() -> None:
-    looks = [look(n / 5, (1, "person")) for n in range(51)]
-    assert times(choose_labelled(looks, [1], LABELS, 6)) == [0, 2, 4, 6, 8, 10]
-    assert times(choose_labelled(looks, [1], LABELS, 1)) == [0]
-    assert times(choose_labelled(looks[:3], [1], LABELS, 6)) == [0, 0.2, 0.4]
+    frames = [look(n / 5, (1, "person")) for n in range(51)]
+    assert times(choose_labelled(frames, [1], LABELS, 6)) == [0, 2, 4, 6, 8, 10]
+    assert times(choose_labelled(frames, [1], LABELS, 1)) == [0]
+    assert times(choose_labelled(frames[:3], [1], LABELS, 6)) == [0, 0.2, 0.4]
 
 
 def test_a_frame_in_which_one_of_them_was_lost_is_passed_over() -> None:
-    looks = [look(0, (1, "person"), (2, "person")), look(1, (1, "person")), look(2, (1, "person"), (2, "person"))]
-    assert times(choose_labelled(looks, [1, 2], LABELS, 9)) == [0, 2]
+    frames = [look(0, (1, "person"), (2, "person")), look(1, (1, "person")), look(2, (1, "person"), (2, "person"))]
+    assert times(choose_labelled(frames, [1, 2], LABELS, 9)) == [0, 2]
 
 
 def test_a_frame_with_another_person_is_second_choice_and_then_has_their_box_too() -> None:
@@ -46,9 +46,9 @@ def test_a_frame_with_another_person_is_second_choice_and_then_has_their_box_too
 
 
 def test_a_background_holds_nothing_that_should_have_a_label() -> None:
-    looks = [look(0, (1, "person")), look(1, (1, "person"), (9, "car")), look(2, (9, "car")), look(3, (1, "person"))]
-    assert times(choose_backgrounds(looks, [1], LABELS, 9)) == [0, 3]
-    assert times(choose_backgrounds(looks, [1], ("person",), 9)) == [0, 1, 3], "cars have no label in this export"
+    frames = [look(0, (1, "person")), look(1, (1, "person"), (9, "car")), look(2, (9, "car")), look(3, (1, "person"))]
+    assert times(choose_backgrounds(frames, [1], LABELS, 9)) == [0, 3]
+    assert times(choose_backgrounds(frames, [1], ("person",), 9)) == [0, 1, 3], "cars have no label in this export"
 
 
 def test_files_of_both_formats_name_the_same_boxes() -> None:

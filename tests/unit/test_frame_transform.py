@@ -30,10 +30,10 @@ def text_of(name: str) -> str:
 def street(frame: int) -> NDArray[np.uint8]:
     """Rough grey ground and, on it, one light block that walks."""
     rough = np.random.default_rng(1).integers(60, 95, (HEIGHT // 4, WIDTH // 4, 3), np.uint8)
-    picture = np.asarray(cv2.resize(rough, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC), np.uint8)
+    image = np.asarray(cv2.resize(rough, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC), np.uint8)
     x, y, width, height = place(frame)
-    picture[y : y + height, x : x + width] = (215, 225, 205)
-    return picture
+    image[y : y + height, x : x + width] = (215, 225, 205)
+    return image
 
 
 def place(frame: int) -> tuple[int, int, int, int]:
@@ -44,35 +44,35 @@ def frame_of(frame: int) -> av.VideoFrame:
     return av.VideoFrame.from_ndarray(street(frame), format="bgr24").reformat(format="yuv420p")
 
 
-def found(picture: av.VideoFrame) -> tuple[float, float, float, float]:
+def found(image: av.VideoFrame) -> tuple[float, float, float, float]:
     """(left, top, right, bottom) of the largest light patch, in pixels of the whole-sized picture."""
-    grey = cv2.GaussianBlur(picture.to_ndarray(format="gray8"), (0, 0), 1.5)
+    grey = cv2.GaussianBlur(image.to_ndarray(format="gray8"), (0, 0), 1.5)
     ground, top = np.median(grey), np.percentile(grey, 97.5)
     _, light = cv2.threshold(grey, (float(ground) + float(top)) / 2, 255, cv2.THRESH_BINARY)
     light = cv2.morphologyEx(light, cv2.MORPH_OPEN, np.ones((9, 9), np.uint8))
     _, _, stats, _ = cv2.connectedComponentsWithStats(light)
     x, y, width, height, _ = max(stats[1:].tolist(), key=lambda row: row[4])
-    scale = WIDTH / picture.width
+    scale = WIDTH / image.width
     return x * scale, y * scale, (x + width) * scale, (y + height) * scale
 
 
-def truth(weather: ConditionSet, frame: int) -> tuple[float, float, float, float]:
+def truth(condition_set: ConditionSet, frame: int) -> tuple[float, float, float, float]:
     x, y, width, height = place(frame)
-    dx, dy = shake_offset(weather, frame, T)
+    dx, dy = shake_offset(condition_set, frame, T)
     return x + dx, y + dy, x + width + dx, y + height + dy
 
 
-def off_by(weather: ConditionSet, frames: range) -> list[float]:
+def off_by(condition_set: ConditionSet, frames: range) -> list[float]:
     """Of each frame, how far the worst edge is from the truth."""
-    lens = FrameTransform(weather)
-    pairs = [(found(lens(n, T, frame_of(n))), truth(weather, n)) for n in frames]
+    transform = FrameTransform(condition_set)
+    pairs = [(found(transform(n, T, frame_of(n))), truth(condition_set, n)) for n in frames]
     return [max(abs(a - b) for a, b in zip(seen, true, strict=True)) for seen, true in pairs]
 
 
 @pytest.mark.parametrize("kind", PICTURES, ids=lambda kind: kind.name)
 def test_under_each_condition_the_block_is_where_the_truth_says(kind: ConditionKind) -> None:
-    weather = ConditionSet.parse([text_of(kind.name)], 5)
-    errors = off_by(weather, range(24))
+    condition_set = ConditionSet.parse([text_of(kind.name)], 5)
+    errors = off_by(condition_set, range(24))
     assert np.median(errors) <= EDGE_PX
     # Dirt and a moth may hide an edge now and then; nothing else may.
     assert np.quantile(errors, 0.8 if kind.name in ("dirt", "insects") else 1.0) <= 2 * EDGE_PX
@@ -84,35 +84,35 @@ def test_all_at_once_it_is_still_there() -> None:
 
 
 def test_a_truth_that_is_not_shaken_along_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    weather = ConditionSet.parse(["shake:20px"], 5)
-    assert max(off_by(weather, range(24))) <= EDGE_PX
+    condition_set = ConditionSet.parse(["shake:20px"], 5)
+    assert max(off_by(condition_set, range(24))) <= EDGE_PX
     monkeypatch.setattr("test_frame_transform.shake_offset", lambda *_: (0.0, 0.0))
-    assert max(off_by(weather, range(24))) > 3 * EDGE_PX
+    assert max(off_by(condition_set, range(24))) > 3 * EDGE_PX
 
 
 def test_the_mast_never_moves_further_than_its_limit_and_not_in_leaps() -> None:
-    weather = ConditionSet.parse(["shake:3px"], 1)
-    way = np.array([shake_offset(weather, n, n / 15) for n in range(600)])
+    condition_set = ConditionSet.parse(["shake:3px"], 1)
+    way = np.array([shake_offset(condition_set, n, n / 15) for n in range(600)])
     assert np.abs(way).max() <= 3.0
     assert np.abs(way).max() > 2.0
     assert np.abs(np.diff(way, axis=0)).max() <= 2.5
     assert np.ptp(way, axis=0).min() > 3.0
 
 
-def pixels(picture: av.VideoFrame) -> bytes:
-    return picture.to_ndarray().tobytes()
+def pixels(image: av.VideoFrame) -> bytes:
+    return image.to_ndarray().tobytes()
 
 
 @pytest.mark.parametrize("kind", [*PICTURES, KIND_BY_NAME["black"]], ids=lambda kind: kind.name)
 def test_the_effects_on_a_frame_do_not_depend_on_which_frames_were_examined(kind: ConditionKind) -> None:
     name = kind.name
-    weather = ConditionSet.parse([f"black:2s@{T - 1}s" if name == "black" else text_of(name)], 3)
-    lens = FrameTransform(weather)
+    condition_set = ConditionSet.parse([f"black:2s@{T - 1}s" if name == "black" else text_of(name)], 3)
+    transform = FrameTransform(condition_set)
     for n in (1, 2, 5):
-        lens(n, T - 0.4 + n / 15, frame_of(n))
-    alone = pixels(FrameTransform(weather)(7, T, frame_of(7)))
-    assert pixels(lens(7, T, frame_of(7))) == alone
-    assert pixels(lens(7, T, frame_of(7))) == alone
+        transform(n, T - 0.4 + n / 15, frame_of(n))
+    alone = pixels(FrameTransform(condition_set)(7, T, frame_of(7)))
+    assert pixels(transform(7, T, frame_of(7))) == alone
+    assert pixels(transform(7, T, frame_of(7))) == alone
     assert alone != pixels(frame_of(7))
 
 
@@ -131,23 +131,23 @@ def test_one_condition_does_not_change_the_randomness_of_another() -> None:
 
 
 def test_a_condition_begins_and_ends_at_its_time() -> None:
-    lens = FrameTransform(ConditionSet.parse(["exposure:2ev@10s-20s"]))
-    light = [lens(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 19.9, 20.0)]
+    transform = FrameTransform(ConditionSet.parse(["exposure:2ev@10s-20s"]))
+    light = [transform(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 19.9, 20.0)]
     assert light[0] == light[3] < light[1] == light[2]
-    assert pixels(lens(0, 5.0, frame_of(0))) == pixels(frame_of(0))
+    assert pixels(transform(0, 5.0, frame_of(0))) == pixels(frame_of(0))
 
 
 def test_switching_to_infrared_bleaches_the_frame_for_a_moment_and_takes_the_colour() -> None:
-    lens = FrameTransform(ConditionSet.parse(["ir@20s"]))
-    before, at, after = (lens(0, t, frame_of(0)).to_ndarray() for t in (19.9, 20.0, 22.0))
+    transform = FrameTransform(ConditionSet.parse(["ir@20s"]))
+    before, at, after = (transform(0, t, frame_of(0)).to_ndarray() for t in (19.9, 20.0, 22.0))
     assert at[:HEIGHT].mean() > 1.3 * after[:HEIGHT].mean()
     assert set(np.unique(after[HEIGHT:])) == {128}
     assert len(np.unique(before[HEIGHT:])) > 3
 
 
 def test_a_flash_is_gone_after_half_a_second() -> None:
-    lens = FrameTransform(ConditionSet.parse(["flash@10s"]))
-    light = [lens(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 10.25, 10.6)]
+    transform = FrameTransform(ConditionSet.parse(["flash@10s"]))
+    light = [transform(0, t, frame_of(0)).to_ndarray(format="gray8").mean() for t in (9.9, 10.0, 10.25, 10.6)]
     assert light[0] == light[3] < light[2] < light[1]
 
 

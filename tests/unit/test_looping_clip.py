@@ -19,8 +19,8 @@ def make(path: Path, codec: str, *, size: tuple[int, int] = (160, 120), frames: 
         stream.width, stream.height = size
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         for index in range(frames):
-            picture = np.full((size[1], size[0], 3), index * 8, np.uint8)
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            image = np.full((size[1], size[0], 3), index * 8, np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
         out.mux(stream.encode())
     return path
 
@@ -40,9 +40,9 @@ def test_other_footage_is_converted_once(tmp_path: Path, name: str, codec: str, 
     assert len(messages) == 1
     assert f"{name} is coded as {codec}" in messages[0]
     with av.open(str(made)) as container:
-        pictures = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
-    assert len(pictures) == 25
-    assert pictures == sorted(pictures)
+        images = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
+    assert len(images) == 25
+    assert images == sorted(images)
     converted = LoopingClip(made)
     assert (converted.fps, converted.size) == (10.0, (size[0] // 2 * 2, size[1] // 2 * 2))
 
