@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,8 +189,7 @@ class _Bid:
     rank: tuple[int, float, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Deadline:
+class _Deadline(NamedTuple):
     """Work that has to begin by then: the present frame of each camera, and the next one."""
 
     by: float
@@ -304,7 +303,7 @@ class InferenceScheduler(Generic[Item]):
             if by is not None:
                 found.append(_Deadline(by, bid.cost_s if bid is not None else whole_s, number))
                 found.append(_Deadline(by + queue.heartbeat_s, whole_s, number))
-        return sorted(found, key=lambda each: (each.by, each.cost_s, each.queue))
+        return sorted(found)
 
 
 def _slack_s(deadlines: Sequence[_Deadline], served: set[int], now: float) -> float:
