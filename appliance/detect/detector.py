@@ -52,7 +52,7 @@ class ObjectDetector(Protocol):
 
 @runtime_checkable
 class VariableInput(Protocol):
-    """A detector to which a part of the frame costs less than the whole one. Optional; see `Examiner.frame`."""
+    """A detector to which a part of the frame costs less than the whole one: see `SessionTracks.detector_input`."""
 
     @property
     def shape_step(self) -> int:

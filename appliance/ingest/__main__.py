@@ -1,7 +1,7 @@
-"""`python -m appliance.ingest`: reads the configuration (one JSON line) from stdin and watches until told to stop.
+"""`python -m appliance.ingest`: reads the configuration (one JSON line) from stdin and runs the cameras until it ends.
 
 Started by `appliance.supervisor`. It ends when stdin does (the parent is gone) or at SIGTERM. Messages go to the file
-descriptor named by `--fd`, or to stdout. Exit codes: 0 told to stop, 1 something is broken and a new start may help,
+descriptor named by `--fd`, or to stdout. Exit codes: 0 asked to stop, 1 something is broken and a new start may help,
 2 wrong use or configuration.
 """
 
@@ -21,7 +21,7 @@ import av
 from pydantic import ValidationError
 
 from appliance.clock import SystemClock
-from appliance.config import IngestConfig
+from appliance.config import DetectorConfig, IngestConfig, RecheckConfig
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector
 from appliance.errors import UsageError
@@ -51,7 +51,16 @@ def main() -> int:
     try:
         site = _read_site()
         shared = detector.load(precision.settle_precision(site.detector, site.storage.dir))
-        ingest = IngestProcess(site, shared, Tracker, IngestChannel(out), SystemClock(), _recheck_detector(site))
+        ingest = IngestProcess(
+            site.cameras,
+            site.health,
+            site.storage,
+            shared,
+            Tracker,
+            IngestChannel(out),
+            SystemClock(),
+            load_recheck_detector=_recheck_detector(site.second_look, site.detector),
+        )
     except UsageError as error:
         print(f"vedette ingest: {error}", file=sys.stderr)
         return 2
@@ -92,12 +101,12 @@ def _read_site() -> IngestConfig:
         raise UsageError(f"configuration: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _recheck_detector(site: IngestConfig) -> Callable[[], ObjectDetector] | None:
+def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callable[[], ObjectDetector] | None:
     """Loads another network for re-checks, if one is named; called with the first of them."""
-    named = site.second_look.model
-    if named is None:
+    if recheck.model is None:
         return None
-    return lambda: detector.load(site.detector.model_copy(update={"model": named, "precision": "auto", "labels": None}))
+    changed = {"model": recheck.model, "precision": "auto", "labels": None}
+    return lambda: detector.load(shared.model_copy(update=changed))
 
 
 def _watch_stdin(ingest: IngestProcess) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
-from appliance.config import IngestConfig
 from appliance.detect.detector import ObjectDetector
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog
@@ -47,15 +46,19 @@ class IngestProcess:
 
     def __init__(
         self,
-        site: IngestConfig,
+        cameras: Mapping[str, config.CameraConfig],
+        health: config.HealthConfig,
+        storage: config.StorageConfig,
         detector: ObjectDetector,
         new_tracker: Callable[[tuple[str, ...], StationaryObjects], ObjectTracker],
         channel: IngestChannel,
         clock: Clock,
+        *,
         load_recheck_detector: Callable[[], ObjectDetector] | None = None,
     ) -> None:
         """load_recheck_detector: called with the first re-check; None: the shared detector does it when idle."""
-        self._site = site
+        self._health = health
+        self._storage = storage
         self._detector = detector
         self._new_tracker = new_tracker
         self._channel = channel
@@ -65,21 +68,21 @@ class IngestProcess:
         self._finder = SocketFinder()
         self._cameras: list[CameraRunner] = []
         self._parked_stores: list[ParkedVehiclesStore] = []
-        streams = [self._add_camera(name, camera) for name, camera in site.cameras.items() if camera.enabled]
+        streams = [self._add_camera(name, camera) for name, camera in cameras.items() if camera.enabled]
         worker = InferenceWorker(detector, streams, clock, self._wake_worker)
         self._worker = worker
-        self._watchdog = ApplianceWatchdog(site.health, self._emit, clock)
+        self._watchdog = ApplianceWatchdog(health, self._emit, clock)
         recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
-        self._rechecks = RecheckWorker(Path(site.storage.dir), recheck_detector, self._emit, clock)
+        self._rechecks = RecheckWorker(Path(storage.dir), recheck_detector, self._emit, clock)
 
     def _add_camera(self, name: str, camera: config.CameraConfig) -> DetectStream:
-        health, clock = self._site.health, self._clock
+        health, clock = self._health, self._clock
         tamper = TamperDetector(name, health, camera.health_ignore, self._emit, mend=not camera.is_file)
         watchdog = CameraWatchdog(
             name, health, camera.health_ignore, self._emit, clock, heartbeat_s=camera.detect.heartbeat_s
         )
-        parked = ParkedVehiclesStore(Path(self._site.storage.dir), name, clock)
-        target = _record_target(self._site.storage, name, camera)
+        parked = ParkedVehiclesStore(Path(self._storage.dir), name, clock)
+        target = _record_target(self._storage, name, camera)
         recorder = SegmentRecorder(target, clock, self._emit) if camera.record else None
         analysis = CameraAnalysis(
             name,

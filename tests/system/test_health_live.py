@@ -23,6 +23,7 @@ from waiting import PATIENCE, until
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from appliance.inference import detector_watchdog
 from appliance.ingest import process
 from appliance.ingest.channel import IngestChannel
 from appliance.types import Detections, HealthEvent
@@ -219,7 +220,7 @@ class Hangs:
 def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "DETECTOR_HUNG_S", 5.0)
+    monkeypatch.setattr(detector_watchdog, "HUNG_S", 5.0)
     monkeypatch.setattr(process, "STOP_S_MAX", 1.0)
     made = clip(tmp_path / "c.mp4", 300)
     site = SiteConfig.model_validate(
@@ -231,8 +232,10 @@ def test_a_detector_that_hangs_is_reported_and_the_process_makes_way(
         reader = threading.Thread(target=lambda: lines.extend(channel))
         reader.start()
         detector = Hangs()
-        ingest = process.IngestProcess(site, detector, CountingTracker, IngestChannel(writing), SystemClock())
-        with pytest.raises(process.DetectorHung):
+        ingest = process.IngestProcess(
+            site.cameras, site.health, site.storage, detector, CountingTracker, IngestChannel(writing), SystemClock()
+        )
+        with pytest.raises(detector_watchdog.DetectorHung):
             ingest.run()
         detector.go.set()
         os.close(writing)
