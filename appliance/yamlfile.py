@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -41,9 +42,10 @@ def loads(text: str, model: type[Model], source: str = "configuration") -> Model
     """The same from text; `source` is what errors call it."""
     root = _compose(text, source)
     _bound(root, source)
-    lines = dict(_lines(root, ()))
+    keys = list(_keys(root))
+    lines = {key: line for key, line, _ in keys}
     problems = [
-        f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line in _duplicate_keys(root, ())
+        f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line, twice in keys if twice
     ]
     data = _expand(_construct(root, source), (), lines, problems)
     if problems:
@@ -58,7 +60,7 @@ def loads(text: str, model: type[Model], source: str = "configuration") -> Model
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
     """The line of every key and list item of a file that was loaded, for faults that only another file shows."""
-    return dict(_lines(_compose(_read(path), str(path)), ()))
+    return {key: line for key, line, _ in _keys(_compose(_read(path), str(path)))}
 
 
 def _read(path: Path) -> str:
@@ -113,33 +115,19 @@ def _construct(node: yaml.Node | None, source: str) -> Any:
         raise _not_yaml(error, source) from None
 
 
-def _lines(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
-    if node is None:
-        return []
-    found = [(key, node.start_mark.line + 1)]
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            found.append(((*key, str(name.value)), name.start_mark.line + 1))
-            found += _lines(value, (*key, str(name.value)))[1:]
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            found += _lines(value, (*key, index))
-    return found
-
-
-def _duplicate_keys(node: yaml.Node | None, key: _Key) -> list[tuple[_Key, int]]:
-    found: list[tuple[_Key, int]] = []
+def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int, bool]]:
+    """Every key and list item: where it stands, its line, and whether the key stood there before."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for name, value in node.value:
-            if name.value in seen:
-                found.append(((*key, str(name.value)), name.start_mark.line + 1))
+            key = (*parent, str(name.value))
+            yield key, name.start_mark.line + 1, name.value in seen
             seen.add(name.value)
-            found += _duplicate_keys(value, (*key, str(name.value)))
+            yield from _keys(value, key)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            found += _duplicate_keys(value, (*key, index))
-    return found
+            yield (*parent, index), value.start_mark.line + 1, False
+            yield from _keys(value, (*parent, index))
 
 
 def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str]) -> Any:
