@@ -155,7 +155,7 @@ class CameraAnalysis:
         return request.tracks.detector_input(request)
 
     def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:
-        """What is known of the frame. None: the detector did not answer. Called by whoever runs the detector."""
+        """The boxes of a frame. None: the detector did not answer. Called by whoever runs the detector."""
         return request.tracks.result(request, detections)
 
     def is_current(self, request: InferenceRequest) -> bool:

@@ -31,15 +31,15 @@ class SelectionTuning:
     standing_every_s: float = 2.0
     """While a person stands still, so by key frames; a parked car waits for the heartbeat."""
     stopped_every_s: float = 1.0
-    """Who has just come to stand will likely walk on."""
+    """The same for a person who has just stopped, and will likely walk on."""
     stopped_s: float = 20.0
-    """Who has not moved for so long has not just come to stand."""
+    """A person who has not moved for so long has not just stopped."""
     standing_s: float = 4.5
     """A person who was not found for so long does not stand there any more."""
     confirm_s: float = 0.06
     """With `latency: lowest`, a new object is examined again in the next frame; at 30 fps in the one after it."""
     luma_every_s: float = 1.0
-    """What the tamper detector watches for lasts for seconds: while frames come faster, it needs not all."""
+    """The tamper detector gets one plane in so long: what it detects lasts for seconds."""
     early_s: float = 0.002
     """A frame that comes by so little too early is in step: cameras round their time stamps to milliseconds."""
 

@@ -26,7 +26,7 @@ class ObjectTracker(Protocol):
 
     @property
     def active_boxes(self) -> tuple[Box, ...]:
-        """Where the next inference is needed because of what is tracked: all but what is at rest."""
+        """Tracked objects that are not at rest: the next inference is needed there."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class ObjectTracker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrackSummary:
-    """What is known after the latest inference: all that the camera's side reads of the detector's side.
+    """The state of the tracks after the latest inference: all that the camera's side reads of the detector's side.
 
     Times are camera time in seconds, -inf: never.
     """
@@ -109,7 +109,7 @@ class SessionTracks:
         return self.summary
 
     def detector_input(self, request: InferenceRequest) -> NDArray[np.uint8]:
-        """What the detector is shown: uint8 BGR (height, width, 3), upright.
+        """The image for the detector: uint8 BGR (height, width, 3), upright.
 
         Parts of a frame come at the scale of the whole one, as one image whose sides are multiples of
         `VariableInput.shape_step`.
@@ -119,7 +119,7 @@ class SessionTracks:
         return image if request.mosaic is None else request.mosaic.draw(image)
 
     def result(self, request: InferenceRequest, detections: Detections | None) -> FrameBoxes:
-        """What is known of the frame. None: the detector did not answer, so nothing is known."""
+        """The boxes of a frame. None: the detector did not answer, so nothing is known of it."""
         if detections is None:
             self.summary = replace(self.summary, whole_wanted=self.summary.whole_wanted + 1)
         else:

@@ -43,8 +43,8 @@ class DecodeTuning:
     """Share of the heartbeat by which an inference may come late, if a key frame is due until then: it costs nothing,
     while decoding before it costs the whole GOP."""
     late_frames_max: int = 10
-    """Of what is decoded after a cue about so many frames become inferences, evenly spread: five a second over the
-    usual GOP of two seconds. If the detector is busy they wait: 14 MB of 720p frames, 31 MB of 1080p."""
+    """About so many of the frames that are decoded after a cue become inferences, evenly spread: five a second over
+    the usual GOP of two seconds. If the detector is busy they wait: 14 MB of 720p frames, 31 MB of 1080p."""
     late_frames_max_economy: int = 5
     """The same with `latency: thrifty`: 2.5 a second, so two in the first second of a visitor."""
 
@@ -191,14 +191,13 @@ class DecodeSession:
         yield frame
 
     def flush(self) -> Iterator[DecodedFrame]:
-        """What the decoder still holds back at the end of the stream, if every packet was decoded."""
+        """The frames that the decoder still holds back at the end of the stream, if every packet was decoded."""
         if not self.held.pending and self._in_sync:
             for frame in self._decoder.flush():
                 yield from self.hand_on(frame)
 
     def count_skipped(self, packets: int) -> None:
-        """Of the first `packets` of the tracker's count, those that neither became a frame nor were damaged are
-        skipped."""
+        """Count as skipped: all of the first `packets` (by `gops.count`) that became no frame and were not damaged."""
         decoded = self._decoder.decoded - self._decoded_twice
         more = max(0, packets - self._begun_at - decoded - self._decoder.damaged - self._skipped)
         self._skipped += more

@@ -21,7 +21,7 @@ SPREAD_BYTES_MIN = 24.0
 
 @dataclass(frozen=True, slots=True)
 class CusumThreshold:
-    """What is a cue. All in spreads; chosen on the rendered clips (docs/decode.md)."""
+    """When packet sizes are a cue. All in spreads; chosen on the rendered clips (docs/decode.md)."""
 
     slack: float  # above the usual that is forgiven in each packet
     sum_min: float  # of what is beyond, added up, that is a cue

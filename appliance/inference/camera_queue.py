@@ -13,14 +13,14 @@ from appliance.types import DropReason
 
 @dataclass(frozen=True, slots=True)
 class QueueTuning:
-    """What a frame is worth, and how long it may wait. docs/scheduling.md has the simulations."""
+    """The priority of a frame, and how long it may wait. docs/scheduling.md has the simulations."""
 
     active_priority: float = 0.6
-    """Of a camera on which an object moves that is tracked."""
+    """If a tracked object moves, or is new."""
     motion_priority: float = 0.4
-    """Of a frame that moves all over."""
+    """If all of the frame moves; less for less."""
     late_priority: float = 0.8
-    """Of a frame that was decoded late, because a cue says that something began: between the two above together."""
+    """If the frame was decoded late, after a cue: between motion alone, and motion with a track."""
     cost_share_min: float = 0.5
     """A tiny region is worth 1 / this as much as a whole frame: it costs nothing."""
     late_s_max: float = 3.0
@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class PendingInference:
-    """What a camera asks of the detector now. Times are monotonic seconds."""
+    """A camera's next frame, as the scheduler weighs it. Times are monotonic seconds."""
 
     since: float  # when it began to wait; a newer frame keeps its predecessor's place
     due: float  # when it should begin
@@ -124,7 +124,7 @@ class CameraQueue(Generic[Item]):
             self._newest = new
 
     def pending(self, now: float) -> PendingInference | None:
-        """What waits, as it is to be weighed at `now`; late frames that have waited too long are dropped."""
+        """The next frame, as it is to be weighed at `now`; late frames that have waited too long are dropped."""
         with self._lock:
             while self._late and now - self._late[0].since > TUNING.late_s_max:
                 self._late.popleft()

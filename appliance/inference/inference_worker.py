@@ -95,7 +95,7 @@ class InferenceWorker:
                 self._wake.wait(wait_s or IDLE_S)
 
     def measure_batching(self) -> None:
-        """Find out how many frames a call pay. Takes a few calls of a detector that says it may gain from batches."""
+        """Measure how many frames a call pay. Takes a few calls of a detector that says it may gain from batches."""
         self.watchdog.begin()
         try:
             self._scheduler.batching = measure_batching(self._detector, self._clock)
@@ -132,7 +132,7 @@ class InferenceWorker:
         return 1.0 if self.watchdog.is_stuck else self._scheduler.load(self._clock.monotonic())
 
     def age_p95_ms(self) -> float:
-        """Of the frames whose results came in the last seconds."""
+        """The 95th percentile of the ages of the frames whose results came in the last seconds."""
         now = self._clock.monotonic()
         return p95(ms for client in self._clients for ms in client.ages.recent(now))
 

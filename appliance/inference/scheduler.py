@@ -40,14 +40,14 @@ class SchedulerTuning:
     usage_time_constant_s: float = 4.0
     """After so long 37 % of what a camera has used still count."""
     first_cost_s: float = 0.02
-    """Of a whole frame, before any was measured."""
+    """The cost of a whole frame, before any was measured."""
     cost_s_min: float = 1e-4
     area_classes: int = 8
     """Costs are learnt by eighths of a whole frame."""
     cost_smoothing: float = 0.1
-    """Of a call that goes into the mean of its class."""
+    """The weight of a new call in the mean of its class."""
     batch_gain_min: float = 0.1
-    """Of a frame's time that each doubling of the batch has to save."""
+    """The share of a frame's time that each doubling of the batch has to save."""
     batch_tries: int = 3
     """Calls of each batch size; the fastest counts."""
 
@@ -70,7 +70,7 @@ class UsageEwma:
         self._at = now
 
     def share(self, now: float) -> float:
-        """Of the detector's time, about 0..1."""
+        """The share of the detector's time, about 0..1."""
         return self._left(now) / TUNING.usage_time_constant_s
 
     def _left(self, now: float) -> float:
@@ -78,7 +78,7 @@ class UsageEwma:
 
 
 class InferenceCosts:
-    """What an inference costs, learnt from those that were.
+    """Estimates the seconds of an inference from earlier ones.
 
     State: the mean time of a call for each class of area. Owner: the detector's thread. A class that was never seen is
     reckoned from its nearest neighbour: at most as much as a larger one, in proportion to a smaller one.
@@ -137,7 +137,7 @@ class BatchPlan:
         return len(sizes) <= 1 or (len(sizes) <= self.size_max and len(set(sizes)) == 1 and sizes[0] != (0, 0))
 
     def seconds(self, single_s: Sequence[float]) -> float:
-        """What a call takes, of frames that would take so long each by themselves."""
+        """The seconds of a call, for frames that would take `single_s` each by themselves."""
         return max(single_s) * self.ratios[len(single_s) - 1]
 
 
@@ -180,7 +180,7 @@ class Selection(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class _Bid:
-    """What a camera asks for, weighed. grade 0: has had little and is overdue, 1: as usual, 2: has had too much."""
+    """A camera's frame, weighed. grade 0: it has had little and is overdue, 1: as usual, 2: it has had too much."""
 
     queue: int
     pending: PendingInference
@@ -293,7 +293,7 @@ class InferenceScheduler(Generic[Item]):
         return _slack_s(deadlines, {each.queue for each in batch}, now) >= call_s
 
     def _deadlines(self, bids: Sequence[_Bid], now: float) -> list[_Deadline]:
-        """Of all cameras, the earliest first."""
+        """The deadlines of all cameras, the earliest first."""
         waiting = {bid.queue: bid for bid in bids}
         whole_s = TUNING.cost_safety * self.costs.of(1.0)
         found = []

@@ -125,7 +125,7 @@ class CameraRunner:
 
     @property
     def warning(self) -> str:
-        """What a person should know now, or ''."""
+        """A sentence for people, or ''."""
         return self._recorder.warning if self._recorder is not None else ""
 
     def start(self) -> None:

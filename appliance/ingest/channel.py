@@ -115,7 +115,7 @@ class IngestChannel:
         return True
 
     def _next(self) -> list[IngestMessage]:
-        """What waits, at least one message and BATCH_MAX at most, so that the reader wakes once for all of it; none
+        """The waiting messages, at least one and BATCH_MAX at most, so that the reader wakes once for all of them; none
         after `close`."""
         batch: list[IngestMessage] = []
         with self._changed:

@@ -152,7 +152,7 @@ def _must_be_file(path: Path, name: str) -> None:
 
 
 def describe_stream(stream: av.VideoStream, label: str) -> StreamInfo:
-    """What a freshly opened PyAV stream is; sets it to decode in the calling thread only."""
+    """StreamInfo of a freshly opened PyAV stream, which is set to decode in the calling thread only."""
     context = stream.codec_context
     rate = stream.average_rate or stream.guessed_rate
     frame_s = float(1 / rate) if rate else FRAME_S_DEFAULT

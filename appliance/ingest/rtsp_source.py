@@ -216,7 +216,7 @@ class RtspSource:
 
 
 def _complete(container: av.container.InputContainer) -> bool:
-    """Did the SDP alone tell what a decoder and a recorder must know?"""
+    """Whether the SDP alone gave all that decoder and recorder need."""
     streams = container.streams.video
     if not streams:
         return True

@@ -55,7 +55,7 @@ class SenderReports:
         return None if utc is None else utc + pts_us - at
 
     def _read(self, packet: av.Packet[av.VideoStream]) -> int | None:
-        """What libavformat has attached (AV_PKT_DATA_PRFT)."""
+        """The report that libavformat has attached (AV_PKT_DATA_PRFT)."""
         self.reads += 1
         if not packet.has_sidedata("prft"):
             return None
@@ -193,7 +193,7 @@ class Timeline:
 
 
 class _Drift:
-    """How far the anchor is off, and how much of that to mend now. State: the window being watched."""
+    """Estimates how far the anchor is off, and how much of that to correct now. State: the window it observes."""
 
     def __init__(self) -> None:
         self._least: int | None = None

@@ -30,11 +30,11 @@ class MotionTuning:
     cells_max: int = 160
     """Cells across; a cell is then 8 pixels of a 720p frame, 16 of a 1080p one."""
     background_share: float = 0.08
-    """Of a frame that goes into the background."""
+    """The share of a new frame in the background."""
     noise_share: float = 0.05
-    """Of a cell at rest that goes into what is usual for it."""
+    """The share of a new change in the usual change of a cell at rest."""
     restless_share: float = 0.01
-    """Of a cell that moves: a branch is learnt in the end, a passer-by is not."""
+    """The same for a cell that moves: a branch is learnt in the end, a passer-by is not."""
     noise_max: float = 12.0
     """A change beyond that is learnt as so much: no cell becomes blind."""
     floor: float = 2.5
@@ -52,14 +52,14 @@ class MotionTuning:
     threshold_max: float = 100.0
     """Evidence (grey levels beyond the usual, summed over cells) that a new blob has to bring: between these two."""
     threshold_kept: float = 0.998
-    """Of the threshold from one frame to the next: half after 70 s."""
+    """The share of the threshold that remains with the next frame: half after 70 s."""
     threshold_above: float = 1.6
     """Times the evidence of blobs that come and go at once."""
     steady: float = 1.0
     """A cell that changed by less since the last frame brings no evidence: it stands there."""
     blobs_max: int = 64
     evidence_kept: float = 0.8
-    """Of a blob's evidence from one frame to the next."""
+    """The share of a blob's evidence that remains with the next frame."""
     heir_max: float = 3.0
     """Times what is there now: the faint trace in the background of an insect is no heir to it."""
     grown: float = 0.25
