@@ -92,7 +92,7 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
     context = router_context_of(site)
     planner = EscalationPlanner("yard", camera.rules, context)
     planner.begin(StreamHeader(camera="yard", clip="", model="m", size=(1280, 720), run="r"))
-    looks = [call_ms(lambda n=n: planner.observe(crowd(n))) for n in range(3000)]
+    observed = [call_ms(lambda n=n: planner.observe(crowd(n))) for n in range(3000)]
     planned = [call_ms(lambda n=n: planner.plan(opened(n), 0.0)) for n in range(3000)]
     costs = tuple(context.budget.cost(each) for each in expected_bytes(site.escalation))
     cases = [
@@ -106,8 +106,10 @@ def decisions(site: config.SiteConfig) -> list[Figure]:
         Figure("rules + alert policy, one frame of 10 objects, median", statistics.median(times), "ms", None),
         Figure("rules + alert policy, one frame of 10 objects, p99", percentile(times, 0.99), "ms", None),
         Figure("router, one decision, p99", percentile(routed, 0.99), "ms", 0.2),
-        Figure("router, one alert with its inputs, question and route, median", statistics.median(planned), "ms", None),
-        Figure("router, one look at 10 objects, median", statistics.median(looks), "ms", None),
+        Figure(
+            "router, one alert with its inputs, escalation and route, median", statistics.median(planned), "ms", None
+        ),
+        Figure("router, one frame of 10 objects, median", statistics.median(observed), "ms", None),
     ]
 
 
@@ -134,11 +136,11 @@ def commits() -> list[Figure]:
 def commit(alerts: AlertStore, n: int) -> None:
     alert = Alert(camera="yard", id=f"a{n}", rules=("r",), severity="alert", t_start=float(n), t_end=None, tracks=(n,))
     event = Event(camera="yard", rule="r", kind="enter", track=n, label="person", t=float(n), id=f"e{n}")
-    question = wire.Escalation(
+    escalation = wire.Escalation(
         id=f"esc-{n}", site="s", camera="yard", alert=alert.id, rule="r", kind="enter", label="person",
         severity="alert", t=float(n), created_t=float(n),
     )  # fmt: skip
-    alerts.apply(AlertChange("opened", alert, event), escalation=question, priority="high")
+    alerts.apply(AlertChange("opened", alert, event), escalation=escalation, priority="high")
 
 
 def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
@@ -157,7 +159,7 @@ def replays(site: config.SiteConfig, clip: Path, model: str) -> list[Figure]:
 
 
 def crowd(n: int) -> FrameBoxes:
-    """Ten people walking to and fro, 5 looks a second."""
+    """Ten people walking to and fro, at 5 fps."""
     objects = tuple(
         TrackedObject(
             track=k, label="person", score=0.8, box=(x := ((n * 7 + k * 97) % 800) / 1000, 0.4, x + 0.05, 0.7)
