@@ -22,7 +22,7 @@ Visit = Callable[..., Page]
 
 
 @pytest.fixture
-def ill(house: House) -> HealthEventStore:
+def faults(house: House) -> HealthEventStore:
     """One camera was turned, the other stood still for a while, and the detector is slow to come back."""
     events, t0 = HealthEventStore(house.site.db), house.t0
     events.put(
@@ -43,7 +43,7 @@ def ill(house: House) -> HealthEventStore:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_timeline_and_the_cameras_page_show_it_on_a_phone_and_on_a_desk(
-    visit: Visit, ill: HealthEventStore, tmp_path: Path, scheme: str
+    visit: Visit, faults: HealthEventStore, tmp_path: Path, scheme: str
 ) -> None:
     folder = Path(os.environ.get("VEDETTE_SCREENSHOTS", tmp_path))
     for path, name in (("/", "timeline"), ("/cameras/gate", "camera"), ("/cameras", "cameras")):
@@ -57,17 +57,17 @@ def test_the_timeline_and_the_cameras_page_show_it_on_a_phone_and_on_a_desk(
 
 
 def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered(
-    visit: Visit, house: House, ill: HealthEventStore
+    visit: Visit, house: House, faults: HealthEventStore
 ) -> None:
     page = visit("/")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     black = HealthEvent(camera="dock", id="black1", kind="black", t=house.t0 + 15, t_start=house.t0 + 10, reason="dark")
-    ill.put(black)
+    faults.put(black)
     line = page.locator("#h-black1")
     expect(line).to_contain_text("Black picture")
     order = page.evaluate("[...document.querySelectorAll('#cards > [data-t]')].map((each) => +each.dataset.t)")
     assert order == sorted(order, reverse=True)
-    ill.put(replace(black, t=house.t0 + 40, t_end=house.t0 + 30))
+    faults.put(replace(black, t=house.t0 + 40, t_end=house.t0 + 30))
     expect(line).to_contain_text("20 s")
     page.locator("select[name=show]").select_option("health")
     expect(page.locator(".card")).to_have_count(0)
@@ -78,7 +78,7 @@ def test_an_event_appears_beside_the_alerts_changes_in_place_and_can_be_filtered
     expect(page.locator(".card")).to_have_count(1)
 
 
-def test_the_keyboard_walks_over_alerts_alone(visit: Visit, ill: HealthEventStore) -> None:
+def test_the_keyboard_walks_over_alerts_alone(visit: Visit, faults: HealthEventStore) -> None:
     page = visit("/")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.keyboard.press("j")
@@ -86,11 +86,11 @@ def test_the_keyboard_walks_over_alerts_alone(visit: Visit, ill: HealthEventStor
     expect(page.locator("#a-walker")).to_contain_text("Reviewed")
 
 
-def test_a_person_says_that_it_is_right_so(visit: Visit, ill: HealthEventStore) -> None:
+def test_a_person_confirms_the_view(visit: Visit, faults: HealthEventStore) -> None:
     page = visit("/cameras/gate")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.get_by_role("button", name="This view is right").click()
     expect(page.locator("#h-moved1 .review")).to_have_text("Seen")
-    row = ill.get("moved1")
+    row = faults.get("moved1")
     assert row is not None
     assert row.seen_t is not None

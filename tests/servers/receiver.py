@@ -1,4 +1,4 @@
-"""Somebody who is told: an HTTP server on the loopback that takes messages, or answers as its script says."""
+"""A notification target: an HTTP server on the loopback that takes messages, or answers as its script says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HANG_S_MAX = 30.0
 
 @dataclass(frozen=True)
 class Taken:
-    """A request, as it came. body: its JSON. answered: with which word of the script."""
+    """A request as it came. body: its JSON. answered: with which entry of the script."""
 
     path: str
     headers: dict[str, str]
@@ -32,7 +32,7 @@ class Taken:
 class Receiver:
     """`with Receiver() as phone:`; `phone.script` holds what the next requests are answered with, then it is 200.
 
-    A number is a status; `hang` says nothing, `drip` never ends its answer, `reset` breaks the connection when it has
+    A number is a status; `hang` never answers, `drip` never ends its answer, `reset` breaks the connection when it has
     read the request, `redirect` points to /elsewhere.
     """
 
@@ -84,26 +84,26 @@ class Receiver:
 
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         raw = request.rfile.read(int(request.headers.get("content-length", 0)))
-        word = self.script.popleft() if self.script else self.always or 200
+        entry = self.script.popleft() if self.script else self.always or 200
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self.taken.append(Taken(request.path, headers, raw, word))
-        if word == "hang":
+        self.taken.append(Taken(request.path, headers, raw, entry))
+        if entry == "hang":
             self._over.wait(HANG_S_MAX)
-        elif word == "reset":
+        elif entry == "reset":
             request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             request.close_connection = True
             request.connection.close()
-        elif word == "drip":
+        elif entry == "drip":
             request.send_response(200)
             request.end_headers()
             self._drip(request)
-        elif word == "redirect":
+        elif entry == "redirect":
             request.send_response(302)
             request.send_header("location", f"{self.url}/elsewhere")
             request.end_headers()
         else:
-            request.send_response(int(word))
-            if word == 429:
+            request.send_response(int(entry))
+            if entry == 429:
                 request.send_header("retry-after", "7")
             request.end_headers()
             request.wfile.write(b'{"said": "so"}')
