@@ -295,7 +295,7 @@ def test_a_camera_that_was_gone_is_back_by_itself_and_its_gap_is_told(server: Rt
         server.listen()
         returned = time.monotonic()
         until(lambda: house.states()[-1] == "live")
-        assert time.monotonic() - returned < 10 * PATIENCE
+        assert time.monotonic() - returned < 10, "RETRY_S_MAX and a connect"
         until(lambda: len(house.heard.of(FrameBoxes)) > boxes + 2)
         until(lambda: sum(meter.reconnects for meter in house.heard.of(CameraMeter)) == 1)
     begun, ended = house.heard.of(Gap)
