@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from box_core import site
+from core_harness import site
 
 from appliance.config import SiteConfig
 from appliance.lab.replay.replay_routing import router_context_of

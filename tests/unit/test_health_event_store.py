@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from box_core import BoxCore, site
+from core_harness import CoreHarness, site
 
 from appliance.clock import ManualClock
 from appliance.store.database import Database
@@ -84,7 +84,7 @@ def test_the_table_is_bounded_and_what_lasts_stays(db: Database) -> None:
 
 def test_the_core_writes_counts_and_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "appliance")
-    box = BoxCore(tmp_path, site(), ManualClock())
+    box = CoreHarness(tmp_path, site(), ManualClock())
     box.core.take(BEGAN)
     box.core.take(replace(BEGAN, t=108.0, recovery="connecting to the camera again", attempts=1))
     box.core.take(replace(BEGAN, t=130.0, t_end=125.0))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from box_core import BoxCore, site
+from core_harness import CoreHarness, site
 from sample_rows import T0, opened, sample_escalation
 
 from appliance.clock import ManualClock
@@ -29,7 +29,7 @@ def telling(severity: str = "warning", **more: object) -> SiteConfig:
 
 
 def test_the_core_writes_whom_to_notify_with_the_alert_and_its_escalation(tmp_path: Path) -> None:
-    box = BoxCore(tmp_path, telling(), ManualClock(T0))
+    box = CoreHarness(tmp_path, telling(), ManualClock(T0))
     alert = box.walk()
     (item,) = NoticeStore(box.db).open("phone")
     assert (item.row.alert, item.row.state, item.standing, item.delivery) == (alert, "waiting", "unverified", "waiting")
@@ -40,7 +40,7 @@ def test_the_core_writes_whom_to_notify_with_the_alert_and_its_escalation(tmp_pa
 
 
 def test_an_alert_of_no_concern_leaves_no_row(tmp_path: Path) -> None:
-    box = BoxCore(tmp_path, telling(severities=["alert"]), ManualClock(T0))
+    box = CoreHarness(tmp_path, telling(severities=["alert"]), ManualClock(T0))
     assert NoticeStore(box.db).of(box.walk()) == []
     box.db.close()
 
@@ -64,7 +64,7 @@ def test_what_the_disk_refuses_is_reported_at_once(tmp_path: Path, monkeypatch: 
         def alert_unstored(self, alert: Alert, notices: object, reason: str) -> None:
             heard.append((alert.camera, type(notices).__name__, reason))
 
-    box = BoxCore(tmp_path, telling(), ManualClock(T0), Listener())
+    box = CoreHarness(tmp_path, telling(), ManualClock(T0), Listener())
     write, full = box.alerts.apply, [True]
 
     def apply(*said: Any, **more: Any) -> AlertRow:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from box_core import BoxCore, site
+from core_harness import CoreHarness, site
 
 from appliance.cli import main
 from appliance.clock import ManualClock, local_day
@@ -25,15 +25,15 @@ from appliance.types import Alert, AlertChange, Route, RouteInputs
 NOON = datetime(2026, 11, 20, 12, 0).timestamp()  # noqa: DTZ001 (the box's own noon)
 REAL = 40
 REPEAT_S = 601.0  # by then nobody remembers where something was asked about
-Made = Callable[..., BoxCore]
+Made = Callable[..., CoreHarness]
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Made]:
-    boxes: list[BoxCore] = []
+    boxes: list[CoreHarness] = []
 
-    def make(config: SiteConfig, clock: ManualClock | None = None) -> BoxCore:
-        boxes.append(BoxCore(tmp_path, config, clock or ManualClock(NOON)))
+    def make(config: SiteConfig, clock: ManualClock | None = None) -> CoreHarness:
+        boxes.append(CoreHarness(tmp_path, config, clock or ManualClock(NOON)))
         return boxes[-1]
 
     yield make
@@ -53,7 +53,7 @@ def test_each_decision_is_a_row_with_its_inputs_reason_and_cost(made: Made) -> N
     inputs = RouteInputs(**json.loads(row["inputs"]))
     assert (inputs.label, inputs.severity, inputs.score) == ("person", "warning", 0.85)
     assert inputs.looks >= 2
-    asked = box.asked(alert)
+    asked = box.escalated(alert)
     assert asked is not None
     assert (asked.state, asked.evidence, asked.wait) == ("waiting", "crops", "")
 
@@ -62,13 +62,13 @@ def test_an_alert_that_is_not_asked_about_has_its_row_too(made: Made) -> None:
     box = made(site("info"))
     alert = box.walk()
     assert box.decided(alert) == [("never", "alerts of severity info are not escalated")]
-    assert box.asked(alert) is None
+    assert box.escalated(alert) is None
 
 
 def test_the_less_urgent_waits_for_off_peak_hours_with_its_evidence_at_hand(made: Made) -> None:
     box = made(site(off_peak={"hours": ["22:00-06:00"]}))
     alert = box.walk()
-    asked = box.asked(alert)
+    asked = box.escalated(alert)
     assert asked is not None
     assert asked.wait == "off-peak"
     assert asked.until_t == pytest.approx(NOON + 10 * 3600, abs=61)
@@ -100,28 +100,28 @@ def test_alerts_of_the_gravest_severity_do_not_wait_for_off_peak_hours(made: Mad
 
 def test_a_long_queue_holds_back_the_less_urgent_until_it_is_half_as_long(made: Made) -> None:
     box = made(site())
-    box.around = SystemLoad(link_up=False, queue_age_s=700.0)
+    box.system_load = SystemLoad(link_up=False, queue_age_s=700.0)
     box.second()
     alert = box.walk()
-    asked = box.asked(alert)
+    asked = box.escalated(alert)
     assert asked is not None
     assert asked.wait == "queue"
     for age, wait in ((400.0, "queue"), (200.0, "")):
-        box.around = SystemLoad(link_up=True, queue_age_s=age)
+        box.system_load = SystemLoad(link_up=True, queue_age_s=age)
         box.second()
-        asked = box.asked(alert)
+        asked = box.escalated(alert)
         assert asked is not None
         assert asked.wait == wait
 
 
 def test_an_escalation_whose_moment_never_comes_is_given_up_visibly(made: Made) -> None:
     box = made(site(router={"load_max": 1.0}, expire_hours=2))
-    box.around = SystemLoad(load=3.0)
+    box.system_load = SystemLoad(load=3.0)
     box.second()
     alert = box.walk()
     box.clock.advance(2 * 3600 + 1)
     box.second()
-    asked = box.asked(alert)
+    asked = box.escalated(alert)
     assert asked is not None
     assert (asked.state, asked.error) == ("expired", "given up after 2 h: it waited for the box to be less loaded")
 
@@ -130,15 +130,15 @@ def test_a_budget_used_up_puts_off_and_a_new_day_lets_go(made: Made) -> None:
     box = made(site(first="crops", budget={"mb_day": 0.05, "alert_reserve": 0}, expire_hours=48))
     first, second, third = (box.walk() for _ in range(3))
     assert [box.decided(each)[0][0] for each in (first, second, third)] == ["now"] * 3
-    rows = [box.asked(each) for each in (first, second, third)]
+    rows = [box.escalated(each) for each in (first, second, third)]
     assert [row.evidence for row in rows if row] == ["crops", "crops", "facts"]
     more = [box.walk() for _ in range(8)]
     later = more[-1]
-    asked = box.asked(later)
+    asked = box.escalated(later)
     assert asked is not None
     assert asked.wait == "budget"
     for each in (first, second, third, *more):
-        row = box.asked(each)
+        row = box.escalated(each)
         if row is not None and not row.wait:
             box.judge(each, "confirmed")
     box.clock.advance(12 * 3600)
@@ -274,10 +274,10 @@ def test_what_is_left_out_is_audited_and_an_audited_one_stands_for_many(made: Ma
     box.db.close()
     again = made(site(router={"recall_min": 0.9, "audit_share": 0.5, "repeat_s": 0}), box.clock)
     flickers = [again.flicker() for _ in range(16)]
-    asked = [each for each in flickers if again.asked(each)]
+    asked = [each for each in flickers if again.escalated(each)]
     assert 2 <= len(asked) <= 14
     assert {again.decided(each)[-1][1] for each in asked} == {"audit sample: such alerts are hardly ever real"}
-    row = again.asked(asked[0])
+    row = again.escalated(asked[0])
     assert row is not None
     assert row.priority == "low"
     again.judge(asked[0], "rejected")

@@ -17,11 +17,11 @@ from appliance.store.rows import AlertRow, EscalationRow, read_escalation
 from appliance.types import Box, FrameBoxes, IngestHealth, StreamHeader, TrackedObject
 
 STEP_S = 0.2
-LOOKS_AFTER = 8  # longer than merge_s, so that the alert ends
+FRAMES_AFTER = 8  # longer than merge_s, so that the alert ends
 
 
 def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
-    """One camera `gate`, all of whose picture is the zone `yard`, with an uplink. Nothing is audited unless told to."""
+    """One camera `gate`, whose whole frame is the zone `yard`, with an uplink. Nothing is audited by default."""
     router = {"audit_share": 0.0, **escalation.pop("router", {})}
     rules = [{"name": "intruder", "kind": "enter", "zone": "yard", "severity": severity, "score_min": 0.3}]
     return SiteConfig.model_validate(
@@ -40,8 +40,8 @@ def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
     )
 
 
-class BoxCore:
-    """The core with its stores; `around` is what it reads of link and appliance."""
+class CoreHarness:
+    """The core with its stores; `system_load` is what it reads of link and appliance."""
 
     def __init__(
         self, folder: Path, config: SiteConfig, clock: ManualClock, listener: CoreListener | None = None
@@ -53,8 +53,8 @@ class BoxCore:
         stores = CoreStores.of(self.db, self.meter)
         self.alerts, self.decisions, self.health = stores.alerts, stores.decisions, stores.health
         stores.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
-        self.around = SystemLoad()
-        self.core = make_core(config, stores, clock, system_load=lambda: self.around, listener=listener)
+        self.system_load = SystemLoad()
+        self.core = make_core(config, stores, clock, system_load=lambda: self.system_load, listener=listener)
         self.core.take(StreamHeader(camera="gate", clip="", model="m", size=(640, 480), run="r1"))
         self._seq = self._track = 0
         self.second()
@@ -63,9 +63,9 @@ class BoxCore:
         self.clock.advance(1.0)
         self.core.take(IngestHealth(t=self.clock.now(), detector_ms=1.0, queue=0, rss_bytes=1))
 
-    def walk(self, looks: int = 8, score: float = 0.85) -> str:
-        """Somebody comes in from the left and is gone; the alert's id."""
-        return self._incident([(0.1 + 0.05 * n, 0.2, 0.2 + 0.05 * n, 0.6) for n in range(looks)], [score] * looks)
+    def walk(self, frames: int = 8, score: float = 0.85) -> str:
+        """A person comes in from the left and is gone; the alert's id."""
+        return self._incident([(0.1 + 0.05 * n, 0.2, 0.2 + 0.05 * n, 0.6) for n in range(frames)], [score] * frames)
 
     def flicker(self, score: float = 0.55) -> str:
         """Something is seen a few times on the spot; the alert's id."""
@@ -74,12 +74,12 @@ class BoxCore:
     def _incident(self, boxes: list[Box], scores: list[float]) -> str:
         self._track += 1
         for box, score in zip(boxes, scores, strict=True):
-            self._look((TrackedObject(track=self._track, label="person", score=score, box=box),))
-        for _ in range(LOOKS_AFTER):
-            self._look(())
+            self.examine((TrackedObject(track=self._track, label="person", score=score, box=box),))
+        for _ in range(FRAMES_AFTER):
+            self.examine(())
         return self.newest.id
 
-    def _look(self, objects: tuple[TrackedObject, ...]) -> None:
+    def examine(self, objects: tuple[TrackedObject, ...]) -> None:
         self._seq += 1
         self.clock.advance(STEP_S)
         self.core.take(
@@ -90,7 +90,7 @@ class BoxCore:
     def newest(self) -> AlertRow:
         return self.alerts.page(limit=1)[0]
 
-    def asked(self, alert: str) -> EscalationRow | None:
+    def escalated(self, alert: str) -> EscalationRow | None:
         with self.db.read() as connection:
             row = connection.execute("SELECT * FROM escalation WHERE alert = ?", (alert,)).fetchone()
             return None if row is None else read_escalation(row)
@@ -102,17 +102,17 @@ class BoxCore:
             return [(row["moment"], row["reason"]) for row in rows]
 
     def evidence_made(self, alert: str) -> None:
-        """What the evidence maker does once the pictures are cut."""
-        asked = self.asked(alert)
-        assert asked is not None
-        assert EvidenceStore(self.db).make_ready(asked.body, [])
+        """What the evidence maker does once the images are cut."""
+        row = self.escalated(alert)
+        assert row is not None
+        assert EvidenceStore(self.db).make_ready(row.body, [])
 
     def judge(self, alert: str, decision: str, seconds: float = 0.5) -> None:
-        asked = self.asked(alert)
-        assert asked is not None
+        row = self.escalated(alert)
+        assert row is not None
         verdict = wire.Verdict(
-            escalation=asked.id,
-            site=asked.site,
+            escalation=row.id,
+            site=row.site,
             alert=alert,
             decision=decision,  # type: ignore[arg-type]
             reason="It looks like that.",
