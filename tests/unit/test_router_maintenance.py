@@ -143,7 +143,7 @@ def test_a_budget_used_up_puts_off_and_a_new_day_lets_go(made: Made) -> None:
             box.judge(each, "confirmed")
     box.clock.advance(12 * 3600)
     box.second()
-    freed = [row for row in map(box.asked, more) if row is not None and row.state == "waiting" and not row.wait]
+    freed = [row for row in map(box.escalated, more) if row is not None and row.state == "waiting" and not row.wait]
     assert [row.evidence for row in freed] == ["crops", "crops"]  # as many as the new day pays for
 
 
