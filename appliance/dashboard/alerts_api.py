@@ -82,7 +82,7 @@ class NoticeItem(ApiModel):
             messages=row.messages,
             attempts=row.attempts,
             reason=row.reason,
-            words=_words(row, held),
+            words=_notice_text(row, held),
         )
 
 
@@ -289,7 +289,7 @@ def evidence_file(
     return FileResponse(alerts.file(row), headers=headers, media_type=_TYPES[name])
 
 
-def _words(row: NoticeRow, held: bool) -> str:
+def _notice_text(row: NoticeRow, held: bool) -> str:
     if row.messages:
         told = f"Told {_STANDING_TEXTS[row.standing]}" + (f" ({row.messages} messages)" if row.messages > 1 else "")
         if row.state == "changed":

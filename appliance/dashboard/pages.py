@@ -78,15 +78,15 @@ def alerts_page(
         filters=_filters(cameras.configured),
         chosen={**wanted.chosen, "show": show},
         filtered=bool(wanted.query or show),
-        ill=health.open_titles(),
+        faults=health.open_titles(),
         counts=counts,
         cameras=cameras.items(),
         rules=sum(len(camera.rules) for camera in cameras.configured.values()),
         savings=savings.report("today"),
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,
-        link_words=_uplink_text(probes.link, counts.undelivered),
-        untold=health.failing_targets(),
+        link_text=_uplink_text(probes.link, counts.undelivered),
+        failing_targets=health.failing_targets(),
     )
 
 
@@ -131,8 +131,8 @@ def cameras_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: H
     """All cameras with their latest frames."""
     items = cameras.items()
     summary = f"{sum(camera.state == 'live' for camera in items)} of {len(items)} live"
-    ill = health.open_titles()
-    return templates.page("cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, ill=ill)
+    faults = health.open_titles()
+    return templates.page("cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults)
 
 
 @router.get("/cameras/{name}")
@@ -168,7 +168,7 @@ def savings_page(
         savings=savings.report(since),
         costs=costs.report(),
         cost_days=COST_DAYS,
-        kind_words=savings_api.KIND_TEXTS,
+        kind_texts=savings_api.KIND_TEXTS,
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,
     )
@@ -189,9 +189,9 @@ def storage_page(rev: Rev, templates: TemplatesPart, cache: StoragePart) -> HTML
         here="/storage",
         rev=rev,
         storage=found,
-        class_words=storage_api.CLASS_TEXTS,
-        reason_words=storage_api.REASON_TEXTS,
-        mode_words=storage_api.MODE_TEXTS,
+        class_texts=storage_api.CLASS_TEXTS,
+        reason_texts=storage_api.REASON_TEXTS,
+        mode_texts=storage_api.MODE_TEXTS,
         days=storage_api.days,
         outlook=storage_api.sentence(found.forecast),
         lasts={each.camera: storage_api.lasts(each) for each in found.cameras},
