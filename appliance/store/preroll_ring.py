@@ -17,13 +17,17 @@ from appliance.errors import MissingDependency, StoreError
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, DeletionReason
 from appliance.store.paths import PREROLL, SEGMENTS, inside
-from appliance.store.pruning import NOT_HELD, PrunableSegment, delete_rows, held_clause, remove_file
+from appliance.store.pruning import BATCH, NOT_HELD, PrunableSegment, delete_rows, held_clause, remove_file
 from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
 MOVES_PER_RUN = 50  # files copied to disk in one run, each flushed
 MARGIN_S = 5.0  # more than evidence reaches, for segments that begin and end late
+
+# The partial index `segment_ring` holds what is not continuous; SQLite uses it where a query repeats that condition.
+_IN_RING = "kind <> 'continuous' AND kind = 'pre_roll' AND complete = 1"
+_HELD_FOR_ALERT = "kind <> 'continuous' AND kind = 'alert'"
 
 
 def prepare_ring_folder(root: Path, preroll_dir: Path | None) -> None:
@@ -87,8 +91,8 @@ class PrerollRing:
         """Whole segments in a ring that an alert needs, oldest first."""
         with self._db.read() as connection:
             rows = connection.execute(
-                f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment WHERE kind <> 'continuous'
-                    AND kind = 'pre_roll' AND complete = 1 AND NOT {NOT_HELD} ORDER BY t_start LIMIT {MOVES_PER_RUN}"""
+                f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment
+                    WHERE {_IN_RING} AND NOT {NOT_HELD} ORDER BY t_start LIMIT {MOVES_PER_RUN}"""
             )
             return [PrunableSegment.of(row) for row in rows]
 
@@ -119,8 +123,7 @@ class PrerollRing:
         if excess <= 0:
             return
         oldest = f"""{self._held} SELECT path, camera, kind, bytes, t_end FROM segment
-            WHERE camera = ? AND kind <> 'continuous' AND kind = 'pre_roll' AND complete = 1 AND {NOT_HELD}
-            ORDER BY t_start LIMIT 500"""
+            WHERE camera = ? AND {_IN_RING} AND {NOT_HELD} ORDER BY t_start LIMIT {BATCH}"""
         with self._db.read() as connection:
             rows = connection.execute(oldest, (camera,)).fetchall()
         self._remove([PrunableSegment.of(row) for row in rows], excess, "ring")
@@ -129,8 +132,8 @@ class PrerollRing:
         """Delete what was moved for alerts that are finished: their evidence is cut, and no escalation is open."""
         with self._db.read() as connection:
             rows = connection.execute(
-                f"""{self._held_long} SELECT path, camera, kind, bytes, t_end FROM segment WHERE kind <> 'continuous'
-                    AND kind = 'alert' AND {NOT_HELD} ORDER BY t_start LIMIT 500"""
+                f"""{self._held_long} SELECT path, camera, kind, bytes, t_end FROM segment
+                    WHERE {_HELD_FOR_ALERT} AND {NOT_HELD} ORDER BY t_start LIMIT {BATCH}"""
             ).fetchall()
         self._remove([PrunableSegment.of(row) for row in rows], float("inf"), "done")
 
