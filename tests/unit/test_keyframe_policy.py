@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Outcome:
         return [state for at, state, _ in self.states if at <= t][-1]
 
 
+@functools.cache  # the same film is asked about by several tests
 def watch(
     path: Path, latency: config.LatencyMode = "normal", *, fps: float = 5, heartbeat_s: float = HEARTBEAT_S
 ) -> Outcome:
