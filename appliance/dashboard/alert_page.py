@@ -62,7 +62,7 @@ class EventLine:
     row: int
 
 
-class AlertPage:
+class AlertPageView:
     """Makes the variables of `alert.html`. Any thread may call."""
 
     def __init__(

@@ -25,7 +25,7 @@ from appliance.dashboard import (
     scenarios_api,
     storage_api,
 )
-from appliance.dashboard.alert_page import AlertPage
+from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
 from appliance.dashboard.cameras_api import CameraReader
@@ -85,7 +85,7 @@ def create_app(
         SavingsReader(meter, cameras, config.cameras),
         CostReader(db, config.escalation.prices),
         ScenarioExporter(root, config, clock),
-        AlertPage(alert_reader, health_reader, boxes, probes, config.alerts),
+        AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
         ApplianceCollector(
             db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
             storage=storage, probes=probes, snapshots=snapshots, hub=hub,

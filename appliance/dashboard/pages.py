@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from appliance.broker import LinkState
 from appliance.config import LineRule, Rule
 from appliance.dashboard import savings_api, scenarios_api, storage_api
-from appliance.dashboard.alert_page import AlertPage
+from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import (
     PAGE_LENGTH,
     AlertCountCache,
@@ -116,7 +116,7 @@ def alert_page(
     db: DatabasePart,
     templates: TemplatesPart,
     alerts: Reader,
-    page: Annotated[AlertPage, Depends(provided(AlertPage))],
+    page: Annotated[AlertPageView, Depends(provided(AlertPageView))],
     exporter: Exporter,
     alert_id: str,
 ) -> HTMLResponse:
