@@ -163,7 +163,7 @@ def _reorder_s(dts_s: float | None, pts_s: float | None) -> float:
     return min(max(0.0, pts_s - dts_s), REORDER_S_MAX)
 
 
-LENGTH_S_MAX = 600  # of a converted copy, so that hours of footage do not fill the demo's folder
+LENGTH_S_MAX = 600  # of a converted copy
 _FPS_MAX = 60
 _KEY_EVERY_S = 2
 

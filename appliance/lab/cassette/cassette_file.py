@@ -271,7 +271,7 @@ class CassetteWriter:
         self._file.write(part.model_dump_json().encode() + b"\n")
 
 
-NEAREST_S_MAX = 0.5  # between two replays the same event moves by a frame or two
+NEAREST_S_MAX = 0.5  # between an escalation and a verdict that `--match nearest` takes for it
 
 _Alike = tuple[str, str, str, str]
 

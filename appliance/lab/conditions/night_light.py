@@ -21,7 +21,7 @@ from appliance.lab.conditions.image_effect import (
 
 GAMMA = 2.2
 DAY_LUX = 30.0  # with less light than this a camera can no longer make up for it
-_SWITCH_S = 0.8  # typical for the filter of an infrared camera
+_SWITCH_S = 0.8  # for which the frame is bleached after the switch
 
 
 class Night:

@@ -73,13 +73,22 @@ class _DropLayer:
     fall_px_s: float = 0.0  # 0: too fast to be seen falling
 
 
-# Counts and lengths are set by eye against rain and snow of real cameras. Far ones are sharp, near ones are not.
-RAIN_FAR = (_DropLayer(900, (7, 16), 1, 0.30), _DropLayer(260, (20, 42), 1, 0.42))
-RAIN_NEAR = _DropLayer(36, (60, 130), 3, 0.40)
-SNOW_FAR = (_DropLayer(1500, (1, 1), 1, 0.75, 70), _DropLayer(420, (2, 3), 2, 0.85, 150))
-SNOW_NEAR = _DropLayer(46, (5, 9), 4, 0.75, 420)
-RAIN_MM, SNOW_CM = 10.0, 2.0  # an hour, of the counts above
-_FAR_SOFT_PX, _RAIN_SOFT_PX, _SNOW_SOFT_PX = 0.6, 2.2, 3.2
+@dataclass(frozen=True, slots=True)
+class PrecipitationTuning:
+    """What rain and snow consist of: far layers are sharp, near ones out of focus. Lengths as in `_DropLayer`."""
+
+    rain_mm: float = 10.0  # an hour, at which the counts of the rain layers hold
+    rain_far: tuple[_DropLayer, ...] = (_DropLayer(900, (7, 16), 1, 0.30), _DropLayer(260, (20, 42), 1, 0.42))
+    rain_near: _DropLayer = _DropLayer(36, (60, 130), 3, 0.40)
+    rain_blur_px: float = 2.2  # of the near layer
+    snow_cm: float = 2.0  # an hour, at which the counts of the snow layers hold
+    snow_far: tuple[_DropLayer, ...] = (_DropLayer(1500, (1, 1), 1, 0.75, 70), _DropLayer(420, (2, 3), 2, 0.85, 150))
+    snow_near: _DropLayer = _DropLayer(46, (5, 9), 4, 0.75, 420)
+    snow_blur_px: float = 3.2
+    far_blur_px: float = 0.6  # of the far layers of both
+
+
+TUNING = PrecipitationTuning()
 _SUBPIXEL = 3  # fractional bits of OpenCV's coordinates: streaks at whole pixels look like a comb
 
 
@@ -93,8 +102,8 @@ class Rain:
     stage = EffectStage.AIR
 
     def __init__(self, mm: float, random: SeededRandom) -> None:
-        self._density = (mm / RAIN_MM) ** 0.7
-        self._haze = Haze(900.0 / (mm / RAIN_MM) ** 0.63)
+        self._density = (mm / TUNING.rain_mm) ** 0.7
+        self._haze = Haze(900.0 / (mm / TUNING.rain_mm) ** 0.63)
         self._random = random
         self._lean = float(random.for_footage().uniform(-0.28, 0.28))
 
@@ -104,10 +113,10 @@ class Rain:
         rng = self._random.for_frame(now.frame)
         gust = self._lean + float(rng.normal(0, 0.02))
         far, near = _canvas(size), _canvas((size[0] // 2, size[1] // 2))
-        for layer in RAIN_FAR:
+        for layer in TUNING.rain_far:
             self._streaks(far, layer, gust, rng)
-        self._streaks(near, RAIN_NEAR, gust, rng)
-        return hazy.with_y(_lighter(hazy.y, _fallen(far, near, _RAIN_SOFT_PX), sky))
+        self._streaks(near, TUNING.rain_near, gust, rng)
+        return hazy.with_y(_lighter(hazy.y, _fallen(far, near, TUNING.rain_blur_px), sky))
 
     def _streaks(self, canvas: Plane, layer: _DropLayer, lean: float, rng: np.random.Generator) -> None:
         height, width = canvas.shape
@@ -130,8 +139,8 @@ class Snow:
     stage = EffectStage.AIR
 
     def __init__(self, cm: float, random: SeededRandom) -> None:
-        self._density = (cm / SNOW_CM) ** 0.8
-        self._haze = Haze(450.0 / (cm / SNOW_CM) ** 0.7)
+        self._density = (cm / TUNING.snow_cm) ** 0.8
+        self._haze = Haze(450.0 / (cm / TUNING.snow_cm) ** 0.7)
         self._random = random
 
     def apply(self, planes: Planes, now: EffectTime) -> Planes:
@@ -139,10 +148,10 @@ class Snow:
         hazy = self._haze.over(planes, sky)
         rng = self._random.for_footage()
         far, near = _canvas(size), _canvas((size[0] // 2, size[1] // 2))
-        for layer in SNOW_FAR:
+        for layer in TUNING.snow_far:
             self._flakes(far, layer, now.t, rng)
-        self._flakes(near, SNOW_NEAR, now.t, rng)
-        return hazy.with_y(_lighter(hazy.y, _fallen(far, near, _SNOW_SOFT_PX), sky))
+        self._flakes(near, TUNING.snow_near, now.t, rng)
+        return hazy.with_y(_lighter(hazy.y, _fallen(far, near, TUNING.snow_blur_px), sky))
 
     def _flakes(self, canvas: Plane, layer: _DropLayer, t: float, rng: np.random.Generator) -> None:
         height, width = canvas.shape
@@ -174,7 +183,7 @@ def _fallen(far: Plane, near: Plane, soft_px: float) -> Plane:
     """Far and near ones together; the near ones are drawn at half the size, since they are blurred anyway."""
     size, scale = (far.shape[1], far.shape[0]), far.shape[0] / 720
     blurred = cv2.GaussianBlur(near, (0, 0), max(0.3, soft_px * scale / 2))
-    sharp = cv2.GaussianBlur(far, (3, 3), max(0.3, _FAR_SOFT_PX * scale))
+    sharp = cv2.GaussianBlur(far, (3, 3), max(0.3, TUNING.far_blur_px * scale))
     return np.asarray(cv2.max(sharp, cv2.resize(blurred, size, interpolation=cv2.INTER_LINEAR)), np.uint8)
 
 

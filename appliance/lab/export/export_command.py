@@ -21,7 +21,7 @@ from appliance.lab.export.export_folder import SPLITS, ExportFolder, ExportForma
 from appliance.lab.export.export_formats import ExportReport
 from appliance.lab.export.exporter import Exporter, ExportProgress
 
-PER_ALERT_MAX = 200  # more frames of one incident are nearly the same frame
+PER_ALERT_MAX = 200  # bound of --per-alert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
