@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from appliance.errors import UsageError
 from models.train import fence, film, footage, index, rendered
 from models.train.index import Entry, IndexFault, Label, Split
-from models.train.phash import as_hex, phash
+from models.train.phash import as_hex, mirrored, phash
 from models.train.photographs import Photograph, photographs
 from models.train.pseudo import Opinion, Teachers
 
@@ -87,11 +87,12 @@ class Assembly:
         if picture is None:
             self.counts[f"{draft.source}: not a picture"] += 1
             return
-        sha256, look = hashlib.sha256(coded).hexdigest(), phash(np.asarray(picture, np.uint8))
+        pixels = np.asarray(picture, np.uint8)
+        sha256, look = hashlib.sha256(coded).hexdigest(), phash(pixels)
         if sha256 in self._seen:
             self.counts[f"{draft.source}: twice"] += 1
             return
-        if self._guard.forbids(sha256, look):
+        if self._guard.forbids(sha256, look, mirrored(pixels)):
             self.counts[f"{draft.source}: looks like an evaluation picture"] += 1
             log.warning("%s looks like an evaluation picture: left out", draft.image)
             return

@@ -18,7 +18,7 @@ Look = Callable[[Pixels, Rng], Pixels]
 class Recipe:
     """How often (0..1) and how much. grids: chances of 1 x 1, 2 x 2, 3 x 3 pictures; zoom: range of scales, 1 fits."""
 
-    grids: tuple[float, float, float] = (0.3, 0.4, 0.3)
+    grids: tuple[float, float, float] = (0.4, 0.45, 0.15)
     zoom: tuple[float, float] = (0.6, 2.2)
     stretch: float = 1.3
     flip: float = 0.5

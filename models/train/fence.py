@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import cv2
@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.train import film
-from models.train.phash import distances, mirrored, phash
+from models.train.index import IndexFault
+from models.train.phash import distances, from_hex, mirrored, phash
 
 FILMS = ("pets09_s2l1_vtest_768x576.mp4", "pets09_s2l1_vtest_480x360.mp4", "intel_one-by-one-person.mp4")
 WORDS = ("pets", "one-by-one", "one_by_one", "groundtruth")
 EVERY = 5
+HASHES = Path("train/fence_hashes.txt")  # below the data: further evaluation pictures, known by their hashes alone
 NEAR_MAX = 6  # bits; the reference data were made unlike each other by the same bounds
 NEAR_MIRRORED_MAX = 3
 PICTURES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -30,13 +32,23 @@ class Fence:
     looks: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     mirrored: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
 
-    def forbids(self, sha256: str, look: int) -> bool:
-        """Whether a picture of this file hash and perceptual hash is, or looks like, an evaluation picture."""
+    def forbids(self, sha256: str, look: int, flipped: int | None = None) -> bool:
+        """Whether a picture of this file hash and perceptual hash (`flipped`: of its mirror image) is, or looks like,
+        an evaluation picture.
+        """
         if sha256 in self.sha256:
             return True
         one = np.array([look], np.uint64)
         near = distances(one, self.looks).min(initial=64) <= NEAR_MAX
-        return bool(near or distances(one, self.mirrored).min(initial=64) <= NEAR_MIRRORED_MAX)
+        turned = distances(one, self.mirrored).min(initial=64) <= NEAR_MIRRORED_MAX
+        if flipped is not None and not turned:
+            other = np.array([flipped], np.uint64)
+            turned = distances(other, self.looks).min(initial=64) <= NEAR_MIRRORED_MAX
+        return bool(near or turned)
+
+    def wider(self, looks: Sequence[int]) -> Fence:
+        """This fence and further pictures, by their perceptual hashes."""
+        return replace(self, looks=np.concatenate([self.looks, np.array(looks, np.uint64)]))
 
 
 def barred(path: Path) -> bool:
@@ -46,7 +58,9 @@ def barred(path: Path) -> bool:
 
 
 def build(data: Path) -> Fence:
-    """The fence around every 5th frame of the evaluation footage and every picture under groundtruth/ of `data`."""
+    """The fence around every 5th frame of the evaluation footage, every picture under groundtruth/ of `data`, and the
+    hashes of `HASHES`.
+    """
     shas, looks, flips = set(), [], []
     for path in sorted((data / "groundtruth").rglob("*")):
         if path.is_file():
@@ -54,7 +68,16 @@ def build(data: Path) -> Fence:
     for picture in _pictures(data):
         looks.append(phash(picture))
         flips.append(mirrored(picture))
-    return Fence(frozenset(shas), np.array(looks, np.uint64), np.array(flips, np.uint64))
+    fence = Fence(frozenset(shas), np.array(looks, np.uint64), np.array(flips, np.uint64))
+    return fence.wider(listed(data / HASHES)) if (data / HASHES).is_file() else fence
+
+
+def listed(path: Path) -> list[int]:
+    """The perceptual hashes of a file with one of 16 hex digits a line. Raises IndexFault."""
+    try:
+        return [from_hex(line.strip()) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise IndexFault(f"{path}: not a list of hashes: {error}") from None
 
 
 def _pictures(data: Path) -> Iterator[NDArray[np.uint8]]:

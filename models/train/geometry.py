@@ -64,15 +64,15 @@ def grid(
     cuts = [_cuts(side, lines, rng) for _ in range(2)]
     canvas = np.full((side, side, 3), GREY, np.uint8)
     boxes, ignore = [empty()], [empty()]
-    sample = first
+    sample: Sample | None = first
     for x1, x2 in zip(cuts[0][:-1], cuts[0][1:], strict=True):
         for y1, y2 in zip(cuts[1][:-1], cuts[1][1:], strict=True):
-            part = place(sample, x2 - x1, y2 - y1, rng, zoom, stretch)
+            part = place(sample or others(), x2 - x1, y2 - y1, rng, zoom, stretch)
             canvas[y1:y2, x1:x2] = part.pixels
             shift = np.array([0, x1, y1, x1, y1, 0], np.float32)
             boxes.append(part.boxes + shift)
             ignore.append(part.ignore + shift)
-            sample = others()
+            sample = None
     return Sample(canvas, np.concatenate(boxes), np.concatenate(ignore))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import cv2
 import numpy as np
@@ -22,21 +24,38 @@ PADDING = -2
 
 
 @dataclass(frozen=True, slots=True)
+class Sides:
+    """Input sides of a run: around `first` px when it begins, growing evenly to around `last` px at step `grown`; each
+    batch within `around` x 32 px of that.
+    """
+
+    first: int
+    last: int
+    around: int
+    grown: int = 1
+
+    def at(self, step: int, rng: np.random.Generator) -> int:
+        """The side of a batch: a multiple of 32, at least 64."""
+        middle = self.first + (self.last - self.first) * min(1.0, step / max(1, self.grown))
+        return max(64, 32 * (round(middle / 32) + int(rng.integers(-self.around, self.around + 1))))
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """What fixes every sample of a run. sizes: input sides a batch is made in, one of them by the step's number;
+    """What fixes every sample of a run. sides: of the square input a batch is made in, by the step's number;
     calm_from: the step from which on pictures come whole and undistorted.
     """
 
     seed: int
     batch: int
     steps: int
-    sizes: tuple[int, ...]
+    sides: Sides
     calm_from: int
     recipe: Recipe
 
     def side(self, step: int) -> int:
         """The input's side at `step`."""
-        return int(np.random.default_rng([self.seed, 1, step]).choice(self.sizes))
+        return self.sides.at(step, np.random.default_rng([self.seed, 1, step]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +125,12 @@ class _Steps(Sampler[list[int]]):
         return self._plan.steps - self._start
 
 
-def batches(draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool) -> Iterator[Batch]:
-    """The plan's batches from step `start` to its end, made by `workers` processes (0: here)."""
+def batches(
+    draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool = False, nice: int = 0
+) -> Iterator[Batch]:
+    """The plan's batches from step `start` to its end, made by `workers` processes (0: here) that are `nice` to others
+    by so much more than this one.
+    """
     loader: DataLoader[Sample] = DataLoader(
         draws,
         batch_sampler=_Steps(plan, start),
@@ -115,7 +138,7 @@ def batches(draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool) ->
         collate_fn=pack,
         pin_memory=pin,
         prefetch_factor=4 if workers else None,
-        worker_init_fn=_quiet if workers else None,
+        worker_init_fn=partial(_quiet, nice) if workers else None,
     )
     for step, batch in enumerate(loader, start):
         yield Batch(step, batch.pictures, batch.truth)
@@ -160,7 +183,8 @@ def _padded(parts: Sequence[NDArray[np.float32]]) -> Tensor:
     return torch.from_numpy(table)
 
 
-def _quiet(worker: int) -> None:
+def _quiet(nice: int, worker: int) -> None:
     """Sixteen workers with sixteen threads each would stand in each other's way."""
+    os.nice(nice)
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

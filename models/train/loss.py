@@ -59,21 +59,23 @@ def loss(answer: Tensor, grid: Tensor, truth: Truth, lesson: Lesson | None = Non
     misplaced = (weight * giou_loss(boxes, targets.boxes)).sum() / weight.sum().clamp(min=1.0)
     taught = answer.new_zeros(())
     if lesson is not None and teacher_gain > 0:
-        taught = _taught(logits, boxes, lesson)
+        taught = _taught(logits, boxes, lesson, ~targets.chosen)
     total = classes + BOX_GAIN * misplaced + teacher_gain * taught
     return Loss(total, classes, misplaced, taught, targets.chosen.sum(), answer.new_zeros(()))
 
 
-def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson) -> Tensor:
+def _taught(logits: Tensor, boxes: Tensor, lesson: Lesson, free: Tensor) -> Tensor:
     """Cross entropy with the teacher's scores less its own entropy (so that 0 is reached), and its boxes where it is
-    sure of something.
+    sure of something. Only in cells that are `free` (B, N): where the truth says what a cell is to answer, it has the
+    last word, as the teacher is blind to much that people drew.
     """
     share = lesson.scores.sum().clamp(min=1.0)
     soft = lesson.scores.clamp(1e-6, 1 - 1e-6)
     floor = -(soft * soft.log() + (1 - soft) * (1 - soft).log())
-    scores = (binary_cross_entropy_with_logits(logits, soft, reduction="none") - floor).sum() / share
+    unlike = binary_cross_entropy_with_logits(logits, soft, reduction="none") - floor
+    scores = (unlike * free[..., None]).sum() / share
     best = lesson.scores.amax(-1)
-    weight = torch.where(best > TEACHER_SCORE_MIN, best, 0.0)
+    weight = torch.where((best > TEACHER_SCORE_MIN) & free, best, 0.0)
     return scores + BOX_GAIN * (weight * giou_loss(boxes, lesson.boxes)).sum() / weight.sum().clamp(min=1.0)
 
 

@@ -23,7 +23,8 @@ Kind = Literal["split", "separable"]
 class Design:
     """Widths and depths. `stages` are those at strides 4, 8, 16, 32; `kinds` what each is built of; `neck` channels at
     every level; `tower` separable convolutions in each of the head's two branches; `branched`: convolutions train with
-    several branches, which on a CPU doubles the time of a step.
+    several branches, which on a CPU doubles the time of a step; `head`: channels of one tower of full 3x3 convolutions for
+    both answers, and the neck halves with full ones, too (0: two towers of separable ones of the neck's width).
     """
 
     name: str
@@ -35,6 +36,7 @@ class Design:
     tower: int = 1
     neck_kind: Kind = "separable"
     branched: bool = True
+    head: int = 0
 
 
 DESIGNS: dict[str, Design] = {
@@ -42,6 +44,10 @@ DESIGNS: dict[str, Design] = {
     for design in (
         # Full 3x3 convolutions: what NPUs are fastest at, and twice as fast to train on a CPU as separable ones.
         Design("dense", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 80, neck_kind="split", branched=False),
+        # No depthwise convolution at all: in bfloat16 their backward pass takes a third of a step of `dense`.
+        Design(
+            "full", 16, (32, 64, 128, 256), (1, 2, 3, 2), ("split",) * 4, 64, neck_kind="split", branched=False, head=32
+        ),
         Design("separable", 16, (32, 96, 192, 320), (1, 3, 6, 2), ("separable",) * 4, 96),
         Design("pico", 16, (32, 64, 128, 256), (1, 2, 4, 2), ("separable",) * 4, 64),
     )
@@ -54,6 +60,8 @@ def _stage(kind: Kind, c_in: int, c_out: int, depth: int) -> nn.Sequential:
     if kind == "separable":
         return nn.Sequential(Separable(c_in, c_out, stride=2), *(Separable(c_out, c_out) for _ in range(depth)))
     down = ConvUnit(c_in, c_out, 3, 2, rep=True)
+    if not depth:
+        return nn.Sequential(down)
     return nn.Sequential(down, Split(c_out, c_out, c_out // 4 if c_out >= 128 else c_out // 2, depth))
 
 
@@ -78,12 +86,12 @@ class Pool(nn.Module):
 class Neck(nn.Module):
     """Down with the meaning, up with the place (PANet), the same width at all levels."""
 
-    def __init__(self, widths: Sequence[int], c: int, kind: Kind) -> None:
+    def __init__(self, widths: Sequence[int], c: int, kind: Kind, *, full: bool = False) -> None:
         super().__init__()
         self.lateral = nn.ModuleList(ConvUnit(width, c) for width in widths[:2])
         self.pool = Pool(widths[2], c)
         self.up = nn.Upsample(scale_factor=2, mode="nearest")
-        self.down = nn.ModuleList(Separable(c, c, stride=2) for _ in range(2))
+        self.down = nn.ModuleList(ConvUnit(c, c, 3, 2) if full else Separable(c, c, stride=2) for _ in range(2))
         self.top = nn.ModuleList(_merge(kind, c) for _ in range(2))
         self.bottom = nn.ModuleList(_merge(kind, c) for _ in range(2))
 
@@ -104,14 +112,14 @@ def _merge(kind: Kind, c: int) -> nn.Module:
 
 
 class Branch(nn.Module):
-    """One level's answer: a tower for the sides, one for the classes."""
+    """One level's answer: a tower for the sides, one for the classes, or with `head` channels one for both."""
 
-    def __init__(self, c: int, classes: int, tower: int) -> None:
+    def __init__(self, c: int, classes: int, tower: int, head: int = 0) -> None:
         super().__init__()
-        self.side_tower = nn.Sequential(*(Separable(c, c) for _ in range(tower)))
-        self.class_tower = nn.Sequential(*(Separable(c, c) for _ in range(tower)))
-        self.sides = nn.Conv2d(c, 4, 1)
-        self.classes = nn.Conv2d(c, classes, 1)
+        self.side_tower = _tower(c, tower, head)
+        self.class_tower = None if head else _tower(c, tower, head)
+        self.sides = nn.Conv2d(head or c, 4, 1)
+        self.classes = nn.Conv2d(head or c, classes, 1)
         assert self.sides.bias is not None
         assert self.classes.bias is not None
         nn.init.normal_(self.sides.weight, std=0.01)
@@ -123,8 +131,15 @@ class Branch(nn.Module):
         """(B, c, H, W) to (B, 4 + classes, H, W): log of the distances to left, top, right, bottom in cells; logits.
         And what the two towers saw.
         """
-        side, kind = self.side_tower(x), self.class_tower(x)
+        side = self.side_tower(x)
+        kind = side if self.class_tower is None else self.class_tower(x)
         return torch.cat([self.sides(side), self.classes(kind)], 1), side, kind
+
+
+def _tower(c: int, depth: int, head: int) -> nn.Sequential:
+    if head:
+        return nn.Sequential(*(ConvUnit(head if number else c, head, 3) for number in range(depth)))
+    return nn.Sequential(*(Separable(c, c) for _ in range(depth)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +165,8 @@ class Network(nn.Module):
             _stage(kind, c_in, c_out, depth)
             for kind, c_in, c_out, depth in zip(design.kinds, before, design.widths, design.depths, strict=True)
         )
-        self.neck = Neck((c2, c3, c4), design.neck, design.neck_kind)
-        self.branches = nn.ModuleList(Branch(design.neck, classes, design.tower) for _ in STRIDES)
+        self.neck = Neck((c2, c3, c4), design.neck, design.neck_kind, full=design.head > 0)
+        self.branches = nn.ModuleList(Branch(design.neck, classes, design.tower, design.head) for _ in STRIDES)
         if not design.branched:
             for module in self.modules():
                 if isinstance(module, ConvUnit):

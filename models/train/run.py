@@ -19,6 +19,7 @@ from pathlib import Path
 
 from appliance.errors import UsageError
 
+HELP_PRECISION = "of the network's arithmetic; auto: bf16 on a GPU and on CPUs that have it in hardware"
 HELP_FIRST = "try --recipe plain --limit 20 --steps 300 --size 224 first: it must learn twenty pictures by heart"
 
 
@@ -36,21 +37,26 @@ def parser() -> argparse.ArgumentParser:
     add("--cache", type=Path, help="file of decoded pictures (default: pictures.bin beside the index; ~0.5 MB each)")
     add("--design", default="dense", help="one of models.train.network.DESIGNS (default dense)")
     add("--size", type=int, default=416, help="input side in pixels, a multiple of 32 (default 416)")
+    add("--size-from", type=int, default=0, help="begin with this smaller side and grow to --size (default: --size)")
+    add("--grow-steps", type=int, default=0, help="steps until they have grown (default: three quarters of --steps)")
     add("--scales", type=int, default=3, help="also train at up to N x 32 px more and less; 0: only --size (default 3)")
     add("--steps", type=int, default=30000, help="optimiser steps of the whole run; fixes the schedule (default 30000)")
     add("--batch", type=int, default=64, help="pictures a step (default 64)")
     add("--rate", type=float, default=2e-3, help="peak learning rate of AdamW (default 0.002)")
     add("--decay", type=float, default=0.05, help="weight decay (default 0.05)")
     add("--warmup", type=int, default=500, help="steps of rising rate (default 500)")
+    add("--fall", type=float, default=1.0, help="last share of the steps in which the rate falls (default 1: all)")
     add("--calm", type=float, default=0.12, help="last share of the run on whole, undistorted pictures (default 0.12)")
     add("--recipe", choices=("full", "plain"), default="full", help="augmentation (default full)")
     add("--teacher", type=Path, help="yolox_nano_416.onnx: learn also from its answer to every picture")
     add("--teacher-gain", type=float, default=1.0, help="weight of the teacher's lesson (default 1)")
+    add("--teacher-every", type=int, default=1, help="ask the teacher in every Nth step only (default 1)")
     add("--imitate", type=float, default=10.0, help="weight of seeing as the teacher sees; 0: not (default 10)")
+    add("--precision", choices=("auto", "bf16", "fp32"), default="auto", help=HELP_PRECISION)
     add("--threads", type=int, default=0, help="of PyTorch on the CPU (default: one for each core)")
     add("--weight", action="append", default=[], metavar="SOURCE=N", help="show a source N times an epoch; 0 drops it")
     add("--limit", type=int, default=0, help="use only the first N training pictures, and judge by them (for a trial)")
-    add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt instead of from nothing")
+    add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt, or from one of our .onnx")
     add("--average", type=float, default=0.0, help="decay of the moving average (default: over a tenth of the steps)")
     add(
         "--judge-every", type=int, default=1000, help="steps between two looks at the held-back pictures (default 1000)"
@@ -59,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--log-every", type=int, default=20, help="steps between two lines of the log (default 20)")
     add("--minutes", type=float, default=0, help="save and stop after so many minutes; run again to go on (0: never)")
     add("--workers", type=int, default=-1, help="processes that prepare pictures (default: one for each core but one)")
+    add("--nice", type=int, default=0, help="added to the niceness of those processes (default 0)")
     add("--device", default="auto", help="auto, cpu or cuda (default auto)")
     add("--seed", type=int, default=0)
     return made

@@ -11,33 +11,37 @@ from torch import nn
 from models.train.network import Network
 
 
-def rate(step: int, steps: int, peak: float, warmup: int, floor: float = 0.02) -> float:
-    """Learning rate: linear to `peak` over `warmup` steps, then half a cosine down to `floor` of it."""
+def rate(step: int, steps: int, peak: float, warmup: int, fall: float = 1.0, floor: float = 0.02) -> float:
+    """Learning rate: linear to `peak` over `warmup` steps, flat, then over the last share `fall` of the steps half a
+    cosine down to `floor` of it. A run that stays flat for long can be made longer (arXiv:2405.18392).
+    """
     if step < warmup:
         return peak * (step + 1) / warmup
-    done = (step - warmup) / max(1, steps - warmup)
-    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+    begin = max(warmup, round(steps * (1 - fall)))
+    done = (step - begin) / max(1, steps - begin)
+    return peak * (floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, max(0.0, done)))) / 2)
 
 
 class Average:
-    """Exponential moving average of a network, norms' statistics included. Young averages forget faster: the decay
-    rises to `decay` within some `horizon` steps.
+    """Exponential moving average of a network, norms' statistics included. Young averages forget faster: over about the
+    last tenth of their steps, until `decay` is reached.
     """
 
-    def __init__(self, network: Network, decay: float, horizon: float) -> None:
+    def __init__(self, network: Network, decay: float) -> None:
         self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        self._decay, self._horizon = decay, horizon
+        self._decay = decay
 
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
         """Take in the network after `step`."""
-        decay = self._decay * (1 - math.exp(-(step + 1) / self._horizon))
+        decay = min(self._decay, (1 + step) / (10 + step))
         fresh = network.state_dict()
-        for name, kept in self.network.state_dict().items():
-            if kept.dtype.is_floating_point:
-                kept.lerp_(fresh[name].to(kept.dtype), 1 - decay)
-            else:
-                kept.copy_(fresh[name])
+        pairs = [(kept, fresh[name]) for name, kept in self.network.state_dict().items()]
+        floats = [pair for pair in pairs if pair[0].dtype.is_floating_point]
+        torch._foreach_lerp_([kept for kept, _ in floats], [new for _, new in floats], 1 - decay)
+        for kept, new in pairs:
+            if not kept.dtype.is_floating_point:
+                kept.copy_(new)
 
 
 def groups(network: nn.Module, decay: float) -> list[dict[str, object]]:

@@ -8,7 +8,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,22 +21,29 @@ from models.train import cache, checkpoint, codec, index
 from models.train.augment import RECIPES
 from models.train.checkpoint import Progress
 from models.train.export import load
+from models.train.geometry import fit
 from models.train.imitate import Imitation
 from models.train.index import Entry, IndexFault
 from models.train.judge import judge
-from models.train.loader import Batch, Draws, Plan, batches
+from models.train.loader import Batch, Draws, Plan, Sides, batches, pack
 from models.train.log import RunLog
 from models.train.loss import Lesson, Loss, loss
 from models.train.network import DESIGNS, Network, cells
+from models.train.precision import reduced
 from models.train.schedule import Average, groups, rate
 from models.train.teacher import YoloxTeacher
+from models.train.transfer import transfer, weights
 
 log = logging.getLogger(__name__)
 GRADIENT_MAX = 10.0
-# Settings that may differ when a run goes on: they do not change what is learnt.
+GROWN_AT = 0.75  # share of a run after which pictures have their last size, unless --grow-steps says when
+GAUGED = 48  # pictures by which norms are measured where a run starts from an .onnx
+# Settings that may differ when a run goes on: they do not change what is learnt, but for `steps`, by which a run is made
+# longer: with --grow-steps and before its rate falls it has then learnt what the longer run would have.
 FREE = frozenset(
     {
         "index",
+        "weight",
         "out",
         "cache",
         "workers",
@@ -43,11 +51,41 @@ FREE = frozenset(
         "threads",
         "minutes",
         "init",
+        "nice",
+        "steps",
         "judge_every",
         "save_every",
         "log_every",
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """images_s: pictures a second of wall time. cpu_ms: CPU time a picture of the training process alone, which other
+    work on the machine changes little; the loader's processes are not in it.
+    """
+
+    images_s: float
+    cpu_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Wall and CPU time in seconds at one moment."""
+
+    wall: float
+    cpu: float
+
+    @staticmethod
+    def now() -> Clock:
+        """This moment."""
+        return Clock(time.monotonic(), time.process_time())
+
+    def speed(self, images: int) -> Speed:
+        """Of `images` pictures since then."""
+        now = Clock.now()
+        return Speed(images / max(now.wall - self.wall, 1e-9), (now.cpu - self.cpu) * 1000 / max(images, 1))
 
 
 class Trainer:
@@ -67,18 +105,20 @@ class Trainer:
         self._cache = cache.build(root, self._entries, path)
         self._plan = _plan(options)
         self._draws = Draws(self._cache, self._entries, _weights(options, self._entries), self._plan)
-        self._network = _network(options).to(self._device)
+        some = partial(_some, self._draws, self._entries, options.size)
+        self._network = _network(options, some).to(self._device)
         # PyTorch 2.13's CPU convolutions crash in the backward pass of a channels-last network with branches.
         last = self._device.type == "cuda" or not self._network.design.branched
         self._layout = torch.channels_last if last else torch.contiguous_format
         self._network.to(memory_format=self._layout)  # type: ignore[call-overload]
-        self._average = Average(self._network, options.average or 1 - 10 / max(20, options.steps), options.steps / 20)
+        self._average = Average(self._network, options.average or 1 - 10 / max(20, options.steps))
         self._teacher = _teacher(options.teacher, self._device) if options.teacher else None
         self._imitation = self._imitating()
         parameters = groups(self._network, options.decay)
         if self._imitation:
             parameters += groups(self._imitation, options.decay)
-        self._optimizer = torch.optim.AdamW(parameters, lr=options.rate)
+        self._reduced = reduced(options.precision, self._device)
+        self._optimizer = torch.optim.AdamW(parameters, lr=options.rate, fused=True)
         self._stop = False
 
     def run(self) -> bool:
@@ -86,7 +126,7 @@ class Trainer:
         options, out = self._options, self._options.out
         out.mkdir(parents=True, exist_ok=True)
         progress = self._resume()
-        begun, last, images = time.monotonic(), time.monotonic(), 0
+        begun, since, images = time.monotonic(), Clock.now(), 0
         journal = RunLog(out / "log.jsonl", progress.step)
         journal.write(
             "start", step=progress.step, settings=self._settings(), parameters=self._network.parameters_count()
@@ -94,16 +134,16 @@ class Trainer:
         codec.warn()
         step, best = progress.step, progress.best
         with self._signals():
-            for batch in batches(self._draws, self._plan, step, options.workers, pin=self._device.type == "cuda"):
+            pin = self._device.type == "cuda"
+            for batch in batches(self._draws, self._plan, step, options.workers, pin=pin, nice=options.nice):
                 parts = self._learn(batch)
                 step, images = batch.step + 1, images + options.batch
                 if step % options.log_every == 0:
-                    now = time.monotonic()
-                    self._note(journal, step, parts, images / (now - last))
-                    last, images = now, 0
+                    self._note(journal, step, parts, since.speed(images))
+                    since, images = Clock.now(), 0
                 if step % options.judge_every == 0 or step == options.steps:
                     best = self._judge(journal, step, best)
-                    last, images = time.monotonic(), 0
+                    since, images = Clock.now(), 0
                 over = self._stop or bool(options.minutes and time.monotonic() - begun > options.minutes * 60)
                 if step % options.save_every == 0 or step == options.steps or over:
                     self._save(step, best)
@@ -122,7 +162,7 @@ class Trainer:
         with torch.no_grad():
             mine = self._average.network.watched(picture)[1]
         imitation = Imitation(mine, self._teacher(picture).views)
-        if self._options.init:
+        if self._options.init and self._options.init.suffix != ".onnx":
             kept = torch.load(self._options.init, map_location="cpu", weights_only=True).get("imitation")
             if kept:
                 imitation.load_state_dict(kept)
@@ -132,14 +172,15 @@ class Trainer:
         """One optimiser step."""
         options, network = self._options, self._network.train()
         for group in self._optimizer.param_groups:
-            group["lr"] = rate(batch.step, options.steps, options.rate, options.warmup)
+            group["lr"] = rate(batch.step, options.steps, options.rate, options.warmup, options.fall)
         pictures = batch.pictures.to(self._device, non_blocking=True, memory_format=self._layout).float() / 255
         truth = batch.truth.to(self._device)
         side = pictures.shape[-1]
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
-            lesson = self._teacher(pictures) if self._teacher else None
+        taught = self._teacher is not None and batch.step % options.teacher_every == 0
+        lesson = self._teacher(pictures) if taught and self._teacher else None
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._reduced):
             answer, views = network.watched(pictures)
-        unlike = self._imitation(views, lesson) if self._imitation else answer.new_zeros(())
+            unlike = self._imitation(views, lesson) if self._imitation and lesson else answer.new_zeros(())
         found = loss(answer, cells(side, side).to(self._device), truth, lesson, options.teacher_gain)
         found = replace(found, total=found.total + options.imitate * unlike, unlike=unlike)
         self._optimizer.zero_grad(set_to_none=True)
@@ -149,14 +190,15 @@ class Trainer:
         self._average.update(network, batch.step)
         return found
 
-    def _note(self, journal: RunLog, step: int, parts: Loss, speed: float) -> None:
+    def _note(self, journal: RunLog, step: int, parts: Loss, speed: Speed) -> None:
         numbers = parts.parts()
         if not numbers["total"] < float("inf"):
             raise IndexFault(f"the loss is {numbers['total']} at step {step}: lower --rate, and look at the labels")
         epoch = step * self._options.batch / self._draws.epoch_length()
         lr = self._optimizer.param_groups[0]["lr"]
-        journal.write("step", step=step, epoch=round(epoch, 3), rate=lr, images_s=round(speed, 1), **numbers)
-        log.info("step %6d  epoch %6.2f  loss %7.3f  (%.0f pictures/s)", step, epoch, numbers["total"], speed)
+        measured = {"images_s": round(speed.images_s, 1), "cpu_ms": round(speed.cpu_ms, 1)}
+        journal.write("step", step=step, epoch=round(epoch, 3), rate=lr, **measured, **numbers)
+        log.info("step %6d  epoch %6.2f  loss %7.3f  (%.0f pictures/s)", step, epoch, numbers["total"], speed.images_s)
 
     def _judge(self, journal: RunLog, step: int, best: float) -> float:
         """Look at the held-back pictures with the average; keep it if it does best."""
@@ -249,20 +291,35 @@ def _weights(options: argparse.Namespace, entries: list[Entry]) -> list[int]:
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    if options.size % 32 or options.size < 64:
-        raise IndexFault(f"--size {options.size}: a multiple of 32, at least 64")
-    sides = range(options.size - 32 * options.scales, options.size + 32 * options.scales + 1, 32)
-    sizes = tuple(side for side in sides if side >= 64)
+    for name in ("size", "size_from"):
+        side = getattr(options, name)
+        if side % 32 or 0 < side < 64:
+            raise IndexFault(f"--{name.replace('_', '-')} {side}: a multiple of 32, at least 64")
     calm_from = round(options.steps * (1 - options.calm))
-    return Plan(options.seed, options.batch, options.steps, sizes, calm_from, RECIPES[options.recipe])
+    grown = options.grow_steps or round(options.steps * GROWN_AT)
+    sides = Sides(options.size_from or options.size, options.size, options.scales, grown)
+    return Plan(options.seed, options.batch, options.steps, sides, calm_from, RECIPES[options.recipe])
 
 
-def _network(options: argparse.Namespace) -> Network:
+def _network(options: argparse.Namespace, pictures: Callable[[], Tensor]) -> Network:
+    """The network to start with; `pictures` are asked for where its norms have to be measured."""
     if options.design not in DESIGNS:
         raise IndexFault(f"--design {options.design}: one of {', '.join(DESIGNS)}")
+    if options.init and options.init.suffix == ".onnx":
+        network = Network(DESIGNS[options.design])
+        taken = transfer(network, weights(options.init), pictures())
+        log.info("%d convolutions taken over, %d start anew", len(taken.kept), len(taken.fresh))
+        return network
     if options.init:
         network = load(options.init)
         if network.design.name != options.design:
             raise IndexFault(f"--init {options.init} is of the design {network.design.name}, not {options.design}")
         return network
     return Network(DESIGNS[options.design])
+
+
+def _some(draws: Draws, entries: list[Entry], side: int) -> Tensor:
+    """(GAUGED, 3, side, side) RGB 0..1: whole training pictures, evenly from the index."""
+    places = [number for number, entry in enumerate(entries) if entry.split == "train"]
+    chosen = [places[number * len(places) // GAUGED] for number in range(GAUGED)]
+    return pack([fit(draws.raw(place), side) for place in chosen]).pictures.float() / 255

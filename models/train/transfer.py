@@ -1,0 +1,148 @@
+"""Starts a network from one of ours that is known as an ONNX file only, even if of another design.
+
+What an export delivers are convolutions with their norms folded in. Here they become convolutions with norms again:
+the norm's statistics are measured on pictures, so that the network answers as it did and can be trained. Where the new
+design has fewer channels in a place, those with the largest weights stay; where it has other convolutions, they start
+from random weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from models.train.blocks import ConvUnit
+from models.train.index import IndexFault
+from models.train.network import Network
+
+PREFIX = "network."
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a transfer did: names of the convolutions that were taken over, and of those that start anew."""
+
+    kept: tuple[str, ...]
+    fresh: tuple[str, ...]
+
+
+def weights(path: Path) -> Weights:
+    """The convolutions of one of our exported networks, by their names in `Network`. Raises IndexFault."""
+    try:
+        graph = onnx.load(str(path)).graph
+    except Exception as error:  # onnx raises protobuf's DecodeError, OSError and its own
+        raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
+    found = {
+        each.name.removeprefix(PREFIX).replace(".fused", ""): torch.from_numpy(numpy_helper.to_array(each).copy())
+        for each in graph.initializer
+        if each.name.startswith(PREFIX)
+    }
+    if not found:
+        raise IndexFault(f"{path}: not an export of models.train.export")
+    return found
+
+
+@torch.no_grad()
+def transfer(network: Network, old: Weights, pictures: Tensor) -> Taken:
+    """Put the weights of `old` into `network` wherever shapes agree or can be narrowed, and measure the norms on
+    `pictures` (B, 3, H, W), RGB 0..1.
+    """
+    narrowed = _narrowed(old, network)
+    kept, fresh = [], []
+    for name, module in network.named_modules():
+        if isinstance(module, ConvUnit):
+            weight = narrowed.get(f"{name}.weight")
+            if weight is not None and weight.shape == module.conv.weight.shape:
+                module.conv.weight.copy_(weight)
+                module.norm.bias.copy_(narrowed[f"{name}.bias"])
+                kept.append(name)
+            else:
+                fresh.append(name)
+    _measure(network, set(kept), pictures)
+    return Taken(tuple(kept), tuple(fresh))
+
+
+def _measure(network: Network, kept: set[str], pictures: Tensor) -> None:
+    """Norms of taken convolutions that pass on what came in, plus the folded bias; each level's input is already right
+    when its hook runs, as modules run in order.
+    """
+    hooks = []
+
+    def gauge(module: nn.Module, given: tuple[Tensor, ...], *, taken: bool) -> None:
+        assert isinstance(module, ConvUnit)
+        seen = module.conv(given[0])
+        mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3))
+        norm = module.norm
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)
+        if taken:
+            norm.weight.copy_(torch.sqrt(variance + norm.eps))
+            norm.bias.add_(mean)
+
+    for name, module in network.named_modules():
+        if isinstance(module, ConvUnit):
+            taken = name in kept
+            hooks.append(
+                module.register_forward_pre_hook(lambda one, given, taken=taken: gauge(one, given, taken=taken))
+            )
+    network.eval()(pictures)
+    for hook in hooks:
+        hook.remove()
+    network.train()
+
+
+def _narrowed(old: Weights, network: Network) -> Weights:
+    """`old` with the neck's width brought down to that of `network`; the same where it is no wider."""
+    wide, narrow = len(old["neck.lateral.0.bias"]), network.design.neck
+    if wide <= narrow or "neck.top.0.left.weight" not in old:
+        return old
+    found = copy.copy(old)
+    ends = ("lateral.0", "lateral.1", "pool.mix", "top.0.mix", "top.1.mix", "bottom.0.mix", "bottom.1.mix")
+    kept = {end: _largest(old[f"neck.{end}.weight"], narrow) for end in ends}
+    downs = np.arange(narrow)  # of convolutions that start anew: any
+    reads = {
+        "top.0": (kept["lateral.1"], kept["pool.mix"]),
+        "top.1": (kept["lateral.0"], kept["top.0.mix"]),
+        "bottom.0": (kept["top.0.mix"], downs),
+        "bottom.1": (kept["pool.mix"], downs),
+    }
+    for end in ("lateral.0", "lateral.1", "pool.mix"):
+        _pick(found, f"neck.{end}", kept[end], None)
+    for name, (one, other) in reads.items():
+        both = np.concatenate([one, other + wide])
+        halves = {half: _largest(old[f"neck.{name}.{half}.weight"], narrow // 2) for half in ("left", "chain.0")}
+        # The chain reads `right`, so both keep the same channels; the mixing convolution reads left, right, chain.
+        _pick(found, f"neck.{name}.left", halves["left"], both)
+        _pick(found, f"neck.{name}.right", halves["chain.0"], both)
+        _pick(found, f"neck.{name}.chain.0", halves["chain.0"], halves["chain.0"])
+        offsets = (0, wide // 2, wide)
+        inputs = [halves["left"], halves["chain.0"], halves["chain.0"]]
+        mixed = np.concatenate([each + offset for each, offset in zip(inputs, offsets, strict=True)])
+        _pick(found, f"neck.{name}.mix", kept[f"{name}.mix"], mixed)
+    return found
+
+
+def _largest(weight: Tensor, count: int) -> NDArray[np.int64]:
+    """Which outputs of a convolution have the largest weights, in order."""
+    size = weight.flatten(1).norm(dim=1).numpy()
+    return np.sort(np.argsort(-size, kind="stable")[:count])
+
+
+def _pick(found: Weights, name: str, outputs: Sequence[int] | NDArray[np.int64], inputs: object) -> None:
+    weight = found[f"{name}.weight"][torch.as_tensor(np.asarray(outputs))]
+    if inputs is not None:
+        weight = weight[:, torch.as_tensor(np.asarray(inputs))]
+    found[f"{name}.weight"] = weight
+    found[f"{name}.bias"] = found[f"{name}.bias"][torch.as_tensor(np.asarray(outputs))]
