@@ -1,0 +1,236 @@
+"""One table for all networks and kinds of view: python -m models.evaluation.kinds --cache DIR vedette-nano yolox-nano ...
+
+The pictures are those of `models.evaluation.public`. Networks are names of models.toml, paths to .onnx files, or
+PicoDet's file; the first is what the others' shares are of. AP50 and AP50:95 with intervals of 90 % from a bootstrap
+over pictures; precision, recall and expected calibration error at a score of 0.5 of persons; the CPU time of one look.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.config import Detector
+from appliance.detect import bundle, detector
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.whole import Whole
+from appliance.errors import VedetteError
+from models.evaluation import cost, public
+from models.evaluation.arithmetic import Floats, Matched, average_precision, match
+from models.evaluation.picodet import PicoDet
+from models.evaluation.public import KINDS, Brought
+from models.evaluation.score import Judged
+from models.evaluation.sets import SetFault
+
+SCORE_MIN = 0.02
+IOUS = tuple(0.5 + 0.05 * step for step in range(10))
+ROUNDS = 300
+BINS = 10
+SURE = 0.5
+ADVICE_MIN = 20  # boxes below which a figure says nothing
+NAMES = ("person", "vehicle", "bicycle", "cat", "dog")
+VEHICLES = ("car", "bus", "truck")
+ALIASES = {"motorbike": "motorcycle"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How one network does on one class of one kind of view. low, high: of AP50, 90 % of the bootstrap. precision,
+    recall: at SURE, IoU 0.5. ece: mean distance between score and share of right answers, over answers from 0.1 on.
+    """
+
+    kind: str
+    name: str
+    boxes: int
+    pictures: int
+    ap50: float
+    low: float
+    high: float
+    ap: float
+    precision: float
+    recall: float
+    ece: float
+
+
+def load(name: str, threads: int = 1) -> ObjectDetector:
+    """A detector by name or file, each picture filling its input. Raises VedetteError."""
+    if "picodet" in Path(name).stem:
+        path = bundle.find(name).path if not Path(name).is_file() else Path(name)
+        return PicoDet(path, score_min=SCORE_MIN, threads=threads)
+    return Whole(detector.load(Detector(model=name, score_min=SCORE_MIN, threads=threads)))
+
+
+def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
+    """Every picture with its labels and what the detector finds in it."""
+    found = []
+    for picture in public.labelled(folder, rows):
+        said = eye.detect([picture.pixels])[0]
+        scale = np.array([*picture.size, *picture.size], float)
+        names = tuple(ALIASES.get(eye.labels[cls], eye.labels[cls]) for cls in said.class_ids)
+        found.append(
+            Judged(
+                picture.boxes, picture.names, picture.crowd, said.boxes.astype(float) * scale, names,
+                said.scores.astype(float),
+            )  # fmt: skip
+        )
+    return found
+
+
+def figures(rows: Sequence[Brought], seen: Sequence[Judged], rounds: int = ROUNDS) -> list[Figure]:
+    """All figures of one network, kind by kind and class by class; `vehicle` is any car, bus or truck."""
+    table = []
+    for kind in KINDS:
+        for name in NAMES:
+            wanted = VEHICLES if name == "vehicle" else (name,)
+            places = [
+                place
+                for place, row in enumerate(rows)
+                if row.kind == kind and (name in row.judged or set(wanted) <= set(row.judged))
+            ]
+            if places:
+                figure = _figure(kind, name, wanted, [seen[place] for place in places], rounds)
+                if figure.boxes >= ADVICE_MIN:
+                    table.append(figure)
+    return table
+
+
+def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged], rounds: int) -> Figure:
+    answers, truths = [], []
+    for each in seen:
+        mine = np.array([found in wanted for found in each.found_names], bool)
+        right = np.array([truth in wanted for truth in each.truth_names], bool)
+        answers.append((each.found[mine], each.scores[mine]))
+        truths.append(each.truth[right])
+    if len(wanted) > 1:
+        answers = [_once(boxes, scores) for boxes, scores in answers]
+    none = [np.zeros((0, 4)) for _ in truths]
+    each_picture = [
+        match([one], [truth], [empty]) for one, truth, empty in zip(answers, truths, none, strict=True)
+    ]
+    whole = joined(each_picture)
+    rng = np.random.default_rng(0)
+    spread = [
+        average_precision(joined([each_picture[place] for place in rng.integers(0, len(seen), len(seen))]))
+        for _ in range(rounds)
+    ]
+    low, high = np.nanquantile(spread, (0.05, 0.95)) if spread else (np.nan, np.nan)
+    ap = float(np.mean([average_precision(match(answers, truths, none, iou)) for iou in IOUS]))
+    precision, recall = at(whole, SURE)
+    return Figure(
+        kind, name, len(whole.found), len(seen), average_precision(whole), float(low), float(high), ap, precision,
+        recall, calibration_error(whole),
+    )  # fmt: skip
+
+
+def joined(parts: Sequence[Matched]) -> Matched:
+    """Several pictures' answers as one, best first."""
+    scores, hits, void, found, heights = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("scores", "hits", "void", "found", "heights")
+    )
+    rank = np.argsort(-scores, kind="stable")
+    return Matched(scores[rank], hits[rank], void[rank], found, heights)
+
+
+def at(matched: Matched, score: float) -> tuple[float, float]:
+    """Precision and recall of the answers from `score` on."""
+    sure = matched.scores >= score
+    right = int(matched.hits[sure].sum())
+    return right / max(1, int(sure.sum())), right / max(1, len(matched.found))
+
+
+def calibration_error(matched: Matched) -> float:
+    """Expected calibration error (arXiv:1706.04599) of answers from 0.1 on, in bins of a tenth."""
+    keep = matched.scores >= 0.1
+    scores, hits = matched.scores[keep], matched.hits[keep].astype(float)
+    if len(scores) == 0:
+        return float("nan")
+    bins = np.minimum((scores * BINS).astype(int), BINS - 1)
+    gaps = [
+        abs(float(scores[bins == number].mean() - hits[bins == number].mean())) * int((bins == number).sum())
+        for number in range(BINS)
+        if (bins == number).any()
+    ]
+    return sum(gaps) / len(scores)
+
+
+def _once(boxes: Floats, scores: Floats) -> tuple[Floats, Floats]:
+    """Answers of several classes for one thing are one answer, the surest."""
+    kept: list[int] = []
+    for place in np.argsort(-scores, kind="stable"):
+        if all(_iou(boxes[place], boxes[other]) < 0.7 for other in kept):
+            kept.append(int(place))
+    return boxes[kept], scores[kept]
+
+
+def _iou(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
+    shared = float(np.clip(high - low, 0, None).prod())
+    return shared / max(1e-9, float((one[2:] - one[:2]).prod() + (other[2:] - other[:2]).prod()) - shared)
+
+
+def text(table: dict[str, list[Figure]], times: dict[str, float]) -> str:
+    """For people: AP50 of every network side by side, then the rest of each, then what they cost."""
+    names = list(table)
+    first = table[names[0]]
+    lines = ["| kind of view, class (pictures, boxes) | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for place, row in enumerate(first):
+        cells = [f"{each[place].ap50:.3f} ({each[place].low:.2f}-{each[place].high:.2f})" for each in table.values()]
+        lines.append(f"| {row.kind}, {row.name} ({row.pictures}, {row.boxes}) | " + " | ".join(cells) + " |")
+    lines += ["", "AP50:95 / precision, recall at 0.5 / calibration error:", ""]
+    lines += ["| kind of view, class | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for place, row in enumerate(first):
+        cells = [
+            f"{one.ap:.3f} / {one.precision:.2f}, {one.recall:.2f} / {one.ece:.2f}"
+            for one in (each[place] for each in table.values())
+        ]
+        lines.append(f"| {row.kind}, {row.name} | " + " | ".join(cells) + " |")
+    means = [np.mean([one.ap50 for one in each if one.name == "person"]) for each in table.values()]
+    lines.append("| person, mean AP50 over kinds | " + " | ".join(f"{mean:.3f}" for mean in means) + " |")
+    if times:
+        base = times[names[0]]
+        cells = [f"{times[name]:.1f} ms ({times[name] / base:.2f})" for name in names]
+        lines.append("| CPU time of one look, one thread | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line, measure and print; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.evaluation.kinds", description=__doc__)
+    parser.add_argument("model", nargs="+", help="names of models.toml or .onnx files")
+    parser.add_argument("--cache", type=Path, required=True, help="what models.evaluation.public brought")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind of view; repeatable")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=30, help="of the measurement of cost; 0: none (default 30)")
+    parser.add_argument("--json", type=Path, help="write the figures there too")
+    options = parser.parse_args(arguments)
+    try:
+        rows = [row for row in public.read(options.cache) if not options.kind or row.kind in options.kind]
+        if not rows:
+            raise SetFault(f"{options.cache}: no pictures of that kind")
+        table, paths = {}, {}
+        for name in options.model:
+            short = Path(name).stem
+            table[short] = figures(rows, judged(load(name, options.threads), options.cache, rows))
+            paths[short] = Path(name) if Path(name).is_file() else bundle.find(name).path
+            print(f"{short}: {len(rows)} pictures", file=sys.stderr)
+        times = cost.measure(paths, options.rounds) if options.rounds else {}
+    except VedetteError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(text(table, times))
+    if options.json:
+        whole = {name: [asdict(row) for row in each] for name, each in table.items()}
+        options.json.write_text(json.dumps({"figures": whole, "cpu_ms": times}, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
