@@ -1,4 +1,4 @@
-"""One table for all networks and kinds of view: python -m models.evaluation.kinds --cache DIR vedette-nano yolox-nano ...
+"""One table for all networks and kinds of view: python -m models.evaluation.kinds --cache DIR NETWORK ...
 
 The pictures are those of `models.evaluation.public`. Networks are names of models.toml, paths to .onnx files, or
 PicoDet's file; the first is what the others' shares are of. AP50 and AP50:95 with intervals of 90 % from a bootstrap
@@ -76,9 +76,13 @@ def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[J
         names = tuple(ALIASES.get(eye.labels[cls], eye.labels[cls]) for cls in said.class_ids)
         found.append(
             Judged(
-                picture.boxes, picture.names, picture.crowd, said.boxes.astype(float) * scale, names,
+                picture.boxes,
+                picture.names,
+                picture.crowd,
+                said.boxes.astype(float) * scale,
+                names,
                 said.scores.astype(float),
-            )  # fmt: skip
+            )
         )
     return found
 
@@ -111,9 +115,7 @@ def _figure(kind: str, name: str, wanted: Sequence[str], seen: Sequence[Judged],
     if len(wanted) > 1:
         answers = [_once(boxes, scores) for boxes, scores in answers]
     none = [np.zeros((0, 4)) for _ in truths]
-    each_picture = [
-        match([one], [truth], [empty]) for one, truth, empty in zip(answers, truths, none, strict=True)
-    ]
+    each_picture = [match([one], [truth], [empty]) for one, truth, empty in zip(answers, truths, none, strict=True)]
     whole = joined(each_picture)
     rng = np.random.default_rng(0)
     spread = [

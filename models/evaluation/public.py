@@ -42,7 +42,12 @@ Choice = Callable[[Pixels], bool]
 def upright(picture: Pixels) -> bool:
     """Whether no corner is black, as rotated copies of an export have them."""
     height, width = (side // 12 for side in picture.shape[:2])
-    corners = (picture[:height, :width], picture[:height, -width:], picture[-height:, :width], picture[-height:, -width:])
+    corners = (
+        picture[:height, :width],
+        picture[:height, -width:],
+        picture[-height:, :width],
+        picture[-height:, -width:],
+    )
     return min(float(np.median(corner)) for corner in corners) > 6 or float(np.median(picture)) < 12
 
 
@@ -239,9 +244,15 @@ def read(folder: Path) -> list[Brought]:
             boxes = tuple((str(name), *map(float, sides)) for name, *sides in row["boxes"])
             found.append(
                 Brought(
-                    row["image"], row["source"], row["kind"], tuple(row["judged"]), boxes,  # type: ignore[arg-type]
-                    row["path"], row["sha256"], int(row["phash"], 16),
-                )  # fmt: skip
+                    row["image"],
+                    row["source"],
+                    row["kind"],
+                    tuple(row["judged"]),
+                    boxes,  # type: ignore[arg-type]
+                    row["path"],
+                    row["sha256"],
+                    int(row["phash"], 16),
+                )
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SetFault(f"{path}: not a cache of models.evaluation.public: {error!r}") from None
@@ -286,7 +297,9 @@ def _shrunk(picture: Pixels) -> Pixels:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and bring; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.evaluation.public", description=__doc__)
-    parser.add_argument("--clones", type=Path, required=True, help="folder of git repositories; missing ones are cloned")
+    parser.add_argument(
+        "--clones", type=Path, required=True, help="folder of git repositories; missing ones are cloned"
+    )
     parser.add_argument("--out", type=Path, required=True, help="the cache to fill")
     parser.add_argument("--hashes", type=Path, help=f"also write perceptual hashes there ({HASHES.name} is this file)")
     options = parser.parse_args(arguments)

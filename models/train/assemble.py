@@ -115,8 +115,9 @@ def _draft(
 def assemble(options: argparse.Namespace) -> Assembly:
     """All kinds of pictures into options.out, and its index."""
     assembly = Assembly(options.out, fence.build(options.data))
-    for shot in photographs(options.data / "train", unclear=options.unclear_licences):
-        assembly.photograph(shot)
+    for folder in (options.data / "train", *options.photographs):
+        for shot in photographs(folder, unclear=options.unclear_licences):
+            assembly.photograph(shot)
     for folder in options.clips:
         for clip in rendered.clips(folder):
             for number, picture, boxes, ignore in rendered.pictures(clip, options.every):
@@ -168,6 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--stills", type=Path, action="append", default=[], help="folder of practice stills (fixtures.render practice)"
     )
+    help_photographs = "further folder in the layout of data/train (models.train.gather); repeatable"
+    parser.add_argument("--photographs", type=Path, action="append", default=[], help=help_photographs)
     parser.add_argument("--every", type=int, default=6, help="take every Nth frame of a rendered clip (default 6)")
     parser.add_argument("--unclear-licences", action="store_true", help="also sources marked check or unclear")
     parser.add_argument("--no-footage", action="store_true", help="leave out third-party footage (needs no teachers)")

@@ -4,7 +4,7 @@ score that they give it on the mean; what only one sees is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from appliance.detect.labels import COCO_80
 from appliance.detect.onnx import OnnxDetector
+from appliance.types import Detections
 from models.evaluation.picodet import PicoDet
 from models.train.index import CLASSES, Label, kin
 from models.train.pseudo import LOOK_MIN, SCORE_MIN, Opinion, overlap
@@ -36,14 +37,7 @@ class Panel:
     def answers(self, picture: NDArray[np.uint8]) -> list[list[Label]]:
         """What each teacher finds in a BGR picture, in our classes."""
         found = [teacher.detect([picture])[0] for teacher in self._teachers]
-        return [
-            [
-                Label(_OURS[int(cls)], *(float(side) for side in box), float(score))
-                for box, score, cls in zip(each.boxes, each.scores, each.class_ids, strict=True)
-                if int(cls) in _OURS and box[2] > box[0] and box[3] > box[1]
-            ]
-            for each in found
-        ]
+        return [list(_ours(each)) for each in found]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
         """Labels of a BGR picture."""
@@ -89,6 +83,13 @@ def _opinion(groups: Sequence[Sequence[tuple[int, Label]]]) -> Opinion:
     return Opinion(tuple(boxes), tuple(doubtful))
 
 
+def _ours(found: Detections) -> Iterator[Label]:
+    for box, score, cls in zip(found.boxes, found.scores, found.class_ids, strict=True):
+        x1, y1, x2, y2 = (float(side) for side in box)
+        if int(cls) in _OURS and x2 > x1 and y2 > y1:
+            yield Label(_OURS[int(cls)], x1, y1, x2, y2, float(score))
+
+
 def _on(label: Label, drawn: Sequence[Label]) -> bool:
     return any(other.cls in kin(label.cls) and overlap(other, label) > 0.4 for other in drawn)
 
@@ -97,7 +98,5 @@ def _mean(group: Sequence[tuple[int, Label]]) -> Label:
     """The box weighted by scores, and the mean of the scores."""
     labels = [label for _, label in group]
     total = sum(label.score for label in labels)
-    sides = [
-        sum(getattr(label, side) * label.score for label in labels) / total for side in ("x1", "y1", "x2", "y2")
-    ]
+    sides = [sum(getattr(label, side) * label.score for label in labels) / total for side in ("x1", "y1", "x2", "y2")]
     return Label(labels[0].cls, sides[0], sides[1], sides[2], sides[3], total / len(labels))

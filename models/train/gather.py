@@ -145,7 +145,15 @@ class Gathering:
             for row in self.rows:
                 source = row.source
                 writer.writerow(
-                    [row.image, row.sha256, as_hex(row.look), source.repository, source.commit, row.path, source.licence]
+                    [
+                        row.image,
+                        row.sha256,
+                        as_hex(row.look),
+                        source.repository,
+                        source.commit,
+                        row.path,
+                        source.licence,
+                    ]
                 )
 
 
@@ -188,9 +196,13 @@ def _fits(name: str, source: Public) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and gather; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m models.train.gather", description=__doc__)
-    parser.add_argument("--clones", type=Path, required=True, help="folder of git repositories; missing ones are cloned")
+    parser.add_argument(
+        "--clones", type=Path, required=True, help="folder of git repositories; missing ones are cloned"
+    )
     parser.add_argument("--data", type=Path, required=True, help="the reference data: evaluation pictures, teachers")
-    parser.add_argument("--beside", type=Path, action="append", default=[], help="assembled sets; what is in is not taken")
+    parser.add_argument(
+        "--beside", type=Path, action="append", default=[], help="assembled sets; what is in is not taken"
+    )
     parser.add_argument("--fence", type=Path, action="append", default=[], help="further files of perceptual hashes")
     parser.add_argument("--only", action="append", help="only this source of PUBLIC; repeatable")
     parser.add_argument("--most", type=int, help="at most so many pictures of each source")

@@ -125,9 +125,7 @@ class _Steps(Sampler[list[int]]):
         return self._plan.steps - self._start
 
 
-def batches(
-    draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool = False, nice: int = 0
-) -> Iterator[Batch]:
+def batches(draws: Draws, plan: Plan, start: int, workers: int, *, pin: bool = False, nice: int = 0) -> Iterator[Batch]:
     """The plan's batches from step `start` to its end, made by `workers` processes (0: here) that are `nice` to others
     by so much more than this one.
     """

@@ -23,8 +23,9 @@ Kind = Literal["split", "separable"]
 class Design:
     """Widths and depths. `stages` are those at strides 4, 8, 16, 32; `kinds` what each is built of; `neck` channels at
     every level; `tower` separable convolutions in each of the head's two branches; `branched`: convolutions train with
-    several branches, which on a CPU doubles the time of a step; `head`: channels of one tower of full 3x3 convolutions for
-    both answers, and the neck halves with full ones, too (0: two towers of separable ones of the neck's width).
+    several branches, which on a CPU doubles the time of a step; `head`: channels of the one tower of full 3x3
+    convolutions that both answers read, and then the neck halves by full ones, too (0: two towers of separable ones of
+    the neck's width).
     """
 
     name: str

@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=0, help="of PyTorch on the CPU (default: one for each core)")
     add("--weight", action="append", default=[], metavar="SOURCE=N", help="show a source N times an epoch; 0 drops it")
     add("--limit", type=int, default=0, help="use only the first N training pictures, and judge by them (for a trial)")
-    add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt, or from one of our .onnx")
+    add("--init", type=Path, help="start from the averaged weights of this last.pt or best.pt, or one of our .onnx")
     add("--average", type=float, default=0.0, help="decay of the moving average (default: over a tenth of the steps)")
     add(
         "--judge-every", type=int, default=1000, help="steps between two looks at the held-back pictures (default 1000)"

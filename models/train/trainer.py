@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 GRADIENT_MAX = 10.0
 GROWN_AT = 0.75  # share of a run after which pictures have their last size, unless --grow-steps says when
 GAUGED = 48  # pictures by which norms are measured where a run starts from an .onnx
-# Settings that may differ when a run goes on: they do not change what is learnt, but for `steps`, by which a run is made
-# longer: with --grow-steps and before its rate falls it has then learnt what the longer run would have.
+# Settings that may differ when a run goes on. Most do not change what is learnt; `index` and `weight` bring other
+# pictures, and `steps` makes a run longer: with --grow-steps and before its rate falls, it is then the longer run.
 FREE = frozenset(
     {
         "index",

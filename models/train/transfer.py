@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import torch
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ def weights(path: Path) -> Weights:
     """The convolutions of one of our exported networks, by their names in `Network`. Raises IndexFault."""
     try:
         graph = onnx.load(str(path)).graph
-    except Exception as error:  # onnx raises protobuf's DecodeError, OSError and its own
+    except (OSError, DecodeError) as error:
         raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
     found = {
         each.name.removeprefix(PREFIX).replace(".fused", ""): torch.from_numpy(numpy_helper.to_array(each).copy())

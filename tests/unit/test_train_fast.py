@@ -1,0 +1,130 @@
+"""What makes training cheap and goes on from an exported network; needs PyTorch (the extra `train`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
+pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
+
+from models.train.export import export  # noqa: E402
+from models.train.index import IndexFault  # noqa: E402
+from models.train.loader import Sides  # noqa: E402
+from models.train.loss import Lesson, loss  # noqa: E402
+from models.train.network import DESIGNS, Design, Network, Views, cells  # noqa: E402
+from models.train.precision import reduced  # noqa: E402
+from models.train.schedule import Average, rate  # noqa: E402
+from models.train.transfer import transfer, weights  # noqa: E402
+from tests.unit.test_train_network import truth  # noqa: E402
+
+WIDE = Design("dense", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 32, neck_kind="split", branched=False)
+NARROW = Design(
+    "full", 8, (16, 16, 32, 32), (1, 1, 1, 1), ("split",) * 4, 16, neck_kind="split", branched=False, head=16
+)
+
+
+def stirred(network: Network) -> Network:
+    """The network with norms that are not those of a fresh one."""
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.normal_(module.bias, std=0.2)
+            torch.nn.init.normal_(module.running_mean, std=0.2)
+            torch.nn.init.uniform_(module.running_var, 0.5, 1.5)
+    return network
+
+
+def test_an_exported_network_goes_on_where_it_was(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    old = stirred(Network(WIDE)).eval()
+    export(old, tmp_path / "old.onnx", 64, 64)
+    new = Network(WIDE)
+    new.branches.load_state_dict(old.branches.state_dict())
+    pictures = torch.rand(4, 3, 64, 64)
+    taken = transfer(new, weights(tmp_path / "old.onnx"), pictures)
+    assert not taken.fresh
+    assert torch.allclose(new.eval()(pictures), old(pictures), atol=1e-3)
+    # Its norms are those of these pictures, so that training goes on from the very same answers.
+    scene = new.watched(pictures)[1].scenes[0]
+    assert torch.allclose(new.train().watched(pictures)[1].scenes[0], scene, atol=0.1)
+
+
+def test_a_narrower_design_keeps_the_channels_with_the_largest_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    old = stirred(Network(WIDE)).eval()
+    export(old, tmp_path / "old.onnx", 64, 64)
+    new = Network(NARROW)
+    taken = transfer(new, weights(tmp_path / "old.onnx"), torch.rand(4, 3, 64, 64))
+    assert {name.split(".")[0] for name in taken.fresh} == {"neck", "branches"}
+    assert all(name.startswith(("neck.down", "branches")) for name in taken.fresh)
+    found = weights(tmp_path / "old.onnx")["neck.lateral.0.weight"]
+    largest = np.sort(np.argsort(-found.flatten(1).norm(dim=1).numpy(), kind="stable")[:16])
+    assert torch.equal(new.neck.lateral[0].conv.weight, found[torch.as_tensor(largest)])
+
+
+def test_what_is_no_export_of_ours_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.onnx").write_bytes(b"not a network")
+    with pytest.raises(IndexFault, match=r"x\.onnx"):
+        weights(tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize(("flags", "wanted", "expected"), [
+    ("flags : avx2 avx512_bf16", "auto", True), ("flags : avx2 avx512f", "auto", False),
+    ("flags : avx2", "bf16", True), ("flags : avx512_bf16", "fp32", False),
+])  # fmt: skip
+def test_a_cpu_trains_in_bfloat16_where_it_multiplies_it(
+    tmp_path: Path, flags: str, wanted: str, *, expected: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(flags + "\n")
+    assert reduced(wanted, torch.device("cpu"), tmp_path / "cpuinfo") is expected
+
+
+def test_pictures_grow_while_a_run_lasts_and_then_stay() -> None:
+    sides = Sides(256, 416, 1, 1000)
+    rng = np.random.default_rng(0)
+    assert {sides.at(0, rng) for _ in range(50)} == {224, 256, 288}
+    assert {sides.at(5000, rng) for _ in range(50)} == {384, 416, 448}
+    assert {sides.at(500, rng) % 32 for _ in range(50)} == {0}
+    assert min(Sides(64, 64, 3, 1).at(0, rng) for _ in range(50)) == 64
+
+
+def test_a_rate_that_stays_flat_falls_only_at_the_end() -> None:
+    rates = [rate(step, 100, 1.0, 10, 0.2) for step in range(100)]
+    assert rates[10:81] == pytest.approx([1.0] * 71)
+    assert rates[80:] == sorted(rates[80:], reverse=True)
+    # So a run that is made longer before it falls has learnt what the longer run would have.
+    assert rates[:80] == pytest.approx([rate(step, 200, 1.0, 10, 0.2) for step in range(80)])
+
+
+def test_a_young_average_follows_and_an_old_one_is_slow() -> None:
+    network = Network(NARROW)
+    average = Average(network, 0.999)
+    with torch.no_grad():
+        network.stem.conv.weight.fill_(1.0)
+    average.update(network, 0)
+    assert float(average.network.stem.conv.weight.mean()) == pytest.approx(0.9, abs=0.05)
+    with torch.no_grad():
+        network.stem.conv.weight.fill_(2.0)
+    average.update(network, 100_000)
+    assert float(average.network.stem.conv.weight.mean()) == pytest.approx(0.9, abs=0.06)
+
+
+def test_the_teacher_has_no_say_in_cells_that_people_speak_for() -> None:
+    torch.manual_seed(0)
+    grid = cells(64, 64)
+    answer = torch.randn(1, 12, grid.shape[1])
+    blind = Lesson(torch.zeros(1, grid.shape[1], 8), torch.zeros(1, grid.shape[1], 4), Views((), ()))
+    drawn = loss(answer, grid, truth((0, 0, 0, 64, 64)), blind, 1.0)
+    nothing = loss(answer, grid, truth((0, 0, 0, 64, 64)), None, 1.0)
+    alone = loss(answer, grid, truth((0, 0, 0, 0.5, 0.5)), blind, 1.0)
+    assert int(drawn.positives) > 0
+    assert float(nothing.teacher) == 0
+    assert float(drawn.teacher) < float(alone.teacher)
+
+
+def test_the_full_design_has_no_depthwise_convolution() -> None:
+    groups = {each.groups for each in Network(DESIGNS["full"]).modules() if isinstance(each, torch.nn.Conv2d)}
+    assert groups == {1}
