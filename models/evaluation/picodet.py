@@ -65,7 +65,7 @@ class PicoDet:
         ]
         boxes = np.concatenate([part[0] for part in parts]) / np.array([self._width, self._height] * 2, np.float32)
         scores, classes = (np.concatenate([part[number] for part in parts]) for number in (1, 2))
-        found = Detections(boxes.astype(np.float32), scores.astype(np.float32), classes.astype(np.int32))
+        found = Detections(boxes.clip(0, 1).astype(np.float32), scores.astype(np.float32), classes.astype(np.int32))
         return tidy(suppress(found, IOU_MAX, per_class=True), self._score_min)
 
 

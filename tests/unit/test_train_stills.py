@@ -74,8 +74,9 @@ def test_a_folder_without_stills_is_named(tmp_path: Path) -> None:
 def options(out: Path, *stills: Path) -> Namespace:
     """What the command line would be: nothing but stills."""
     return Namespace(
-        data=out / "data", out=out, clips=[], every=6, unclear_licences=False, no_footage=True, stills=list(stills)
-    )
+        data=out / "data", out=out, clips=[], every=6, unclear_licences=False, no_footage=True, stills=list(stills),
+        photographs=[],
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -1,0 +1,143 @@
+"""One table for several networks and kinds of view, and the pictures it is made of."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from appliance.types import Detections
+from models.evaluation import kinds, public
+from models.evaluation.arithmetic import Matched
+from models.evaluation.picodet import PicoDet
+from models.evaluation.public import SOURCES, Brought, Source
+from models.evaluation.sets import SetFault
+from models.train import fence
+from models.train.repositories import find
+
+
+class Scripted:
+    """A detector that finds a person in the left half of every picture, surer in every further one."""
+
+    name = "scripted"
+    warning = ""
+    labels: tuple[str, ...] = ("person", "car", "truck")
+
+    def __init__(self) -> None:
+        self._score = 0.3
+
+    def picture_size(self, width: int, height: int) -> tuple[int, int]:
+        return width, height
+
+    def detect(self, pictures: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        self._score += 0.02
+        boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0.5, 0, 1, 1]], np.float32)
+        scores = np.array([self._score, 0.6, 0.5], np.float32)
+        return [Detections(boxes, scores, np.array([0, 1, 2], np.int32)) for _ in pictures]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> tuple[Path, list[Brought]]:
+    """Thirty stills with a person on the left and a lorry on the right; every third has no person."""
+    rows = []
+    for number in range(30):
+        image = f"{number}.jpg"
+        cv2.imwrite(str(tmp_path / image), np.full((60, 80, 3), number, np.uint8))
+        person = () if number % 3 == 0 else (("person", 0.0, 0.0, 0.5, 1.0),)
+        boxes = (*person, ("truck", 0.5, 0.0, 1.0, 1.0))
+        rows.append(Brought(image, "made", "stills", public.ALL, boxes, image, "", number))
+    (tmp_path / public.NAME).write_text("".join(row.line() + "\n" for row in rows))
+    return tmp_path, rows
+
+
+def test_each_class_is_judged_where_people_labelled_it(cache: tuple[Path, list[Brought]]) -> None:
+    folder, rows = cache
+    assert public.read(folder) == rows
+    found = kinds.figures(rows, kinds.judged(Scripted(), folder, rows), rounds=50)
+    assert [(each.kind, each.name, each.boxes) for each in found] == [
+        ("stills", "person", 20),
+        ("stills", "vehicle", 30),
+    ]
+    person, vehicle = found
+    assert 0.5 < person.ap50 < 0.9
+    assert person.low < person.ap50 < person.high
+    # A lorry that is called a car and a lorry is one vehicle found, not two.
+    assert vehicle.ap50 == pytest.approx(1.0)
+    assert (vehicle.precision, vehicle.recall) == (1.0, 1.0)
+    text = kinds.text({"one": found, "other": found}, {"one": 10.0, "other": 15.0})
+    assert "| stills, person (30, 20) | " in text
+    assert "15.0 ms (1.50)" in text
+
+
+def test_calibration_is_perfect_where_scores_are_shares() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(0.1, 1, 20_000)
+    hits = rng.uniform(size=len(scores)) < scores
+    none = np.zeros(0)
+    honest = Matched(scores, hits, np.zeros(len(scores), bool), none, none)
+    boastful = Matched(scores, hits & (rng.uniform(size=len(scores)) < 0.5), honest.void, none, none)
+    assert kinds.calibration_error(honest) < 0.02
+    assert kinds.calibration_error(boastful) > 0.2
+
+
+def test_pictures_and_labels_are_brought_from_a_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "clones" / "owner" / "name"
+    for part in ("images", "labels"):
+        (folder / part).mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        rough = rng.integers(0, 256, (6, 8, 3), np.uint8)
+        picture = cv2.resize(
+            rough if number else rough[..., :1].repeat(3, 2), (160, 120), interpolation=cv2.INTER_CUBIC
+        )
+        cv2.imwrite(str(folder / "images" / f"{number}.png"), picture)
+        (folder / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.2 0.4\n1 0.5 0.5 0.1 0.1\n")
+    run = ["git", "-c", "user.name=A", "-c", "user.email=a@b.c", "-C", str(folder)]
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        subprocess.run([*run, *arguments], check=True, capture_output=True)
+    commit = subprocess.run([*run, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    source = Source("made", "night", "owner/name", commit, "images/", public.BESIDE, {0: "person"}, ("person",), "CC0")
+    rows = list(public.bring(source, find(tmp_path / "clones", "owner/name", commit), tmp_path / "out"))
+    assert len(rows) == 4
+    assert all(box[0] == "person" for row in rows for box in row.boxes)
+    assert [labelled.size for labelled in public.labelled(tmp_path / "out", rows)] == [(160, 120)] * 4
+    pictures = [labelled.pixels for labelled in public.labelled(tmp_path / "out", rows)]
+    assert sum(public.grey(picture) for picture in pictures) == 1
+
+
+def test_a_rotated_copy_is_told_by_its_black_corners() -> None:
+    picture = np.full((100, 100, 3), 90, np.uint8)
+    assert public.upright(picture)
+    turn = cv2.getRotationMatrix2D((50, 50), 20, 1)
+    assert not public.upright(np.asarray(cv2.warpAffine(picture, turn, (100, 100)), np.uint8))
+
+
+def test_a_cache_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetFault, match=r"evaluation\.jsonl"):
+        public.read(tmp_path)
+
+
+def test_six_kinds_of_view_and_every_picture_behind_the_fence() -> None:
+    assert {source.kind for source in SOURCES} == set(public.KINDS)
+    assert all(len(source.commit) == 40 for source in SOURCES)
+    assert len(fence.listed(public.HASHES)) >= 400
+    assert public.HASHES == fence.OWN_HASHES
+
+
+@pytest.mark.shared
+def test_picodet_finds_the_people_of_a_known_frame(shared_data: Path) -> None:
+    eye = PicoDet(shared_data / "models" / "picodet_s_416_coco.onnx", score_min=0.4)
+    film = cv2.VideoCapture(str(shared_data / "footage" / "pets09_s2l1_vtest_768x576.mp4"))
+    ok, frame = film.read()
+    assert ok
+    found = eye.detect([np.asarray(frame, np.uint8)])[0]
+    people = found.scores[found.class_ids == 0]
+    assert len(people) >= 3
+    assert float(people[0]) > 0.6
+    assert (found.boxes >= 0).all()
+    assert (found.boxes <= 1).all()
