@@ -62,6 +62,15 @@ PUBLIC: tuple[Public, ...] = (
         "CC BY 4.0 (README.dataset.txt); by their names Open Images, CC BY 2.0 pictures",
         {0: "person"},
     ),
+    Public(
+        "cats",
+        "g3ngi/real-time-cat-detection",
+        "1db2541dae956d023ef454db8a0db20d39a72798",
+        r"^Cats-1/(train|valid|test)/images/",
+        "CC BY 4.0 (README.dataset.txt: boxes); pictures Oxford-IIIT Pet, CC BY-SA 4.0",
+        {0: "cat"},
+        450,
+    ),
 )
 
 

@@ -5,6 +5,10 @@ all of them fit, smaller where even the least quality does not, and lie in one z
 there and train:
 
     python3 -m zipfile -e set.zip /tmp && python3 -m models.train.run --index /tmp/set --out ...
+
+What does not fit at once travels in parts, `--part 1/2` and `--part 2/2`, each with an index of its own; there:
+
+    for part in set-*.zip; do python3 -m zipfile -e $part /tmp; done; cat /tmp/set/index-*.jsonl > /tmp/set/index.jsonl
 """
 
 from __future__ import annotations
@@ -41,19 +45,21 @@ class Packed:
     pictures: int
 
 
-def pack(root: Path, entries: Sequence[Entry], out: Path, budget: int) -> Packed:
-    """Write the zip, at most `budget` bytes. Raises IndexFault if nothing fits or a picture is missing."""
+def pack(root: Path, entries: Sequence[Entry], out: Path, budget: int, name: str = index.NAME) -> Packed:
+    """Write the zip, at most `budget` bytes, its index called `name`. Raises IndexFault if nothing fits or a picture is
+    missing.
+    """
     for side, quality in STEPS:
         probe = entries[:: max(1, len(entries) // PROBE)]
         guess = sum(len(_coded(root, entry, side, quality)[0]) + OVERHEAD for entry in probe)
         if guess * len(entries) / len(probe) > budget * 1.1:
             continue
-        if _write(root, entries, out, (side, quality), budget):
+        if _write(root, entries, out, (side, quality), budget, name):
             return Packed(out.stat().st_size, side, quality, len(entries))
     raise IndexFault(f"{len(entries)} pictures do not fit into {budget} bytes; leave sources out with --drop")
 
 
-def _write(root: Path, entries: Sequence[Entry], out: Path, step: tuple[int, int], budget: int) -> bool:
+def _write(root: Path, entries: Sequence[Entry], out: Path, step: tuple[int, int], budget: int, name: str) -> bool:
     """Whether everything went in. The budget is checked on the way, so that a wrong guess costs little."""
     fresh, lines, used = out.with_suffix(".part"), [], 0
     with zipfile.ZipFile(fresh, "w", zipfile.ZIP_STORED) as box:
@@ -64,7 +70,7 @@ def _write(root: Path, entries: Sequence[Entry], out: Path, step: tuple[int, int
             if used > budget:
                 fresh.unlink()
                 return False
-        _add(box, f"{FOLDER}/{index.NAME}", "".join(lines).encode())
+        _add(box, f"{FOLDER}/{name}", "".join(lines).encode())
     if fresh.stat().st_size > budget:
         fresh.unlink()
         return False
@@ -101,6 +107,15 @@ def chosen(entries: Sequence[Entry], drop: Sequence[str]) -> list[Entry]:
     return [entry for entry in entries if entry.source not in drop]
 
 
+def part(entries: Sequence[Entry], text: str) -> tuple[list[Entry], str]:
+    """Every Nth entry from the Kth, for the text K/N, and the name of that part's index. Raises IndexFault."""
+    first, mark, parts = text.partition("/")
+    if not (mark and first.isdigit() and parts.isdigit() and 1 <= int(first) <= int(parts)):
+        raise IndexFault(f"--part {text}: K/N with whole numbers, K from 1 to N")
+    name = index.NAME if parts == "1" else f"index-{first}.jsonl"
+    return list(entries[int(first) - 1 :: int(parts)]), name
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and pack; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -110,10 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the .zip to write")
     parser.add_argument("--mib", type=float, default=55, help="most it may have, in MiB (default 55)")
     parser.add_argument("--drop", action="append", default=[], metavar="SOURCE", help="leave a source out; repeatable")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="only every Nth picture from the Kth")
     options = parser.parse_args(arguments)
     try:
-        entries = chosen(index.read(options.index), options.drop)
-        packed = pack(options.index, entries, options.out, int(options.mib * 2**20))
+        entries, name = part(chosen(index.read(options.index), options.drop), options.part)
+        packed = pack(options.index, entries, options.out, int(options.mib * 2**20), name)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 2

@@ -120,6 +120,7 @@ class Trainer:
         self._reduced = reduced(options.precision, self._device)
         self._optimizer = torch.optim.AdamW(parameters, lr=options.rate, fused=True)
         self._stop = False
+        self._lesson: Loss | None = None  # the last one that the teacher was asked for
 
     def run(self) -> bool:
         """Train; whether all steps are done (else the same command goes on)."""
@@ -183,6 +184,7 @@ class Trainer:
             unlike = self._imitation(views, lesson) if self._imitation and lesson else answer.new_zeros(())
         found = loss(answer, cells(side, side).to(self._device), truth, lesson, options.teacher_gain)
         found = replace(found, total=found.total + options.imitate * unlike, unlike=unlike)
+        self._lesson = found if lesson else self._lesson
         self._optimizer.zero_grad(set_to_none=True)
         found.total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), GRADIENT_MAX)
@@ -192,6 +194,8 @@ class Trainer:
 
     def _note(self, journal: RunLog, step: int, parts: Loss, speed: Speed) -> None:
         numbers = parts.parts()
+        if self._lesson is not None:
+            numbers |= {name: self._lesson.parts()[name] for name in ("teacher", "unlike")}
         if not numbers["total"] < float("inf"):
             raise IndexFault(f"the loss is {numbers['total']} at step {step}: lower --rate, and look at the labels")
         epoch = step * self._options.batch / self._draws.epoch_length()

@@ -164,6 +164,28 @@ def test_a_pack_keeps_to_its_budget_and_trains_elsewhere(tmp_path: Path) -> None
         pack.pack(tmp_path / "here", entries, tmp_path / "none.zip", 1000)
 
 
+def test_a_set_that_is_too_large_travels_in_parts(tmp_path: Path) -> None:
+    entries = small_set(tmp_path / "here")
+    for number in (1, 2):
+        arguments = [
+            "--index",
+            str(tmp_path / "here"),
+            "--out",
+            str(tmp_path / f"{number}.zip"),
+            "--part",
+            f"{number}/2",
+        ]
+        assert pack.main(arguments) == 0
+        with zipfile.ZipFile(tmp_path / f"{number}.zip") as box:
+            box.extractall(tmp_path / "there")
+    parts = sorted((tmp_path / "there" / "set").glob("index-*.jsonl"))
+    (tmp_path / "there" / "set" / index.NAME).write_text("".join(path.read_text() for path in parts))
+    arrived = index.read(tmp_path / "there" / "set")
+    assert sorted(entry.phash for entry in arrived) == sorted(entry.phash for entry in entries)
+    assert all((tmp_path / "there" / "set" / entry.image).is_file() for entry in arrived)
+    assert pack.main([*arguments[:-1], "3/2"]) == 2
+
+
 @pytest.fixture(scope="module")
 def guard(shared_data: Path) -> Fence:
     return fence.build(shared_data)
