@@ -1,7 +1,7 @@
 """One table for all networks and kinds of view: python -m models.evaluation.kinds --cache DIR NETWORK ...
 
-The pictures are those of `models.evaluation.public`. Networks are names of models.toml, paths to .onnx files, or
-PicoDet's file; the first is what the others' shares are of. AP50 and AP50:95 with intervals of 90 % from a bootstrap
+The pictures are those of `models.evaluation.public`. Networks are names of models.toml or paths to .onnx
+files; the first is what the others' shares are of. AP50 and AP50:95 with intervals of 90 % from a bootstrap
 over pictures; precision, recall and expected calibration error at a score of 0.5 of persons; the CPU time of one look.
 """
 
@@ -17,14 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.config import Detector
-from appliance.detect import bundle, detector
-from appliance.detect.detector import ObjectDetector
-from appliance.detect.whole import Whole
+from appliance.config import DetectorConfig
+from appliance.detect import detector, model_files
+from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.errors import VedetteError
 from models.evaluation import cost, public
 from models.evaluation.arithmetic import Floats, Matched, average_precision, match
-from models.evaluation.picodet import PicoDet
 from models.evaluation.public import KINDS, Brought
 from models.evaluation.score import Judged
 from models.evaluation.sets import SetFault
@@ -61,10 +59,7 @@ class Figure:
 
 def load(name: str, threads: int = 1) -> ObjectDetector:
     """A detector by name or file, each picture filling its input. Raises VedetteError."""
-    if "picodet" in Path(name).stem:
-        path = bundle.find(name).path if not Path(name).is_file() else Path(name)
-        return PicoDet(path, score_min=SCORE_MIN, threads=threads)
-    return Whole(detector.load(Detector(model=name, score_min=SCORE_MIN, threads=threads)))
+    return UpscalingDetector(detector.load(DetectorConfig(model=name, score_min=SCORE_MIN, threads=threads)))
 
 
 def judged(eye: ObjectDetector, folder: Path, rows: Sequence[Brought]) -> list[Judged]:
@@ -221,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.model:
             short = Path(name).stem
             table[short] = figures(rows, judged(load(name, options.threads), options.cache, rows))
-            paths[short] = Path(name) if Path(name).is_file() else bundle.find(name).path
+            paths[short] = Path(name) if Path(name).is_file() else model_files.find_model(name).path
             print(f"{short}: {len(rows)} pictures", file=sys.stderr)
         times = cost.measure(paths, options.rounds) if options.rounds else {}
     except VedetteError as error:

@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.labels import COCO_80
-from appliance.detect.onnx import OnnxDetector
+from appliance.detect.class_labels import COCO_80
+from appliance.detect.onnx_detector import OnnxDetector
 from appliance.types import Detections
-from models.evaluation.picodet import PicoDet
 from models.train.index import CLASSES, Label, kin
 from models.train.pseudo import LOOK_MIN, SCORE_MIN, Opinion, overlap
 
-NETWORKS = ("deimv2_hgnetv2_femto_coco_416.onnx", "yolox_nano_416.onnx")
-PICODET = "picodet_s_416_coco.onnx"
+NETWORKS = ("deimv2_hgnetv2_femto_coco_416.onnx", "yolox_nano_416.onnx", "picodet_s_416_coco.onnx")
 FUSE_IOU_MIN = 0.55
 SEEN_BY_MIN = 2
 _OURS = {COCO_80.index(name): number for number, name in enumerate(CLASSES)}
@@ -29,10 +27,9 @@ class Panel:
 
     def __init__(self, models: Path, threads: int = 1) -> None:
         """Raises ModelError where a teacher's file is missing."""
-        self._teachers: list[OnnxDetector | PicoDet] = [
+        self._teachers = [
             OnnxDetector(models / name, score_min=LOOK_MIN, threads=threads, label_names=COCO_80) for name in NETWORKS
         ]
-        self._teachers.append(PicoDet(models / PICODET, score_min=LOOK_MIN, threads=threads))
 
     def answers(self, picture: NDArray[np.uint8]) -> list[list[Label]]:
         """What each teacher finds in a BGR picture, in our classes."""

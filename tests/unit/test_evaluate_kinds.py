@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from appliance.types import Detections
 from models.evaluation import kinds, public
 from models.evaluation.arithmetic import Matched
-from models.evaluation.picodet import PicoDet
 from models.evaluation.public import SOURCES, Brought, Source
 from models.evaluation.sets import SetFault
 from models.train import fence
@@ -127,17 +126,3 @@ def test_six_kinds_of_view_and_every_picture_behind_the_fence() -> None:
     assert all(len(source.commit) == 40 for source in SOURCES)
     assert len(fence.listed(public.HASHES)) >= 400
     assert public.HASHES == fence.OWN_HASHES
-
-
-@pytest.mark.shared
-def test_picodet_finds_the_people_of_a_known_frame(shared_data: Path) -> None:
-    eye = PicoDet(shared_data / "models" / "picodet_s_416_coco.onnx", score_min=0.4)
-    film = cv2.VideoCapture(str(shared_data / "footage" / "pets09_s2l1_vtest_768x576.mp4"))
-    ok, frame = film.read()
-    assert ok
-    found = eye.detect([np.asarray(frame, np.uint8)])[0]
-    people = found.scores[found.class_ids == 0]
-    assert len(people) >= 3
-    assert float(people[0]) > 0.6
-    assert (found.boxes >= 0).all()
-    assert (found.boxes <= 1).all()
