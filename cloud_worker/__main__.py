@@ -15,7 +15,7 @@ from appliance.errors import ConfigError, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 from cloud_worker import commands, config
 from cloud_worker.commands import Findings
-from cloud_worker.dead_letters import DeadLetter
+from cloud_worker.dead_letter_store import DeadLetter
 
 _RUN = """\
 Pull escalations from the broker, have them judged, publish the verdicts. Run as many of these as you like, on any

@@ -15,7 +15,7 @@ from appliance.clock import Clock
 from appliance.errors import UplinkError
 from appliance.telemetry import LogThrottle
 from appliance.wire import STREAM_ESCALATION
-from cloud_worker import dead_letters
+from cloud_worker import dead_letter_store
 from cloud_worker.fair_queue import FairQueue
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import site_and_priority
@@ -79,7 +79,7 @@ class BacklogMonitor:
                 self._queue.mark_stored(self.stored.counts, self._clock.monotonic())
                 self._changed()
             for subject in self.stored.strays[:STRAYS_PER_SWEEP_MAX]:
-                letter = await dead_letters.move_stray(jetstream, subject, self._worker)
+                letter = await dead_letter_store.move_stray(jetstream, subject, self._worker)
                 if letter is not None:
                     self._metrics.dead.labels(letter.kind).inc()
                     self._throttle.report(f"moved an escalation on {subject} to the dead letters: {letter.reason}")

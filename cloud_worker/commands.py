@@ -18,9 +18,9 @@ from appliance.clock import Clock
 from appliance.detect import detector
 from appliance.detect.detector import UpscalingDetector
 from appliance.errors import EngineError, MissingDependency, UplinkError
-from cloud_worker import dead_letters, stream_setup
+from cloud_worker import dead_letter_store, stream_setup
 from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
-from cloud_worker.dead_letters import DeadLetter
+from cloud_worker.dead_letter_store import DeadLetter
 from cloud_worker.engines.redetect import UNSURE_SHARE, Redetect
 from cloud_worker.escalation_handler import ArchivePort, NullArchive
 from cloud_worker.judge import Engine as EnginePort
@@ -81,19 +81,19 @@ async def check(settings: WorkerConfig, clock: Clock) -> Findings:
 async def list_dead_letters(settings: WorkerConfig, clock: Clock, count: int) -> list[DeadLetter]:
     """The newest dead letters. Raises UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return await dead_letters.list_newest(jetstream, count)
+        return await dead_letter_store.list_newest(jetstream, count)
 
 
 async def show_dead_letter(settings: WorkerConfig, clock: Clock, number: int) -> DeadLetter:
     """One of them. Raises UsageError, UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return await dead_letters.read_one(jetstream, number)
+        return await dead_letter_store.read_one(jetstream, number)
 
 
 async def requeue_dead_letters(settings: WorkerConfig, clock: Clock, numbers: Sequence[int]) -> list[DeadLetter]:
     """Ask these again. Raises UsageError at the first that is not there, UplinkError."""
     async with _broker(settings, clock) as jetstream:
-        return [await dead_letters.requeue(jetstream, number) for number in numbers]
+        return [await dead_letter_store.requeue(jetstream, number) for number in numbers]
 
 
 def build_engine(settings: EngineConfig, clock: Clock) -> EnginePort:

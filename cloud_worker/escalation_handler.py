@@ -15,7 +15,6 @@ from nats.aio.client import Client
 
 from appliance.backoff import Backoff
 from appliance.broker import NatsLink
-from appliance.circuit_breaker import CallBreaker
 from appliance.clock import Clock
 from appliance.errors import EngineError, EngineUnavailable, UplinkError
 from appliance.telemetry import LogThrottle
@@ -30,10 +29,11 @@ from appliance.wire import (
     verdict_message_id,
     verdict_subject,
 )
-from cloud_worker import dead_letters
+from cloud_worker import dead_letter_store
 from cloud_worker.config import HandlingConfig
-from cloud_worker.dead_letters import DeadLetter, Kind
+from cloud_worker.dead_letter_store import DeadLetter, Kind
 from cloud_worker.judge import Judge, JudgeCase, Timings
+from cloud_worker.judge_breaker import JudgeBreaker
 from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.pull_consumer import Delivery
 
@@ -114,7 +114,7 @@ class EscalationHandler:
         self._clock = clock
         self._metrics = metrics
         self._archive = archive
-        self.breaker = CallBreaker(clock)
+        self.breaker = JudgeBreaker(clock)
         self._in_hand: set[EscalationKey] = set()
         self._answered: OrderedDict[EscalationKey, Verdict] = OrderedDict()
         self._engine_log = LogThrottle(logger, clock)
@@ -146,7 +146,7 @@ class EscalationHandler:
             self._in_hand.discard(key)
 
     async def _answer(self, delivery: Delivery, escalation: Escalation, key: EscalationKey) -> None:
-        known = self._answered.get(key) if dead_letters.REQUEUED not in delivery.headers else None
+        known = self._answered.get(key) if dead_letter_store.REQUEUED not in delivery.headers else None
         if known is not None:
             self._metrics.repeated.inc()
             await self._publish(known)
@@ -293,7 +293,7 @@ class EscalationHandler:
             worker=self._judge.worker,
             data=delivery.data,
         )
-        await self._link.while_up(dead_letters.put(client.jetstream(timeout=PUBLISH_S_MAX), letter))
+        await self._link.while_up(dead_letter_store.put(client.jetstream(timeout=PUBLISH_S_MAX), letter))
         self._metrics.dead.labels(kind).inc()
 
     def _remember(self, key: EscalationKey, verdict: Verdict) -> None:

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from appliance.detect import class_labels, heads
+from appliance.detect import class_labels, yolo_detr_heads
 from appliance.detect.letterbox import GREY, Letterbox
 from appliance.detect.model_files import sha256_of
 from appliance.detect.nms import filter_and_sort
@@ -95,7 +95,7 @@ class OnnxDetector:
         size = (self._inputs.width, self._inputs.height)
         self._head = self._choose(head, size)
         self.shape_step = self._step(self._head, head)
-        self._heads: dict[tuple[int, int], heads.OutputHead] = {size: self._head}
+        self._heads: dict[tuple[int, int], yolo_detr_heads.OutputHead] = {size: self._head}
         self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
         self._buffers = threading.local()
         self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
@@ -147,19 +147,19 @@ class OnnxDetector:
         np.subtract(source, np.float32(how.mean[plane]), out=out, casting="same_kind")
         np.divide(out, np.float32(how.std[plane]), out=out, casting="same_kind")
 
-    def _run(self, tensor: NDArray[Any]) -> dict[str, heads.Array]:
+    def _run(self, tensor: NDArray[Any]) -> dict[str, yolo_detr_heads.Array]:
         feed: dict[str, NDArray[Any]] = {self._inputs.frame: tensor}
         if self._inputs.sizes:
             feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
         return dict(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
 
-    def _head_at(self, size: tuple[int, int]) -> heads.OutputHead:
+    def _head_at(self, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
         """Remembered: at most one a shape, and shapes are multiples of `shape_step` up to the usual size."""
         if size not in self._heads:
-            self._heads[size] = heads.resized_head(self._head, size)
+            self._heads[size] = yolo_detr_heads.resized_head(self._head, size)
         return self._heads[size]
 
-    def _step(self, head: heads.OutputHead, wanted: HeadName) -> int:
+    def _step(self, head: yolo_detr_heads.OutputHead, wanted: HeadName) -> int:
         """32, or the network's own stride, if it takes another shape than its usual one and answers alike; else 0."""
         if not self._inputs.free or head.placing == "stretch":
             return 0
@@ -171,19 +171,19 @@ class OnnxDetector:
             return 0
         return step if other.name == head.name and other.classes == head.classes else 0
 
-    def _choose(self, wanted: HeadName, size: tuple[int, int]) -> heads.OutputHead:
+    def _choose(self, wanted: HeadName, size: tuple[int, int]) -> yolo_detr_heads.OutputHead:
         shape = (1, 3, size[1], size[0])
         try:
             outputs = self._run(np.full(shape, GREY / 255, self._inputs.dtype))
         except ORT_ERRORS as error:
             raise ModelError(f"{self._path}: the network fails on a trial picture: {_first_line(error)}") from None
-        answer = heads.TrialOutput(size, outputs, self._inputs.sizes, self._metadata)
+        answer = yolo_detr_heads.TrialOutput(size, outputs, self._inputs.sizes, self._metadata)
         try:
-            return heads.choose_head(answer, wanted)
-        except heads.UnknownLayout as reason:
+            return yolo_detr_heads.choose_head(answer, wanted)
+        except yolo_detr_heads.UnknownLayout as reason:
             raise ModelError(
                 f"{self._path}: unknown output layout, {reason} (input {list(shape)}, outputs {answer.shapes()}; "
-                f"detector.head is {wanted}); known: {heads.KNOWN}"
+                f"detector.head is {wanted}); known: {yolo_detr_heads.KNOWN}"
             ) from None
 
 

@@ -27,8 +27,8 @@ from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.recheck.worker import RecheckWorker
-from appliance.track.parked_vehicles import StationaryObjects
-from appliance.track.parked_vehicles_store import ParkedVehiclesStore
+from appliance.track.parked_vehicle_file import ParkedVehiclesStore
+from appliance.track.parked_vehicle_memory import StationaryObjects
 from appliance.types import Command, HealthKind, IngestHealth, IngestMessage, RebaselineCommand
 
 logger = logging.getLogger(__name__)

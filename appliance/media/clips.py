@@ -1,4 +1,4 @@
-"""Cuts a clip writer of the recording by copying packets (remux to MP4): nothing is encoded again, and time is kept."""
+"""Cuts a clip out of the recording by copying packets (remux to MP4): nothing is encoded again, and time is kept."""
 
 from __future__ import annotations
 

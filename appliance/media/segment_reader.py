@@ -1,4 +1,4 @@
-"""Reads segment segments back as packets with the camera's time, also from a file that is still being written."""
+"""Reads recorded segments back as packets with the camera's time, also from a file that is still being written."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from appliance.errors import MissingDependency, StoreError
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionLedger, DeletionReason
 from appliance.store.paths import PREROLL, SEGMENTS, inside
-from appliance.store.pruning import BATCH, NOT_HELD, PrunableSegment, delete_rows, held_clause, remove_file
+from appliance.store.segment_pruning import BATCH, NOT_HELD, PrunableSegment, delete_rows, held_clause, remove_file
 from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)

@@ -23,9 +23,9 @@ from appliance.store.decisions import prune_decisions
 from appliance.store.deletions import DeletionLedger, DeletionReason
 from appliance.store.escalations import UNSETTLED, in_states
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.pruning import HELD, SegmentPruner
 from appliance.store.quotas import StorageLimits, StorageUsage, read_usage
 from appliance.store.reconcile import sweep_orphans
+from appliance.store.segment_pruning import HELD, SegmentPruner
 from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)

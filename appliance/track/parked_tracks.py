@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from appliance.geometry import iou
 from appliance.track.appearance import Planes
-from appliance.track.parked_vehicles import (
+from appliance.track.parked_vehicle_memory import (
     PARKED_IOU_MIN,
     StationaryObject,
     StationaryObjects,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.track.kalman import Kalman, sizes, to_centre
-from appliance.track.parked_vehicles import StationaryObject
+from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, TrackedObject
 

@@ -10,7 +10,7 @@ from appliance.geometry import iou
 from appliance.track.appearance import Planes
 from appliance.track.matching import FrameObservation, TwoStageMatcher, clipped, inside_regions
 from appliance.track.parked_tracks import VEHICLE, ParkedTracks
-from appliance.track.parked_vehicles import PARKED_IOU_MIN, StationaryObjects
+from appliance.track.parked_vehicle_memory import PARKED_IOU_MIN, StationaryObjects
 from appliance.track.spawn_reid import (
     covers_known_track,
     inherit_identity,

@@ -13,8 +13,8 @@ from appliance.clock import ManualClock
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.ingest.clip_reader import ClipReader
 from appliance.pipeline import Pipeline
-from appliance.track.parked_vehicles import StationaryObjects
-from appliance.track.parked_vehicles_store import ParkedVehiclesStore
+from appliance.track.parked_vehicle_file import ParkedVehiclesStore
+from appliance.track.parked_vehicle_memory import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import Alert, Detections, StreamHeader
 

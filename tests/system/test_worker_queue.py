@@ -20,7 +20,7 @@ from test_escalation_nats import ask_broker, language_model, left_in_queue, make
 from appliance import wire
 from appliance.clock import SystemClock
 from appliance.wire import Need
-from cloud_worker import dead_letters
+from cloud_worker import dead_letter_store
 from cloud_worker.__main__ import main
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.stream_setup import STREAM_DEAD
@@ -217,8 +217,8 @@ def test_double_publish_redelivery_and_two_workers_make_one_verdict(broker: Nats
 # dead letters ---------------------------------------------------------------------------------------------------------
 
 
-def letters(url: str) -> list[dead_letters.DeadLetter]:
-    found = ask_broker(url, lambda js: dead_letters.list_newest(js, 100))
+def letters(url: str) -> list[dead_letter_store.DeadLetter]:
+    found = ask_broker(url, lambda js: dead_letter_store.list_newest(js, 100))
     assert isinstance(found, list)
     return found
 

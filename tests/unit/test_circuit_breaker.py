@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from appliance.circuit_breaker import CallBreaker, CircuitBreaker
+from appliance.circuit_breaker import CircuitBreaker
 from appliance.clock import ManualClock, SystemClock
 from appliance.errors import EngineError, EngineUnavailable
+from cloud_worker.judge_breaker import JudgeBreaker
 
 
 def test_probes_come_more_and_more_rarely_until_it_closes() -> None:
@@ -52,7 +53,7 @@ def test_a_burst_of_refusals_is_one_pause_and_then_one_tries_at_a_time() -> None
 
 
 async def _burst() -> None:
-    breaker = CallBreaker(SystemClock(), probe_first_s=0.05, probe_last_s=60.0)
+    breaker = JudgeBreaker(SystemClock(), probe_first_s=0.05, probe_last_s=60.0)
     called, at_once, most = 0, 0, 0
 
     async def refuse_ten_times() -> str:
@@ -83,7 +84,7 @@ async def _burst() -> None:
 def test_the_judge_is_not_called_before_it_asked_us_back() -> None:
     async def once() -> float:
         clock = SystemClock()
-        breaker = CallBreaker(clock, probe_first_s=0.01)
+        breaker = JudgeBreaker(clock, probe_first_s=0.01)
 
         async def busy() -> None:
             raise EngineUnavailable("overloaded", 0.3)
@@ -102,7 +103,7 @@ def test_the_judge_is_not_called_before_it_asked_us_back() -> None:
 
 def test_a_failure_at_one_escalation_does_not_open_it() -> None:
     async def once() -> str:
-        breaker = CallBreaker(SystemClock())
+        breaker = JudgeBreaker(SystemClock())
 
         async def broken() -> None:
             raise EngineError("it answered 500")

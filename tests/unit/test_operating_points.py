@@ -14,8 +14,8 @@ from appliance.lab.tune.operating_points import (
     read_aim,
     recall_difference,
 )
-from appliance.lab.tune.sweep import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
-from appliance.lab.tune.tune_output import choice_sentences
+from appliance.lab.tune.sweep_settings import SweepSetting, SweepValue, apply_setting, read_sweep, sweep_grid
+from appliance.lab.tune.trade_off_report import choice_sentences
 
 
 def outcome(name: str, filled: list[bool], wrong: int = 0, alerts: int = 1) -> ScenarioOutcome:

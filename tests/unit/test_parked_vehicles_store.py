@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from appliance.clock import ManualClock
-from appliance.track.parked_vehicles import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
-from appliance.track.parked_vehicles_store import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
+from appliance.track.parked_vehicle_file import RENEW_EVERY_S, WRITE_EVERY_S, ParkedVehiclesStore
+from appliance.track.parked_vehicle_memory import STATIONARY_MAX, StationaryObject, normalised_patch, patch_correlation
 
 
 def place(x: float = 0.2, t: float = 1_700_000_000.0) -> StationaryObject:

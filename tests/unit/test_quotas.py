@@ -15,10 +15,10 @@ from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.deletions import newest_deletions
 from appliance.store.evidence import EvidenceStore
-from appliance.store.pruning import OF_ALL, OF_CAMERA
 from appliance.store.quotas import read_usage
 from appliance.store.retention import Retention
 from appliance.store.rows import EvidenceRow
+from appliance.store.segment_pruning import OF_ALL, OF_CAMERA
 from appliance.store.segments import SegmentStore
 from appliance.types import SegmentRow
 

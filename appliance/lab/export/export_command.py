@@ -17,9 +17,9 @@ from appliance import config
 from appliance.clock import parse_moment
 from appliance.config import SiteConfig
 from appliance.errors import UsageError
+from appliance.lab.export.alert_exporter import Exporter, ExportProgress
+from appliance.lab.export.coco_yolo_formats import ExportReport
 from appliance.lab.export.export_folder import SPLITS, ExportFolder, ExportFormat, ExportSettings, zip_folder
-from appliance.lab.export.export_formats import ExportReport
-from appliance.lab.export.exporter import Exporter, ExportProgress
 
 PER_ALERT_MAX = 200  # bound of --per-alert
 

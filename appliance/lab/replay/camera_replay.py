@@ -29,7 +29,7 @@ from appliance.media.decoder import DecodedFrame
 from appliance.pipeline import Pipeline
 from appliance.router.escalation_planner import RouterContext
 from appliance.rules.schedule import LocalTime
-from appliance.track.parked_vehicles import StationaryObjects
+from appliance.track.parked_vehicle_memory import StationaryObjects
 from appliance.track.tracker import Tracker
 from appliance.types import (
     Detections,

@@ -21,8 +21,7 @@ from appliance.clock import Clock, SystemClock
 from appliance.errors import ConfigError, UsageError
 from appliance.lab.conditions.condition_spec import ConditionSet
 from appliance.lab.replay.replay_report import format_time
-from appliance.lab.scenario import html_report, scenario_loader
-from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario import html_report, scenario_loader, scenario_runner
 from appliance.lab.scenario.event_metrics import EventFigures, event_figures, format_estimate
 from appliance.lab.scenario.html_report import StillsByFrame, cut_stills
 from appliance.lab.scenario.junit_report import junit_report
@@ -69,7 +68,7 @@ def scenario_command(
     stills: list[StillsByFrame] = []
     for number, each in enumerate(plans, start=1):
         with progress_status(f"{number}/{len(plans)} {each.name}", quiet=reports.as_json):
-            results.append(scenario_run.run_scenario(each, models, clock=clock))
+            results.append(scenario_runner.run_scenario(each, models, clock=clock))
             stills.append(cut_stills(results[-1], stills) if reports.html else {})
     _write(results, stills, reports, clock.now())
     if reports.as_json:

@@ -15,7 +15,7 @@ from appliance.errors import UsageError
 from appliance.lab.scenario.event_metrics import LEVEL, RESAMPLES, EventFigures, event_figures
 from appliance.lab.scenario.expectations import Expectation
 from appliance.lab.scenario.scenario_result import ScenarioResult
-from appliance.lab.tune.sweep import SweepSetting
+from appliance.lab.tune.sweep_settings import SweepSetting
 
 SCENARIOS_MIN = 3  # for leaving one out
 _AIM_PATTERN = re.compile(r"^(recall|precision)\s*>=\s*(0?\.\d+|1(?:\.0*)?|0)$")

@@ -13,11 +13,11 @@ from appliance.detect import detector as detectors
 from appliance.detect.detector import DetectorProxy, ObjectDetector, VariableInput
 from appliance.detector_config import DetectorConfig
 from appliance.errors import SourceError, UsageError
-from appliance.lab.scenario import scenario_runner as scenario_run
+from appliance.lab.scenario import scenario_runner
 from appliance.lab.scenario.scenario_loader import ScenarioPlan
 from appliance.lab.scenario.scenario_runner import DetectorCache, DetectorLoader
 from appliance.lab.tune.operating_points import OperatingPoint, ScenarioOutcome, outcome_of
-from appliance.lab.tune.sweep import Sweep, SweepSetting, apply_setting
+from appliance.lab.tune.sweep_settings import Sweep, SweepSetting, apply_setting
 from appliance.types import Detections
 
 CACHED_DETECTIONS_MAX = 100_000  # some 100 MB at 30 objects a frame; five and a half hours at 5 fps
@@ -115,7 +115,7 @@ def _run_one(
     plan: ScenarioPlan, sweeps: Sequence[Sweep], setting: SweepSetting, models: DetectorCache, clock: Clock
 ) -> ScenarioOutcome:
     tried = apply_setting(plan.config, sweeps, setting) if setting else None
-    verdict = scenario_run.run_scenario(plan, models, clock=clock, override=tried)
+    verdict = scenario_runner.run_scenario(plan, models, clock=clock, override=tried)
     footage = next((fault for fault in verdict.faults if fault.kind == "footage" and fault.fails), None)
     if footage is not None:
         raise SourceError(f"{plan.name}: {footage.title}")

@@ -22,9 +22,9 @@ from appliance.lab.scenario.plot_page import aligned_lines
 from appliance.lab.scenario.scenario_command import check_writable, load_scenarios, write_report
 from appliance.lab.scenario.scenario_loader import ScenarioPlan, find_scenarios
 from appliance.lab.tune.operating_points import OperatingPoint, TuningChoice, choose_point, read_aim
-from appliance.lab.tune.sweep import Sweep, read_sweep, sweep_grid
 from appliance.lab.tune.sweep_runner import MemoizedDetectors, SweepProgress, run_sweep
-from appliance.lab.tune.tune_output import choice_sentences, points_table, tune_page
+from appliance.lab.tune.sweep_settings import Sweep, read_sweep, sweep_grid
+from appliance.lab.tune.trade_off_report import choice_sentences, points_table, tune_page
 
 _figures: TypeAdapter[EventFigures] = TypeAdapter(EventFigures)
 

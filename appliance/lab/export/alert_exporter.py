@@ -12,7 +12,8 @@ from pathlib import Path
 
 from appliance.config import SiteConfig
 from appliance.errors import UsageError
-from appliance.lab.export import export_formats, export_images
+from appliance.lab.export import coco_yolo_formats, export_images
+from appliance.lab.export.coco_yolo_formats import NOT_REVIEWED, STILL_OPEN, ExportReport, export_readme, report_of
 from appliance.lab.export.export_folder import (
     ExportedAlert,
     ExportFolder,
@@ -21,7 +22,6 @@ from appliance.lab.export.export_folder import (
     LabelledBox,
     Split,
 )
-from appliance.lab.export.export_formats import NOT_REVIEWED, STILL_OPEN, ExportReport, export_readme, report_of
 from appliance.lab.export.export_images import ExportImage
 from appliance.media.atomic_file import DiskWriteError
 from appliance.store.archive import StorageArchive
@@ -173,8 +173,8 @@ class Exporter:
             self._folder.write(ExportFolder.image(blank, file), image.data)
             if self._settings.format == "yolo":
                 self._folder.write(
-                    export_formats.yolo_label_file(blank, sample),
-                    export_formats.yolo_label_text(sample, self._settings.labels),
+                    coco_yolo_formats.yolo_label_file(blank, sample),
+                    coco_yolo_formats.yolo_label_text(sample, self._settings.labels),
                 )
             samples.append(sample)
         return blank.model_copy(update={"samples": tuple(samples), "left_out": "" if samples else why})
@@ -210,13 +210,13 @@ class Exporter:
         files = []
         for each in exported:
             for sample in each.samples:
-                files += [ExportFolder.image(each, sample.file), export_formats.yolo_label_file(each, sample)]
+                files += [ExportFolder.image(each, sample.file), coco_yolo_formats.yolo_label_file(each, sample)]
         names = [evidence_folder(each.alert).rpartition("/")[2] for each in exported]
         self._folder.prune(names, files)
         if self._settings.format == "coco":
-            written = export_formats.coco_files(exported, self._settings.labels, self._settings.site)
+            written = coco_yolo_formats.coco_files(exported, self._settings.labels, self._settings.site)
         else:
-            written = {"data.yaml": export_formats.yolo_data_yaml(self._settings.labels)}
+            written = {"data.yaml": coco_yolo_formats.yolo_data_yaml(self._settings.labels)}
         for relative, data in {**written, "README.md": export_readme(report)}.items():
             self._folder.write(relative, data)
         for split in ("train", "val"):

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.detect.grid_heads import distribution_head, fastestdet_head
 from appliance.detect.letterbox import Normalisation, Placing
+from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
 from appliance.detect.nms import non_maximum_suppression, to_detections
 from appliance.detector_config import HeadName
 from appliance.types import Detections
