@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from appliance import wire
 from appliance.config import CameraConfig, SiteIdentity
 from appliance.evidence.redaction import Redactor
-from appliance.rules.polygon_geometry import Polygon, foot
+from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.types import Event, PrivacyLevel
 

@@ -1,4 +1,4 @@
-"""Retries and pauses when a call of the judge (the vision-language model) fails or is refused."""
+"""Pauses and probes while calls of the judge (the VLM) fail; escalation_handler asks again or gives up."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
-from appliance.rules.polygon_geometry import at_frame_edge, foot, touching
+from appliance.rules.line_polygon_geometry import at_frame_edge, foot, touching
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import TUNING, Line, LinePosition, Zone, ZoneMembership
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject

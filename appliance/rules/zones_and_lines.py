@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import hypot
 from typing import Literal
 
-from appliance.rules.polygon_geometry import LEFT, RIGHT, Polygon, crossing, signed_area
+from appliance.rules.line_polygon_geometry import LEFT, RIGHT, Polygon, crossing, signed_area
 from appliance.types import Point
 
 

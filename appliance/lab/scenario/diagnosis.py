@@ -16,7 +16,7 @@ from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_
 from appliance.lab.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.lab.scenario.scenario_schema import AtMost, RequiredFigures
-from appliance.rules.polygon_geometry import Polygon, foot
+from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.track.association import iou_matrix
 from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, FrameBoxes, TrackedObject

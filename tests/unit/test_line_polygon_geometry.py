@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from appliance.rules.polygon_geometry import LEFT, RIGHT, Polygon, at_frame_edge, crossing, foot, signed_area
+from appliance.rules.line_polygon_geometry import LEFT, RIGHT, Polygon, at_frame_edge, crossing, foot, signed_area
 from appliance.types import Point
 
 SQUARE = Polygon([(0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8)])
