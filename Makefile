@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CLIP ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-slow test-train lint bench bench-ingest soak chaos format clean browser
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos format clean browser
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -22,9 +22,12 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
 demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage)
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)")
 
-# Half as many again as there are cores: many tests wait for cameras and brokers that go on in real time.
+# Twice as many as there are cores: many tests wait for cameras and brokers that go on in real time.
 test: setup browser  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
-	$(BIN)/python -m pytest -n $$(( ($$(nproc) * 3 + 1) / 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
+	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
 
 test-slow: setup browser  ## run also what takes minutes
 	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)

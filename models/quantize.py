@@ -107,8 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clip", type=Path, action="append", default=[], help="calibrate on this film too; repeatable")
     parser.add_argument("--every", type=int, default=EVERY, help=f"take every Nth frame (default {EVERY})")
     options = parser.parse_args(arguments)
-    logging.getLogger().setLevel(logging.ERROR)
-    quantize(options.model, options.out, [*sorted(CLIPS.glob("*.mp4")), *options.clip], options.every)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)  # ONNX Runtime's quantizer logs there that a model should be pre-processed
+    try:
+        quantize(options.model, options.out, [*sorted(CLIPS.glob("*.mp4")), *options.clip], options.every)
+    finally:
+        root.setLevel(level)
     print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     return 0
 

@@ -50,12 +50,22 @@ def logging_as_it_was() -> Iterator[None]:
 # The files that take longest, the longest first (`make test ARGS=--durations=80`): with files side by side, one of them
 # begun late would keep one core busy while the others have nothing left.
 LONGEST = (
-    "test_escalation_nats.py", "test_evidence_steps_nats.py", "test_core_restart.py", "test_health_live.py",
-    "test_replay_log.py", "test_rtsp_ingest.py", "test_pets_accuracy.py", "test_tamper_detector.py",
-    "test_rtsp_server.py", "test_scenario_run.py", "test_worker_queue.py", "test_decode_policy_live.py",
-    "test_storage_policy.py", "test_cassette_nats.py", "test_architecture.py", "test_uplink_nats.py", "test_keep.py",
-    "test_demo.py", "test_chaos.py", "test_ingest_process.py", "test_full_disk.py", "test_check.py",
-    "test_keyframe_policy.py",
+    "test_health_live.py", "test_escalation_nats.py", "test_core_restart.py", "test_keyframe_policy.py",
+    "test_chaos.py", "test_evidence_steps_nats.py", "test_rtsp_server.py", "test_family.py", "test_own_network.py",
+    "test_decode_policy_live.py", "test_check.py", "test_scenario_run.py", "test_keep.py", "test_export.py",
+    "test_rtsp_ingest.py", "test_cassette_nats.py", "test_ingest_process.py", "test_detectors.py",
+    "test_replay_log.py", "test_worker_queue.py", "test_train_data.py", "test_architecture.py",
+    "test_rtsp_faults.py", "test_uplink_nats.py", "test_tamper_detector.py", "test_full_disk.py", "test_demo.py",
+    "test_streams.py", "test_pets_accuracy.py", "test_replay_verdicts.py", "test_render_practice.py",
+    "test_storage_policy.py", "test_store_power_cut.py",
+)  # fmt: skip
+# Unit tests that take more than a few seconds of CPU: `make test-quick` leaves them out.
+THOROUGH = (
+    "test_keyframe_policy.py", "test_train_data.py", "test_architecture.py", "test_tamper_detector.py",
+    "test_render_practice.py", "test_render.py", "test_render_family.py", "test_evidence.py", "test_lab_layer.py",
+    "test_motion_gate.py", "test_quantize.py", "test_evaluate.py", "test_frame_transform.py",
+    "test_dashboard_api.py", "test_escalation_evidence.py", "test_reconcile.py", "test_frame_selector.py",
+    "test_benchmark_ingest.py",
 )  # fmt: skip
 
 
@@ -65,3 +75,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: n for n, name in enumerate(LONGEST)}
     in_browser = ROOT / "tests" / "browser"
     items.sort(key=lambda item: (in_browser in item.path.parents, place.get(item.path.name, len(place))))
+    for item in items:
+        if item.path.name in THOROUGH:
+            item.add_marker("thorough")
