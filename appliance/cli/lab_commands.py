@@ -1,4 +1,4 @@
-"""The commands of the lab, which work on recorded footage: replay, cassette, scenario, tune and export.
+"""The commands of the lab, which work on recorded footage: replay, cassette, scenario, tune, evaluate, export.
 
 This module holds their grammar alone. The lab is imported by the command that runs, never for `--help`.
 """
@@ -115,6 +115,7 @@ SCENARIOS = option(
 JSON = json_switch()
 JSON_TABLE = json_switch("a JSON object instead of a table")
 _VERDICTS = "verdicts (docs/replay.md)"
+_SETS = "labelled sets (docs/detector.md)"
 
 
 @LAB.command(
@@ -458,6 +459,79 @@ def tune(options: argparse.Namespace) -> int:
         sweeps=options.sweep, aim=options.aim, model=options.model, html=options.html, as_json=options.json
     )
     return tune_command(options.paths, options.pattern, chosen)
+
+
+@LAB.command(
+    "evaluate",
+    "measure detectors on labelled images and clips, side by side",
+    """\
+What does a detector find on images that people have labelled, how sure is it, and what does it cost? Loads models as
+`detector.model` of the site file does and measures them side by side. Cars, buses and trucks count as `vehicle`.
+
+  vedette evaluate vedette-nano --coco instances.json --images images/
+  vedette evaluate vedette-nano models/new.onnx --yolo my-set/ --only person
+  vedette evaluate vedette-nano builtin:hog --clip film.mp4 --mot gt.txt --classes 1=person,2=car --every 10
+
+Several kinds of view in one table: YOLO folders, folders with one COCO file, clips with .gt.txt beside them:
+  vedette evaluate vedette-nano --per day=sets/day --per night=sets/night --per yard=yard.mp4
+
+A regression gate is one command, once the figures are kept:
+  vedette evaluate vedette-nano --yolo my-set/ --json > figures.json
+  vedette evaluate models/new.onnx --yolo my-set/ --gate figures.json --tolerance 0.01
+
+Exit code 0: measured. 1: a figure fell below the gate. 2: wrong use, or a set or a model is wrong.
+""",
+    option("models", nargs="+", metavar="MODEL", help="a name of models.toml, a path to an .onnx, or builtin:hog"),
+    option("--coco", group=_SETS, type=Path, metavar="FILE", help="a COCO instances file"),
+    option("--images", group=_SETS, type=Path, metavar="DIR", help="with --coco: its images (default: beside it)"),
+    option("--yolo", group=_SETS, type=Path, metavar="DIR", help="a folder with data.yaml, images/ and labels/"),
+    option("--clip", group=_SETS, type=Path, metavar="CLIP", help="a video with true boxes"),
+    option("--mot", group=_SETS, type=Path, metavar="FILE", help="with --clip: its truth (default: .gt.txt beside it)"),
+    option(
+        "--per",
+        group=_SETS,
+        dest="named_sets",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="a kind of view: a YOLO folder, a folder with one COCO file, or a clip with .gt.txt beside it; repeatable",
+    ),
+    option(
+        "--classes",
+        group=_SETS,
+        default="1=person",
+        metavar="N=NAME,…",
+        help="what the numbers in the clips' truths mean (default: 1=person); others are ignored",
+    ),
+    option("--every", group=_SETS, type=_count, default=1, metavar="N", help="of clips, every Nth frame (default: 1)"),
+    option("--only", default="", metavar="A,B", help="only these classes (default: all that are labelled and known)"),
+    switch("--by-class", help="keep car, bus and truck apart"),
+    option("--gate", type=Path, metavar="FILE", help="an earlier --json: exit 1 when a figure is worse than there"),
+    option("--tolerance", type=_share, default=0.01, metavar="T", help="by how much it may be worse (default: 0.01)"),
+    json_switch("a JSON object, which --gate reads, instead of a table"),
+)
+def evaluate(options: argparse.Namespace) -> int:
+    from appliance.lab.evaluate.evaluate_command import EvaluateOptions, evaluate_command
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return evaluate_command(
+        EvaluateOptions(
+            models=options.models,
+            coco=options.coco,
+            images=options.images,
+            yolo=options.yolo,
+            clip=options.clip,
+            mot=options.mot,
+            named_sets=options.named_sets,
+            classes=options.classes,
+            every=options.every,
+            only=options.only,
+            by_class=options.by_class,
+            gate=options.gate,
+            tolerance=options.tolerance,
+            as_json=options.json,
+        )
+    )
 
 
 LAB.family(

@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "onnxruntime": ("appliance.detect.onnx_detector",),
     "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),
+    "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": (
         "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
         "appliance.detector_config", "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",

@@ -5,6 +5,7 @@ boxes on disk to compare with them.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections import defaultdict
@@ -47,7 +48,7 @@ TrueFrames = Mapping[int, tuple[TrueObject, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _LabelRow:
+class LabelRow:
     """A box as a file has it: pixels (x1, y1, x2, y2), its own class name."""
 
     frame: int
@@ -56,6 +57,7 @@ class _LabelRow:
     box: tuple[float, float, float, float]
     visible: float = 1.0
     ignored: bool = False
+    line: int = 0  # from 1, where the format has lines
 
 
 def read_truth(path: Path, settings: TruthFile, size: tuple[int, int]) -> TrueFrames:
@@ -107,11 +109,14 @@ def _relative_box(box: tuple[float, float, float, float], width: float, height: 
     return x1, y1, x2, y2
 
 
-_Labels = tuple[list[_LabelRow], tuple[int, int] | None]
+_Labels = tuple[list[LabelRow], tuple[int, int] | None]
 
 
-def _mot(path: Path) -> _Labels:
-    """`frame,id,x,y,w,h[,consider[,class[,visible]]]`, frames from 1 (motchallenge.net)."""
+def read_mot(path: Path) -> list[LabelRow]:
+    """Rows of `frame,id,x,y,w,h[,consider[,class[,visible]]]`, frames from 1 (motchallenge.net); boxes in pixels.
+
+    Raises OSError, or ValueError that names the line.
+    """
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         cells = line.replace(" ", ",").split(",") if "," not in line else line.split(",")
@@ -119,14 +124,27 @@ def _mot(path: Path) -> _Labels:
             continue
         if len(cells) < 6:
             raise ValueError(f"line {number} has {len(cells)} columns; at least 6 are needed (frame,id,x,y,w,h)")
-        frame, track_id, x, y, w, h = (float(cell) for cell in cells[:6])
-        consider = float(cells[6]) if len(cells) > 6 else 1.0
-        name = str(int(float(cells[7]))) if len(cells) > 7 else ""
-        visible = float(cells[8]) if len(cells) > 8 else 1.0
-        # Results, and some truths, have -1 in the columns they do not use.
-        name, visible = ("" if name == "-1" else name), (1.0 if visible < 0 else visible)
-        rows.append(_LabelRow(int(frame) - 1, int(track_id), name, (x, y, x + w, y + h), visible, consider == 0))
-    return rows, None
+        try:
+            rows.append(_mot_row(number, [float(cell) for cell in cells[:9]]))
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"line {number} is not a row of numbers: {error}") from None
+    return rows
+
+
+def _mot_row(line: int, cells: list[float]) -> LabelRow:
+    frame, track_id, x, y, w, h = cells[:6]
+    consider = cells[6] if len(cells) > 6 else 1.0
+    name = str(int(cells[7])) if len(cells) > 7 else ""
+    visible = cells[8] if len(cells) > 8 else 1.0
+    # Results, and some truths, have -1 in the columns they do not use.
+    name, visible = ("" if name == "-1" else name), (1.0 if visible < 0 else visible)
+    if not all(map(math.isfinite, (x, y, w, h))):
+        raise ValueError("a box needs finite sides")
+    return LabelRow(int(frame) - 1, int(track_id), name, (x, y, x + w, y + h), visible, consider == 0, line)
+
+
+def _mot(path: Path) -> _Labels:
+    return read_mot(path), None
 
 
 def _cvat(path: Path) -> _Labels:
@@ -140,7 +158,7 @@ def _cvat(path: Path) -> _Labels:
                 continue
             x1, y1, x2, y2 = (float(box.attrib[name]) for name in ("xtl", "ytl", "xbr", "ybr"))
             rows.append(
-                _LabelRow(int(box.attrib["frame"]), int(track.attrib["id"]), track.attrib["label"], (x1, y1, x2, y2))
+                LabelRow(int(box.attrib["frame"]), int(track.attrib["id"]), track.attrib["label"], (x1, y1, x2, y2))
             )
     if not rows:
         raise ValueError("no <track> with a <box> in it (export as `CVAT for video 1.1`)")
@@ -159,7 +177,7 @@ def _coco(path: Path) -> _Labels:
         identity = -1 - number if track_id is None else int(track_id)
         box = (x, y, x + w, y + h)
         rows.append(
-            _LabelRow(
+            LabelRow(
                 frames[each["image_id"]], identity, names[each["category_id"]], box, 1.0, bool(each.get("iscrowd"))
             )
         )

@@ -1,0 +1,235 @@
+"""From labels and detections to figures: average precision, its interval, precision and recall, calibration.
+
+AP is pycocotools' where that is installed (`pip install 'vedette[lab]'`), else the same rule in numpy; the interval is
+always the latter's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.track.association import iou_matrix
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+SCORE = 0.5  # at which precision and recall are given
+IOU_MIN = 0.5
+SAME_OBJECT_IOU = 0.7  # two answers of different classes that count as one class: the better one counts
+ANSWERS_MAX = 300  # of an image; COCO's own limit of 100 is for its 80 classes together
+RESAMPLES = 500  # bootstrap draws of all images: the ends of an interval are then stable to about 0.01
+LEVEL = (5, 95)  # percentiles of the interval
+CALIBRATION_BINS = 10
+CALIBRATED_FROM = 0.1  # scores below are no claim: no rule looks at them
+OWN_ARITHMETIC = "numpy"
+_IOUS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+_RECALLS = np.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassBoxes:
+    """One class in one image: true boxes (T, 4) and found ones (N, 4) in shares; ignored (T,), scores (N,)."""
+
+    truth: Floats
+    ignored: Bools
+    found: Floats
+    scores: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionFigures:
+    """How well one class was found. ap50_low, ap50_high: the bootstrap's interval over images; precision, recall: at
+    SCORE and IoU 0.5; calibration_error: mean distance of scores from the share of right ones. None: no detections.
+    """
+
+    images: int
+    boxes: int
+    ap50: float
+    ap50_low: float
+    ap50_high: float
+    ap50_95: float
+    precision: float | None
+    recall: float
+    calibration_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """Detections of all images, best first. hits: right; void: on an ignored box, so not counted; image: which one.
+    boxes: (images,) the true boxes of each."""
+
+    scores: Floats
+    hits: Bools
+    void: Bools
+    image: NDArray[np.intp]
+    boxes: NDArray[np.intp]
+
+
+def arithmetic() -> str:
+    """What computes AP here: `pycocotools 2.0.11` or `numpy`."""
+    try:
+        import pycocotools.cocoeval  # noqa: F401 (optional; its compiled part is loaded, too)
+    except ImportError:
+        return OWN_ARITHMETIC
+    return f"pycocotools {importlib.metadata.version('pycocotools')}"
+
+
+def one_answer_each(boxes: Floats, scores: Floats, classes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The rows to keep, best first, where several classes count as one: a car called car and truck is one vehicle."""
+    iou = iou_matrix(boxes, boxes)
+    kept: list[int] = []
+    for row in np.argsort(-scores, kind="stable"):
+        if not any(classes[row] != classes[other] and iou[row, other] >= SAME_OBJECT_IOU for other in kept):
+            kept.append(int(row))
+    return np.array(kept, np.intp)
+
+
+def detection_figures(images: Sequence[ClassBoxes], *, use_pycocotools: bool) -> DetectionFigures:
+    """The figures of one class; at least one true box is needed that is not ignored."""
+    images = [_best_answers(each) for each in images]
+    matches = _match(images, IOU_MIN)
+    whole = np.ones(len(images))
+    if use_pycocotools:
+        ap50, ap50_95 = _coco_average_precision(images)
+    else:
+        ap50 = _average_precision(matches, whole)
+        ap50_95 = float(np.mean([_average_precision(_match(images, iou), whole) for iou in _IOUS]))
+    low, high = _interval(matches)
+    sure = (matches.scores >= SCORE) & ~matches.void
+    right = int((matches.hits & sure).sum())
+    return DetectionFigures(
+        images=len(images),
+        boxes=int(matches.boxes.sum()),
+        ap50=ap50,
+        ap50_low=low,
+        ap50_high=high,
+        ap50_95=ap50_95,
+        precision=right / int(sure.sum()) if sure.any() else None,
+        recall=right / int(matches.boxes.sum()),
+        calibration_error=_calibration_error(matches),
+    )
+
+
+def _best_answers(boxes: ClassBoxes) -> ClassBoxes:
+    order = np.argsort(-boxes.scores, kind="stable")[:ANSWERS_MAX]
+    return replace(boxes, found=boxes.found[order], scores=boxes.scores[order])
+
+
+def _match(images: Sequence[ClassBoxes], iou_min: float) -> _Matches:
+    """COCO's rule: detections by score, each takes the free true box that it overlaps most."""
+    hits = [_hits(iou_matrix(each.found, each.truth[~each.ignored]), iou_min) for each in images]
+    void = [_share_inside(each.found, each.truth[each.ignored]).max(axis=1, initial=0.0) >= iou_min for each in images]
+    scores = np.concatenate([each.scores for each in images])
+    places = np.repeat(np.arange(len(images)), [len(each.scores) for each in images])
+    rank = np.argsort(-scores, kind="stable")
+    hit = np.concatenate(hits)[rank]
+    counted = np.array([int((~each.ignored).sum()) for each in images], np.intp)
+    return _Matches(scores[rank], hit, np.concatenate(void)[rank] & ~hit, places[rank], counted)
+
+
+def _hits(iou: Floats, iou_min: float) -> Bools:
+    """Which rows (detections, best first) take a column (true box)."""
+    free = np.ones(iou.shape[1], bool)
+    hits = np.zeros(iou.shape[0], bool)
+    for row in range(iou.shape[0] if iou.shape[1] else 0):
+        candidates = np.where(free, iou[row], -1.0)
+        best = int(candidates.argmax())
+        if candidates[best] >= iou_min:
+            free[best], hits[row] = False, True
+    return hits
+
+
+def _share_inside(found: Floats, ignored: Floats) -> Floats:
+    """(N, M): how much of each found box lies in each ignored one, which is what COCO's crowds go by."""
+    low = np.maximum(found[:, None, :2], ignored[None, :, :2])
+    high = np.minimum(found[:, None, 2:], ignored[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=-1)
+    return np.asarray(shared / np.maximum((found[:, 2:] - found[:, :2]).prod(axis=-1), 1e-12)[:, None])
+
+
+def _average_precision(matches: _Matches, weights: Floats) -> float:
+    """Mean precision at COCO's 101 recalls; weights: (images,) how often each counts. nan without a true box."""
+    boxes = float(weights @ matches.boxes)
+    if boxes == 0:
+        return float("nan")
+    weight = weights[matches.image]
+    right = np.cumsum(weight * matches.hits)
+    precision = right / np.maximum(np.cumsum(weight * ~matches.void), 1e-12)
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    at = np.searchsorted(right / boxes, _RECALLS, side="left")
+    return float(np.append(envelope, 0.0)[np.minimum(at, len(envelope))].mean())
+
+
+def _interval(matches: _Matches) -> tuple[float, float]:
+    """Of AP50, by drawing as many images with replacement, the same way each time."""
+    random, count = np.random.default_rng(0), len(matches.boxes)
+    draws = [
+        _average_precision(matches, np.bincount(random.integers(0, count, count), minlength=count).astype(float))
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.nanpercentile(draws, LEVEL)
+    return float(low), float(high)
+
+
+def _calibration_error(matches: _Matches) -> float | None:
+    """Expected calibration error (Guo et al. 2017, arXiv:1706.04599) in bins of a tenth."""
+    counted = (matches.scores >= CALIBRATED_FROM) & ~matches.void
+    scores, hits = matches.scores[counted], matches.hits[counted].astype(float)
+    if not len(scores):
+        return None
+    bins = np.minimum((scores * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    gaps = np.bincount(bins, weights=scores - hits, minlength=CALIBRATION_BINS)
+    return float(np.abs(gaps).sum() / len(scores))
+
+
+def _coco_average_precision(images: Sequence[ClassBoxes]) -> tuple[float, float]:
+    """AP50 and AP50:95 by pycocotools."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    labels: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for number, each in enumerate(images, 1):
+        for box, ignored in zip(each.truth, each.ignored, strict=True):
+            labels.append({**_coco_row(len(labels) + 1, number, box), "iscrowd": int(ignored)})
+        for box, score in zip(each.found, each.scores, strict=True):
+            found.append({**_coco_row(len(found) + 1, number, box), "score": float(score)})
+    if not found:
+        return 0.0, 0.0
+    with contextlib.redirect_stdout(io.StringIO()):
+        both = []
+        for rows in (labels, found):
+            content = COCO()
+            content.dataset = {
+                "images": [{"id": number} for number in range(1, len(images) + 1)],
+                "annotations": rows,
+                "categories": [{"id": 1, "name": "all"}],
+            }
+            content.createIndex()
+            both.append(content)
+        run = COCOeval(*both, "bbox")
+        run.params.maxDets = [1, 100, ANSWERS_MAX]
+        run.evaluate()
+        run.accumulate()
+    precision = np.maximum(run.eval["precision"][:, :, 0, 0, -1], 0)  # by IoU and recall; all areas, all detections
+    return float(precision[0].mean()), float(precision.mean())
+
+
+def _coco_row(row_id: int, image_id: int, box: Floats) -> dict[str, Any]:
+    x, y, width, height = float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])
+    return {
+        "id": row_id,
+        "image_id": image_id,
+        "category_id": 1,
+        "bbox": [x, y, width, height],
+        "area": width * height,
+        "iscrowd": 0,
+    }
