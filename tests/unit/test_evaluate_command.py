@@ -216,6 +216,18 @@ def test_ctrl_c_ends_it_without_a_word(
     assert capsys.readouterr() == ("", "")
 
 
+def test_one_part_of_a_yolo_set_is_named_by_its_images(
+    network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = yolo(tmp_path / "set", "0 0.1875 0.5 0.25 0.75\n", names="{0: person, 3: dog}")
+    for kind in ("images", "labels"):
+        (folder / kind / "val").mkdir()
+    write_image(folder / "images" / "val" / "b.png", DARK)
+    (folder / "labels" / "val" / "b.txt").write_text("0 0.1875 0.5 0.25 0.75\n")
+    assert evaluated(capsys, network, "--yolo", folder)["set, person"]["recall"] == 0.5
+    assert evaluated(capsys, network, "--yolo", folder / "images" / "val")["val, person"]["recall"] == 0.0
+
+
 # Faults of sets
 
 
@@ -233,7 +245,7 @@ def test_ctrl_c_ends_it_without_a_word(
         (
             [label(PERSON, "person"), {"image_id": 1, "category_id": 1, "segmentation": [[1, 1, 9, 9, 1, 9]]}],
             {},
-            r"annotations\[1\]\.bbox: field required.*polygons alone are not measured",
+            r"annotations\[1\]\.bbox: it is missing.*polygons alone are not measured",
         ),
         ([], {}, "no box in it counts"),
         ([label(PERSON, "person")], {"images": "none"}, "instances.json: images: "),
@@ -282,7 +294,9 @@ def test_a_missing_image_is_found_before_the_first_inference(
         ('{"images": [],\n "annotations": [}', "instances.json, line 2: not JSON"),
         ("[" * 100_000, "instances.json: not a COCO instances file"),
         ("\xff\xfe", "instances.json: the labels are not text in UTF-8"),
-        ("{}", "instances.json: images: field required"),
+        ("{}", "instances.json: images: it is missing"),
+        ("[]", "instances.json: file: an object is wanted"),
+        ('{"images": 3}', "instances.json: images: a list is wanted"),
     ],
 )
 def test_a_broken_json_file_is_named_with_its_line(
@@ -322,6 +336,8 @@ def test_a_yolo_folder_that_lacks_a_part_is_refused(
     assert "b.txt: its image is missing below" in refused(capsys, network, "--yolo", folder)
     (folder / "images" / "a.png").unlink()
     assert "no images (" in refused(capsys, network, "--yolo", folder)
+    (folder / "data.yaml").write_text("names: 3\n")
+    assert "data.yaml, line 1: names: must be a list; it names" in refused(capsys, network, "--yolo", folder)
     (folder / "data.yaml").write_text("nc: 4\n")
     assert "names: this key is required" in refused(capsys, network, "--yolo", folder)
     (folder / "data.yaml").unlink()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from appliance import yamlfile
-from appliance.errors import SourceError, UsageError
+from appliance.errors import ConfigError, SourceError, UsageError
 from appliance.lab.footage import ClipSource
 from appliance.lab.scenario.ground_truth import TRUTH_BYTES_MAX, LabelRow, read_mot
 from appliance.media.decoder import DecodedFrame
@@ -126,6 +126,13 @@ class _CocoAnnotation(_CocoPart):
     ignore: bool = False
 
 
+_COCO_FAULTS = {
+    "missing": "it is missing",
+    "model_type": "an object is wanted",
+    "tuple_type": "a list is wanted",
+}  # by pydantic's type of the error; the others are plain enough
+
+
 class _CocoFile(_CocoPart):
     images: tuple[_CocoImage, ...]
     annotations: tuple[_CocoAnnotation, ...]
@@ -201,7 +208,8 @@ def _coco_file(path: Path) -> _CocoFile:
         first = error.errors(include_url=False)[0]
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
         remedy = "; export boxes: polygons alone are not measured" if "bbox" in first["loc"] else ""
-        raise UsageError(f"{path}: {key or 'file'}: {first['msg'].lower()}: no COCO instances file{remedy}") from None
+        fault = _COCO_FAULTS.get(first["type"], first["msg"].lower())
+        raise UsageError(f"{path}: {key or 'file'}: {fault}: no COCO instances file{remedy}") from None
     _refuse_twice(path, "images", [each.id for each in content.images])
     _refuse_twice(path, "categories", [each.id for each in content.categories])
     return content
@@ -231,7 +239,11 @@ def read_yolo(name: str, folder: Path) -> LabelledSet:
     data = _data_yaml(folder)
     if data is None:
         raise UsageError(f"{folder}: no data.yaml here or above; it names the classes (names: [person, car])")
-    found = yamlfile.load(data, _YoloData).names
+    try:
+        found = yamlfile.load(data, _YoloData).names
+    except ConfigError as error:
+        problem = error.problems[0].replace("a valid tuple", "a list")
+        raise UsageError(f"{data}, {problem}; it names the classes (names: [person, car])") from None
     names = found if isinstance(found, dict) else dict(enumerate(found))
     files = sorted(path for path in images.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
