@@ -43,11 +43,15 @@ def weights(path: Path) -> Weights:
         graph = onnx.load(str(path)).graph
     except (OSError, DecodeError) as error:
         raise IndexFault(f"{path}: cannot be read as ONNX: {error}") from None
-    found = {
-        each.name.removeprefix(PREFIX).replace(".fused", ""): torch.from_numpy(numpy_helper.to_array(each).copy())
-        for each in graph.initializer
-        if each.name.startswith(PREFIX)
-    }
+    values = {each.name: each for each in graph.initializer}
+    # The exporter writes equal biases only once and names the others after it.
+    same = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}
+    found: Weights = {}
+    for node in graph.node:
+        if node.op_type == "Conv" and node.input[1].startswith(PREFIX):
+            name = node.input[1].removeprefix(PREFIX).replace(".fused", "").removesuffix(".weight")
+            for part, value in zip(("weight", "bias"), node.input[1:], strict=True):
+                found[f"{name}.{part}"] = torch.from_numpy(numpy_helper.to_array(values[same.get(value, value)]).copy())
     if not found:
         raise IndexFault(f"{path}: not an export of models.train.export")
     return found
@@ -69,8 +73,19 @@ def transfer(network: Network, old: Weights, pictures: Tensor) -> Taken:
                 kept.append(name)
             else:
                 fresh.append(name)
+    _answers(network, old)
     _measure(network, set(kept), pictures)
     return Taken(tuple(kept), tuple(fresh))
+
+
+def _answers(network: Network, old: Weights) -> None:
+    """The last convolutions, which have no norm, where they read a tower of the same width."""
+    for name, module in network.branches.named_modules():
+        weight = old.get(f"branches.{name}.weight")
+        if isinstance(module, nn.Conv2d) and weight is not None and weight.shape == module.weight.shape:
+            assert module.bias is not None
+            module.weight.copy_(weight)
+            module.bias.copy_(old[f"branches.{name}.bias"])
 
 
 def _measure(network: Network, kept: set[str], pictures: Tensor) -> None:
