@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 
 class AppriseSender:
-    """The way to one apprise service. Owner: one task. State: the service as apprise loaded it, and the thread that
-    sends, as apprise blocks; a thread that does not come back is left alone, and no other message is sent meanwhile.
+    """The way to one apprise service. Owner: one task. State: the service as apprise loaded it, and whether the thread
+    that sends has come back, as apprise blocks; one that hangs is left alone, and no other message is sent meanwhile.
     """
 
     def __init__(self, target: AppriseTarget, clock: Clock) -> None:
@@ -43,11 +43,12 @@ class AppriseSender:
         self._service = load_service(target)
         # Connecting and reading may take `timeout_s` each, after what the service's rate limit makes us wait.
         self._limit_s = 2 * target.timeout_s + self._service.request_rate_per_sec + 1.0
-        self._thread: threading.Thread | None = None
+        self._returned = threading.Event()
+        self._returned.set()
 
     async def send(self, message: NotificationMessage) -> SendResult:
         """Never raises for what the service does."""
-        if self._thread is not None and self._thread.is_alive():
+        if not self._returned.is_set():
             return SendResult(ok=False, error=f"{self._host} has not answered the message before")
         began, text = self._clock.monotonic(), _text(message)
         try:
@@ -81,12 +82,13 @@ class AppriseSender:
 
         def work() -> None:
             status = _notify(self._service, message, text)
+            self._returned.set()  # before the report: the next message may follow it at once
             with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
                 loop.call_soon_threadsafe(report, status)
 
         # A daemon of its own: the executor's threads are waited for at the end, however long they hang.
-        self._thread = threading.Thread(target=work, name="notify apprise", daemon=True)
-        self._thread.start()
+        self._returned.clear()
+        threading.Thread(target=work, name="notify apprise", daemon=True).start()
         return await done
 
 
