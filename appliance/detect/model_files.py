@@ -110,19 +110,27 @@ def model_folders() -> tuple[Path, ...]:
     """
     named = os.environ.get("VEDETTE_MODELS")
     places = [Path(named)] if named else []
-    places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models", _user_folder()]
+    places += [Path("models"), Path(__file__).parents[2] / "models", Path(__file__).parent / "models"]
+    places += [user] if (user := _user_folder()) else []
     return tuple(dict.fromkeys(place.resolve() for place in places))
 
 
 def pull_folder() -> Path:
-    """Where `vedette models pull` puts files: $VEDETTE_MODELS, else the user's data folder (XDG base directories)."""
+    """Where `vedette models pull` puts files: $VEDETTE_MODELS, else the user's data folder (XDG base directories), else
+    ./models.
+    """
     named = os.environ.get("VEDETTE_MODELS")
-    return (Path(named) if named else _user_folder()).resolve()
+    return (Path(named) if named else _user_folder() or Path("models")).resolve()
 
 
-def _user_folder() -> Path:
+def _user_folder() -> Path | None:
+    """None: this user has no home, as in a container that runs under a number of its own."""
     data = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(data) if data.startswith("/") else Path.home() / ".local" / "share") / "vedette" / "models"
+    try:
+        base = Path(data) if data.startswith("/") else Path.home() / ".local" / "share"
+    except RuntimeError:
+        return None
+    return base / "vedette" / "models"
 
 
 def model_bundles() -> dict[str, ModelBundle]:

@@ -99,6 +99,17 @@ def test_the_named_folder_comes_first(place: Path, tmp_path: Path, monkeypatch: 
     assert (found[2] / "models.toml").is_file()
 
 
+def test_a_user_without_a_home_finds_what_comes_with_vedette(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("VEDETTE_MODELS", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert model_files.find_model("vedette-nano").path.is_file()
+    assert model_files.pull_folder() == Path("models").resolve()
+
+
 def test_every_bundle_of_the_repository_is_complete() -> None:
     with pytest.raises(
         ModelError,
