@@ -44,7 +44,6 @@ class BetterModel:
     ap50_now: float
     cost: float
     load: float
-    licence: str
 
 
 def measure_load(detector: ObjectDetector, cameras: Mapping[str, CameraConfig]) -> DetectorLoad | None:
@@ -79,7 +78,7 @@ def better_models(
         better = _mean(bundle, kinds)
         share = load.share * bundle.cost / own.cost
         if bundle.cost and better >= GAIN_MIN * now and better > 0 and share <= LOAD_MAX:
-            found.append(BetterModel(name, better, now, bundle.cost / own.cost, share, bundle.licence))
+            found.append(BetterModel(name, better, now, bundle.cost / own.cost, share))
     return sorted(found, key=lambda each: -each.ap50)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +26,7 @@ _STATES = {
 
 def list_command(*, as_json: bool) -> int:
     """Print every network with size, licence, state and what was measured of it. Returns 0."""
-    found = _status()
+    found = _status(model_bundles())
     if as_json:
         print(json.dumps([_json(each) for each in found], indent=1))
         return 0
@@ -53,8 +53,8 @@ def pull_command(names: Sequence[str], *, to: Path | None, mirror: str, as_json:
     pulled = []
     for name in names:
         bundle = bundles[name]
-        there = next((each for each in _status() if each.name == name and each.state in ("bundled", "ready")), None)
-        if there is not None and to is None:
+        (there,) = _status({name: bundle})
+        if there.state in ("bundled", "ready") and to is None:
             path = there.path
         else:
             with _download(folder, name, quiet=as_json) as download:
@@ -69,12 +69,13 @@ def pull_command(names: Sequence[str], *, to: Path | None, mirror: str, as_json:
 
 def verify_command(names: Sequence[str], *, as_json: bool) -> int:
     """Compare what is here with models.toml. Returns 1 when a file differs or a named one is not here."""
-    found = [
-        each for each in _status() if each.name in names or (not names and each.state not in ("absent", "partial"))
-    ]
-    unknown = set(names) - {each.name for each in found}
+    bundles = model_bundles()
+    unknown = set(names) - bundles.keys()
     if unknown:
         raise ModelError(f"there is no model `{min(unknown)}`; `vedette models list` knows them all")
+    found = _status({name: bundles[name] for name in names or bundles})
+    if not names:
+        found = [each for each in found if each.state not in ("absent", "partial")]
     if as_json:
         print(json.dumps([_json(each) for each in found], indent=1))
     else:
@@ -87,9 +88,10 @@ def verify_command(names: Sequence[str], *, as_json: bool) -> int:
     return 0 if all(each.state in ("bundled", "ready") for each in found) else 1
 
 
-def _status() -> list[ModelStatus]:
-    folders = model_folders()
-    return [model_status(name, bundle, folders, pull_folder()) for name, bundle in sorted(model_bundles().items())]
+def _status(bundles: Mapping[str, ModelBundle]) -> list[ModelStatus]:
+    """Reads every file whole, for its hash."""
+    folders, target = model_folders(), pull_folder()
+    return [model_status(name, bundle, folders, target) for name, bundle in sorted(bundles.items())]
 
 
 def _json(each: ModelStatus) -> dict[str, object]:

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock, SystemClock
 from appliance.detect.model_files import ModelBundle, sha256_of
 from appliance.errors import ModelError, PreconditionError
+
+if TYPE_CHECKING:
+    import httpx
 
 TRIES_MAX = 5  # with the default back-off: about 15 s of a broken link; a later `pull` goes on from there
 TIMEOUT_S = 20.0  # without a byte
@@ -106,10 +109,7 @@ class ModelDownload:
                         backoff.reset()
                     self._clock.sleep(backoff.next_s(), threading.Event())
 
-    def _fetch_rest(self, client: object, source: str, part: BinaryIO, bundle: ModelBundle) -> None:
-        import httpx
-
-        assert isinstance(client, httpx.Client)
+    def _fetch_rest(self, client: httpx.Client, source: str, part: BinaryIO, bundle: ModelBundle) -> None:
         done = part.seek(0, os.SEEK_END)
         if bundle.bytes and done == bundle.bytes:
             return
