@@ -10,7 +10,7 @@ from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_
 from appliance.rules.line_polygon_geometry import at_frame_edge, foot, touching
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import TUNING, Line, LinePosition, Zone, ZoneMembership
-from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
+from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ class RulesEngine:
     began, or long hidden) entered its zones before, and its dwelling is counted from then.
 
     A rule judges a track by its PeakMedianScore, not by the score of one detection; an event carries it as its `score`.
+
+    Where boxes touch, a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame count: who
+    left a moment ago is no company to the next one in that place.
 
     exit fires when a track is seen to leave the zone, and when it is lost for more than TUNING.loss_s with its last box
     at the frame's edge: it walked out of view. A track that is lost in the middle of the frame has not left: people are
@@ -92,10 +95,9 @@ class RulesEngine:
         now = self._steady(frame.t)
         armed = self._armed(frame.t)
         events: list[Event] = []
-        boxes = self._boxes_in_view(frame, now)
         for found in frame.objects:
             track = self._update_track(found, now)
-            crowded = any(number != found.track and touching(found.box, box) for number, box in boxes)
+            crowded = any(other.track != found.track and touching(found.box, other.box) for other in frame.objects)
             self._move(track, now, TUNING.crowded_settle_s if crowded else TUNING.settle_s)
             events += self._fire(track, armed, now, frame.t)
         for track in self._left_view({found.track for found in frame.objects}, now):
@@ -130,16 +132,6 @@ class RulesEngine:
         self._tracks[found.track] = track
         track.update(found, now)
         return track
-
-    def _boxes_in_view(self, frame: FrameBoxes, now: float) -> list[tuple[int, Box]]:
-        """Number and box of each track that this frame shows, or that one of those may hide."""
-        seen = {found.track: found.box for found in frame.objects}
-        hidden = [
-            (number, track.last.box)
-            for number, track in self._tracks.items()
-            if number not in seen and now - track.seen <= TUNING.loss_s
-        ]
-        return [*seen.items(), *hidden]
 
     def _move(self, track: RuleTrackState, now: float, settle_s: float) -> None:
         box = track.last.box

@@ -21,6 +21,7 @@ LEAVER = {"name": "leaver", "kind": "exit", "zone": "yard"}
 DOORMAN = {"name": "doorman", "kind": "line", "line": "door"}
 IN: Point = (0.6, 0.6)
 OUT: Point = (0.2, 0.6)
+FAST_PATH: tuple[Point, ...] = ((0.3, 0.5), (0.45, 0.5), (0.6, 0.5), (0.75, 0.5))
 FRIDAY, SATURDAY = 4, 5
 
 
@@ -114,10 +115,17 @@ class TestCompany:
         assert told(engine(INTRUDER), frames) == []
         assert told(engine(INTRUDER), [look(frame.t, frame.objects[0]) for frame in frames]) == [(1, 0.6)]
 
-    def test_who_may_stand_hidden_behind_one_is_company_too(self) -> None:
+    def test_who_left_a_moment_ago_is_no_company_to_the_next_through_that_place(self) -> None:
+        # Two fast cars in a row, each seen twice beyond the line: the second fires like the first.
+        first = [look(0.2 * index, person(foot, 1)) for index, foot in enumerate(FAST_PATH)]
+        second = [look(1.0 + 0.2 * index, person(foot, 2)) for index, foot in enumerate(FAST_PATH)]
+        assert told(engine(DOORMAN), [*first, *second]) == [(1, 0.6), (2, 1.6)]
+        assert told(engine(DOORMAN), second) == [(2, 1.6)]
+
+    def test_nor_is_a_lost_one_that_the_next_covers(self) -> None:
         frames = [look(0.0, person(OUT), person((0.61, 0.6), track=2))]
         frames += [look(0.2 * index, person(IN)) for index in range(1, 5)]
-        assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.6)]
+        assert [each for each in told(engine(INTRUDER), frames) if each[0] == 1] == [(1, 0.4)]
 
     def test_frames_with_a_long_miss_between_them_are_not_in_a_row(self) -> None:
         seen_twice = looks([OUT, IN, None, None, None, None, IN, OUT, OUT])
