@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
 
 def load(path: Path, model: type[Model]) -> Model:
     """Read, expand `${NAME}` (or `${NAME:-default}`) from the environment, validate. Raises ConfigError."""
-    text = _read(path)
+    text = read_text(path)
     return loads(text, model, str(path))
 
 
@@ -60,10 +60,11 @@ def loads(text: str, model: type[Model], source: str = "configuration") -> Model
 
 def line_numbers(path: Path) -> dict[tuple[str | int, ...], int]:
     """The line of every key and list item of a file that was loaded, for faults that only another file shows."""
-    return {key: line for key, line, _ in _keys(_compose(_read(path), str(path)))}
+    return {key: line for key, line, _ in _keys(_compose(read_text(path), str(path)))}
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a configuration file. Raises ConfigError: absent, too long, not UTF-8."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigError(str(path), [f"the file is over {FILE_BYTES_MAX} bytes; a configuration is not that long"])

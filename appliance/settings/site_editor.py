@@ -1,0 +1,124 @@
+"""Changes the site file key by key: comments, order and layout of everything else stay as the person wrote them.
+
+The file is the one truth. A change is made in its text, checked as a whole file, shown as a difference, and only then
+written, atomically.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from appliance import yamlfile
+from appliance.config.site_file import SiteConfig
+from appliance.errors import PreconditionError, redact
+from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.settings.yaml_edit import SiteChange, edit
+
+_SECRET_LINE = re.compile(r"^([ +-]*(?:- )?[\"']?\w*(?:token|password|secret|url)[\"']?\s*:\s*)(?!null\b)\S.*$")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteText:
+    """The site file as it stands. digest: sha256 of the text, in hex."""
+
+    text: str
+    digest: str
+    config: SiteConfig
+
+    def as_written(self) -> dict[str, Any]:
+        """Keys and values as they stand there: `${NAME}` is not expanded, defaults are not filled in."""
+        written = yaml.safe_load(self.text)
+        return written if isinstance(written, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class SiteProposal:
+    """A change that was checked and not yet written. diff: unified, values of secret keys left out."""
+
+    before: SiteText
+    after: SiteText
+    diff: str
+
+
+class SiteFileChanged(PreconditionError):
+    """The file is no longer the one that the change was made for: read it again."""
+
+    def __init__(self) -> None:
+        super().__init__("the site file was changed meanwhile; load it again and repeat the change")
+
+
+class SiteEditor:
+    """Reads, proposes and writes the site file at `path`. For one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> SiteText:
+        """The file now. Raises ConfigError with every fault."""
+        return _checked(yamlfile.read_text(self.path), str(self.path))
+
+    def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
+        """What the file would be after `changes`, one after the other. base: the digest that they were made for.
+
+        Raises SiteFileChanged, and ConfigError for what would not be a right site file.
+        """
+        return self.propose_text(edit(self._read_unchecked(base), changes), base)
+
+    def propose_text(self, text: str, base: str) -> SiteProposal:
+        """The whole text replaced: an edit in the browser, or an older version. Raises as `propose`."""
+        before = self._read_unchecked(base)
+        after = _checked(text, str(self.path))
+        return SiteProposal(_checked(before, str(self.path)), after, difference(before, text))
+
+    def write(self, proposal: SiteProposal) -> None:
+        """Put it in place, whole or not at all. Raises SiteFileChanged, DiskWriteError."""
+        self._read_unchecked(proposal.before.digest)
+        replace_text(self.path, proposal.after.text)
+
+    def _read_unchecked(self, base: str) -> str:
+        text = yamlfile.read_text(self.path)
+        if digest_of(text) != base:
+            raise SiteFileChanged
+        return text
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically, with the rights of the file before; a new one is its owner's alone.
+
+    Raises DiskWriteError with the remedy.
+    """
+    temporary = temporary_path(path)
+    try:
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(mode)
+    except OSError as error:
+        discard_temporary(temporary)
+        raise DiskWriteError(
+            f"{path} cannot be written: {error.strerror}; let the user that runs vedette write to {path.parent}"
+        ) from None
+    finish_file(path)
+
+
+def digest_of(text: str) -> str:
+    """sha256 of `text`, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def difference(before: str, after: str) -> str:
+    """The unified difference of two texts; values of secret keys are `***`."""
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
+    return "\n".join(_SECRET_LINE.sub(r"\1***", redact(line)) for line in lines)
+
+
+def _checked(text: str, source: str) -> SiteText:
+    return SiteText(text, digest_of(text), yamlfile.loads(text, SiteConfig, source))
