@@ -269,7 +269,13 @@ class Core:
         for metric, amount in counted.items():
             self._stores.meter.add(message.camera, metric, amount)
         if message.decoding is not None:
-            now = DecodeStatus(message.decoding, message.decoding_reason, message.behind_s)
+            now = DecodeStatus(
+                message.decoding,
+                message.decoding_reason,
+                message.behind_s,
+                message.promised_fps,
+                message.examined_fps,
+            )
             self._stores.meter.note(message.camera, now)
 
     def _health(self, event: HealthEvent) -> None:

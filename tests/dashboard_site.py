@@ -118,7 +118,7 @@ class Site:
         for edge, count in (("50", 30), ("300", 9), ("more", 1), ("sum", 4250)):
             self.meter.add(camera, Metric(MetricName.FRAME_AGE_MS, edge), count)
         self.meter.add(camera, Metric(MetricName.SKIPPED), 700)
-        self.meter.note(camera, DecodeStatus("idle"))
+        self.meter.note(camera, DecodeStatus("idle", promised_fps=5.0, examined_fps=4.8))
         self.meter.flush(local_day(self.clock.now()))
 
     def raise_alert(

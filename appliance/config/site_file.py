@@ -41,6 +41,7 @@ class HealthConfig(ConfigModel):
     moved_share: Annotated[float, Field(ge=0.03, le=0.4)] = 0.05
     unexamined_s: Annotated[float, Field(ge=2, le=3600)] = 5.0
     detector_s: Annotated[float, Field(ge=2, le=3600)] = 8.0
+    overloaded_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
 
 
 class DashboardConfig(ConfigModel):

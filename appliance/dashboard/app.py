@@ -17,6 +17,7 @@ from appliance.dashboard import (
     auth,
     cameras_api,
     event_stream,
+    headroom_api,
     health_api,
     metrics,
     pages,
@@ -32,6 +33,7 @@ from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.deps import NO_PROBES, CoreProbes, provide
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.guard import AllowedHosts, RequestGuard
+from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.savings_api import CostReader, SavingsReader
@@ -82,6 +84,7 @@ def create_app(
     provide(
         app, db, templates, access, hub, probes, snapshots, storage, alert_counts, alert_reader, health_reader,
         CameraReader(cameras, segments, boxes, meter, config.cameras),
+        HeadroomReader(config.cameras, meter, health_events, probes),
         SavingsReader(meter, cameras, config.cameras),
         CostReader(db, config.escalation.prices),
         ScenarioExporter(root, config, clock),
@@ -95,8 +98,8 @@ def create_app(
     problems.install(app, templates)
     app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access)
     for module in (
-        alerts_api, cameras_api, health_api, savings_api, scenarios_api, storage_api, event_stream, metrics, auth,
-        pages,
+        alerts_api, cameras_api, headroom_api, health_api, savings_api, scenarios_api, storage_api, event_stream,
+        metrics, auth, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -70,7 +70,8 @@ class CameraFull(CameraItem):
     decoding: all of its frames (`everything`, by order or because the stream allows nothing else), all while
     something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
     unexamined_why_today: `unexamined_today` by reason, see docs/scheduling.md. behind_s:
-    how late its packets are read; beyond 2 s they are recorded and not examined.
+    how late its packets are read; beyond 2 s they are recorded and not examined. promised_fps: inferences a second that
+    were due over the last seconds, examined_fps: those that came; null: not known now.
     """
 
     codec: str = ""
@@ -85,6 +86,8 @@ class CameraFull(CameraItem):
     decoding: DecodeState | None = None
     decoding_reason: str = ""
     behind_s: float = 0.0
+    promised_fps: float | None = None
+    examined_fps: float | None = None
     decoded_today: int = 0
     skipped_today: int = 0
     zones: dict[str, tuple[tuple[float, float], ...]] = {}
@@ -138,6 +141,8 @@ class CameraReader:
             decoding=decoding.state if decoding else None,
             decoding_reason=decoding.reason if decoding else "",
             behind_s=round(decoding.behind_s, 1) if decoding else 0.0,
+            promised_fps=decoding.promised_fps if decoding else None,
+            examined_fps=decoding.examined_fps if decoding else None,
             decoded_today=today[Metric(MetricName.DECODED)],
             skipped_today=today[Metric(MetricName.SKIPPED)],
             gaps=[GapItem.model_validate(gap) for gap in self._cameras.gaps(name)],

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = frozenset({"/healthz", "/login"})
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login"})
 _BODY_BYTES_MAX = 4096
 _HEADERS = {
     "Content-Security-Policy": (

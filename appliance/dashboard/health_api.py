@@ -1,4 +1,4 @@
-"""`/healthz` and `/api/v1/health/events`: faults of a camera or of the appliance, and that a person has seen them."""
+"""`/healthz`, `/readyz` and `/api/v1/health/events`: faults of cameras and appliance, and that a person saw them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict
 
 from appliance.broker import LinkState
@@ -33,6 +33,7 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "clock": "Clock jumped",
     "detector": "Detector stuck",
     "unexamined": "Not examined",
+    "overloaded": "Too few inferences",
 }
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 
@@ -91,6 +92,13 @@ class HealthReport(BaseModel):
     reasons: list[str] = []
 
 
+class ReadyReport(BaseModel):
+    """`ready`: every camera is watched as the site file promises. `reasons` as of `HealthReport`."""
+
+    status: Literal["ready", "degraded"]
+    reasons: list[str] = []
+
+
 class HealthReader:
     """Faults as the API and the pages show them. Any thread may call."""
 
@@ -146,6 +154,10 @@ class HealthReader:
 
     def reasons(self) -> list[str]:
         """What is not as it should be, the most important first."""
+        return [*self.unwatched(), *_link_reasons(self._probes.link), *self.failing_targets()]
+
+    def unwatched(self) -> list[str]:
+        """Why cameras are not watched, or not as well as the site file promises."""
         found = [] if self._probes.health is None else _ingest_reasons(self._probes.health())
         for row in self._cameras.all():
             if row.state in {"lost", "stalled"}:
@@ -153,8 +165,12 @@ class HealthReader:
         for event in self._events.open():
             if event.kind != "stalled":  # the camera's state says it
                 found.append((f"camera {event.camera}: " if event.camera else "") + event.reason)
-        found += _link_reasons(self._probes.link)
-        return found + self.failing_targets()
+        return found
+
+    def not_ready(self) -> list[str]:
+        """As `unwatched`, with the cameras that were not reached yet since the start."""
+        new = [row.name for row in self._cameras.all() if row.state == "connecting"]
+        return [*self.unwatched(), *(f"camera {name} was not reached yet" for name in new)]
 
     def failing_targets(self) -> list[str]:
         """A sentence for each notification target that has not taken a message for long."""
@@ -215,3 +231,12 @@ def healthz(health: HealthPart, request: Request) -> HealthReport:
     gone."""
     found = health.reasons()
     return HealthReport(status="degraded" if found else "ok", reasons=found if request.state.known else [])
+
+
+@router.get("/readyz", responses={503: {"model": ReadyReport}})
+def readyz(health: HealthPart, request: Request, response: Response) -> ReadyReport:
+    """200 with `ready` while every camera is watched as promised, else 503 with `degraded`: a camera that is lost, a
+    view that is covered, a detector that has too much to do. For monitors; a degraded appliance still watches."""
+    found = health.not_ready()
+    response.status_code = 503 if found else 200
+    return ReadyReport(status="degraded" if found else "ready", reasons=found if request.state.known else [])

@@ -36,6 +36,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_camera_state": ("1 for the state that the camera is in.", "camera", "state"),
     "vedette_camera_decoding": ("1 for what of its pictures is decoded.", "camera", "decoding"),
     "vedette_camera_behind_seconds": ("How late its packets are read from the socket.", "camera"),
+    "vedette_camera_promised_fps": ("Looks a second that were due, over the last seconds.", "camera"),
+    "vedette_camera_examined_fps": ("Looks a second that came, over the last seconds.", "camera"),
     "vedette_camera_packets_total": ("Video packets received.", "camera"),
     "vedette_camera_bytes_total": ("Bytes received from the camera.", "camera", "counted"),
     "vedette_camera_reconnects_total": ("Times that a camera was connected to again.", "camera"),
@@ -149,6 +151,9 @@ class ApplianceCollector:
         kinds = get_args(DecodeState)
         yield "vedette_camera_decoding", [((name, each), now.state == each) for name, now in decoding for each in kinds]
         yield "vedette_camera_behind_seconds", [((name,), now.behind_s) for name, now in decoding]
+        rated = [(name, now.promised_fps, now.examined_fps) for name, now in decoding]
+        yield "vedette_camera_promised_fps", [((name,), fps) for name, fps, _ in rated if fps is not None]
+        yield "vedette_camera_examined_fps", [((name,), fps) for name, _, fps in rated if fps is not None]
         faults = {(row.camera, row.kind) for row in self.health_events.open()}
         places = [*(row.name for row in rows), ""]
         yield (

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from appliance.broker import LinkState
 from appliance.config import LineRule, Rule
-from appliance.dashboard import savings_api, scenarios_api, storage_api
+from appliance.dashboard import headroom_api, savings_api, scenarios_api, storage_api
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import (
     PAGE_LENGTH,
@@ -25,6 +25,7 @@ from appliance.dashboard.alerts_api import (
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
@@ -127,12 +128,18 @@ def alert_page(
 
 
 @router.get("/cameras")
-def cameras_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart) -> HTMLResponse:
-    """All cameras with their latest frames."""
+def cameras_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, headroom: Headroom
+) -> HTMLResponse:
+    """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
     summary = f"{sum(camera.state == 'live' for camera in items)} of {len(items)} live"
     faults = health.open_titles()
-    return templates.page("cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults)
+    found = headroom.report()
+    return templates.page(
+        "cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults,
+        headroom=found, outlook=headroom_api.sentence(found),
+    )  # fmt: skip
 
 
 @router.get("/cameras/{name}")

@@ -1,4 +1,4 @@
-"""Watchdogs on a clock: a silent camera, one whose frames are not examined, a stuck detector, a clock that was set."""
+"""Watchdogs on a clock: a camera that is silent, unexamined or overloaded, a stuck detector, a clock that was set."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 from appliance import config
 from appliance.clock import Clock, ClockStepDetector
 from appliance.health.conditions import HealthCondition, HealthListener
+from appliance.health.overload import InferenceRateMeter, InferenceRates, overload_reason
 from appliance.types import CameraStateName, HealthKind
 
 SILENT_S = 2.5  # without a packet on one of its streams, a camera counts as silent
@@ -16,6 +17,8 @@ FLOW_S = 2.0  # packets must flow for so long to end a silence
 STEP_S_MIN = 2.0  # a smaller step of the system clock is what NTP does
 REMEDY_S = 15.0  # from one remedy for unexamined frames to the next
 REPORT_TRIES_S = 30.0  # how often the attempts to reconnect are reported
+STARTING_S = 20.0  # models warm up and cameras connect: nobody was promised anything yet
+OVERLOAD_CLEAR_S = 10.0  # so long the promise has to be kept again
 BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
 Remedy = Literal["", "examine", "connect"]
@@ -32,6 +35,8 @@ class CameraActivity:
         reason: why it is in `state`, or ''.
         tries: connections that failed.
         breaks: how often one of its streams was reported as anything but live.
+        crowded_out: frames that were due and not examined because the detector was busy.
+        lagging: its packets are read so late that most go past the detector.
     """
 
     packets: tuple[int, ...]
@@ -41,14 +46,24 @@ class CameraActivity:
     reason: str
     tries: int
     breaks: int = 0
+    crowded_out: int = 0
+    lagging: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorActivity:
+    """The shared detector now. load: share of the time that it is at work, 0..1; stuck: it does not answer."""
+
+    load: float = 0.0
+    stuck: bool = False
 
 
 class CameraWatchdog:
-    """One camera's conditions that need a clock: stalled and unexamined.
+    """One camera's conditions that need a clock: stalled, unexamined and overloaded.
 
     Owner: the thread that calls `tick`, once a second. State: when each of the counts last rose, the conditions.
-    Invariant: while a camera is silent, or the detector stuck, the camera does not count as unexamined as well: one
-    cause, one event.
+    Invariant: while a camera is silent, or the detector stuck, the camera counts as neither unexamined nor overloaded,
+    and one that is overloaded not as unexamined: one cause, one event.
     """
 
     def __init__(
@@ -60,10 +75,18 @@ class CameraWatchdog:
         clock: Clock,
         *,
         heartbeat_s: float,
+        fps: float,
     ) -> None:
+        """heartbeat_s, fps: of the camera's `detect` section."""
         self._disabled = frozenset(settings.ignore) | frozenset(disabled)
         self._stalled = HealthCondition(camera, "stalled", report, hold_s=settings.stalled_s)
         self._unexamined = HealthCondition(camera, "unexamined", report, hold_s=0.0)
+        self._overloaded = HealthCondition(
+            camera, "overloaded", report, hold_s=settings.overloaded_s, clear_s=OVERLOAD_CLEAR_S
+        )
+        self.rates: InferenceRates | None = None
+        self._rate_meter = InferenceRateMeter(fps)
+        self._started_at = clock.monotonic()
         self._heartbeat_s = heartbeat_s
         self._unexamined_s = heartbeat_s + settings.unexamined_s
         self._clock = clock
@@ -74,18 +97,24 @@ class CameraWatchdog:
         self._tries = 0
         self._tried_at = self._remedy_at = float("-inf")
 
-    def tick(self, activity: CameraActivity, *, blind: bool = False) -> Remedy:
-        """Judge what the camera did since the last call. blind: the detector is stuck."""
+    def tick(self, activity: CameraActivity, detector: DetectorActivity) -> Remedy:
+        """Judge what the camera did since the last call. `rates` are then those of now; None: not known."""
         now, at = self._clock.now(), self._clock.monotonic()
         self._note_activity(activity, at)
         if activity.state == "ended":
             self._stalled.update(now, None)
+            self._overloaded.update(now, False)
+            self._forget_rates()
             return ""
         silent_s = at - min(self._received_at)
         if "stalled" not in self._disabled:
             self._check_silence(now, at, silent_s, activity)
-        if silent_s > SILENT_S or blind:
+        if silent_s > SILENT_S or detector.stuck:
             self._decoded_at = self._examined_at = at
+            self._forget_rates()
+            return ""
+        if self._check_rates(now, at, activity, detector.load):
+            self._unexamined.update(now, None)
             return ""
         return "" if "unexamined" in self._disabled else self._check_examined(now, at)
 
@@ -117,6 +146,19 @@ class CameraWatchdog:
         elif at - self._tried_at >= REPORT_TRIES_S and silent_s > SILENT_S:
             self._stalled.record_recovery(now, "connecting to the camera again", max(1, activity.tries - self._tries))
             self._tries, self._tried_at = activity.tries, at
+
+    def _check_rates(self, now: float, at: float, activity: CameraActivity, detector_load: float) -> bool:
+        """Whether the camera gets less than it was promised."""
+        due = activity.examined + activity.crowded_out
+        self.rates = self._rate_meter.add(at, due, activity.examined, lagging=activity.lagging)
+        if self.rates is None or "overloaded" in self._disabled or at - self._started_at < STARTING_S:
+            return False
+        self._overloaded.update(now, self.rates.is_below, overload_reason(self.rates, detector_load))
+        return self._overloaded.is_suspected
+
+    def _forget_rates(self) -> None:
+        self.rates = None
+        self._rate_meter.clear()
 
     def _check_examined(self, now: float, at: float) -> Remedy:
         unexamined_s = at - self._examined_at

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from appliance.clock import Clock
 from appliance.config import CameraConfig
-from appliance.health.watchdog import CameraActivity, CameraWatchdog
+from appliance.health.overload import InferenceRates
+from appliance.health.watchdog import CameraActivity, CameraWatchdog, DetectorActivity
 from appliance.ingest.detect_stream import DetectCounts, DetectStream
 from appliance.ingest.file_source import FileSource
 from appliance.ingest.lag import LagFilter
@@ -25,6 +26,7 @@ Emit = Callable[[IngestMessage], None]
 MAIN_STREAM = "main"
 DETECT_STREAM = "detect"
 LAGGING = "nothing now: what comes is late, and is only recorded"
+IDLE_DETECTOR = DetectorActivity()
 _WORST: tuple[CameraStateName, ...] = ("live", "ended", "connecting", "stalled", "lost")
 
 
@@ -60,13 +62,21 @@ class CameraStates:
         if reader == _reader_name(self._camera, MAIN_STREAM):
             self._emit(Gap(camera=self._camera, t_start=t_start, t_end=t_end, reason=reason))
 
-    def activity(self, readers: Mapping[str, ReaderCounts], detect: DetectCounts) -> CameraActivity:
+    def activity(self, readers: Mapping[str, ReaderCounts], detect: DetectCounts, *, lagging: bool) -> CameraActivity:
         """For the watchdog."""
         packets = tuple(counts.packets for counts in readers.values())
         with self._lock:
             state, reason = self._worst or ("connecting", "")
             return CameraActivity(
-                packets, detect.decoded, detect.examined, state, reason, self._failed_connects, self._interruptions
+                packets,
+                detect.decoded,
+                detect.examined,
+                state,
+                reason,
+                self._failed_connects,
+                self._interruptions,
+                detect.crowded_out,
+                lagging,
             )
 
 
@@ -145,22 +155,23 @@ class CameraRunner:
                 thread.join(max(0.0, deadline - self._clock.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def tick(self, *, detector_stuck: bool = False) -> None:
+    def tick(self, detector: DetectorActivity = IDLE_DETECTOR) -> None:
         """Notice silence, and emit what happened since the last call."""
         for reader in self._readers.values():
             reader.check_silence()
         before, self._metered = self._metered, self._totals()
+        self._run_watchdog(self._metered, detector)
         self._emit(self._meter(before, self._metered))
-        self._run_watchdog(self._metered, detector_stuck)
 
     def rebaseline(self, kind: HealthKind) -> None:
         """A person says that what the camera shows is right as it is. Any thread."""
         self._detect_stream.rebaseline(kind)
 
-    def _run_watchdog(self, totals: CameraTotals, detector_stuck: bool) -> None:
+    def _run_watchdog(self, totals: CameraTotals, detector: DetectorActivity) -> None:
         if self._watchdog is None:
             return
-        remedy = self._watchdog.tick(self._states.activity(totals.readers, totals.detect), blind=detector_stuck)
+        activity = self._states.activity(totals.readers, totals.detect, lagging=self._lag_filter.is_lagging)
+        remedy = self._watchdog.tick(activity, detector)
         if remedy == "examine":
             self._detect_stream.force_next()
         elif remedy == "connect" and not self._lag_filter.is_lagging:
@@ -218,6 +229,7 @@ class CameraRunner:
 
     def _meter(self, before: CameraTotals, now: CameraTotals) -> CameraMeter:
         readers = [(before.readers[role], reader) for role, reader in now.readers.items()]
+        rates: InferenceRates | None = self._watchdog.rates if self._watchdog is not None else None
         return CameraMeter(
             camera=self._name,
             t=self._clock.now(),
@@ -236,6 +248,8 @@ class CameraRunner:
             why=now.detect.dropped_since(before.detect),
             ages=now.detect.ages_since(before.detect),
             retried=now.detect.retries - before.detect.retries,
+            promised_fps=None if rates is None else round(rates.promised, 2),
+            examined_fps=None if rates is None else round(rates.examined, 2),
         )
 
 

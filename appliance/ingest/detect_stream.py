@@ -41,6 +41,11 @@ class DetectCounts:
     ages: tuple[int, ...] = ()  # see `FrameAges.counts`
     retries: int = 0  # inferences that were repeated
 
+    @property
+    def crowded_out(self) -> int:
+        """Frames that were due and not examined because the detector was busy; not those that it failed on."""
+        return sum(self.dropped.get(reason, 0) for reason in ("newer", "capped", "late"))
+
     def dropped_since(self, before: DetectCounts) -> dict[DropReason, int]:
         """By reason; reasons without any are left out."""
         found = {reason: count - before.dropped.get(reason, 0) for reason, count in self.dropped.items()}

@@ -18,7 +18,7 @@ from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
 from appliance.detect.detector import ObjectDetector
 from appliance.health.tamper_detector import TamperDetector
-from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog
+from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.inference.inference_worker import InferenceWorker
 from appliance.ingest.camera_runner import CameraRunner
@@ -79,7 +79,13 @@ class IngestProcess:
         health, clock = self._health, self._clock
         tamper = TamperDetector(name, health, camera.health_ignore, self._emit, mend=not camera.is_file)
         watchdog = CameraWatchdog(
-            name, health, camera.health_ignore, self._emit, clock, heartbeat_s=camera.detect.heartbeat_s
+            name,
+            health,
+            camera.health_ignore,
+            self._emit,
+            clock,
+            heartbeat_s=camera.detect.heartbeat_s,
+            fps=camera.detect.fps,
         )
         parked = ParkedVehiclesStore(Path(self._storage.dir), name, clock)
         target = _record_target(self._storage, name, camera)
@@ -143,8 +149,9 @@ class IngestProcess:
         worker = self._worker
         worker.give_up_stuck_call()
         self._watchdog.tick(worker.watchdog.busy_s(), worker.warning)
+        detector = DetectorActivity(worker.load(), self._watchdog.is_detector_stuck)
         for camera in self._cameras:
-            camera.tick(detector_stuck=self._watchdog.is_detector_stuck)
+            camera.tick(detector)
         for parked in self._parked_stores:
             parked.tick()
         self._emit(

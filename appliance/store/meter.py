@@ -81,11 +81,14 @@ class MeterTotal:
 
 @dataclass(frozen=True, slots=True)
 class DecodeStatus:
-    """Which of a camera's frames are decoded now, why, where there is a reason, and how late its packets are read."""
+    """Which of a camera's frames are decoded now, why, where there is a reason, how late its packets are read, and how
+    many inferences a second it was promised and gets (None: not known)."""
 
     state: DecodeState
     reason: str = ""
     behind_s: float = 0.0
+    promised_fps: float | None = None
+    examined_fps: float | None = None
 
 
 class Meter:

@@ -145,7 +145,8 @@ class CameraMeter:
     decoded now, None from an older process, with the reason where there is one. why: `unexamined` by reason.
     ages: of the frames that reached the tracker, how many were how old: a count for each of AGE_EDGES_MS and one above
     them, then the sum in milliseconds; () from an older process. retried: inferences that were requested once more
-    because the detector failed. behind_s: how late, at most, packets were read since the last message.
+    because the detector failed. behind_s: how late, at most, packets were read since the last message. promised_fps:
+    inferences a second that were due, examined_fps: those that came, both over the last seconds; None: not known.
     """
 
     type: Literal["meter"] = "meter"
@@ -166,6 +167,8 @@ class CameraMeter:
     ages: tuple[int, ...] = ()
     retried: int = 0
     behind_s: float = 0.0
+    promised_fps: float | None = None
+    examined_fps: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

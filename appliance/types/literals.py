@@ -16,9 +16,9 @@ SendTiming = Literal["now", "later", "never"]
 EvidenceStep = Literal["facts", "crops", "frames", "clip"]
 EVIDENCE_STEPS: tuple[EvidenceStep, ...] = ("facts", "crops", "frames", "clip")
 PrivacyLevel = Literal["free", "image_free", "never"]
-HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined"]
+HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined", "overloaded"]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
-    "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined",
+    "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined", "overloaded",
 )  # fmt: skip
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]

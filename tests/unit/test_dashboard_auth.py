@@ -155,6 +155,15 @@ def test_health_is_open_but_says_why_only_to_those_who_may_look(guarded: Site) -
         assert any("gate" in reason for reason in told["reasons"])
 
 
+def test_readiness_is_open_but_says_why_only_to_those_who_may_look(guarded: Site) -> None:
+    guarded.cameras.mark_all_lost(T0, "no answer from gate")
+    with client_of(guarded) as client:
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()) == (503, {"status": "degraded", "reasons": []})
+        told = client.get("/readyz", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        assert any("gate" in reason for reason in told["reasons"])
+
+
 def test_signing_in_gives_a_cookie_that_is_not_the_token(guarded: Site) -> None:
     with client_of(guarded) as client:
         answer = client.post("/login", json={"token": TOKEN})

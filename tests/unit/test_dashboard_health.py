@@ -10,6 +10,7 @@ import pytest
 from dashboard_site import Site
 from fastapi.testclient import TestClient
 
+from appliance.broker import LinkState
 from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
@@ -140,6 +141,31 @@ def test_healthz_names_what_is_not_well(client: TestClient) -> None:
     assert 'vedette_health_open{camera="gate",kind="moved"} 1' in metrics
     assert 'vedette_health_open{camera="dock",kind="frozen"} 0' in metrics
     assert 'vedette_health_open{camera="",kind="detector"} 1' in metrics
+
+
+def test_readyz_is_ready_only_while_every_camera_is_watched_as_promised(site: Site, client: TestClient) -> None:
+    """What the cloud does is no part of it: an appliance without one watches as well."""
+    store = HealthEventStore(site.db)
+    for camera in ("gate", "dock"):
+        site.live(camera, T0)
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (503, "degraded")
+    assert "camera gate: it has moved by 8 %" in answer.json()["reasons"]
+    store.end_open(T0 + 90, "")
+    site.link = LinkState(up=False, since=0.0)
+    assert client.get("/readyz").json() == {"status": "ready", "reasons": []}
+    assert client.get("/readyz").status_code == 200
+    store.put(replace(MOVED, id="o1", kind="overloaded", reason="it gets 0.7 of 5.0 inferences a second"))
+    assert client.get("/readyz").json()["reasons"] == ["camera gate: it gets 0.7 of 5.0 inferences a second"]
+    assert "Too few inferences" in client.get("/cameras").text
+
+
+def test_an_appliance_that_has_reached_no_camera_yet_is_not_ready(site: Site, client: TestClient) -> None:
+    HealthEventStore(site.db).end_open(T0 + 90, "")
+    assert client.get("/healthz").json()["status"] == "ok"
+    assert client.get("/readyz").json()["reasons"] == [
+        "camera dock was not reached yet", "camera gate was not reached yet",
+    ]  # fmt: skip
 
 
 def test_the_cameras_page_and_the_cameras_own_say_it(client: TestClient) -> None:

@@ -29,6 +29,10 @@ vedette_camera_decoding gauge camera,decoding
     1 for what of its pictures is decoded.
 vedette_camera_behind_seconds gauge camera
     How late its packets are read from the socket.
+vedette_camera_promised_fps gauge camera
+    Looks a second that were due, over the last seconds.
+vedette_camera_examined_fps gauge camera
+    Looks a second that came, over the last seconds.
 vedette_health_open gauge camera,kind
     1 while it is so; without a camera: of the box.
 vedette_camera_packets_total counter camera

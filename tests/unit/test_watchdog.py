@@ -6,7 +6,8 @@ import pytest
 
 from appliance import config
 from appliance.clock import ManualClock
-from appliance.health.watchdog import ApplianceWatchdog, CameraActivity, CameraWatchdog, Remedy
+from appliance.health.overload import InferenceRates, overload_reason
+from appliance.health.watchdog import ApplianceWatchdog, CameraActivity, CameraWatchdog, DetectorActivity, Remedy
 from appliance.types import CameraStateName, HealthEvent
 
 BOUND_S = 10.0
@@ -19,24 +20,27 @@ class DrivenCamera:
         self.clock = ManualClock(0.0)
         self.events: list[HealthEvent] = []
         self.watchdog = CameraWatchdog(
-            "gate", config.HealthConfig.model_validate(settings), (), self.events.append, self.clock, heartbeat_s=2.0
-        )
-        self.packets = self.decoded = self.examined = self.tries = self.breaks = 0
+            "gate", config.HealthConfig.model_validate(settings), (), self.events.append, self.clock,
+            heartbeat_s=2.0, fps=5.0,
+        )  # fmt: skip
+        self.packets = self.decoded = self.examined = self.tries = self.breaks = self.crowded_out = 0
         self.remedies: list[tuple[float, Remedy]] = []
 
     def run(
-        self, seconds: int, *, packets: int = 10, decoded: int = 10, examined: int = 5, blind: bool = False,
-        state: CameraStateName = "live", reason: str = "",
+        self, seconds: int, *, packets: int = 10, decoded: int = 10, examined: int = 5, crowded_out: int = 0,
+        blind: bool = False, lagging: bool = False, state: CameraStateName = "live", reason: str = "",
     ) -> None:  # fmt: skip
         for _ in range(seconds):
             self.clock.advance(1.0)
             self.packets += packets
             self.decoded += decoded
             self.examined += examined
+            self.crowded_out += crowded_out
             activity = CameraActivity(
-                (self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks
-            )
-            remedy = self.watchdog.tick(activity, blind=blind)
+                (self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks, self.crowded_out,
+                lagging,
+            )  # fmt: skip
+            remedy = self.watchdog.tick(activity, DetectorActivity(load=0.97, stuck=blind))
             if remedy:
                 self.remedies.append((self.clock.now(), remedy))
 
@@ -146,12 +150,112 @@ def test_one_cause_is_one_event() -> None:
     assert camera.events == []
 
 
-@pytest.mark.parametrize("kind", ["stalled", "unexamined"])
+@pytest.mark.parametrize("kind", ["stalled", "unexamined", "overloaded"])
 def test_each_kind_can_be_left_out(kind: str) -> None:
     camera = DrivenCamera(ignore=[kind])
-    camera.run(5)
-    camera.silent(20) if kind == "stalled" else camera.run(20, examined=0)
+    camera.run(25)
+    if kind == "stalled":
+        camera.silent(20)
+    else:
+        camera.run(20, examined=0 if kind == "unexamined" else 1, crowded_out=4 if kind == "overloaded" else 0)
     assert camera.events == []
+
+
+def test_a_camera_that_gets_less_than_was_promised_for_ten_seconds_is_overloaded_and_its_end_is_noticed() -> None:
+    camera = DrivenCamera()
+    camera.run(30)
+    camera.run(20, examined=1, crowded_out=4)
+    (event,) = camera.events
+    assert event.kind == "overloaded"
+    assert event.t - 30 <= 13  # five seconds of rate, of which one bad one is enough, and ten of patience
+    assert "of 5.0 inferences a second" in event.reason
+    assert "the detector is at work 97% of the time" in event.reason
+    assert "lower detect.fps" in event.reason
+    camera.run(30)
+    assert camera.events[-1].id == event.id
+    assert camera.events[-1].t_end is not None
+
+
+def test_an_overload_that_comes_and_goes_is_one_event() -> None:
+    camera = DrivenCamera()
+    camera.run(30)
+    for _ in range(10):
+        camera.run(15, examined=2, crowded_out=3)
+        camera.run(6)
+    assert len({event.id for event in camera.events}) == 1
+    assert camera.events[-1].t_end is None
+
+
+def test_a_little_less_than_was_promised_neither_begins_an_overload_nor_ends_one() -> None:
+    camera = DrivenCamera()
+    for _ in range(20):
+        camera.run(5)
+        camera.run(5, examined=4, crowded_out=1)  # 80 % and 100 %
+    assert camera.events == []
+    camera.run(20, examined=1, crowded_out=4)
+    for _ in range(10):
+        camera.run(4, examined=4, crowded_out=1)
+        camera.run(1, examined=5, crowded_out=0)  # 84 %
+    assert camera.events[-1].t_end is None
+
+
+def test_a_detector_that_was_held_up_for_six_seconds_is_no_overload() -> None:
+    camera = DrivenCamera()
+    for _ in range(10):
+        camera.run(20)
+        camera.run(6, examined=0, crowded_out=5)
+    assert camera.events == []
+
+
+def test_who_is_not_to_be_examined_often_is_promised_little() -> None:
+    """Nothing moves: a heartbeat each two seconds is all that was due, and one of them may be missed."""
+    camera = DrivenCamera()
+    for number in range(300):
+        camera.run(1, examined=number % 2, crowded_out=int(number % 10 == 0))
+    assert camera.events == []
+
+
+def test_more_frames_than_configured_were_never_promised() -> None:
+    """After a cue eleven late frames wait at once; that not all are taken is no overload."""
+    camera = DrivenCamera()
+    for _ in range(60):
+        camera.run(1, examined=5, crowded_out=8)
+    assert camera.events == []
+
+
+def test_nothing_is_promised_while_the_process_starts() -> None:
+    camera = DrivenCamera()
+    camera.run(18, examined=1, crowded_out=4)
+    camera.run(20)
+    assert camera.events == []
+
+
+def test_packets_that_are_read_too_late_to_be_considered_are_an_overload() -> None:
+    """Nothing is dropped at the detector then: most frames never get there."""
+    camera = DrivenCamera()
+    camera.run(25)
+    camera.run(15, examined=1, lagging=True)
+    assert [event.kind for event in camera.events] == ["overloaded"]
+
+
+def test_an_overload_is_not_called_unexamined_as_well() -> None:
+    camera = DrivenCamera()
+    camera.run(30)
+    camera.run(60, examined=0, crowded_out=5)
+    assert {event.kind for event in camera.events} == {"overloaded"}
+
+
+def test_a_stuck_detector_is_no_overload_of_its_cameras() -> None:
+    camera = DrivenCamera()
+    camera.run(30)
+    camera.run(60, examined=0, crowded_out=5, blind=True)
+    assert camera.events == []
+
+
+def test_a_processor_that_is_too_busy_is_not_put_to_the_detector() -> None:
+    rates = InferenceRates(promised=5.0, examined=0.7)
+    assert "0.7 of 5.0 inferences a second" in overload_reason(rates, 0.4)
+    assert "the processor is too busy" in overload_reason(rates, 0.4)
 
 
 def appliance_watchdog(**settings: object) -> tuple[ApplianceWatchdog, ManualClock, list[HealthEvent]]:
