@@ -65,8 +65,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.
 WORKER_MAY_USE = {
-    "backoff", "broker", "broker_config", "circuit_breaker", "clock", "detect", "detector_config", "errors", "geometry",
-    "tcpinfo", "telemetry", "types", "version", "wire", "yamlfile",
+    "backoff", "broker", "broker_config", "circuit_breaker", "clock", "confinement", "detect", "detector_config",
+    "errors", "geometry", "sandbox", "tcpinfo", "telemetry", "types", "version", "wire", "yamlfile",
 }  # fmt: skip
 
 

@@ -1,0 +1,66 @@
+"""What a decoder that was taken over might try, as functions for a sandbox (tests/unit/test_sandbox.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+from appliance.errors import EvidenceError
+
+
+def echo(value: object) -> object:
+    return value
+
+
+def take_memory(size: int) -> int:
+    return len(bytearray(size))
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def write(path: str, data: bytes) -> int:
+    return Path(path).write_bytes(data)
+
+
+def connect() -> None:
+    socket.socket()
+
+
+def run_program() -> None:
+    subprocess.run(["id"], check=True)
+
+
+def signal_parent() -> None:
+    os.kill(os.getppid(), 0)
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def crash() -> None:
+    os.abort()
+
+
+def open_files(count: int) -> int:
+    return len([os.open("/dev/null", os.O_RDONLY) for _ in range(count)])
+
+
+def fail(text: str) -> None:
+    raise EvidenceError(text)
+
+
+def send_no_answer() -> None:
+    for each in range(3, 32):
+        with contextlib.suppress(OSError):
+            os.write(each, b"\xff" * 64)

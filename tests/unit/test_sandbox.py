@@ -1,0 +1,146 @@
+"""A sandbox: hostile functions reach no file, secret, socket or program, and cost no more than their limits."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import waiting
+
+from appliance.errors import EvidenceError
+from appliance.sandbox import Sandbox, SandboxDied, SandboxFailed, SandboxFolders, SandboxLimits, SandboxTimeout
+
+LIMITS = SandboxLimits(wall_s=20.0, memory_bytes=64 << 20, file_bytes_max=1 << 20, reply_bytes_max=8 << 20)
+
+
+@pytest.fixture
+def media(tmp_path: Path) -> Path:
+    folder = tmp_path / "media"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def sandbox(media: Path) -> Iterator[Sandbox]:
+    sandbox = Sandbox("sandboxed", LIMITS, SandboxFolders(writable=(media,)), raises=(EvidenceError,))
+    yield sandbox
+    sandbox.close()
+
+
+def test_values_come_back_as_they_were_sent_and_one_child_serves_all_calls(sandbox: Sandbox) -> None:
+    value = {"pixels": [b"\0\1" * 100_000, b""], "t": 1.5, "none": None, "text": "ü", "count": 10**15}
+    assert sandbox.call("echo", value) == value
+    assert sandbox.call("echo", [True, "x"]) == [True, "x"]
+    assert sandbox.starts == 1
+
+
+def test_it_starts_the_child_when_first_called_and_again_after_it_was_idle(media: Path) -> None:
+    sandbox = Sandbox("sandboxed", SandboxLimits(idle_s=0.05))
+    assert sandbox.pid == 0
+    assert sandbox.call("echo", 1) == 1
+    waiting.until(lambda: sandbox.pid == 0, what="it ends")
+    assert sandbox.call("echo", 2) == 2
+    assert sandbox.starts == 2
+    sandbox.close()
+    assert sandbox.pid == 0
+
+
+def test_an_expected_error_is_raised_as_it_is_and_any_other_as_a_failure(sandbox: Sandbox) -> None:
+    with pytest.raises(EvidenceError, match="the segment is torn"):
+        sandbox.call("fail", "the segment is torn")
+    with pytest.raises(SandboxFailed, match="FileNotFoundError"):
+        sandbox.call("read", str(Path(__file__).parent / "nothing"))
+    assert sandbox.starts == 1
+
+
+def test_what_the_child_says_of_an_error_is_one_short_line(sandbox: Sandbox) -> None:
+    with pytest.raises(EvidenceError) as caught:
+        sandbox.call("fail", "\x1b[31m\n" + "x" * 100_000)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 300
+
+
+def test_a_call_that_takes_too_long_is_killed_and_the_next_one_works(sandbox: Sandbox) -> None:
+    began = time.monotonic()
+    with pytest.raises(SandboxTimeout, match=r"longer than 0\.3 s"):
+        sandbox.call("spin", wall_s=0.3)
+    assert time.monotonic() - began < 10
+    assert sandbox.call("echo", 1) == 1
+    assert (sandbox.starts, sandbox.kills) == (2, 1)
+
+
+def test_memory_is_limited_beyond_what_the_modules_take(sandbox: Sandbox) -> None:
+    assert sandbox.call("take_memory", 16 << 20) == 16 << 20
+    with pytest.raises(SandboxDied, match="memory"):
+        sandbox.call("take_memory", 200 << 20)
+    assert sandbox.call("take_memory", 16 << 20) == 16 << 20
+
+
+def test_a_crash_is_an_error_of_that_call_alone(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxDied, match="signal 6"):
+        sandbox.call("crash")
+    assert sandbox.call("echo", 1) == 1
+
+
+def test_files_and_their_sizes_are_limited(sandbox: Sandbox, media: Path) -> None:
+    with pytest.raises(SandboxDied, match="Too many open files"):
+        sandbox.call("open_files", 500)
+    assert sandbox.call("open_files", 10) == 10
+    with pytest.raises(SandboxFailed, match="File too large"):
+        sandbox.call("write", str(media / "large"), b"x" * (2 << 20))
+
+
+def test_an_answer_that_is_too_large_or_no_answer_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises(SandboxDied, match="over 8388608 bytes"):
+        sandbox.call("echo", b"x" * (9 << 20))
+    with pytest.raises(SandboxDied, match="no answer"):
+        sandbox.call("send_no_answer")
+
+
+def test_it_has_no_secret_of_this_process(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VEDETTE_TOKEN", "very-secret-token")
+    assert "very-secret-token" not in str(sandbox.call("environment"))
+    assert sandbox.call("environment")["PYTHONSAFEPATH"] == "1"
+
+
+@pytest.fixture
+def confined(sandbox: Sandbox) -> Sandbox:
+    if ctypes.CDLL(None).syscall(444, None, 0, 1) < 1 or "Seccomp:" not in Path("/proc/self/status").read_text():
+        pytest.skip("this kernel has no Landlock or no seccomp")
+    sandbox.call("echo", 1)
+    assert sandbox.confined == ("landlock", "seccomp")
+    return sandbox
+
+
+def test_it_opens_files_of_its_folders_only(confined: Sandbox, media: Path, tmp_path: Path) -> None:
+    (tmp_path / "vedette.db").write_bytes(b"reviews")
+    (media / "segment.mp4").write_bytes(b"packets")
+    assert confined.call("read", str(media / "segment.mp4")) == b"packets"
+    assert confined.call("write", str(media / "clip.mp4"), b"clip") == 4
+    (media / "link").symlink_to(tmp_path / "vedette.db")
+    for path in (tmp_path / "vedette.db", media / "link", f"/proc/{os.getpid()}/environ", "/etc/passwd"):
+        with pytest.raises(SandboxFailed, match="Permission denied"):
+            confined.call("read", str(path))
+    with pytest.raises(SandboxFailed, match="Permission denied"):
+        confined.call("write", str(tmp_path / "new"), b"")
+
+
+@pytest.mark.parametrize("attempt", ["connect", "run_program", "signal_parent"])
+def test_it_makes_no_connection_starts_no_program_and_signals_nobody(confined: Sandbox, attempt: str) -> None:
+    with pytest.raises(SandboxFailed, match="Operation not permitted"):
+        confined.call(attempt)
+
+
+def test_it_ends_when_its_parent_does(sandbox: Sandbox) -> None:
+    sandbox.call("echo", 1)
+    pid = sandbox.pid
+    assert sandbox._channel is not None
+    sandbox._channel.close()
+    assert sandbox._child is not None
+    sandbox._child.wait(10)
+    assert pid
+    assert sandbox.pid == 0
