@@ -18,7 +18,7 @@ from appliance.core import Core, CoreListener, CoreStores, make_core, router_con
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
-from appliance.errors import MissingDependency, redact
+from appliance.errors import MissingDependency
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import return_large_blocks
 from appliance.media.segment_recovery import recover_segment
@@ -146,7 +146,7 @@ def recover(config: SiteConfig, root: Path, stores: CoreStores, clock: Clock) ->
     if ended:
         logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
     stores.health.end_open(clock.now(), NOT_RUNNING)
-    stores.cameras.ensure({name: redact(camera.url) for name, camera in config.cameras.items() if camera.enabled})
+    stores.cameras.ensure({name: camera.url for name, camera in config.cameras.items() if camera.enabled})
 
 
 def start(appliance: Appliance, group: ServiceGroup) -> None:

@@ -22,12 +22,56 @@ from __future__ import annotations
 
 import re
 
-_URL_SECRET = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)(?P<user>[^\s/@:]*):(?P<secret>[^\s/]*)@")
+# What follows the scheme: perhaps user and password (which may hold spaces), then all up to a space or quote. Anchored
+# at `://` and bounded, so that a text made to be slow takes no longer than any other.
+_ADDRESS = re.compile(r"""://((?:[^\s/?#@"'<>:]{0,256}:(?!\d{1,5}\s)[^/?#@"'<>\n]{1,256}@)?[^\s"'<>]*)""")
+_CAMERA_SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps")
+_CLOSING = ".,:;!)"
 
 
 def redact(text: str) -> str:
-    """`text` with the password of every `scheme://user:password@host` in it replaced by `***`."""
-    return _URL_SECRET.sub(r"\g<scheme>\g<user>:***@", text)
+    """`text` without the secrets of URLs in it: no user, no password, no query; of a camera's URL the host alone.
+
+    Cameras take passwords in the path and in the query as well (`/user=admin_password=x`).
+    """
+    return _ADDRESS.sub(_without_secrets, text)
+
+
+def _without_secrets(found: re.Match[str]) -> str:
+    before = found.string[max(0, found.start() - 6) : found.start()].lower()
+    written: str = found[1]
+    address = written.rstrip(_CLOSING)
+    closing = written[len(address) :]
+    address, query = _split_query(address)
+    of_camera = before.endswith(_CAMERA_SCHEMES)
+    authority, slash, path = address.partition("/")
+    if of_camera and "@" in path:  # a password with a slash in it
+        authority, slash, path = address.rpartition("@")[2].partition("/")
+    host = authority.rpartition("@")[2]
+    if of_camera:
+        return f"://{host}{'/…' if path or query else slash}{closing}"
+    return f"://{host}{slash}{path}{'?…' if query else ''}{closing}"
+
+
+def _split_query(address: str) -> tuple[str, str]:
+    end = min((at for at in (address.find("?"), address.find("#")) if at >= 0), default=len(address))
+    return address[:end], address[end:]
+
+
+def camera_address(url: str) -> str:
+    """A camera's URL for people: `rtsp://host:port/…`; of a file the whole of it. It may hold spaces."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() not in _CAMERA_SCHEMES:
+        return redact(url)
+    host = rest.rpartition("@")[2]
+    for end in "/?#":
+        host = host.partition(end)[0]
+    return f"{scheme}://{host}{'/…' if rest.rpartition('@')[2] != host else ''}"
+
+
+def printable(text: str) -> str:
+    """`text` on one line; ANSI codes, line ends, lone surrogates and the like are written out (`\\x1b`)."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class VedetteError(Exception):

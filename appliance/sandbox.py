@@ -26,7 +26,7 @@ from typing import Any
 
 from appliance.clock import Clock, SystemClock, process_cpu_s
 from appliance.confinement import confine
-from appliance.errors import VedetteError
+from appliance.errors import VedetteError, printable
 
 START_S_MAX = 30.0  # to load its modules, on a slow card
 TEXT_LENGTH_MAX = 300  # of an error that the child reports
@@ -244,7 +244,7 @@ def child_environment() -> dict[str, str]:
 
 def _plain(text: str) -> str:
     """Of a child that may have been taken over: one line, not too long."""
-    return "".join(each if each.isprintable() else " " for each in text[:TEXT_LENGTH_MAX])
+    return printable(text[:TEXT_LENGTH_MAX])[:TEXT_LENGTH_MAX]
 
 
 # The protocol: two lengths, the lengths of the binary parts, JSON, the parts.

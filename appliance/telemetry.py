@@ -1,4 +1,4 @@
-"""Logging: text or JSON lines on stderr, repeated lines counted, passwords redacted."""
+"""Logging: text or JSON lines on stderr, repeated lines counted, secrets of URLs redacted, one message one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import sys
 
 from appliance.clock import Clock, iso_utc
-from appliance.errors import redact
+from appliance.errors import printable, redact
 
 
 class _TextFormatter(logging.Formatter):
@@ -15,11 +15,15 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         room = record.name.removeprefix("appliance.").removeprefix("cloud_worker.")
-        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {room}: {record.getMessage()}"
-        return redact(self._with_traceback(record, line))
+        text = redact(printable(record.getMessage()))
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {room}: {text}"
+        return self._with_traceback(record, line)
 
     def _with_traceback(self, record: logging.LogRecord, line: str) -> str:
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        traceback = redact(self.formatException(record.exc_info)).split("\n")
+        return "\n".join([line, *(printable(each) for each in traceback)])
 
 
 class _JsonFormatter(logging.Formatter):

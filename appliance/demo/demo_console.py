@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from appliance.clock import Clock
-from appliance.errors import VedetteError, redact
+from appliance.errors import VedetteError, printable, redact
 
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
@@ -91,7 +91,8 @@ REMEMBERED_MAX = 2000
 
 
 class DemoConsole:
-    """Prints lines for people, or JSON lines for programs. State: none. Secrets are taken out."""
+    """Prints lines for people, or JSON lines for programs. State: none. Secrets are taken out, and what would steer a
+    terminal: a reason is what a model wrote."""
 
     def __init__(self, clock: Clock, *, as_json: bool, out: TextIO | None = None) -> None:
         self._clock = clock
@@ -106,7 +107,7 @@ class DemoConsole:
         else:
             line = f"{_clock_time(now)}  {text}" if stamped else text
         try:
-            print(redact(line), file=self._out, flush=True)
+            print(redact(line if self._as_json else printable(line)), file=self._out, flush=True)
         except BrokenPipeError:
             self._out = open("/dev/null", "w")  # noqa: SIM115 (the reader is gone; the demo goes on)
 

@@ -28,7 +28,7 @@ from appliance.demo.rtp_sdp import interleaved
 from appliance.demo.rtsp_message import AuthScheme, RtspAuthenticator
 from appliance.demo.rtsp_mount import Mount
 from appliance.demo.rtsp_session import RtspLimits, RtspSession, SessionInfo
-from appliance.errors import MissingDependency, UsageError, VedetteError, redact
+from appliance.errors import MissingDependency, UsageError, VedetteError
 from appliance.telemetry import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ async def _serve(options: argparse.Namespace) -> None:
         loop.add_signal_handler(number, stopped.set)
     await server.start()
     for name in mounts:
-        print(redact(server.url(name)), flush=True)
+        print(server.url(name).replace(f":{quote(password, safe='')}@", ":***@"), flush=True)
     with contextlib.suppress(asyncio.CancelledError):
         await stopped.wait()
     await server.stop()

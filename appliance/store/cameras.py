@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from appliance.errors import redact
+from appliance.errors import camera_address, redact
 from appliance.store.database import Database
 from appliance.store.rows import read_gap
 from appliance.types import CameraState, CameraStateName, Gap, StreamHeader
@@ -38,7 +38,7 @@ class CameraStore:
         self._db = db
 
     def ensure(self, sources: Mapping[str, str]) -> None:
-        """Make the table hold exactly these cameras (name to URL, stored without its password), all connecting.
+        """Make the table hold exactly these cameras (name to URL, of which the host is stored), all connecting.
 
         A camera that was seen before gets an open gap from its last recorded or examined moment: it lasts until the
         camera is live again.
@@ -52,7 +52,7 @@ class CameraStore:
                     """INSERT INTO camera (name, since_t, source, rev) VALUES (?, ?, ?, ?)
                        ON CONFLICT (name) DO UPDATE SET state = 'connecting', reason = '', since_t = excluded.since_t,
                        source = excluded.source, rev = excluded.rev""",
-                    (name, self._db.clock.now(), redact(source), self._db.next_rev(connection)),
+                    (name, self._db.clock.now(), camera_address(source), self._db.next_rev(connection)),
                 )
                 last_t = _last_heard(connection, name)
                 if last_t is not None:

@@ -302,6 +302,15 @@ def test_never_prints_a_password() -> None:
     assert "hush" not in out.getvalue()
 
 
+def test_a_reason_cannot_steer_the_terminal_or_forge_a_line() -> None:
+    out = io.StringIO()
+    DemoConsole(ManualClock(), as_json=False, out=out).emit(
+        "x", "verdict: no\n10:00:00  alert  \x1b]0;owned\x07\x1b[31m"
+    )
+    assert out.getvalue().count("\n") == 1
+    assert out.getvalue().rstrip("\n").isprintable()
+
+
 def test_an_answer_that_makes_no_sense_counts_as_none() -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
