@@ -13,20 +13,41 @@ import nats
 import nats.errors
 import nkeys
 from nats.aio.client import Client
+from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
 from appliance.broker_config import BrokerConfig
 from appliance.errors import UplinkError
 
 CONNECT_S_MAX = 5.0
-PING_INTERVAL_S = 20  # keeps a NAT's mapping alive, some 30 bytes a minute and direction
+PING_INTERVAL_S = 20.0  # keeps a NAT's mapping alive, some 30 bytes a minute and direction
+PONG_S_MAX = 60.0  # on a slow uplink as much as PENDING_BYTES_MAX may be before it
+MESSAGE_LENGTH_MAX = 16 * 1024**2  # the list of 100,000 subjects is some 6 MB; messages of ours are below 0.6 MB
+CONTROL_LINE_MAX = 64 * 1024  # an INFO that names every server of a large cluster
 PENDING_BYTES_MAX = 512 * 1024  # four chunks: more than the uplink has in flight
 
 
+class BoundedParser(Parser):
+    """nats-py's parser gathers as many bytes as a broker announces: beyond a limit this one ends the connection."""
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Raises ProtocolError, which makes nats-py close the connection."""
+        await super().parse(data)
+        too_long = self.state == AWAITING_MSG_PAYLOAD and self.needed > MESSAGE_LENGTH_MAX
+        if too_long or (self.state == AWAITING_CONTROL_LINE and len(self.buf) > CONTROL_LINE_MAX):
+            self.reset()
+            raise nats.errors.ProtocolError
+
+
 class NatsConnection:
-    """State: whether it was `lost`, and the last `error` that nats-py reported. `client` is nats-py's."""
+    """State: whether it was `lost`, and the last `error` that nats-py reported. `client` is nats-py's.
+
+    nats-py does not always tell: when its closing is cut short by a network error (a freeze of the process, an `-ERR
+    'Stale Connection'` with a reset behind it), no callback comes. `dead` looks at it, and `ping` asks the broker.
+    """
 
     def __init__(self) -> None:
         self.client = Client()
+        self.client._ps = BoundedParser(self.client)
         self.lost = asyncio.Event()
         self.error: Exception | None = None
 
@@ -43,7 +64,7 @@ class NatsConnection:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
                     connect_timeout=int(CONNECT_S_MAX),
-                    ping_interval=PING_INTERVAL_S,
+                    ping_interval=3600,  # `ping` does it, and looks whether it is answered
                     pending_size=PENDING_BYTES_MAX,
                     inbox_prefix=inbox,
                     error_cb=self._failed,
@@ -59,6 +80,20 @@ class NatsConnection:
         except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError, nkeys.NkeysError) as error:
             await self.close()
             raise ConnectFailed(self.error if isinstance(error, nats.errors.NoServersError) else error) from None
+
+    @property
+    def dead(self) -> bool:
+        """Nothing comes over it any more, whether that was told or not."""
+        reading = getattr(self.client, "_reading_task", None)  # it ends with any error, and may not say so
+        return bool(self.lost.is_set() or self.client.is_closed or (reading is not None and reading.done()))
+
+    async def ping(self) -> None:
+        """Set `lost` unless the broker answers a PING within PONG_S_MAX."""
+        try:
+            await asyncio.wait_for(self.client.flush(int(PONG_S_MAX)), PONG_S_MAX)
+        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+            self.error = self.error or error
+            self.lost.set()
 
     async def close(self) -> None:
         """At the latest after 2 s."""

@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from appliance.backoff import Backoff
 from appliance.broker.async_tasks import end_tasks
 from appliance.broker.link_state import LinkState, WireByteCounter
-from appliance.broker.nats_connection import ConnectFailed, NatsConnection, explain
+from appliance.broker.nats_connection import PING_INTERVAL_S, ConnectFailed, NatsConnection, explain
 from appliance.broker_config import BrokerConfig
 from appliance.clock import Clock
 from appliance.errors import UplinkError
@@ -66,14 +66,16 @@ class NatsLink:
         """One connection, from opening it to its loss. Raises UplinkError with the reason."""
         connection = await self._connect()
         client, tcp = connection.client, connection.socket()
+        watchdog = asyncio.create_task(self._ping(connection), name="watchdog of the link")
         try:
             self._report_up(client)
-            while not connection.lost.is_set():
+            while not connection.dead:
                 self.state = self._byte_counter.read(client, tcp, self.state)
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(connection.lost.wait(), _SAMPLE_S)
             raise UplinkError(self._why(connection.error, "the connection was lost"))
         finally:
+            await end_tasks(watchdog)
             self._up.clear()
             self._down.set()
             self._client = None
@@ -84,6 +86,12 @@ class NatsLink:
                 self._byte_counter.closed(self.state)
                 if tcp is not None:
                     tcp.close()
+
+    async def _ping(self, connection: NatsConnection) -> None:
+        """The watchdog: a broker that does not answer is lost, whatever nats-py believes."""
+        while not connection.dead:
+            await asyncio.sleep(PING_INTERVAL_S)
+            await connection.ping()
 
     @property
     def connected(self) -> Client | None:

@@ -126,6 +126,10 @@ class WorkerProcess:
         )
         self._path = config.with_suffix(".log")
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def log(self) -> str:
         return self._path.read_text(errors="replace")
 

@@ -1,0 +1,142 @@
+"""The link comes back by itself, whatever ended it, and nobody says "ready" meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.broker import NatsLink, end_tasks, nats_link
+from appliance.broker_config import BrokerConfig
+from appliance.clock import SystemClock
+from tests.servers.box import Box
+from tests.servers.nats import NatsServer, find_nats_servers
+from tests.servers.scripted_broker import ScriptedBroker
+from tests.servers.worker import WorkerProcess
+from tests.waiting import PATIENCE, until
+
+
+def watch(url: str, condition: Callable[[NatsLink], bool], seconds: float = 20.0) -> NatsLink:
+    """Run a link until the condition holds, or fail."""
+
+    async def main() -> NatsLink:
+        link = NatsLink(BrokerConfig(url=url), "test", SystemClock())
+        keeper = asyncio.create_task(link.run())
+        try:
+            deadline = time.monotonic() + seconds * PATIENCE
+            while not condition(link):
+                assert not keeper.done(), keeper
+                assert time.monotonic() < deadline, link.state
+                await asyncio.sleep(0.01)
+        finally:
+            await end_tasks(keeper)
+        return link
+
+    return asyncio.run(main())
+
+
+def test_a_broker_that_no_longer_answers_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_link, "PING_INTERVAL_S", 0.1)
+    monkeypatch.setattr("appliance.broker.nats_connection.PONG_S_MAX", 1.0)
+    with ScriptedBroker(answers_pings=False) as broker:
+        watch(broker.url, lambda link: broker.connections >= 2)
+
+
+@pytest.mark.parametrize("line", [b"MSG x 1 99999999999\r\n", b"HMSG x 1 12 99999999999\r\n", b"INFO {"])
+def test_a_broker_that_sends_without_end_is_cut_off(line: bytes) -> None:
+    taken = []
+
+    def flood(sock: socket.socket) -> None:
+        sock.settimeout(10)
+        sock.sendall(line)
+        with contextlib.suppress(OSError):
+            while sum(taken) < 300 * 1024**2:
+                taken.append(sock.send(b"x" * 65536))
+
+    with ScriptedBroker(flood) as broker:
+        watch(broker.url, lambda link: link.state.connects == 2)
+    assert sum(taken) < 30 * 1024**2, "what the sockets hold, and no more"
+
+
+GIVES_UP_QUICKLY = 'ping_interval: "300ms"\nping_max: 1\nhttp: 127.0.0.1:-1'
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[NatsServer]:
+    """A nats-server that gives a frozen client up within a second instead of a minute."""
+    if not find_nats_servers():
+        pytest.skip("no nats-server")
+    server = NatsServer(find_nats_servers()[0], tmp_path / "nats", extra=GIVES_UP_QUICKLY).start()
+    yield server
+    server.stop()
+
+
+def status(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def link_metric(box: Box, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", box.page("/metrics"), re.MULTILINE)
+    assert found, name
+    return float(found.group(1))
+
+
+@contextlib.contextmanager
+def frozen(*pids: int) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def stale_connections(server: NatsServer) -> int:
+    return status(f"{server.monitoring}/connz?state=closed")[1].count("Stale Connection")
+
+
+def test_worker_and_appliance_come_back_after_a_freeze(impatient: NatsServer, tmp_path: Path) -> None:
+    """SIGSTOP is what a suspend, `docker pause` and the snapshot of a virtual machine do."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = tmp_path / "worker.yaml"
+    engine = {"kind": "openai", "url": "http://127.0.0.1:9/v1", "model": "none"}
+    config.write_text(json.dumps({"nats": {"url": impatient.url}, "status": {"port": port}, "engine": engine}))
+    ready = f"http://127.0.0.1:{port}/readyz"
+    site = f"cameras: {{gate: {{url: 'rtsp://127.0.0.1:9/none'}}}}\nuplink: {{url: '{impatient.url}'}}\n"
+    working = WorkerProcess(config)
+    try:
+        with Box(tmp_path, site) as box:
+            until(lambda: "connected to the broker" in working.log(), 60, "the worker has a link")
+            until(lambda: link_metric(box, "vedette_link_up") == 1, 60)
+            for _ in range(2):
+                stale = stale_connections(impatient)
+                before = working.log().count("connected to the broker"), box.log.count("connected to the broker")
+                with frozen(working.pid, box.pid):
+                    until(lambda stale=stale: stale_connections(impatient) >= stale + 2, 20, "both are given up")
+                    threading.Event().wait(0.5)
+                until(
+                    lambda before=before: working.log().count("connected to the broker") > before[0], 30, working.log()
+                )
+                until(lambda before=before: box.log.count("connected to the broker") > before[1], 30, box.log)
+            until(lambda: link_metric(box, "vedette_link_up") == 1, 30)
+            assert "model server cannot be reached" in status(ready)[1], "the broker is no longer what it waits for"
+    finally:
+        working.end(signal.SIGTERM)
