@@ -75,6 +75,7 @@ class InferenceWorker:
         self.watchdog = DetectorWatchdog(clock)
         self._detector = detector
         self._clients = tuple(clients)
+        self._next_clients: tuple[InferenceClient, ...] | None = None
         self._clock = clock
         self._scheduler = InferenceScheduler([client.queue for client in self._clients])
         self._repeats = LogThrottle(logger, clock)
@@ -90,6 +91,7 @@ class InferenceWorker:
         self.measure_batching()
         while not self._stop.is_set():
             self._wake.clear()
+            self._take_next_clients()
             wait_s = self._scheduler.wait_s(self._clock.monotonic())
             if wait_s > 0 or not (self.run_once() or self._run_idle()):
                 self._wake.wait(wait_s or IDLE_S)
@@ -118,6 +120,11 @@ class InferenceWorker:
                 self._retry(each, tries)
         return True
 
+    def replace_clients(self, clients: Sequence[InferenceClient]) -> None:
+        """Serve these cameras from the next call on. Any thread."""
+        self._next_clients = tuple(clients)
+        self._wake.set()
+
     def stop(self) -> None:
         self._stop.set()
         self.idle_detector.stop()
@@ -144,6 +151,13 @@ class InferenceWorker:
             client.queue.drop_reason = "stuck"
         for each in self._take_in_flight():
             self._clients[each.queue].complete(each.frame.item, None, "stuck")
+
+    def _take_next_clients(self) -> None:
+        """Between two calls only: the frames of a call name their camera by its number."""
+        clients, self._next_clients = self._next_clients, None
+        if clients is not None:
+            self._clients = clients
+            self._scheduler.replace_queues([client.queue for client in clients])
 
     def _run_idle(self) -> bool:
         """No camera waits: a frame of a re-check, if there is one. It counts for none of the figures of inference."""

@@ -211,6 +211,12 @@ class InferenceScheduler(Generic[Item]):
         self._usage = [UsageEwma() for _ in self._queues]
         self._load = UsageEwma()
 
+    def replace_queues(self, queues: Sequence[CameraQueue[Item]]) -> None:
+        """Serve these from now on; what a queue that stays has had of the detector still counts."""
+        usage = {id(queue): spent for queue, spent in zip(self._queues, self._usage, strict=True)}
+        self._queues = tuple(queues)
+        self._usage = [usage.get(id(queue)) or UsageEwma() for queue in self._queues]
+
     def load(self, now: float) -> float:
         """Share of the last seconds in which the detector was at work, 0..1."""
         return min(1.0, self._load.share(now))

@@ -34,7 +34,7 @@ from appliance.track.tracker import Tracker
 from appliance.wire import WireError, decode_command
 
 CONFIG_BYTES_MAX = 8 * 1024 * 1024
-COMMAND_BYTES_MAX = 64 * 1024
+COMMAND_BYTES_MAX = CONFIG_BYTES_MAX  # one of them is the cameras' section
 _PR_SET_PDEATHSIG = 1
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
@@ -29,7 +32,7 @@ from appliance.ingest.socket_meter import SocketFinder
 from appliance.recheck.worker import RecheckWorker
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObjects
-from appliance.types import Command, HealthKind, IngestHealth, IngestMessage, RebaselineCommand
+from appliance.types import Command, ConfigureCommand, HealthKind, IngestHealth, IngestMessage, RebaselineCommand
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +41,25 @@ STOP_S_MAX = 6.0
 RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, too
 
 
+_CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
+_DECIDED_BY_THE_CORE = {"rules", "zones", "lines", "privacy", "image_free"}  # not read in this process
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningCamera:
+    """A camera with all that was made for it. settings: as it was made."""
+
+    settings: config.CameraConfig
+    runner: CameraRunner
+    stream: DetectStream
+    parked: ParkedVehiclesStore
+
+
 class IngestProcess:
     """Owns the cameras, the detector's thread (`looks`) and the writer's thread (`channel`); `run()` is the main loop.
 
-    Invariant: a camera that fails, or a detector that fails, disturbs no other camera and no recording.
+    Invariant: a camera that fails, or a detector that fails, disturbs no other camera and no recording; nor does one
+    that is added, changed or removed while they run.
     """
 
     def __init__(
@@ -66,16 +84,18 @@ class IngestProcess:
         self._stop = threading.Event()
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
-        self._cameras: list[CameraRunner] = []
-        self._parked_stores: list[ParkedVehiclesStore] = []
-        streams = [self._add_camera(name, camera) for name, camera in cameras.items() if camera.enabled]
-        worker = InferenceWorker(detector, streams, clock, self._wake_worker)
+        self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
+        self._wanted: Mapping[str, config.CameraConfig] | None = None
+        worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
         self._worker = worker
         self._watchdog = ApplianceWatchdog(health, self._emit, clock)
         recheck_detector = load_recheck_detector or (lambda: worker.idle_detector)
         self._rechecks = RecheckWorker(Path(storage.dir), recheck_detector, self._emit, clock)
 
-    def _add_camera(self, name: str, camera: config.CameraConfig) -> DetectStream:
+    def _streams(self) -> list[DetectStream]:
+        return [camera.stream for camera in self._cameras.values()]
+
+    def _make_camera(self, name: str, camera: config.CameraConfig) -> _RunningCamera:
         health, clock = self._health, self._clock
         tamper = TamperDetector(name, health, camera.health_ignore, self._emit, mend=not camera.is_file)
         watchdog = CameraWatchdog(
@@ -107,11 +127,8 @@ class IngestProcess:
             wake=self._wake_worker,
             on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
         )
-        self._parked_stores.append(parked)
-        self._cameras.append(
-            CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
-        )
-        return stream
+        runner = CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
+        return _RunningCamera(camera, runner, stream, parked)
 
     def run(self) -> None:
         """Until `stop()`. Raises DetectorHung when the detector does not come back."""
@@ -120,8 +137,8 @@ class IngestProcess:
         writer.start()
         worker.start()
         self._rechecks.start()
-        for camera in self._cameras:
-            camera.start()
+        for camera in self._cameras.values():
+            camera.runner.start()
         try:
             while not self._clock.sleep(TICK_S, self._stop):
                 self._tick()
@@ -136,24 +153,70 @@ class IngestProcess:
         """A command of the core. Any thread; never waits."""
         if isinstance(command, RebaselineCommand):
             self.rebaseline(command.camera, command.kind)
+        elif isinstance(command, ConfigureCommand):
+            self.configure(command.cameras)
         else:
             self._rechecks.submit(command)
 
     def rebaseline(self, camera: str, kind: HealthKind) -> None:
         """A person has seen a health event and says that what the camera shows is right as it is. Any thread."""
-        for each in self._cameras:
-            if each.name == camera:
-                each.rebaseline(kind)
+        running = self._cameras.get(camera)
+        if running is not None:
+            running.runner.rebaseline(kind)
+
+    def configure(self, cameras: Mapping[str, object]) -> None:
+        """Run these cameras from the next second on. Any thread; a section that is wrong changes nothing."""
+        try:
+            self._wanted = _CAMERAS.validate_python(cameras)
+        except ValidationError as error:
+            logger.error(
+                "the new cameras are refused: %s", error.errors(include_url=False, include_input=False)[0]["msg"]
+            )
+
+    def _apply_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is None:
+            return
+        enabled = {name: camera for name, camera in wanted.items() if camera.enabled}
+        gone = {
+            name: running
+            for name, running in self._cameras.items()
+            if name not in enabled or _ingest_settings(enabled[name]) != _ingest_settings(running.settings)
+        }
+        stay = {name: running for name, running in self._cameras.items() if name not in gone}
+        self._worker.replace_clients([running.stream for running in stay.values()])
+        self._stop_cameras(gone.values())
+        new = {name: self._make_camera(name, camera) for name, camera in enabled.items() if name not in stay}
+        self._cameras = {name: stay.get(name) or new[name] for name in enabled}
+        self._worker.replace_clients(self._streams())
+        for running in new.values():
+            running.runner.start()
+        if gone or new:
+            logger.info(
+                "cameras as they are configured now: stopped %s, started %s", ", ".join(gone) or "none",
+                ", ".join(new) or "none",
+            )  # fmt: skip
+
+    def _stop_cameras(self, cameras: Collection[_RunningCamera]) -> None:
+        """Their segments are closed and their last counters emitted."""
+        for camera in cameras:
+            camera.runner.stop()
+        deadline = self._clock.monotonic() + STOP_S_MAX
+        for camera in cameras:
+            if not camera.runner.join(max(0.0, deadline - self._clock.monotonic())):
+                logger.warning("a camera's thread did not end in time; its last fragment may be missing")
+            camera.runner.tick()
+            camera.parked.close()
 
     def _tick(self) -> None:
         worker = self._worker
+        self._apply_wanted()
         worker.give_up_stuck_call()
         self._watchdog.tick(worker.watchdog.busy_s(), worker.warning)
         detector = DetectorActivity(worker.load(), self._watchdog.is_detector_stuck)
-        for camera in self._cameras:
-            camera.tick(detector)
-        for parked in self._parked_stores:
-            parked.tick()
+        for camera in self._cameras.values():
+            camera.runner.tick(detector)
+            camera.parked.tick()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),
@@ -173,7 +236,11 @@ class IngestProcess:
 
     def _warnings(self) -> list[str]:
         dropped = self._channel.dropped()
-        texts = [*(camera.warning for camera in self._cameras), self._worker.warning, self._detector.warning]
+        texts = [
+            *(camera.runner.warning for camera in self._cameras.values()),
+            self._worker.warning,
+            self._detector.warning,
+        ]
         if dropped:
             texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
         return [text for text in texts if text]
@@ -181,17 +248,8 @@ class IngestProcess:
     def _end(self, writer: threading.Thread, worker: threading.Thread) -> None:
         self._rechecks.stop()
         self._worker.stop()
-        for camera in self._cameras:
-            camera.stop()
-        deadline = self._clock.monotonic() + STOP_S_MAX
-        for camera in self._cameras:
-            if not camera.join(max(0.0, deadline - self._clock.monotonic())):
-                logger.warning("a camera's thread did not end in time; its last fragment may be missing")
-        worker.join(max(0.0, deadline - self._clock.monotonic()))
-        for camera in self._cameras:
-            camera.tick()
-        for parked in self._parked_stores:
-            parked.close()
+        self._stop_cameras(self._cameras.values())
+        worker.join(1.0)
         self._channel.close()
         writer.join(1.0)
 
@@ -200,6 +258,11 @@ class IngestProcess:
             self._channel.put(message)
         except ChannelClosed:
             self._stop.set()
+
+
+def _ingest_settings(camera: config.CameraConfig) -> object:
+    """What of a camera's section is read in this process: a change of the rest does not touch the camera."""
+    return camera.model_dump(exclude=_DECIDED_BY_THE_CORE)
 
 
 def _record_target(storage: config.StorageConfig, name: str, camera: config.CameraConfig) -> RecordTarget:

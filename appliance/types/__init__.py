@@ -19,6 +19,7 @@ from appliance.types.frames import TrackedObject as TrackedObject
 from appliance.types.ingest_messages import CameraMeter as CameraMeter
 from appliance.types.ingest_messages import CameraState as CameraState
 from appliance.types.ingest_messages import Command as Command
+from appliance.types.ingest_messages import ConfigureCommand as ConfigureCommand
 from appliance.types.ingest_messages import CropRequest as CropRequest
 from appliance.types.ingest_messages import CropResult as CropResult
 from appliance.types.ingest_messages import EdgeVerdict as EdgeVerdict

@@ -220,6 +220,17 @@ class RebaselineCommand:
     kind: HealthKind
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigureCommand:
+    """To the ingest process: run these cameras from now on; those that are as they were are not touched.
+
+    cameras: the section of the site file, its variables expanded.
+    """
+
+    type: Literal["configure"] = "configure"
+    cameras: Mapping[str, object]
+
+
 IngestMessage = (
     StreamHeader
     | FrameBoxes
@@ -231,5 +242,5 @@ IngestMessage = (
     | HealthEvent
     | RecheckResult
 )
-Command = RebaselineCommand | RecheckCommand
+Command = RebaselineCommand | RecheckCommand | ConfigureCommand
 """What the core says to the ingest process."""

@@ -23,6 +23,7 @@ from appliance.config import SiteConfig
 from appliance.types import (
     CameraMeter,
     CameraState,
+    ConfigureCommand,
     FrameBoxes,
     Gap,
     HealthEvent,
@@ -31,7 +32,7 @@ from appliance.types import (
     SegmentRow,
     StreamHeader,
 )
-from appliance.wire import decode_ingest
+from appliance.wire import decode_ingest, encode_command
 
 ROOT = Path(__file__).parents[2]
 SECRET = "s3cr3t"
@@ -190,6 +191,45 @@ def test_what_it_says_of_itself_is_true(life: Life) -> None:
     assert "last resort" not in health.warning
     assert health.rss_bytes > 10_000_000
     assert json.loads(json.dumps(health.t)) == health.t
+
+
+def test_cameras_are_added_changed_and_removed_and_the_others_go_on(process: Process, site: dict[str, Any]) -> None:
+    until(lambda: process.of(FrameBoxes) and process.of(IngestHealth), 40)
+    url = site["cameras"]["gate"]["url"]
+    gate = {
+        "url": url,
+        "zones": {"z": [[0, 0], [1, 0], [1, 1]]},
+        "rules": [{"name": "r", "kind": "enter", "zone": "z"}],
+    }
+    configure(process, {"gate": gate, "yard": {"url": url}, "off": {"url": url, "enabled": False}})
+    until(lambda: any(boxes.camera == "yard" for boxes in process.of(FrameBoxes)), 40)
+    before = len(process.messages)
+
+    def since(kind: type) -> list[Any]:
+        return [message for message in process.messages[before:] if isinstance(message, kind)]
+
+    until(lambda: len(since(IngestHealth)) > 2 and any(boxes.camera == "gate" for boxes in since(FrameBoxes)), 40)
+    meters = {message.camera for message in since(CameraMeter)}
+    assert meters == {"gate", "yard"}, "removed: dead, gone; disabled: off"
+    assert len([header for header in process.of(StreamHeader) if header.camera == "gate"]) == 1, "it was not touched"
+
+    configure(process, {"gate": {**gate, "record": False}, "yard": {"url": url}})
+    until(lambda: len([header for header in process.of(StreamHeader) if header.camera == "gate"]) == 2, 40)
+    assert len([header for header in process.of(StreamHeader) if header.camera == "yard"]) == 1
+    configure(process, {"gate": {"url": "http://x"}})
+    before = len(process.of(IngestHealth))
+    until(lambda: len(process.of(IngestHealth)) > before + 1, 40)
+    os.kill(process.child.pid, signal.SIGTERM)
+    assert process.wait() == 0
+    assert b"the new cameras are refused: Value error, must begin with rtsp://" in process.noise
+    closed = [row.camera for row in process.of(SegmentRow)]
+    assert {"gate", "yard"} <= set(closed), "the segments of a camera that was changed are closed"
+
+
+def configure(process: Process, cameras: dict[str, Any]) -> None:
+    assert process.child.stdin is not None
+    process.child.stdin.write(encode_command(ConfigureCommand(cameras=cameras)))
+    process.child.stdin.flush()
 
 
 def test_it_ends_when_its_parent_does(process: Process) -> None:
