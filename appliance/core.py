@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from appliance import wire
 from appliance.clock import Clock, local_period, local_weekday_minute
-from appliance.config import SiteConfig, Target
+from appliance.config import AlertsConfig, CameraConfig, SiteConfig, Target
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.pipeline import Pipeline
 from appliance.privacy import PrivacyRules
@@ -50,23 +50,66 @@ from appliance.version import version
 logger = logging.getLogger(__name__)
 
 BOXES_BUFFERED_MAX = 256
+SETTINGS_CHANGED = "the settings of this camera were changed"
 
 
 @dataclass(slots=True)
 class _CameraContext:
     """What the core keeps of one camera.
 
-    name: its key in the site file. session: its present session. last_t: the time of its last frame, by its own clock;
-    last_at: when that came, by ours (monotonic). buffered: examined frames that are not yet written.
+    name: its key in the site file. header: of its present session. last_t: the time of its last frame, by its own
+    clock; last_at: when that came, by ours (monotonic). buffered: examined frames that are not yet written.
     """
 
     name: str
+    settings: CameraConfig
     pipeline: Pipeline
     planner: EscalationPlanner
-    session: str = ""
+    header: StreamHeader | None = None
     last_t: float | None = None
     last_at: float = 0.0
     buffered: list[FrameBoxes] = field(default_factory=list)
+
+    @property
+    def session(self) -> str:
+        return self.header.run if self.header is not None else ""
+
+    def take_over(self, old: _CameraContext, *, unchanged: bool) -> None:
+        """Go on where `old` stops: with its frames and session, and if nothing changed with its open alerts too."""
+        self.header, self.last_t, self.last_at, self.buffered = old.header, old.last_t, old.last_at, old.buffered
+        if unchanged:
+            self.pipeline = old.pipeline
+            self.planner.take_over(old.planner)
+        elif old.header is not None:
+            self.pipeline.feed(old.header)
+            self.planner.begin(old.header)
+
+
+class CoreListener:
+    """Who works on what the core has decided. Called in the core's thread: none may wait. This one does nothing."""
+
+    def alert_stored(self) -> None:
+        """An alert, or a change of one, was handed to the store: its evidence and its notices are due."""
+
+    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
+        """The disk did not take the alert, and so not its notices either."""
+
+    def recheck_answered(self, result: RecheckResult) -> None:
+        """The ingest process has answered a re-check."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """What the core decides by, made of the site file.
+
+    cameras: those that are enabled. maintenance: of the router; None: there is no uplink.
+    """
+
+    cameras: Mapping[str, _CameraContext]
+    alerts: AlertsConfig
+    notices: NoticePlanner
+    maintenance: RouterMaintenance | None
+    listener: CoreListener
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +139,6 @@ class CoreStores:
         )
 
 
-class CoreListener:
-    """Who works on what the core has decided. Called in the core's thread: none may wait. This one does nothing."""
-
-    def alert_stored(self) -> None:
-        """An alert, or a change of one, was handed to the store: its evidence and its notices are due."""
-
-    def alert_unstored(self, alert: Alert, notices: Sequence[NewNotice], reason: str) -> None:
-        """The disk did not take the alert, and so not its notices either."""
-
-    def recheck_answered(self, result: RecheckResult) -> None:
-        """The ingest process has answered a re-check."""
-
-
 class Core:
     """Feeds each camera's pipeline and commits what it decides.
 
@@ -119,24 +149,12 @@ class Core:
     refuses they wait in the backlog, in order, and so does all else but boxes, which are dropped and counted.
     """
 
-    def __init__(
-        self,
-        stores: CoreStores,
-        cameras: Mapping[str, _CameraContext],
-        notices: NoticePlanner,
-        maintenance: RouterMaintenance | None,
-        backlog: WriteBacklog,
-        clock: Clock,
-        listener: CoreListener,
-    ) -> None:
-        """cameras: those that are enabled. maintenance: of the router; None: there is no uplink."""
+    def __init__(self, stores: CoreStores, settings: CoreSettings, backlog: WriteBacklog, clock: Clock) -> None:
         self._stores = stores
-        self._cameras = cameras
-        self._notices = notices
-        self._maintenance = maintenance
+        self._settings = settings
+        self._next_settings: CoreSettings | None = None
         self._backlog = backlog
         self._clock = clock
-        self._listener = listener
         self._faults: dict[str, HealthEvent] = {}
 
     @property
@@ -144,8 +162,17 @@ class Core:
         """What a person should know now, or ''."""
         return self._backlog.warning
 
+    def reconfigure(self, settings: CoreSettings) -> None:
+        """Decide by these settings from the next message on. Any thread.
+
+        A camera whose section, or the `alerts` section, is another than before ends its open alert and starts afresh on
+        the same session; all others go on with their alerts.
+        """
+        self._next_settings = settings
+
     def take(self, message: IngestMessage) -> None:
         """Handle one message of the ingest process. Raises StoreError when the database is beyond waiting."""
+        self._take_next_settings()
         if isinstance(message, IngestHealth):
             self._each_second()
             return
@@ -153,9 +180,9 @@ class Core:
             self._health(message)
             return
         if isinstance(message, RecheckResult):
-            self._listener.recheck_answered(message)
+            self._settings.listener.recheck_answered(message)
             return
-        camera = self._cameras.get(message.camera)
+        camera = self._settings.cameras.get(message.camera)
         if camera is None:
             logger.warning("a message for the unknown camera %s was dropped", message.camera)
             return
@@ -187,8 +214,26 @@ class Core:
         if self._backlog.waiting:
             logger.error("stopped before they could be written, and so lost: %s", self._backlog.warning)
 
+    def _take_next_settings(self) -> None:
+        new, self._next_settings = self._next_settings, None
+        if new is None:
+            return
+        old, self._settings = self._settings, new
+        for name, camera in old.cameras.items():
+            following = new.cameras.get(name)
+            same = following is not None and following.settings == camera.settings and old.alerts == new.alerts
+            if not same:
+                self._flush(camera)
+                self._commit(camera, camera.pipeline.close(self._camera_now(camera), SETTINGS_CHANGED))
+            if following is not None:
+                following.take_over(camera, unchanged=same)
+        now = self._clock.now()
+        for fault in list(self._faults.values()):
+            if fault.camera and fault.camera not in new.cameras:
+                self._health(replace(fault, t=now, t_end=now, recovery=""))
+
     def _end_all(self, reason: str) -> None:
-        for camera in self._cameras.values():
+        for camera in self._settings.cameras.values():
             self._flush(camera)
             self._commit(camera, camera.pipeline.close(self._camera_now(camera), reason))
 
@@ -196,7 +241,7 @@ class Core:
         self._flush(camera)
         self._commit(camera, camera.pipeline.feed(header))
         camera.planner.begin(header)
-        camera.session = header.run
+        camera.header = header
         self._backlog.write(partial(self._stores.cameras.header, header))
 
     def _boxes(self, camera: _CameraContext, boxes: FrameBoxes) -> None:
@@ -210,11 +255,11 @@ class Core:
 
     def _each_second(self) -> None:
         self._backlog.retry()
-        for camera in self._cameras.values():
+        for camera in self._settings.cameras.values():
             self._flush(camera)
             self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
-        if self._maintenance is not None and not self._backlog.waiting:
-            self._maintenance.run_once(self._backlog.write)
+        if self._settings.maintenance is not None and not self._backlog.waiting:
+            self._settings.maintenance.run_once(self._backlog.write)
 
     def _commit(self, camera: _CameraContext, step: PipelineStep) -> None:
         if step.suppressed:
@@ -227,7 +272,7 @@ class Core:
 
     def _apply(self, camera: _CameraContext, change: AlertChange) -> None:
         plan = camera.planner.plan(change, self._clock.now())
-        notices = self._notices.plan(change, self._clock.now())
+        notices = self._settings.notices.plan(change, self._clock.now())
         self._backlog.write(
             partial(
                 self._stores.alerts.apply,
@@ -239,8 +284,8 @@ class Core:
             )
         )
         if notices and self._backlog.waiting:
-            self._listener.alert_unstored(change.alert, notices, self._backlog.warning)
-        self._listener.alert_stored()
+            self._settings.listener.alert_unstored(change.alert, notices, self._backlog.warning)
+        self._settings.listener.alert_stored()
 
     def _flush(self, camera: _CameraContext) -> None:
         if camera.buffered:
@@ -311,14 +356,29 @@ def make_core(
     backlog: WriteBacklog | None = None,
     listener: CoreListener | None = None,
 ) -> Core:
-    """A core for the site, its parts with the sections that each reads. Reads what was escalated before this start.
+    """A core for the site. backlog: None makes a new one; for the rest see `core_settings`."""
+    settings = core_settings(config, stores, clock, system_load=system_load, context=context, listener=listener)
+    return Core(stores, settings, backlog or WriteBacklog(clock), clock)
 
-    system_load: how link and appliance are doing, for the router. context, backlog: None makes new ones.
+
+def core_settings(
+    config: SiteConfig,
+    stores: CoreStores,
+    clock: Clock,
+    *,
+    system_load: Callable[[], SystemLoad] = SystemLoad,
+    context: RouterContext | None = None,
+    listener: CoreListener | None = None,
+) -> CoreSettings:
+    """The parts of the core with the sections that each reads. Reads what was escalated before.
+
+    system_load: how link and appliance are doing, for the router. context: None makes a new one.
     """
     context = router_context(config) if context is None else context
     cameras = {
         name: _CameraContext(
             name,
+            camera,
             Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
             EscalationPlanner(name, camera.rules, context, _recent_escalations(config, name, stores, clock)),
         )
@@ -331,9 +391,7 @@ def make_core(
     notices = _notice_planner(
         config.site.name, config.notify, PrivacyRules(config.site, config.cameras, local_weekday_minute)
     )
-    return Core(
-        stores, cameras, notices, maintenance, backlog or WriteBacklog(clock), clock, listener or CoreListener()
-    )
+    return CoreSettings(cameras, config.alerts, notices, maintenance, listener or CoreListener())
 
 
 def router_context(config: SiteConfig) -> RouterContext:

@@ -50,7 +50,7 @@ class CoreHarness:
         self.path = folder / "vedette.db"
         self.db = Database(self.path, clock)
         self.meter = Meter(self.db, "r")
-        stores = CoreStores.of(self.db, self.meter)
+        stores = self.stores = CoreStores.of(self.db, self.meter)
         self.alerts, self.decisions, self.health = stores.alerts, stores.decisions, stores.health
         stores.cameras.ensure({"gate": "rtsp://127.0.0.1/x"})
         self.system_load = SystemLoad()

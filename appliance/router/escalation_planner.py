@@ -126,6 +126,11 @@ class EscalationPlanner:
         self._open: dict[str, _Open] = {}
         self._run = self._model = ""
 
+    def take_over(self, old: EscalationPlanner) -> None:
+        """Go on where `old` stops, whose rules are the same: with its tracks and what it decided of its alerts."""
+        self._tracks, self._recent, self._open = old._tracks, old._recent, old._open
+        self._run, self._model = old._run, old._model
+
     def begin(self, header: StreamHeader) -> None:
         """A run begins: its tracks are others. The same run again: nothing changes."""
         if header.run and header.run == self._run:

@@ -1,0 +1,83 @@
+"""Settings that change while the core runs: what did not change goes on, what did starts afresh on the same session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core_harness import CoreHarness, site
+
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.core import core_settings
+from appliance.types import HealthEvent, TrackedObject
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> CoreHarness:
+    return CoreHarness(tmp_path, site(), ManualClock(1_700_000_000.0))
+
+
+def see(harness: CoreHarness, frames: int = 3) -> None:
+    """Somebody walks on."""
+    for _ in range(frames):
+        x = 0.1 + 0.02 * harness._seq
+        harness.examine((TrackedObject(track=1, label="person", score=0.9, box=(x, 0.2, x + 0.1, 0.6)),))
+
+
+def reconfigure(harness: CoreHarness, change: dict[str, Any] | None = None, **sections: Any) -> None:
+    data = site().model_dump(mode="json") | sections
+    data["cameras"]["gate"] |= change or {}
+    data["cameras"]["back"] = {"url": "rtsp://127.0.0.1/y"}
+    config = SiteConfig.model_validate(data)
+    harness.core.reconfigure(core_settings(config, harness.stores, harness.clock))
+    harness.second()
+
+
+def test_a_camera_that_did_not_change_keeps_its_open_alert(harness: CoreHarness) -> None:
+    see(harness)
+    alert = harness.newest
+    assert alert.t_end is None
+    reconfigure(harness)
+    see(harness)
+    assert [row.id for row in harness.alerts.page(limit=5)] == [alert.id]
+    assert harness.newest.t_end is None
+    assert len(harness.decided(alert.id)) == 1, "it is not decided about anew"
+
+
+def test_a_camera_that_changed_ends_its_alert_and_follows_the_new_rules_on_the_same_session(
+    harness: CoreHarness,
+) -> None:
+    see(harness)
+    first = harness.newest
+    half = [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]
+    rule = {"name": "right", "kind": "enter", "zone": "half", "score_min": 0.3}
+    reconfigure(harness, {"zones": {"half": half}, "rules": [rule]})
+    row = harness.alerts.page(limit=5)[-1]
+    assert (row.id, row.t_end is not None) == (first.id, True)
+    for x in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):
+        harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(x, 0.2, x + 0.1, 0.6)),))
+    assert harness.newest.id != first.id
+    assert harness.newest.rules == ("right",)
+
+
+def test_a_camera_that_is_gone_takes_its_alert_and_its_faults_with_it(harness: CoreHarness) -> None:
+    see(harness)
+    now = harness.clock.now()
+    harness.core.take(HealthEvent(camera="gate", id="h1", kind="black", t=now, t_start=now, reason="it is black"))
+    config = SiteConfig.model_validate(
+        site().model_dump(mode="json") | {"cameras": {"back": {"url": "rtsp://127.0.0.1/y"}}}
+    )
+    harness.core.reconfigure(core_settings(config, harness.stores, harness.clock))
+    harness.second()
+    assert harness.newest.t_end is not None
+    assert [event.t_end is not None for event in harness.health.page(limit=5)] == [True]
+    see(harness)  # what still comes of it is dropped
+    assert len(harness.alerts.page(limit=5)) == 1
+
+
+def test_other_alert_settings_end_what_is_open(harness: CoreHarness) -> None:
+    see(harness)
+    reconfigure(harness, alerts={"merge_s": 5})
+    assert harness.newest.t_end is not None
