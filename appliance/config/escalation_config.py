@@ -16,8 +16,13 @@ class RouterConfig(ConfigModel):
     """Which alerts are worth an escalation. See docs/router.md."""
 
     recall_min: Annotated[float, Field(ge=0.5, lt=1)] = 0.98
+    error_max: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    cold_share: Share = 0.5
+    crowd_max: Annotated[int, Field(ge=1, le=512)] = 12
+    answer_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     value_min: Amount = 0.0
     audit_share: Share = 0.02
+    silent_frames_day: Annotated[float, Field(ge=0, le=1000)] = 1.0
     repeat_s: Seconds = 600.0
     queue_age_max_s: Annotated[float, Field(gt=0)] = 600.0
     load_max: Annotated[float, Field(gt=0)] | None = None
@@ -61,6 +66,7 @@ class PricesConfig(ConfigModel):
 
     uplink_gb: Amount = 0.0
     gpu_hour: Amount = 0.0
+    gpu_hour_max: Amount | None = None
     gpu_rented_hours_day: Annotated[float, Field(ge=0, le=24)] = 0.0
     tokens_in_million: Amount = 0.0
     tokens_out_million: Amount = 0.0

@@ -37,6 +37,8 @@ _WAITS = {
     "budget": "the question waits for the budget to be renewed",
     "box": "the question waits for the box to be less loaded",
     "queue": "the question waits for the queue to be shorter",
+    "pool": "the question waits for workers that answer in time",
+    "price": "the question waits for a lower price of the workers",
     "off-peak": "the question waits for the off-peak hours",
 }
 

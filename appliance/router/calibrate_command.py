@@ -15,8 +15,16 @@ from rich.table import Table
 
 from appliance import config
 from appliance.errors import UsageError
-from appliance.router.calibration import Calibration, RecallClaim
-from appliance.router.calibration_fit import AlertOutcome, fit, held_out, outcomes_of
+from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
+from appliance.router.calibration_fit import (
+    ERROR_MAX,
+    AlertOutcome,
+    DecidedAlert,
+    decided_of,
+    fit,
+    held_out,
+    outcomes_of,
+)
 from appliance.store.decisions import outcomes_in
 from appliance.store.paths import DATABASE
 
@@ -39,7 +47,8 @@ class BootstrapFigure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
     """One label on one camera; camera and label "" for all. before: the detection score taken for a probability;
-    after: the chance, of each alert by a calibration that was learnt without it. claim: see `Claim`."""
+    after: the chance, of each alert by a calibration that was learnt without it. claim: of those that are left out as
+    hardly ever real; sure: of those that stay at the edge as right."""
 
     camera: str
     label: str
@@ -50,6 +59,7 @@ class GroupReport:
     ece_before: BootstrapFigure
     ece_after: BootstrapFigure
     claim: RecallClaim
+    sure: SureClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +71,20 @@ class CalibrationReport:
     calibration: Calibration
 
 
-def calibration_report(outcomes: Sequence[AlertOutcome], recall: float) -> CalibrationReport:
+def calibration_report(
+    outcomes: Sequence[AlertOutcome],
+    recall: float,
+    error_max: float = ERROR_MAX,
+    decided: Sequence[DecidedAlert] = (),
+) -> CalibrationReport:
     """All alerts first, then each label of each camera. Deterministic: the bootstrap's seed is fixed."""
-    calibration = fit(outcomes, recall)
+    calibration = fit(outcomes, recall, error_max, decided)
     before = np.array([each.stability.score for each in outcomes], np.float64)
     after = held_out(outcomes)
     real = np.array([each.real for each in outcomes], np.float64)
     weight = np.array([each.weight for each in outcomes], np.float64)
 
-    def group(camera: str, label: str, rows: list[int], claim: RecallClaim) -> GroupReport:
+    def group(camera: str, label: str, rows: list[int], learnt: GroupFit) -> GroupReport:
         a, b, y, w = before[rows], after[rows], real[rows], weight[rows]
         return GroupReport(
             camera=camera,
@@ -80,15 +95,16 @@ def calibration_report(outcomes: Sequence[AlertOutcome], recall: float) -> Calib
             brier_after=_bootstrap(brier, b, y, w),
             ece_before=_bootstrap(ece, a, y, w),
             ece_after=_bootstrap(ece, b, y, w),
-            claim=claim,
+            claim=learnt.claim if not camera else calibration.claim(camera, label),
+            sure=learnt.sure if not camera else calibration.sure(camera, label),
         )
 
     places = sorted({(each.camera, each.label) for each in outcomes})
     rows_of = {
         place: [row for row, each in enumerate(outcomes) if (each.camera, each.label) == place] for place in places
     }
-    groups = [group(*place, rows, calibration.claim(*place)) for place, rows in rows_of.items()]
-    whole = [group("", "", list(range(len(outcomes))), calibration.everything.claim)] if outcomes else []
+    groups = [group(*place, rows, calibration.everything) for place, rows in rows_of.items()]
+    whole = [group("", "", list(range(len(outcomes))), calibration.everything)] if outcomes else []
     return CalibrationReport(recall=recall, groups=(*whole, *groups), calibration=calibration)
 
 
@@ -119,8 +135,9 @@ _report: TypeAdapter[CalibrationReport] = TypeAdapter(CalibrationReport)
 def calibrate_command(site_file: Path, recall: float | None, out: Path | None, *, as_json: bool) -> int:
     """Learn from what the appliance knows and print it. Returns 0. Raises ConfigError, StoreError, UsageError."""
     site = config.load(site_file)
-    rows = outcomes_in(site.storage.dir.absolute() / DATABASE)
-    found = calibration_report(outcomes_of(rows), recall or site.escalation.router.recall_min)
+    rows, decided = outcomes_in(site.storage.dir.absolute() / DATABASE)
+    router = site.escalation.router
+    found = calibration_report(outcomes_of(rows), recall or router.recall_min, router.error_max, decided_of(decided))
     if out is not None:
         try:
             out.write_bytes(found.calibration.to_json() + b"\n")
@@ -152,6 +169,10 @@ def _print(found: CalibrationReport, reviewed: int, console: Console) -> None:
     for group in found.groups:
         name = f"{group.camera}, {group.label}" if group.camera else "all"
         console.print(escape(f"  {name}: {claim_text(group.claim, found.recall)}"))
+    console.print("kept at the edge as sure:")
+    for group in found.groups:
+        name = f"{group.camera}, {group.label}" if group.camera else "all"
+        console.print(escape(f"  {name}: {sure_text(group.sure)}"))
 
 
 def _cells(group: GroupReport) -> tuple[str, ...]:
@@ -170,3 +191,11 @@ def claim_text(claim: RecallClaim, recall: float) -> str:
         return f"nothing: too few real ones are known to be sure of {recall:g}"
     kept = f"keeps {claim.recall:.1%}, surely {claim.recall_low:.1%}"
     return f"below a chance of {claim.chance_min:.3f}: {kept}, by {claim.real} real ones"
+
+
+def sure_text(sure: SureClaim) -> str:
+    """The error that is claimed of what stays at the edge as sure, or why none is."""
+    if not sure.holds:
+        return f"nothing: {sure.wrong} of {sure.n} likely sure ones were wrong, and a claim takes {sure.needed} or more"
+    known = f"{sure.wrong} of {sure.n} were wrong"
+    return f"from a chance of {sure.chance_max:g}: {known}, surely at most {sure.error_high:.1%}"

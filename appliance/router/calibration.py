@@ -14,6 +14,7 @@ from appliance.errors import UsageError
 VERSION = 1
 LOOKS_LOG_MAX = 5.0  # 32 detections; more make nothing surer
 MOVED_MAX = 2.0
+SURE_MIN = 0.95  # before anything is claimed an alert of this chance is likely sure
 _SCORE_EDGE = 0.02
 
 Weights = tuple[float, float, float, float, float]
@@ -50,23 +51,51 @@ class RecallClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SureClaim:
+    """Of `n` known alerts with a chance of at least `chance_max` (while none is claimed: of at least SURE_MIN) `wrong`
+    were false, and with 95 % confidence no more than `error_high` of those to come are. chance_max 1: too little is
+    known to be sure of anything. needed: how many known ones it takes at the least.
+    """
+
+    chance_max: float = 1.0
+    error_high: float = 1.0
+    wrong: int = 0
+    n: int = 0
+    needed: int = 1
+
+    @property
+    def holds(self) -> bool:
+        return self.chance_max < 1
+
+    def learn_share(self, error_max: float, cold_share: float) -> float:
+        """Of likely sure alerts the share to be asked about while nothing is claimed: all at first, `cold_share` when
+        as many are known as a claim takes; all of them again when too many of those were wrong."""
+        if self.n == 0 or self.wrong > error_max * self.n:
+            return 1.0
+        return 1 - (1 - cold_share) * min(1.0, self.n / self.needed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFit:
-    """What was learnt for one group of alerts, from `n` of which `real` were true."""
+    """What was learnt for one group of alerts, from `n` of which `real` were true. claim: of those that are left out;
+    sure: of those that need no second opinion."""
 
     weights: Weights = PRIOR
     n: int = 0
     real: int = 0
     claim: RecallClaim = RecallClaim()
+    sure: SureClaim = SureClaim()
 
 
 @dataclass(frozen=True, slots=True)
 class AlertChance:
-    """The probability that an alert is right, from how many known ones of its camera and label, and the probability
-    below which the router need not ask."""
+    """The probability that an alert is right, from how many known ones of its camera and label, and what is claimed of
+    those with a lower one than p_min, and of those that are sure."""
 
     p: float
     n: int
     p_min: float
+    sure: SureClaim = SureClaim()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +115,7 @@ class Calibration:
         """Of an alert of this camera about an object of this label, seen so. Never 0 and never 1."""
         own = self.cameras.get(f"{camera}/{label}")
         p = self.probability(camera, label, seen)
-        return AlertChance(p, own.n if own else 0, self.claim(camera, label).chance_min)
+        return AlertChance(p, own.n if own else 0, self.claim(camera, label).chance_min, self.sure(camera, label))
 
     def probability(self, camera: str, label: str, seen: TrackStability) -> float:
         """The chance alone."""
@@ -96,6 +125,12 @@ class Calibration:
     def claim(self, camera: str, label: str) -> RecallClaim:
         """What is claimed of the alerts that the router leaves out for this camera and label."""
         return next((fit.claim for fit in self._chain(camera, label) if fit.claim.chance_min > 0), RecallClaim())
+
+    def sure(self, camera: str, label: str) -> SureClaim:
+        """What is claimed of the alerts of which the appliance is sure: of the most particular group of which enough is
+        known, whether that allows a claim or not."""
+        chain = self._chain(camera, label)
+        return next((fit.sure for fit in chain if fit.n >= fit.sure.needed), chain[-1].sure)
 
     def to_json(self) -> bytes:
         """Compact JSON; equal calibrations give equal bytes."""

@@ -1,5 +1,7 @@
 """Fits a calibration to alerts known to be real or not, and bounds the recall that leaving some of them out keeps.
 
+A claim about the alerts that stay at the edge as sure is a bound on the share of wrong ones among them.
+
 Platt scaling (J. Platt, 1999: a logistic regression on the score), with the track's stability beside the score, as
 the most probable weights under a normal prior (MAP), found by Newton's method. The prior of a camera's label is what
 was found for the label, that of a label what was found for all: with few answers a group is close to its parent, with
@@ -12,6 +14,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +22,18 @@ from numpy.typing import NDArray
 from appliance.router.calibration import (
     PRIOR,
     SIGNS,
+    SURE_MIN,
     UNTRAINED,
     Calibration,
     GroupFit,
     RecallClaim,
+    SureClaim,
     TrackStability,
     Weights,
     features,
 )
-from appliance.store.decisions import OutcomeRow
+from appliance.store.decisions import DecidedRow, OutcomeRow
+from appliance.types import RouteInputs
 
 CONFIDENCE = 0.95
 _HALVINGS = 40
@@ -42,6 +48,11 @@ LABEL_PRECISION = (4.0, 32.0)
 CAMERA_PRECISION = (4.0, 32.0)
 Array = NDArray[np.float64]
 AUDIT_WEIGHT_MAX = 200.0
+ERROR_MAX = 0.05  # of the sure ones; see RouterConfig.error_max
+# Thresholds that are tried for a claim, fixed beforehand: the confidence is shared among them (Bonferroni), so that the
+# claim holds although the lowest one that passes is chosen on the same alerts.
+LEFT_OUT_GRID = (0.3, 0.2, 0.1, 0.05, 0.02)
+SURE_GRID = (0.5, 0.6, 0.7, 0.8, 0.9, SURE_MIN, 0.98)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,23 +68,60 @@ class AlertOutcome:
     weight: float = 1.0
 
 
-def fit(outcomes: Sequence[AlertOutcome], recall: float = UNTRAINED.recall) -> Calibration:
-    """The calibration that these outcomes teach; without any it is the prior. recall: what the router claims to keep.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedAlert:
+    """An alert that was decided about, whether it is known to be right or not."""
+
+    camera: str
+    label: str
+    stability: TrackStability
+
+    @property
+    def place(self) -> str:
+        """The group of the camera's label."""
+        return f"{self.camera}/{self.label}"
+
+
+def decided_of(rows: Iterable[DecidedRow]) -> list[DecidedAlert]:
+    """Alerts as the router saw them when it decided."""
+    return [DecidedAlert(camera=row.camera, label=row.inputs.label, stability=_stability(row.inputs)) for row in rows]
+
+
+def fit(
+    outcomes: Sequence[AlertOutcome],
+    recall: float = UNTRAINED.recall,
+    error_max: float = ERROR_MAX,
+    decided: Sequence[DecidedAlert] = (),
+) -> Calibration:
+    """The calibration that these outcomes teach; without any it is the prior. recall: what the router claims to keep;
+    error_max: how many of the sure ones may be wrong; decided: alerts as they come, whether they are known or not.
 
     What is claimed is measured with chances that the alert itself had no part in (see `held_out`).
     """
     taught, table, honest = _learn(outcomes), _Table.of(outcomes), held_out(outcomes)
+    come = np.array([taught.probability(each.camera, each.label, each.stability) for each in decided], np.float64)
 
-    def done(rows: Sequence[int], weights: Weights) -> GroupFit:
+    def done(
+        rows: Sequence[int], weights: Weights, same: Callable[[DecidedAlert], bool] = lambda each: True
+    ) -> GroupFit:
         mine = table.rows(rows)
-        claim = claim_recall(honest[list(rows)], mine.real > 0, mine.weight, recall)
-        return GroupFit(weights=weights, n=len(rows), real=int(mine.real.sum()), claim=claim)
+        chances, real = honest[list(rows)], mine.real > 0
+        alike = come[[row for row, each in enumerate(decided) if same(each)]]
+        claim = claim_recall(chances, real, mine.weight, recall, alike)
+        sure = claim_sure(chances, real, error_max)
+        return GroupFit(weights=weights, n=len(rows), real=int(mine.real.sum()), claim=claim, sure=sure)
 
     return Calibration(
         recall=recall,
         everything=done(range(len(outcomes)), taught.everything.weights),
-        labels={name: done(rows, taught.labels[name].weights) for name, rows in _by(outcomes, _label).items()},
-        cameras={name: done(rows, taught.cameras[name].weights) for name, rows in _by(outcomes, _camera_label).items()},
+        labels={
+            name: done(rows, taught.labels[name].weights, lambda each, name=name: each.label == name)  # type: ignore[misc]
+            for name, rows in _by(outcomes, _label).items()
+        },
+        cameras={
+            name: done(rows, taught.cameras[name].weights, lambda each, name=name: each.place == name)  # type: ignore[misc]
+            for name, rows in _by(outcomes, _camera_label).items()
+        },
     )
 
 
@@ -119,9 +167,7 @@ def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
             id=row.alert,
             camera=row.camera,
             label=row.inputs.label,
-            stability=TrackStability(
-                score=row.inputs.score, spread=row.inputs.spread, looks=row.inputs.looks, moved=row.inputs.moved
-            ),
+            stability=_stability(row.inputs),
             real=row.real,
             weight=min(1 / row.inputs.audit_share, AUDIT_WEIGHT_MAX) if row.inputs.audit_share > 0 else 1.0,
         )
@@ -129,37 +175,114 @@ def outcomes_of(rows: Iterable[OutcomeRow]) -> list[AlertOutcome]:
     ]
 
 
+def _stability(inputs: RouteInputs) -> TrackStability:
+    return TrackStability(score=inputs.score, spread=inputs.spread, looks=inputs.looks, moved=inputs.moved)
+
+
 def claim_recall(
-    chances: NDArray[np.float64], real: NDArray[np.bool_], weight: NDArray[np.float64], recall: float
+    chances: Array, real: NDArray[np.bool_], weight: Array, recall: float, decided: Array | None = None
 ) -> RecallClaim:
     """The highest chance below which so few of the real alerts lie that `recall` of those to come is kept, with
     95 % confidence; chance_min 0 when there are too few to say so (at 0.98: under 149, with none missed).
 
-    A one-sided tolerance limit from order statistics (S. Wilks, 1941), which holds for any distribution and although
-    the limit is chosen on the same alerts. weight: how many alerts each stands for; unequal weights count as fewer
-    alerts (L. Kish's effective size), rounded against the claim.
+    While all alerts are asked about, every known one counts alike and `_claim_all_asked` says it; once some are known
+    from an audit sample, `_claim_audited` does. decided: the chances of alerts as they come, known or not; without
+    any, the weights say how many there are.
     """
-    mine, share = chances[real], weight[real]
-    if len(mine) == 0:
-        return RecallClaim()
-    effective = float(share.sum() ** 2 / (share**2).sum())
-    n = math.floor(effective + 1e-9)
+    if len(weight) == 0 or np.ptp(weight) == 0:
+        return _claim_all_asked(chances[real], recall)
+    return _claim_audited(chances, real, weight, recall, np.zeros(0) if decided is None else decided)
+
+
+def _claim_all_asked(mine: NDArray[np.float64], recall: float) -> RecallClaim:
+    """mine: the chances of the real ones.
+
+    A one-sided tolerance limit from order statistics (S. Wilks, 1941), which holds for any distribution and although
+    the limit is chosen on the same alerts.
+    """
+    n = len(mine)
     allowed = _missed_max(n, recall)
-    none = RecallClaim(real=len(mine), effective=round(effective, 1), recall_low=round(recall_low(n, n), 4))
     if allowed is None:
-        return none
-    order = np.argsort(mine, kind="stable")
-    missed = np.concatenate([[0.0], np.cumsum(share[order])[:-1]]) / share.sum()
-    inside = np.flatnonzero(missed * n <= allowed + 1e-9)
-    chance_min = float(mine[order][inside[-1]])
-    kept = float(share[mine >= chance_min].sum() / share.sum())
+        return RecallClaim(real=n, effective=float(n), recall_low=round(recall_low(n, n), 4))
+    chance_min = float(np.sort(mine)[min(allowed, n - 1)])
+    kept = int((mine >= chance_min).sum())
     return RecallClaim(
         chance_min=chance_min,
-        recall=round(kept, 4),
-        recall_low=round(recall_low(math.floor(kept * n + 1e-9), n), 4),
-        real=len(mine),
-        effective=round(effective, 1),
+        recall=round(kept / n, 4),
+        recall_low=round(recall_low(kept, n), 4),
+        real=n,
+        effective=float(n),
     )
+
+
+def _claim_audited(
+    chances: Array, real: NDArray[np.bool_], weight: Array, recall: float, decided: Array
+) -> RecallClaim:
+    """The highest of LEFT_OUT_GRID that keeps the recall. weight: how many alerts each stands for.
+
+    Three bounds make one: of those below the limit no larger share is real, of those above it no smaller one is, and no
+    more alerts than this lie below. The first two count every known alert once: within a side it was the chance alone
+    that decided whether it was asked about, and what was asked about more often is where the error is larger. Weights
+    would leave few effective alerts (L. Kish), and the claim would be lost by the audit that is to support it. The
+    third is counted on alerts as they come; without those the weights estimate it (D. Horvitz, D. Thompson, 1952).
+    """
+    level = (1 - CONFIDENCE) / len(LEFT_OUT_GRID)
+    effective = float(weight.sum() ** 2 / (weight**2).sum())
+    for at in LEFT_OUT_GRID:
+        below = chances < at
+        n, n_real, kept, kept_real = (int(each.sum()) for each in (below, below & real, ~below, ~below & real))
+        if not n:
+            continue
+        if len(decided):
+            below_high = error_bound(int((decided < at).sum()), len(decided), 1 - level / 4)
+        else:
+            below_high = _share_high(weight, below, effective, level / 4)
+        missed_high = error_bound(n_real, n, 1 - level / 2) * below_high
+        kept_low = recall_low(kept_real, kept, 1 - level / 4) * (1 - below_high)
+        low = kept_low / (kept_low + missed_high) if kept_low > 0 else 0.0
+        if low >= recall:
+            missed = float(weight[below & real].sum() / weight[real].sum())
+            return RecallClaim(
+                chance_min=at,
+                recall=round(1 - missed, 4),
+                recall_low=round(low, 4),
+                real=int(real.sum()),
+                effective=round(effective, 1),
+            )
+    return RecallClaim(real=int(real.sum()), effective=round(effective, 1))
+
+
+def _share_high(weight: Array, below: NDArray[np.bool_], effective: float, level: float) -> float:
+    """The upper bound of the share of all alerts that lie below."""
+    share = float(weight[below].sum() / weight.sum())
+    return min(1.0, share + NormalDist().inv_cdf(1 - level) * math.sqrt(share * (1 - share) / effective))
+
+
+def claim_sure(chances: NDArray[np.float64], real: NDArray[np.bool_], error_max: float) -> SureClaim:
+    """The lowest of SURE_GRID from which on, with 95 % confidence, no more than `error_max` of the alerts are false.
+
+    A one-sided Clopper-Pearson bound at each, at a confidence that holds for all of them together. Every known alert
+    counts once: of two thresholds the higher one has the surer alerts, so that those below it, of which more were asked
+    about, make the share of wrong ones look larger, never smaller.
+    """
+    confidence = 1 - (1 - CONFIDENCE) / len(SURE_GRID)
+    needed = math.ceil(math.log(1 - confidence) / math.log1p(-error_max)) if 0 < error_max < 1 else 1
+    if not len(chances):
+        return SureClaim()
+    for at in SURE_GRID:
+        kept = chances >= at
+        n, wrong = int(kept.sum()), int((kept & ~real).sum())
+        high = error_bound(wrong, n, confidence)
+        if n and high <= error_max:
+            return SureClaim(chance_max=at, error_high=round(high, 4), wrong=wrong, n=n, needed=needed)
+    kept = chances >= SURE_MIN
+    n, wrong = int(kept.sum()), int((kept & ~real).sum())
+    return SureClaim(error_high=round(error_bound(wrong, n, confidence), 4), wrong=wrong, n=n, needed=needed)
+
+
+def error_bound(wrong: int, n: int, confidence: float = CONFIDENCE) -> float:
+    """The upper bound of the share of which `wrong` of `n` were (C. Clopper, E. Pearson, 1934; one-sided)."""
+    return 1 - recall_low(n - wrong, n, confidence)
 
 
 def recall_low(kept: int, n: int, confidence: float = CONFIDENCE) -> float:
@@ -225,21 +348,21 @@ class _Table:
 def _newton(table: _Table, start: Array, precision: tuple[float, float], free: NDArray[np.bool_]) -> Array:
     """Newton's method on the penalised log likelihood, over the weights that are `free`.
 
-    The likelihood is concave, so a step that goes too far is halved until it climbs.
+    Every answer counts once, one of an audit sample too: what was asked about was chosen by the chance, that is by the
+    features, and so the odds given these are learnt without weights. The likelihood is concave, so a step that goes too
+    far is halved until it climbs.
     """
     penalty = np.array([precision[0], *[precision[1]] * (len(PRIOR) - 1)])
-    mean = table.weight.mean() if len(table.weight) else 1.0
-    weight = table.weight / mean  # as many answers as there are rows: what stands for many was still seen once
 
     def height(at: Array) -> float:
         z = table.x @ at
-        return float((weight * (table.real * z - np.logaddexp(0, z))).sum() - (penalty * (at - start) ** 2).sum() / 2)
+        return float((table.real * z - np.logaddexp(0, z)).sum() - (penalty * (at - start) ** 2).sum() / 2)
 
     weights = start.copy()
     for _ in range(ROUNDS_MAX):
         p = 1 / (1 + np.exp(-np.clip(table.x @ weights, -30, 30)))
-        slope = table.x.T @ (weight * (table.real - p)) - penalty * (weights - start)
-        curve = (table.x.T * (weight * p * (1 - p))) @ table.x + np.diag(penalty)
+        slope = table.x.T @ (table.real - p) - penalty * (weights - start)
+        curve = (table.x.T * (p * (1 - p))) @ table.x + np.diag(penalty)
         step = np.zeros(len(weights))
         step[free] = np.linalg.solve(curve[np.ix_(free, free)], slope[free])
         here = height(weights)

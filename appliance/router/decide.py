@@ -1,8 +1,10 @@
 """Decides whether, when and with which evidence the cloud is asked about an alert. Pure.
 
 The rules come in this order, and an earlier one is never outweighed by a later one: privacy; what the site file rules
-out; what was escalated before; what is hardly ever real, or worth less than its bytes (of these an audit sample is
-escalated all the same); then what must wait: for the budget, for the appliance, for the queue, for off-peak hours.
+out; what was escalated before; what is hardly ever real, or worth less than its bytes; what the appliance is sure of
+(of all these an audit sample is escalated all the same); then what must wait: for the budget, for the appliance, for
+the queue, for the workers, for a lower price, for off-peak hours. So it is a cascade: sure alerts stay on the appliance
+on both sides, and what is in between goes to the larger model.
 
 The value is `weight of the severity x chance of being real / 100 kB of the evidence it begins with`: in a budget of
 bytes, escalating in the order of falling value brings the most real incidents to the cloud (the greedy solution of the
@@ -14,11 +16,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance import wire
 from appliance.config import EscalationConfig, RouterConfig
-from appliance.types import EVIDENCE_STEPS, EvidenceStep, RouteInputs, SendTiming, Severity
+from appliance.router.calibration import SURE_MIN
+from appliance.types import (
+    EVIDENCE_STEPS,
+    AuditSide,
+    EdgeAnswer,
+    EvidenceStep,
+    RouteInputs,
+    SendTiming,
+    Severity,
+    Tier,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,8 @@ _WAITS = {
     "budget": "waits until the budget is renewed",
     "box": "waits until the box is less loaded",
     "queue": "waits until fewer questions are in the queue",
+    "pool": "waits for the workers, which cannot answer in time",
+    "price": "waits for a lower price of the workers",
     "off-peak": "waits for the off-peak hours",
 }
 
@@ -114,7 +128,8 @@ class BudgetLimit:
 
 @dataclass(frozen=True, slots=True)
 class Postponement:
-    """What an escalation waits for: budget, box (the appliance's load), queue or off-peak. until_t: not before."""
+    """What an escalation waits for: budget, box (the appliance's load), queue, pool (of workers), price or off-peak.
+    until_t: not before."""
 
     why: str
     until_t: float | None = None
@@ -125,7 +140,9 @@ class RouterDecision:
     """What is to be done, and why, for a person. priority: one of wire.PRIORITIES; empty when never.
 
     value: expected value of the verdict per 100 kB: a rank, to be compared with others of the same settings. cost: of
-    the evidence it begins with. audit_share: above 0 it is escalated only as one of a sample of what was left out.
+    the evidence it begins with. audit_share: above 0 it is escalated only as one of a sample of what stays at the edge,
+    on the side audit_of. edge: what the appliance itself says; flagged: why that stands for now although the cloud is
+    asked.
     """
 
     when: SendTiming
@@ -136,6 +153,14 @@ class RouterDecision:
     cost: EscalationCost = EscalationCost(0, 0.0, 0.0)
     wait: Postponement | None = None
     audit_share: float = 0.0
+    audit_of: AuditSide = ""
+    edge: EdgeAnswer = ""
+    flagged: str = ""
+
+    @property
+    def tier(self) -> Tier:
+        """Who answers."""
+        return "cloud" if self.ask else "edge"
 
     @property
     def ask(self) -> bool:
@@ -144,40 +169,59 @@ class RouterDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemLoad:
-    """How link and appliance are doing; None: unknown. load: 1 minute mean of running tasks per core."""
+    """How link, appliance and workers are doing; None: unknown. load: 1 minute mean of running tasks per core;
+    pool_wait_s, gpu_hour: what the workers announce."""
 
     link_up: bool | None = None
     queue_age_s: float | None = None
     load: float | None = None
     temperature_c: float | None = None
+    pool_wait_s: float | None = None
+    gpu_hour: float | None = None
 
 
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
     """Whether the cloud is asked about this alert. Depends on nothing but its arguments."""
     inputs = case.inputs
+    edge = edge_answer(inputs)
     refused = _refused(case, settings)
     if refused:
-        return RouterDecision("never", refused)
+        return RouterDecision("never", refused, edge=edge)
     first: EvidenceStep = "facts" if inputs.privacy == "image_free" else settings.first
     value = value_of(inputs, case.cost(first))
-    left_out = _left_out(inputs, value, settings.router)
-    audit_share = settings.router.audit_share if left_out else 0.0
-    if left_out and not in_sample(case.alert, audit_share):
-        return RouterDecision("never", left_out, evidence=first, value=value, cost=case.cost(first))
-    urgent = inputs.severity == "alert" and not left_out
+    kept = _kept(inputs, value, settings.router)
+    if kept.reason and not in_sample(case.alert, kept.share):
+        return RouterDecision("never", kept.reason, evidence=first, value=value, cost=case.cost(first), edge=edge)
+    audited = bool(kept.reason) and not kept.learning
+    urgent = inputs.severity == "alert" and not audited
     evidence = _affordable(case, first, settings, urgent)
-    priority = "low" if left_out else wire.PRIORITY_OF[inputs.severity]
+    priority = "low" if audited else wire.PRIORITY_OF[inputs.severity]
     reason = f"severity {inputs.severity} is asked about with {priority} priority"
     decided = RouterDecision(
         "now",
-        f"audit sample: {left_out}" if left_out else reason,
+        f"audit sample: {kept.reason}" if audited else reason,
         priority,
         evidence,
         value_of(inputs, case.cost(evidence)),
         case.cost(evidence),
-        audit_share=audit_share,
+        audit_share=kept.share,
+        audit_of=kept.side,
+        edge=edge,
+        flagged=_flagged(inputs, case.cost(evidence), settings.router),
     )
     return _postponed(decided, case, settings, urgent)
+
+
+def edge_answer(inputs: RouteInputs) -> EdgeAnswer:
+    """What the appliance itself says of an alert."""
+    if inputs.rechecked in (None, "confirmed") and inputs.chance >= inputs.chance_max:
+        return "sure"
+    return "doubtful" if inputs.rechecked is None and inputs.chance < inputs.chance_min else "between"
+
+
+def certainty_of(inputs: RouteInputs) -> float:
+    """The probability that what the appliance itself says of an alert is right."""
+    return round(max(inputs.chance, 1 - inputs.chance), 4)
 
 
 def must_wait(
@@ -199,6 +243,11 @@ def must_wait(
         return Postponement("box")
     if inputs.queue_age_s is not None and inputs.queue_age_s > settings.router.queue_age_max_s:
         return Postponement("queue")
+    if _too_late(inputs, cost, settings.router):
+        return Postponement("pool")
+    price_max = settings.prices.gpu_hour_max
+    if inputs.gpu_hour is not None and price_max is not None and inputs.gpu_hour > price_max:
+        return Postponement("price")
     if inputs.off_peak_in_s:
         return Postponement("off-peak", now + inputs.off_peak_in_s)
     return None
@@ -241,15 +290,52 @@ def _refused(case: RouterCase, settings: EscalationConfig) -> str:
     return ""
 
 
-def _left_out(inputs: RouteInputs, value: float, settings: RouterConfig) -> str:
-    """Why the verdict is not worth having, or ''. These are the router's own estimates, and so they are audited."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Why an alert stays at the edge, or ''; share: of such ones that is escalated all the same, on the side `side`.
+
+    learning: nothing is claimed of them yet, so that the share is no audit but how the appliance learns.
+    """
+
+    reason: str = ""
+    share: float = 0.0
+    side: AuditSide = ""
+    learning: bool = False
+
+
+def _kept(inputs: RouteInputs, value: float, settings: RouterConfig) -> _Kept:
+    """Why the verdict is not worth having. These are the router's own estimates, and so they are audited."""
+    edge = edge_answer(inputs)
     if inputs.repeat:
-        return f"this {inputs.label} stands where it was asked about before"
-    if inputs.chance < inputs.chance_min:
-        return "such alerts are hardly ever real"
+        return _Kept(f"this {inputs.label} stands where it was asked about before", settings.audit_share, "doubtful")
+    if edge == "doubtful":
+        return _Kept("such alerts are hardly ever real", settings.audit_share, "doubtful")
     if value < settings.value_min:
-        return "the answer is worth less than its bytes"
+        return _Kept("the answer is worth less than its bytes", settings.audit_share, "doubtful")
+    # A question in the owner's own words is one that the appliance cannot answer; in a crowd its boxes are less sure.
+    if inputs.own_question or inputs.crowd > settings.crowd_max or settings.error_max <= 0:
+        return _Kept()
+    if edge == "sure":
+        return _Kept("the appliance is sure: such alerts are hardly ever wrong", settings.audit_share, "sure")
+    if inputs.learn_share < 1 and inputs.chance >= SURE_MIN and inputs.rechecked in (None, "confirmed"):
+        return _Kept("the appliance is likely sure, and is still learning", inputs.learn_share, "sure", learning=True)
+    return _Kept()
+
+
+def _flagged(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) -> str:
+    """Why the answer of the appliance stands for now, or ''."""
+    if inputs.link_up is False:
+        return "the cloud cannot be reached: the appliance's own answer stands until it can"
+    if _too_late(inputs, cost, settings):
+        return "the workers cannot answer in time: the appliance's own answer stands until they have"
     return ""
+
+
+def _too_late(inputs: RouteInputs, cost: EscalationCost, settings: RouterConfig) -> bool:
+    """Whether the answer would come later than the site file wants. What is unknown is not held against it."""
+    if settings.answer_s is None or inputs.pool_wait_s is None:
+        return False
+    return inputs.pool_wait_s + cost.gpu_s > settings.answer_s
 
 
 def _affordable(case: RouterCase, first: EvidenceStep, settings: EscalationConfig, urgent: bool) -> EvidenceStep:
@@ -282,11 +368,10 @@ def _postponed(decided: RouterDecision, case: RouterCase, settings: EscalationCo
     elif wait.until_t is not None and wait.until_t - case.now > settings.expire_hours * 3600:
         never = "it would expire before its time came: it " + _WAITS[wait.why]
     if never:
-        return RouterDecision("never", never, evidence=decided.evidence, value=decided.value, cost=decided.cost)
-    reason = f"{decided.reason}; it {_WAITS[wait.why]}"
-    return RouterDecision(
-        "later", reason, decided.priority, decided.evidence, decided.value, decided.cost, wait, decided.audit_share
-    )
+        return RouterDecision(
+            "never", never, evidence=decided.evidence, value=decided.value, cost=decided.cost, edge=decided.edge
+        )
+    return replace(decided, when="later", reason=f"{decided.reason}; it {_WAITS[wait.why]}", wait=wait)
 
 
 def _strained(inputs: RouteInputs, settings: RouterConfig) -> bool:

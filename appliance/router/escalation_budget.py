@@ -31,6 +31,8 @@ class EscalationBudget:
         self._reckoned = 0.0
         self.gpu_s = TUNING.judge_s
         """Seconds of the judge that one escalation is expected to take."""
+        self.gpu_hour: float | None = None
+        """The price that the workers announce, for what is still to be asked; None: that of the site file."""
 
     @property
     def is_limited(self) -> bool:
@@ -47,7 +49,8 @@ class EscalationBudget:
     def cost(self, bytes_: int, camera: str = "", evidence: str = "") -> EscalationCost:
         """Of an escalation of so many bytes, of this camera, that begins with this evidence."""
         tokens = self._price(self._mean(camera, evidence))
-        return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, self.gpu_s) + tokens)
+        gpu_hour = self._prices.gpu_hour if self.gpu_hour is None else self.gpu_hour
+        return EscalationCost(bytes_, self.gpu_s, self._money(bytes_, 0.0) + self.gpu_s / _HOUR_S * gpu_hour + tokens)
 
     def spend(self, cost: EscalationCost, now: float) -> None:
         """An escalation goes out."""

@@ -19,6 +19,7 @@ from appliance.router.decide import (
     RouterCase,
     RouterDecision,
     SystemLoad,
+    certainty_of,
     decide,
     expected_bytes,
 )
@@ -203,7 +204,11 @@ class EscalationPlanner:
             value=decision.value,
             wait=wait.why if wait else "",
             until_t=wait.until_t if wait else None,
-            inputs=replace(inputs, audit_share=decision.audit_share),
+            tier=decision.tier,
+            edge=decision.edge,
+            certainty=certainty_of(inputs),
+            flagged=decision.flagged,
+            inputs=replace(inputs, audit_share=decision.audit_share, audit_of=decision.audit_of),
         )
         if not decision.ask:
             return route
@@ -222,6 +227,7 @@ class EscalationPlanner:
         tracks = self._tracks_of(alert, event)
         subject = self._subject(event, tracks)
         load = self._context.system_load
+        router, sure = self._context.settings.router, subject.chance.sure
         left = [max(0.0, 1 - limit.spent / limit.amount) if limit.amount else 0.0 for limit in limits]
         return RouteInputs(
             label=event.label,
@@ -243,6 +249,12 @@ class EscalationPlanner:
             temperature_c=load.temperature_c,
             off_peak_in_s=self._off_peak_in_s(alert, now),
             budget_left=round(min(left), _DIGITS) if left else None,
+            chance_max=sure.chance_max,
+            error_high=sure.error_high,
+            learn_share=1.0 if sure.holds else round(sure.learn_share(router.error_max, router.cold_share), _DIGITS),
+            crowd=self._tracks.crowd,
+            pool_wait_s=load.pool_wait_s,
+            gpu_hour=load.gpu_hour,
         )
 
     def _tracks_of(self, alert: Alert, event: Event) -> list[TrackStats]:

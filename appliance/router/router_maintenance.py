@@ -8,7 +8,7 @@ from collections.abc import Callable
 from appliance.clock import Clock
 from appliance.config import EscalationConfig
 from appliance.errors import StoreUnavailable
-from appliance.router.calibration_fit import fit, outcomes_of
+from appliance.router.calibration_fit import decided_of, fit, outcomes_of
 from appliance.router.decide import Postponement, SystemLoad, must_wait
 from appliance.router.escalation_planner import RouterContext
 from appliance.store.decisions import DecisionStore
@@ -52,7 +52,8 @@ class RouterMaintenance:
     def run_once(self, write: Write) -> None:
         """`write` does a job that the store may refuse for a while. Raises StoreError."""
         try:
-            self._context.system_load = self._system_load()
+            self._context.system_load = load = self._system_load()
+            self._context.budget.gpu_hour = load.gpu_hour
             now = self._clock.monotonic()
             if now >= self._learn_at:
                 self._learn_at = now + LEARN_EVERY_S
@@ -66,9 +67,11 @@ class RouterMaintenance:
             logger.info("the router tries again later: %s", error)
 
     def _learn(self) -> None:
-        recall = self._context.settings.router.recall_min
+        router = self._context.settings.router
         outcomes = outcomes_of(self._decisions.outcomes())
-        self._context.calibration = fit(outcomes, recall)
+        self._context.calibration = fit(
+            outcomes, router.recall_min, router.error_max, decided_of(self._decisions.decided())
+        )
         if outcomes:
             real = sum(each.real for each in outcomes)
             logger.info("the router learnt from %d alerts, %d of them real", len(outcomes), real)
@@ -116,6 +119,8 @@ class RouterMaintenance:
             load=load.load,
             temperature_c=load.temperature_c,
             off_peak_in_s=context.off_peak_in_s(now) if known and context.off_peak_in_s else None,
+            pool_wait_s=load.pool_wait_s,
+            gpu_hour=load.gpu_hour,
         )
         cost = context.costs(row.camera)[_step(row, settings)]
         return must_wait(inputs, cost, context.budget.limits(now), settings, now, urgent)
@@ -125,6 +130,8 @@ _WAITED = {
     "budget": "the budget to be renewed",
     "box": "the box to be less loaded",
     "queue": "the queue to be shorter",
+    "pool": "the workers to answer in time",
+    "price": "a lower price of the workers",
     "off-peak": "the off-peak hours",
 }
 

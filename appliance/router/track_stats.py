@@ -64,13 +64,17 @@ class CameraTrackStats:
     def __init__(self) -> None:
         self._tracks: dict[int, TrackStats] = {}
         self._aspect = 16 / 9
+        self.crowd = 0
+        """Objects in the last examined frame."""
 
     def begin(self, size: tuple[int, int]) -> None:
         """A run begins: numbers of before mean others."""
         self._tracks.clear()
+        self.crowd = 0
         self._aspect = size[0] / size[1] if min(size) > 0 else 16 / 9
 
     def observe(self, boxes: FrameBoxes) -> None:
+        self.crowd = len(boxes.objects)
         for found in boxes.objects:
             seen = self._tracks.pop(found.track, None)
             if seen is None:

@@ -16,18 +16,28 @@ from appliance.store.verdict_stats import TokenUsage, token_usage
 from appliance.types import Route, RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
+DECIDED_MAX = 2000
 ROWS_MAX = 50_000
 ESCALATED_MAX = 256
 _BATCH = 5000
 
+# Engines that detect objects once more instead of judging. A detector that agrees with a detector teaches nothing.
+RECHECK_ENGINES = ("redetect",)
+# The engine of the verdict that counts for an alert.
+_JUDGED_BY = f"""coalesce((SELECT json_extract(verdict.body, '$.engine') FROM escalation JOIN verdict
+        ON verdict.escalation = escalation.id WHERE escalation.alert = alert.id
+        ORDER BY verdict.applied_t DESC LIMIT 1), '{RECHECK_ENGINES[0]}')"""
+# The condition that a person or a language model has said whether an alert is right: only they teach.
+LABELLED = f"""(alert.review IS NOT NULL OR alert.verdict IN ('confirmed', 'rejected')
+        AND {_JUDGED_BY} NOT IN ({", ".join(map(repr, RECHECK_ENGINES))}))"""
+
 # The last decision of each alert of which it is known whether it was real. A review outranks a verdict; `unsure`
 # counts for nothing. Of a camera and label the newest count, so that a site that changed is learnt anew.
-_OUTCOMES = """SELECT decision.inputs, decision.moment, alert.camera, alert.id,
+_OUTCOMES = f"""SELECT decision.inputs, decision.moment, alert.camera, alert.id,
         CASE alert.review WHEN 'reviewed' THEN 1 WHEN 'false_alarm' THEN 0
              ELSE alert.verdict = 'confirmed' END AS real, alert.review IS NOT NULL AS reviewed
     FROM decision JOIN alert ON alert.id = decision.alert
-    WHERE decision.id IN (SELECT max(id) FROM decision GROUP BY alert)
-      AND (alert.review IS NOT NULL OR alert.verdict IN ('confirmed', 'rejected'))
+    WHERE decision.id IN (SELECT max(id) FROM decision GROUP BY alert) AND {LABELLED}
     ORDER BY decision.id DESC LIMIT ?"""
 
 
@@ -40,6 +50,14 @@ class OutcomeRow:
     inputs: RouteInputs
     real: bool
     reviewed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRow:
+    """An alert, known to be real or not, and what the router knew when it decided about it."""
+
+    camera: str
+    inputs: RouteInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +92,11 @@ class DecisionStore:
         """What is known to have been right or wrong, the newest first, at most OUTCOMES_MAX. Raises StoreError."""
         with self._db.read() as connection:
             return _read_outcomes(connection)
+
+    def decided(self, limit: int = DECIDED_MAX) -> list[DecidedRow]:
+        """The last decision about each of the newest alerts, whatever became of it. Raises StoreError."""
+        with self._db.read() as connection:
+            return _read_decided(connection, limit)
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
         """What the uplink and the judge took since the times `day_t` and `month_t`; `day` names the former.
@@ -149,8 +172,8 @@ def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) 
     """Insert what the router decided, in the caller's transaction; a decision about an event is one row."""
     connection.execute(
         """INSERT OR IGNORE INTO decision (alert, event, camera, t, made_t, moment, evidence, priority, reason, wait,
-               until_t, value, bytes, gpu_s, money, inputs)
-           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+               until_t, value, bytes, gpu_s, money, inputs, tier, edge, certainty, flagged)
+           VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
             route.alert,
             route.event,
@@ -168,14 +191,18 @@ def write_decision(connection: sqlite3.Connection, route: Route, made_t: float) 
             route.gpu_s,
             route.money,
             to_json(asdict(route.inputs)),
+            route.tier,
+            route.edge,
+            route.certainty,
+            route.flagged,
         ),
     )
 
 
-def outcomes_in(path: Path) -> list[OutcomeRow]:
-    """The outcomes in a database that a running appliance may own. Raises StoreError."""
+def outcomes_in(path: Path) -> tuple[list[OutcomeRow], list[DecidedRow]]:
+    """The outcomes, and what was decided at all, in a database that a running appliance may own. Raises StoreError."""
     with open_read_only(path) as connection:
-        return _read_outcomes(connection)
+        return _read_outcomes(connection), _read_decided(connection, DECIDED_MAX)
 
 
 def prune_decisions(db: Database, older_s: float) -> None:
@@ -203,6 +230,15 @@ def _read_outcomes(connection: sqlite3.Connection) -> list[OutcomeRow]:
         )
         for row in connection.execute(_OUTCOMES, (OUTCOMES_MAX,))
     ]
+
+
+def _read_decided(connection: sqlite3.Connection, limit: int) -> list[DecidedRow]:
+    rows = connection.execute(
+        """SELECT camera, inputs FROM decision WHERE id IN (SELECT max(id) FROM decision GROUP BY alert)
+           ORDER BY id DESC LIMIT ?""",
+        (limit,),
+    )
+    return [DecidedRow(row["camera"], _inputs(json.loads(row["inputs"]))) for row in rows]
 
 
 def _inputs(stored: Mapping[str, Any]) -> RouteInputs:

@@ -62,6 +62,7 @@ class AlertRow:
         delivery: how far the newest escalation got; None: there is none.
         still, clip: the state of that evidence; None: not planned.
         edge, edge_confidence: the verdict of a re-check; None: there is none. `verdict` counts above it.
+        audit: it is no alert: nothing was reported, and a frame was sent to learn whether something was missed.
         rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
@@ -87,6 +88,7 @@ class AlertRow:
     clip: EvidenceState | None = None
     edge: Decision | None = None
     edge_confidence: float | None = None
+    audit: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +241,7 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
     fields = dict(row)
     for name in ("rules", "labels", "tracks"):
         fields[name] = tuple(json.loads(fields[name]))
+    fields["audit"] = bool(fields["audit"])
     if fields["best"] is not None:
         best = json.loads(fields["best"])
         fields["best"] = BestView(**{**best, "box": tuple(best["box"])})

@@ -39,11 +39,13 @@ from appliance.types.literals import EVIDENCE_STEPS as EVIDENCE_STEPS
 from appliance.types.literals import HEALTH_KINDS as HEALTH_KINDS
 from appliance.types.literals import SCHEMA as SCHEMA
 from appliance.types.literals import SEVERITIES as SEVERITIES
+from appliance.types.literals import AuditSide as AuditSide
 from appliance.types.literals import Box as Box
 from appliance.types.literals import CameraStateName as CameraStateName
 from appliance.types.literals import Decision as Decision
 from appliance.types.literals import DecodeState as DecodeState
 from appliance.types.literals import DropReason as DropReason
+from appliance.types.literals import EdgeAnswer as EdgeAnswer
 from appliance.types.literals import EventKind as EventKind
 from appliance.types.literals import EvidenceStep as EvidenceStep
 from appliance.types.literals import HealthKind as HealthKind
@@ -53,6 +55,7 @@ from appliance.types.literals import Review as Review
 from appliance.types.literals import SegmentKind as SegmentKind
 from appliance.types.literals import SendTiming as SendTiming
 from appliance.types.literals import Severity as Severity
+from appliance.types.literals import Tier as Tier
 from appliance.types.replay_log import LogEnd as LogEnd
 from appliance.types.replay_log import LogLine as LogLine
 from appliance.types.replay_log import LogVerdict as LogVerdict

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from appliance.types.literals import Box, Decision, EventKind, EvidenceStep, PrivacyLevel, SendTiming, Severity
+from appliance.types.literals import (
+    AuditSide,
+    Box,
+    Decision,
+    EdgeAnswer,
+    EventKind,
+    EvidenceStep,
+    PrivacyLevel,
+    SendTiming,
+    Severity,
+    Tier,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +99,12 @@ class RouteInputs:
     real; chance_n: from how many verdicts and reviews of this camera and label it was learnt; chance_min: below it the
     router does not ask (0: it may not leave anything out yet). repeat: this object, unmoved, was escalated before.
     budget_left: the scarcest budget's share that is left. audit_share: above 0 it is escalated only as one of an
-    audit sample of this share. own_question: the rule has a question of its own (`ask`).
+    audit sample of this share; audit_of: of what the sample is. own_question: the rule has its own question (`ask`).
+    chance_max: from it on the appliance is sure (1: too little is known to be sure of anything); error_high: of such
+    alerts no larger share is wrong, with 95 % confidence. learn_share: below 1 the share of likely sure alerts that is
+    still asked about while the appliance learns. crowd: objects in view. rechecked: what the appliance's own second
+    detection said. pool_wait_s: for how long an escalation is expected to wait for a worker; gpu_hour: the price that
+    the workers announce.
     """
 
     label: str = ""
@@ -111,6 +127,14 @@ class RouteInputs:
     off_peak_in_s: float | None = None
     budget_left: float | None = None
     audit_share: float = 0.0
+    audit_of: AuditSide = ""
+    chance_max: float = 1.0
+    error_high: float = 1.0
+    learn_share: float = 1.0
+    crowd: int = 0
+    rechecked: Decision | None = None
+    pool_wait_s: float | None = None
+    gpu_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +147,9 @@ class Route:
     "later" waits for, and not before until_t where that is known. gpu_s, money: what the verdict is expected to cost.
     bytes: message_bytes (the message with subject and headers) plus picture_bytes (the chunks of its images with
     theirs), measured in a replay, expected live. pictures_guessed: how many of the images could not be cut from the
-    footage and count with the mean size of the others.
+    footage and count with the mean size of the others. tier: who answers; edge, certainty: what the appliance itself
+    says of the alert and the probability that this is right; flagged: why its answer stands for now although the cloud
+    is asked, in a sentence.
     """
 
     type: Literal["route"] = "route"
@@ -147,4 +173,8 @@ class Route:
     until_t: float | None = None
     gpu_s: float = 0.0
     money: float = 0.0
+    tier: Tier = "edge"
+    edge: EdgeAnswer = ""
+    certainty: float = 0.0
+    flagged: str = ""
     inputs: RouteInputs = RouteInputs()

@@ -13,6 +13,11 @@ CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
 Decision = Literal["confirmed", "rejected", "unsure"]
 Review = Literal["reviewed", "false_alarm"]
 SendTiming = Literal["now", "later", "never"]
+Tier = Literal["edge", "cloud"]
+"""Which of the two answers about an alert: the appliance, or the cloud that it asks."""
+EdgeAnswer = Literal["", "sure", "doubtful", "between"]
+"""What the appliance itself says of an alert: it is real, it hardly ever is, or it cannot tell; '': nobody asked it."""
+AuditSide = Literal["", "sure", "doubtful"]
 EvidenceStep = Literal["facts", "crops", "frames", "clip"]
 EVIDENCE_STEPS: tuple[EvidenceStep, ...] = ("facts", "crops", "frames", "clip")
 PrivacyLevel = Literal["free", "image_free", "never"]
