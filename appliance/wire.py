@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from appliance.errors import VedetteError
-from appliance.types import Alert, Box, Command, Decision, FrameBoxes, IngestMessage, LogLine, Severity
+from appliance.errors import VedetteError, printable
+from appliance.types import Alert, Command, Decision, FrameBoxes, IngestMessage, LogLine, Severity
 
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
@@ -17,6 +19,30 @@ STEPS_MAX = 3  # messages that one escalation may take: the first, and two more 
 # of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive.
 WIRE_SCHEMA = 3
 MEDIA_BYTES_MAX = 32 * 1024 * 1024
+TEXT_CHARS_MAX = 300  # of names and versions; a broker keeps verdicts of at most 68 kB
+TIME_MAX = 4e9  # UTC seconds: the year 2096; what is later cannot be shown as a date either
+STORED_FAULTS_MAX = 64  # more wrong values than a message has
+ERROR_CHARS_MAX = 200  # of a message that quotes what another side sent
+
+
+def _blanked(text: str) -> str:
+    """`text`, as long as it is, with a blank for each character that a terminal or a log would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX), AfterValidator(_blanked)]
+"""A word or a line for people."""
+Key = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
+"""What is compared with something, never shown as it is."""
+Time = Annotated[float, Field(ge=0, le=TIME_MAX)]
+Seconds = Annotated[float, Field(ge=0, le=TIME_MAX)]
+Score = Annotated[float, Field(ge=-1e6, le=1e6)]
+Side = Annotated[float, Field(ge=-100, le=100)]
+WireBox = tuple[Side, Side, Side, Side]
+"""A share of the frame each; an object may reach beyond its edge."""
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Version = Annotated[int, Field(ge=1, le=10**6)]
+Stage = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -86,9 +112,10 @@ def _decode(adapter: TypeAdapter[Any], data: bytes) -> Any:
 
 
 def _first_problem(error: ValidationError) -> str:
+    """The first field that is wrong, and why, in one short printable line: a key of the message may be part of it."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "message"
-    return f"{where}: {first['msg']}"
+    where = ".".join(str(part)[:ERROR_CHARS_MAX] for part in first["loc"][:8]) or "message"
+    return printable(f"{where[: ERROR_CHARS_MAX // 2]}: {first['msg'][: 2 * ERROR_CHARS_MAX]}")[:ERROR_CHARS_MAX]
 
 
 class _WireModel(BaseModel):
@@ -107,6 +134,55 @@ class _WireModel(BaseModel):
         except ValidationError as error:
             raise WireError(_first_problem(error)) from None
 
+    @classmethod
+    def from_stored(cls, data: bytes) -> Any:
+        """As `from_json`, for what a version that had fewer limits has let in: the value that is too long is cut, the
+        one that is out of its bounds is set to the nearest."""
+        try:
+            return cls.from_json(data)
+        except WireError:
+            tame = json.loads(data)
+            for _ in range(STORED_FAULTS_MAX):
+                try:
+                    return cls.model_validate(tame)
+                except ValidationError as error:
+                    if not _tame(tame, error):
+                        raise WireError(_first_problem(error)) from None
+            raise
+
+
+def _tame(message: Any, error: ValidationError) -> bool:
+    """Bring the first value that is wrong into its limits; False where none would do."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    *path, last = first["loc"] or ("",)
+    if last == "[key]":
+        last = path.pop()
+    limits = first.get("ctx", {})
+    try:
+        parent = _at(message, path)
+        match first["type"]:
+            case "string_too_long" | "too_long":
+                parent[last] = parent[last][: limits["max_length"]]
+            case "less_than_equal":
+                parent[last] = limits["le"]
+            case "greater_than_equal":
+                parent[last] = limits["ge"]
+            case "finite_number":
+                parent[last] = 0.0
+            case "string_pattern_mismatch":
+                del parent[last]
+            case _:
+                return False
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
+
+
+def _at(message: Any, path: Sequence[str | int]) -> Any:
+    for part in path:
+        message = message[part]
+    return message
+
 
 class MediaRef(_WireModel):
     """One image or clip that travels beside an escalation, in chunks of `CHUNK_BYTES` bytes.
@@ -122,11 +198,11 @@ class MediaRef(_WireModel):
     bytes: Annotated[int, Field(ge=1, le=MEDIA_BYTES_MAX)]
     sha256: Sha256
     chunks: Annotated[int, Field(ge=1, le=MEDIA_BYTES_MAX // CHUNK_BYTES + 1)]
-    t: float
+    t: Time
     width: Annotated[int, Field(ge=1, le=16384)] = 1
     height: Annotated[int, Field(ge=1, le=16384)] = 1
-    box: Box | None = None
-    region: Box | None = None
+    box: WireBox | None = None
+    region: WireBox | None = None
 
 
 class Escalation(_WireModel):
@@ -137,35 +213,35 @@ class Escalation(_WireModel):
     detector that raised the alert; box_version: of the appliance, "" from one older than schema 3.
     """
 
-    schema_version: int = WIRE_SCHEMA
+    schema_version: Version = WIRE_SCHEMA
     id: Name
     site: Name
-    camera: str
-    alert: str
-    rule: str
-    kind: str
-    label: str
+    camera: Text
+    alert: Key
+    rule: Text
+    kind: Text
+    label: Text
     severity: Severity
     question: Annotated[str, Field(max_length=2000)] = ""
-    t: float
-    created_t: float
-    score: float = 0.0
-    zone: str = ""
-    model: str = ""
+    t: Time
+    created_t: Time
+    score: Score = 0.0
+    zone: Text = ""
+    model: Text = ""
     media: Annotated[tuple[MediaRef, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX)] = ()
     step: Annotated[int, Field(ge=0, lt=STEPS_MAX)] = 0
-    can: tuple[Need, ...] = ()
+    can: Annotated[tuple[Need, ...], Field(max_length=8)] = ()
     image_free: bool = False
-    box_version: Annotated[str, Field(max_length=64)] = ""
+    box_version: Annotated[Text, Field(max_length=64)] = ""
 
 
 class FrameSupport(_WireModel):
     """Whether one evidence frame supports the alert."""
 
-    media: str
-    t: float
+    media: Key
+    t: Time
     supports: Literal["yes", "no", "unsure"]
-    score: float | None = None
+    score: Score | None = None
 
 
 class ArchiveLink(_WireModel):
@@ -173,10 +249,10 @@ class ArchiveLink(_WireModel):
     `expires_t`. The upload may still be under way, or have failed: then the link answers 404."""
 
     kind: Literal["crop", "frame", "clip", "verdict"]
-    media: str = ""
+    media: Key = ""
     key: Annotated[str, Field(max_length=1024)]
-    url: Annotated[str, Field(max_length=4096)] = ""
-    expires_t: float = 0.0
+    url: Annotated[str, Field(max_length=4096, pattern=r"^(https?://[\x21-\x7e]+)?$")] = ""
+    expires_t: Time = 0.0
 
 
 class Verdict(_WireModel):
@@ -190,27 +266,27 @@ class Verdict(_WireModel):
     which is how a site that does not know of `need` takes it). step: which step was judged; None: an older worker.
     """
 
-    schema_version: int = WIRE_SCHEMA
+    schema_version: Version = WIRE_SCHEMA
     escalation: Name
     site: Name
-    alert: str
+    alert: Key
     decision: Decision
-    reason: Annotated[str, Field(min_length=1, max_length=400)]
+    reason: Annotated[str, Field(min_length=1, max_length=400), AfterValidator(_blanked)]
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     support: Annotated[tuple[FrameSupport, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX)] = ()
-    engine: str
-    model: str
-    prompt_version: str = ""
-    seconds: Annotated[float, Field(ge=0)]
-    tokens_in: Annotated[int, Field(ge=0)] = 0
-    tokens_out: Annotated[int, Field(ge=0)] = 0
-    timings: dict[str, float] = {}
-    worker: str = ""
-    judged_t: float
+    engine: Text
+    model: Text
+    prompt_version: Text = ""
+    seconds: Seconds
+    tokens_in: Count = 0
+    tokens_out: Count = 0
+    timings: Annotated[dict[Stage, Seconds], Field(max_length=32)] = {}
+    worker: Text = ""
+    judged_t: Time
     need: Need | None = None
     step: Annotated[int, Field(ge=0, lt=STEPS_MAX)] | None = None
-    worker_version: str = ""
-    answer_schema: str = ""
+    worker_version: Text = ""
+    answer_schema: Text = ""
     looks: Annotated[int, Field(ge=0, le=8)] = 1
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
 

@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, field_validator
 from appliance import yamlfile
 from appliance.broker_config import BrokerConfig
 from appliance.detector_config import DetectorConfig
+from appliance.wire import TEXT_CHARS_MAX
 from appliance.yamlfile import ConfigModel
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -48,7 +49,7 @@ class OpenAiEngine(ConfigModel):
 
     kind: Literal["openai"]
     url: Annotated[str, Field(min_length=1, repr=False)]
-    model: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
     api_key: SecretStr | None = None
     images_max: Annotated[int, Field(ge=1, le=16)] = 4
     image_side_max: Annotated[int, Field(ge=64, le=4096)] = 768

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,8 @@ _DELIVERIES, _STORED, _WORKER = "Vedette-Dead-Deliveries", "Vedette-Dead-Stored"
 _MESSAGE_ID = "Vedette-Dead-Msg-Id"
 _REASON_CHARS_MAX = 500
 LIST_MAX = 1000
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +55,18 @@ async def put(js: JetStreamContext, letter: DeadLetter) -> None:
     headers = {
         _REASON: _plain(letter.reason)[:_REASON_CHARS_MAX],
         _KIND: letter.kind,
-        _SUBJECT: _plain(letter.subject),
+        _SUBJECT: _plain(letter.subject)[:_REASON_CHARS_MAX],
         _DELIVERIES: str(letter.deliveries),
         _STORED: letter.stored,
         _WORKER: _plain(letter.worker),
-        _MESSAGE_ID: _plain(letter.message_id),
-        "Nats-Msg-Id": _plain(f"dead.{letter.subject}.{letter.message_id}.{letter.stored}"),
+        _MESSAGE_ID: _plain(letter.message_id)[:_REASON_CHARS_MAX],
+        "Nats-Msg-Id": _plain(f"dead.{letter.stored}.{letter.subject}.{letter.message_id}")[: 2 * _REASON_CHARS_MAX],
     }
     subject = f"vedette.{site[0] if site else 'unknown'}.dead"
     try:
         await js.publish(subject, letter.data, stream=STREAM_DEAD, headers=headers)
+    except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:  # the same the next time
+        logger.error("%s: a dead letter of %d bytes is lost: %s", letter.subject, len(letter.data), error)
     except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
         raise UplinkError(f"a dead letter could not be stored: {type(error).__name__}; it is tried again") from None
 

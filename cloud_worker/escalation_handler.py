@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -11,16 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import nats.errors
+import nats.js.errors
 from nats.aio.client import Client
 
 from appliance.backoff import Backoff
 from appliance.broker import NatsLink
 from appliance.clock import Clock
-from appliance.errors import EngineError, EngineUnavailable, UplinkError
+from appliance.errors import EngineError, EngineUnavailable, UplinkError, VedetteError, printable
 from appliance.telemetry import LogThrottle
 from appliance.wire import (
     STEPS_MAX,
     STREAM_VERDICT,
+    TEXT_CHARS_MAX,
     ArchiveLink,
     Escalation,
     Verdict,
@@ -66,6 +69,10 @@ class ArchivePort(Protocol):
     def close(self, seconds: float) -> None:
         """Finish for at most `seconds`; what is left then is left out, and counted. Blocks."""
         ...
+
+
+class VerdictRefused(VedetteError):
+    """The broker will never store this message, too large for the stream, say; its connection is fine."""
 
 
 class NullArchive:
@@ -149,7 +156,8 @@ class EscalationHandler:
         known = self._answered.get(key) if dead_letter_store.REQUEUED not in delivery.headers else None
         if known is not None:
             self._metrics.repeated.inc()
-            await self._publish(known)
+            with contextlib.suppress(VerdictRefused):  # it is among the dead letters
+                await self._publish(known)
             await delivery.ack()
             return
         if delivery.count > self._settings.deliveries_max:
@@ -212,9 +220,18 @@ class EscalationHandler:
         if outcome.case is not None:
             links = self._archive.links(outcome.case, verdict)
             verdict = verdict.model_copy(update={"archive": links})
-        await self._publish(verdict, judged_at)
-        if outcome.dead is not None:
-            await self._dead_letter(delivery, *outcome.dead)
+        dead = outcome.dead
+        try:
+            await self._publish(verdict, judged_at)
+        except VerdictRefused as error:
+            verdict, dead = (
+                self._judge.unsure(escalation, "The answer was too long for the broker."),
+                ("fault", str(error)),
+            )
+            with contextlib.suppress(VerdictRefused):  # then the site asks again, and is told by the dead letter
+                await self._publish(verdict)
+        if dead is not None:
+            await self._dead_letter(delivery, *dead)
         took_s = self._clock.monotonic() - judged_at
         stored = verdict.model_copy(update={"timings": {**verdict.timings, "publish": took_s}})
         self._metrics.record_verdict(escalation, stored, delivery.priority)
@@ -225,7 +242,10 @@ class EscalationHandler:
         await delivery.ack()
 
     async def _publish(self, verdict: Verdict, judged_at: float | None = None) -> None:
-        """Store the verdict with the broker, waiting for a connection if there is none. Raises UplinkError."""
+        """Store the verdict with the broker, waiting for a connection if there is none.
+
+        Raises UplinkError, or VerdictRefused when trying again would be in vain.
+        """
         client: Client = await self._link.client()
         if judged_at is not None:
             timings = {**verdict.timings, "publish": round(self._clock.monotonic() - judged_at, 4)}
@@ -237,6 +257,8 @@ class EscalationHandler:
                     verdict_subject(verdict.site), verdict.to_json(), stream=STREAM_VERDICT, headers=headers
                 )
             )
+        except (nats.js.errors.BadRequestError, nats.errors.MaxPayloadError) as error:
+            raise VerdictRefused(f"the broker refuses the verdict: {_complaint(error)}") from None
         except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
             raise UplinkError(f"a verdict could not be stored: {type(error).__name__}; it is sent again") from None
 
@@ -302,6 +324,11 @@ class EscalationHandler:
             self._answered.popitem(last=False)
 
 
+def _complaint(error: nats.errors.Error) -> str:
+    """What the broker said, in a few words."""
+    return printable(str(getattr(error, "description", "") or type(error).__name__)[:200])
+
+
 def parse_escalation(delivery: Delivery) -> Escalation:
     """Parse, and check that the message stands where its site may write. Raises WireError."""
     escalation: Escalation = Escalation.from_json(delivery.data)
@@ -330,7 +357,7 @@ def parse_ids(delivery: Delivery) -> Escalation | None:
         id=name,
         site=site,
         camera="",
-        alert=alert if isinstance(alert, str) else "",
+        alert=alert[:TEXT_CHARS_MAX] if isinstance(alert, str) else "",
         rule="",
         kind="",
         label="",

@@ -290,14 +290,14 @@ def build_escalation(
         alert=alert.id,
         rule=rule.name,
         kind=event.kind,
-        label=event.label,
+        label=event.label[: wire.TEXT_CHARS_MAX],
         severity=alert.severity,
         question=(rule.ask or _default_question(event, rule))[:QUESTION_CHARS_MAX],
         t=event.t,
         created_t=now,
         score=event.score,
-        zone=event.zone or event.line,
-        model=model,
+        zone=(event.zone or event.line)[: wire.TEXT_CHARS_MAX],
+        model=model[: wire.TEXT_CHARS_MAX],
     )
 
 

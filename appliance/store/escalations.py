@@ -247,7 +247,7 @@ class EscalationStore:
             ).fetchone()
             if found is None or found["answer"] is None:
                 return False
-            verdict: wire.Verdict = wire.Verdict.from_json(found["answer"].encode())
+            verdict: wire.Verdict = wire.Verdict.from_stored(found["answer"].encode())
             return self.settle(as_unsure(verdict, why), row.step - 1, self._db.clock.now())
 
 
@@ -479,7 +479,7 @@ def _scalar(db: Database, statement: str) -> Any:
 
 def _body(connection: sqlite3.Connection, escalation: str) -> wire.Escalation:
     row = connection.execute("SELECT body FROM escalation WHERE id = ?", (escalation,)).fetchone()
-    body: wire.Escalation = wire.Escalation.from_json(row["body"].encode())
+    body: wire.Escalation = wire.Escalation.from_stored(row["body"].encode())
     return body
 
 

@@ -262,15 +262,15 @@ def read_evidence(row: sqlite3.Row) -> EvidenceRow:
 
 
 def read_escalation(row: sqlite3.Row | Mapping[str, Any]) -> EscalationRow:
-    return EscalationRow(**{**dict(row), "body": wire.Escalation.from_json(row["body"].encode())})
+    return EscalationRow(**{**dict(row), "body": wire.Escalation.from_stored(row["body"].encode())})
 
 
 def read_verdict(row: sqlite3.Row) -> VerdictRow:
-    return VerdictRow(**{**dict(row), "body": wire.Verdict.from_json(row["body"].encode())})
+    return VerdictRow(**{**dict(row), "body": wire.Verdict.from_stored(row["body"].encode())})
 
 
 def read_step(row: sqlite3.Row) -> StepRow:
-    answer = None if row["answer"] is None else wire.Verdict.from_json(row["answer"].encode())
+    answer = None if row["answer"] is None else wire.Verdict.from_stored(row["answer"].encode())
     return StepRow(**{**dict(row), "answer": answer})
 
 
@@ -279,7 +279,7 @@ def read_media(row: sqlite3.Row) -> MediaRow:
         escalation=row["escalation"],
         n=row["n"],
         path=row["path"],
-        ref=wire.MediaRef.from_json(row["ref"].encode()),
+        ref=wire.MediaRef.from_stored(row["ref"].encode()),
         chunks_acked=row["chunks_acked"],
     )
 

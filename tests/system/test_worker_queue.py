@@ -37,7 +37,8 @@ class Steady:
     name, model, prompt_version, answer_schema = "steady", "m", "", ""
     uses: frozenset[Need] = frozenset({"frame"})
 
-    def __init__(self, held: Callable[[str], bool] = lambda site: True) -> None:
+    def __init__(self, held: Callable[[str], bool] = lambda site: True, reason: str = "Steady.") -> None:
+        self._reason = reason
         self.judged: list[tuple[str, str]] = []
         self.at_once = 0
         self.most_at_once = 0
@@ -53,7 +54,7 @@ class Steady:
         finally:
             self.at_once -= 1
         self.judged.append((case.escalation.site, case.escalation.id))
-        return Opinion(decision="confirmed", reason="Steady.")
+        return Opinion(decision="confirmed", reason=self._reason)
 
     async def check(self) -> str:
         return "steady"
@@ -240,6 +241,46 @@ def test_what_cannot_be_judged_is_kept_with_the_reason(broker: NatsServer) -> No
     assert (found["unreadable"].message_id, found["unreadable"].deliveries) == ("x-1", 1)
     assert "chunk 1 of 1 is not there" in found["media"].reason
     assert found["stray"].subject == "vedette.de!pot.escalation.high"
+    assert engine.judged == []
+
+
+@pytest.mark.parametrize(("limit", "answered"), [(900, ["The answer was too long for the broker."]), (100, [])])
+def test_a_verdict_that_the_broker_never_takes_is_given_up_at_once(
+    one_broker: NatsServer, limit: int, answered: list[str]
+) -> None:
+    """A stream's limit is no lost link: it was judged and sent again every 5 s for 7 days."""
+    make_streams(one_broker.url)
+
+    async def narrow(js: Any) -> None:
+        config = (await js.stream_info(wire.STREAM_VERDICT)).config
+        config.max_msg_size = limit
+        await js.update_stream(config)
+
+    ask_broker(one_broker.url, narrow)
+    engine = Steady(reason="x" * 400)
+    with VerdictListener(one_broker.url) as listener, worker(one_broker.url, engine):
+        ask_many(one_broker.url, [(question("depot-7", 1), "high")])
+        until(lambda: left_in_queue(one_broker.url) == 0 and len(letters(one_broker.url)) == 1)
+        until(lambda: stored_verdicts(one_broker.url) == len(answered))
+    assert [verdict.reason for _, verdict in listener.heard if len(verdict.reason) < 400][: len(answered)] == answered
+    (letter,) = letters(one_broker.url)
+    assert (letter.kind, letter.deliveries) == ("fault", 1)
+    assert "the broker refuses the verdict: message size exceeds maximum" in letter.reason
+    assert engine.judged == [("depot-7", "esc-1")], "once"
+
+
+def test_a_question_of_huge_names_is_no_question(one_broker: NatsServer) -> None:
+    make_streams(one_broker.url)
+    engine = Steady()
+    with VerdictListener(one_broker.url) as listener, worker(one_broker.url, engine):
+        for n, field in enumerate(("alert", "camera", "rule", "kind", "label")):
+            facts = {**json.loads(question("depot-7", n).to_json()), field: "x" * 300_000}
+            publish(one_broker.url, "depot-7", json.dumps(facts).encode(), {"Nats-Msg-Id": f"depot-7.esc-{n}"})
+        until(lambda: len(listener.heard) == 5)
+        until(lambda: left_in_queue(one_broker.url) == 0)
+    assert {verdict.decision for _, verdict in listener.heard} == {"unsure"}
+    assert all("should have at most 300 characters" in verdict.reason for _, verdict in listener.heard)
+    assert [letter.kind for letter in letters(one_broker.url)] == ["unreadable"] * 5
     assert engine.judged == []
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wire_v1
+from pydantic import BaseModel
 
 from appliance import wire
 from appliance.types import FrameBoxes, Gap, TrackedObject
@@ -196,3 +199,98 @@ def test_subjects_keep_sites_and_images_apart() -> None:
     assert wire.media_subject("depot-7", "ab", 3) == "vedette.depot-7.media.ab.3"
     assert wire.verdict_subject("depot-7") == "vedette.depot-7.verdict"
     assert wire.message_id("depot-7", "ab", 3) != wire.message_id("depot-8", "ab", 3)
+
+
+# bounds ---------------------------------------------------------------------------------------------------------------
+
+
+def unbounded(model: type[BaseModel]) -> list[str]:
+    """Fields of a message, and of what is in it, that may be as long or as large as the other side likes."""
+    schema = model.model_json_schema()
+
+    def walk(node: dict[str, Any], where: str) -> Iterator[str]:
+        if "$ref" in node:
+            node = schema["$defs"][node["$ref"].rsplit("/", 1)[1]]
+        for each in node.get("anyOf", ()):
+            yield from walk(each, where)
+        match node.get("type"):
+            case "string" if not ({"enum", "const", "maxLength"} & set(node) or "}$" in node.get("pattern", "")):
+                yield where
+            case "number" | "integer" if "maximum" not in node and "exclusiveMaximum" not in node:
+                yield where
+            case "array":
+                if "maxItems" not in node:
+                    yield where
+                for each in [*node.get("prefixItems", ()), *([node["items"]] if "items" in node else [])]:
+                    yield from walk(each, where)
+            case "object":
+                if "properties" not in node and "maxProperties" not in node:
+                    yield where
+                for name, each in {**node.get("properties", {}), **node.get("patternProperties", {})}.items():
+                    yield from walk(each, f"{where}.{name}")
+
+    return list(walk(schema, model.__name__))
+
+
+@pytest.mark.parametrize("model", [wire.Escalation, wire.Verdict])
+def test_every_field_that_another_side_fills_has_a_bound(model: type[BaseModel]) -> None:
+    assert unbounded(model) == []
+
+
+@pytest.mark.parametrize("t", [1e308, -1.0, 4e9 + 1])
+@pytest.mark.parametrize("field", ["t", "judged_t", "archive"])
+def test_a_time_that_is_no_date_is_refused(field: str, t: float) -> None:
+    changes: dict[str, Any] = {
+        "t": {"support": [{"media": "m", "t": t, "supports": "yes"}]},
+        "judged_t": {"judged_t": t},
+        "archive": {"archive": [{"kind": "clip", "key": "k", "expires_t": t}]},
+    }[field]
+    with pytest.raises(WireError, match=r"less than|greater than"):
+        wire.Verdict.from_json(json.dumps({**VERDICT_2, **changes}).encode())
+
+
+@pytest.mark.parametrize("key", ["a" * 60_000, "line\n2026-01-01 error core: forged", "\x1b[2J\x1b]0;title\x07"])
+def test_an_error_quotes_another_side_in_one_short_plain_line(key: str) -> None:
+    """Such a key froze the core for 2.8 s while passwords were looked for in it, and forged a line of its log."""
+    started = time.perf_counter()
+    with pytest.raises(WireError) as caught:
+        wire.Verdict.from_json(json.dumps({**VERDICT_2, "timings": {key: "x"}}).encode())
+    assert time.perf_counter() - started < 1.0
+    assert len(str(caught.value)) <= wire.ERROR_CHARS_MAX
+    assert str(caught.value).isprintable()
+
+
+def test_what_a_verdict_says_for_people_moves_no_cursor() -> None:
+    hostile = "A cat\x1b[31m\n2026-11-22 00:00:00 info: all is well\u202e\x07"
+    read = wire.Verdict.from_json(json.dumps({**VERDICT_2, "reason": hostile, "model": hostile}).encode())
+    assert read.reason.isprintable()
+    assert read.model.isprintable()
+    assert read.reason.startswith("A cat [31m 2026")
+    assert wire.Verdict.from_json(read.to_json()) == read
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "https://a b/", "file:///etc/passwd"])
+def test_a_link_of_a_verdict_is_one_to_follow(url: str) -> None:
+    with pytest.raises(WireError, match=r"^archive\.0\.url"):
+        wire.Verdict.from_json(
+            json.dumps({**VERDICT_2, "archive": [{"kind": "clip", "key": "k", "url": url}]}).encode()
+        )
+
+
+def test_what_an_older_version_has_stored_is_still_read() -> None:
+    """It had fewer limits: an alert whose verdict was let in then has a page all the same."""
+    stored = {
+        **VERDICT_2,
+        "support": [{"media": "m" * 5000, "t": 1e308, "supports": "yes"}, {"media": "m", "t": -5.0, "supports": "no"}],
+        "timings": {"a" * 900: 1.0, "model": 2.0},
+        "engine": "e" * 5000,
+        "reason": "r" * 300,
+    }
+    read = wire.Verdict.from_stored(json.dumps(stored).encode())
+    assert [each.t for each in read.support] == [wire.TIME_MAX, 0.0]
+    assert (read.timings, len(read.engine)) == ({"model": 2.0}, wire.TEXT_CHARS_MAX)
+    assert wire.Verdict.from_stored(json.dumps(VERDICT_2).encode()) == wire.Verdict.from_json(
+        json.dumps(VERDICT_2).encode()
+    )
+    with pytest.raises(WireError, match="decision"):
+        wire.Verdict.from_stored(json.dumps({**stored, "decision": "perhaps"}).encode())
