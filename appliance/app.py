@@ -316,6 +316,7 @@ def _storage_services(config: SiteConfig, root: Path, db: Database, clock: Clock
 
 
 def _flush_meter(meter: Meter, clock: Clock) -> None:
+    meter.count_uptime()
     meter.flush(local_day(clock.now()))
 
 

@@ -297,6 +297,7 @@ class Core:
     def _meter(self, message: CameraMeter) -> None:
         counted = {
             Metric(MetricName.CAMERA_BYTES, "" if message.exact else "estimated"): message.received,
+            Metric(MetricName.DETECT_BYTES): message.detect_received,
             Metric(MetricName.PACKETS): message.packets,
             Metric(MetricName.DECODED): message.decoded,
             Metric(MetricName.SKIPPED): message.skipped,

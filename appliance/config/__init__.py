@@ -15,6 +15,9 @@ from appliance.config.camera_config import NeverExportConfig as NeverExportConfi
 from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
 from appliance.config.camera_config import Rule as Rule
 from appliance.config.camera_config import RuleBase as RuleBase
+from appliance.config.cost_config import CloudCostConfig as CloudCostConfig
+from appliance.config.cost_config import CostsConfig as CostsConfig
+from appliance.config.cost_config import EdgeCostConfig as EdgeCostConfig
 from appliance.config.escalation_config import BudgetConfig as BudgetConfig
 from appliance.config.escalation_config import EscalationConfig as EscalationConfig
 from appliance.config.escalation_config import OffPeakConfig as OffPeakConfig

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, SecretStr, model_validator
 
 from appliance import yamlfile
 from appliance.config.camera_config import CameraConfig, CameraName
+from appliance.config.cost_config import CostsConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.storage_config import StorageConfig
@@ -87,6 +88,7 @@ class SiteConfig(ConfigModel):
     second_look: RecheckConfig = RecheckConfig()
     uplink: UplinkConfig | None = None
     notify: Annotated[dict[TargetName, Target], Field(max_length=16)] = {}
+    costs: CostsConfig = CostsConfig()
     dashboard: DashboardConfig = DashboardConfig()
 
     @model_validator(mode="after")

@@ -86,7 +86,7 @@ def create_app(
         CameraReader(cameras, segments, boxes, meter, config.cameras),
         HeadroomReader(config.cameras, meter, health_events, probes),
         SavingsReader(meter, cameras, config.cameras),
-        CostReader(db, config.escalation.prices),
+        CostReader(db, meter, config.escalation.prices, config.costs),
         ScenarioExporter(root, config, clock),
         AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
         ApplianceCollector(

@@ -1,17 +1,31 @@
-"""`/api/v1/savings` and `/api/v1/costs`: bytes from the cameras against bytes sent up, and what judging cost."""
+"""`/api/v1/savings` and `/api/v1/costs`: bytes from the cameras against bytes sent up, and what it all cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from appliance.config import CameraConfig, PricesConfig
+from appliance.clock import local_day
+from appliance.config import CameraConfig, CostsConfig, PricesConfig
+from appliance.costs import (
+    GB,
+    HOUR_S,
+    MILLION,
+    Bill,
+    has_prices,
+    price_all_to_cloud,
+    price_each,
+    price_edge,
+    price_idle,
+    price_work,
+)
 from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
-from appliance.savings import Bill, SavingsAccount, account_for, has_prices, price_idle, price_work
+from appliance.savings import SavingsAccount, account_for
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName, Since
@@ -39,10 +53,12 @@ router = APIRouter(prefix=API, tags=["savings"])
 class AccountItem(ApiModel):
     """Bytes of one camera, or of the site. `exact` false: a part is a sum of packet sizes, so a lower bound.
 
-    `share_sent`: sent over received; null when nothing was received. `saved` is negative when more went up.
+    `received_main`: what would have been sent; the rest of `received` came as a second stream to detect on.
+    `share_sent`: sent over received_main; null when nothing was received. `saved` is negative when more went up.
     """
 
     received: int
+    received_main: int
     exact: bool
     sent: int
     sent_by_kind: dict[str, int]
@@ -53,6 +69,7 @@ class AccountItem(ApiModel):
     def of(cls, account: SavingsAccount) -> AccountItem:
         return cls(
             received=account.camera_bytes,
+            received_main=account.main_bytes,
             exact=account.exact,
             sent=account.uplink_bytes,
             sent_by_kind={each.what: each.bytes for each in account.uplink_kinds},
@@ -62,9 +79,14 @@ class AccountItem(ApiModel):
 
 
 class CameraSavings(AccountItem):
-    """The account of one camera."""
+    """The account of one camera.
+
+    main_opened: false where nothing is recorded and there is a second stream to detect on: then the account is of that
+    one, and less than what would have been sent.
+    """
 
     camera: str
+    main_opened: bool
 
 
 class SavingsReport(ApiModel):
@@ -116,14 +138,69 @@ class DayCost(ApiModel):
     money: MoneyItem
 
 
+class EdgeMoney(ApiModel):
+    """What the appliance itself cost: the device amortised, power, connectivity, maintenance, operations."""
+
+    device: float
+    power: float
+    connectivity: float
+    maintenance: float
+    operations: float
+    total: float
+
+
+class AllToCloudMoney(ApiModel):
+    """What it would have cost to send the main streams up and to look at the same frames there."""
+
+    gpu: float
+    uplink: float
+    total: float
+
+
+class PriceItem(ApiModel):
+    """A price of section `costs`. default: the site file does not name it; then `source` says where it is from."""
+
+    key: str
+    value: float
+    default: bool
+    source: str
+
+
+class CostComparison(ApiModel):
+    """This site as it is (`edge` and `cloud`) against all to the cloud, over the same hours, bytes and inferences.
+
+    hours: in which the appliance ran; cloud.uplink: of every byte sent. per_inference: null without any.
+    saved is negative where all to the cloud would have been cheaper. tokens_million: what a million tokens of the
+    judge's answers cost at its GPU's price and measured pace; null: no GPU price, or no token.
+    """
+
+    currency: str
+    hours: float
+    inferences: int
+    received_main: int
+    sent: int
+    edge: EdgeMoney
+    cloud: MoneyItem
+    all_to_cloud: AllToCloudMoney
+    saved: float
+    per_inference: float | None
+    per_inference_cloud: float | None
+    tokens_million: float | None
+    prices: list[PriceItem]
+
+
 class CostReport(ApiModel):
-    """priced: the site file names a price. per_verdict: idle GPU included; null: there was no verdict."""
+    """priced: the site file names a price of asking. per_verdict: idle GPU included; null: there was no verdict.
+
+    comparison: null until the appliance has run for a second.
+    """
 
     priced: bool
     verdicts: int
     money: MoneyItem
     per_verdict: float | None
     days: list[DayCost]
+    comparison: CostComparison | None
 
 
 class SavingsReader:
@@ -146,10 +223,19 @@ class SavingsReader:
             total=AccountItem.of(found.total),
             overhead=found.overhead_bytes,
             cameras=[
-                CameraSavings(camera=each.camera, **AccountItem.of(each.account).model_dump()) for each in found.cameras
+                CameraSavings(
+                    camera=each.camera,
+                    main_opened=self._opens_main(each.camera),
+                    **AccountItem.of(each.account).model_dump(),
+                )
+                for each in found.cameras
             ],
             watched_s=self._watched_s(totals),
         )
+
+    def _opens_main(self, camera: str) -> bool:
+        known = self._configured.get(camera)
+        return known is None or known.detect_url is None or bool(known.record)
 
     def _watched_s(self, totals: Iterable[MeterTotal]) -> float:
         due = (Metric(MetricName.EXAMINED), Metric(MetricName.UNEXAMINED))
@@ -158,15 +244,19 @@ class SavingsReader:
 
 
 class CostReader:
-    """Reckons what judging took and cost at the owner's prices. Any thread may call."""
+    """Reckons what judging took and cost, what the appliance costs and what all to the cloud would. Any thread."""
 
-    def __init__(self, db: Database, prices: PricesConfig) -> None:
+    def __init__(self, db: Database, meter: Meter, prices: PricesConfig, costs: CostsConfig) -> None:
+        """prices: of asking; costs: of the appliance, and of sending everything."""
         self._db = db
+        self._meter = meter
         self._prices = prices
+        self._costs = costs
 
     def report(self, days: int = COST_DAYS) -> CostReport:
         """The last `days` days, the newest first."""
-        rows = judge_work_since(self._db, self._db.clock.now() - days * DAY_S)
+        since_t = self._db.clock.now() - days * DAY_S
+        rows = judge_work_since(self._db, since_t)
         found, whole, verdicts = [], Bill(), 0
         for day, of_day in groupby(rows, key=lambda row: row.day):
             works = list(of_day)
@@ -179,7 +269,42 @@ class CostReader:
             money=MoneyItem.of(whole),
             per_verdict=whole.total / verdicts if verdicts else None,
             days=found,
+            comparison=self._compare(rows, whole, local_day(since_t)),
         )
+
+    def _compare(self, rows: Sequence[DailyJudgeWork], asked: Bill, first_day: str) -> CostComparison | None:
+        totals = self._meter.totals_since_day(first_day)
+        hours = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S)) / HOUR_S
+        if not hours:
+            return None
+        inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
+        bytes_ = account_for(totals, 0.0).total
+        prices = self._costs.cloud
+        uplink_gb = self._prices.uplink_gb if prices.uplink_gb is None else prices.uplink_gb
+        edge = price_edge(self._costs.edge, hours, inferences)
+        cloud = replace(asked, uplink=bytes_.uplink_bytes / GB * self._prices.uplink_gb)
+        instead = price_all_to_cloud(prices, uplink_gb, inferences, bytes_.main_bytes)
+        return CostComparison(
+            currency=self._costs.currency,
+            hours=hours,
+            inferences=inferences,
+            received_main=bytes_.main_bytes,
+            sent=bytes_.uplink_bytes,
+            edge=EdgeMoney.model_validate(edge),
+            cloud=MoneyItem.of(cloud),
+            all_to_cloud=AllToCloudMoney.model_validate(instead),
+            saved=instead.total - edge.total - cloud.total,
+            per_inference=(edge.total + cloud.total) / inferences if inferences else None,
+            per_inference_cloud=instead.total / inferences if inferences else None,
+            tokens_million=self._tokens_million(rows),
+            prices=_price_items(self._costs, uplink_gb),
+        )
+
+    def _tokens_million(self, rows: Sequence[DailyJudgeWork]) -> float | None:
+        seconds, tokens = sum(row.judge_s for row in rows), sum(row.tokens_out for row in rows)
+        if not (self._prices.gpu_hour and seconds and tokens):
+            return None
+        return MILLION * price_each(self._prices.gpu_hour, tokens / seconds * HOUR_S)
 
     def _camera(self, work: DailyJudgeWork) -> CameraCost:
         return CameraCost(
@@ -191,6 +316,22 @@ class CostReader:
             bytes=work.bytes,
             money=MoneyItem.of(price_work(work, self._prices)),
         )
+
+
+def _price_items(costs: CostsConfig, uplink_gb: float) -> list[PriceItem]:
+    found = []
+    for name, section in (("edge", costs.edge), ("cloud", costs.cloud)):
+        for key, field in type(section).model_fields.items():
+            value = getattr(section, key)
+            found.append(
+                PriceItem(
+                    key=f"costs.{name}.{key}",
+                    value=uplink_gb if value is None else value,
+                    default=key not in section.model_fields_set,
+                    source=field.description or "",
+                )
+            )
+    return found
 
 
 SavingsPart = Annotated[SavingsReader, Depends(provided(SavingsReader))]
@@ -205,5 +346,5 @@ def savings(reader: SavingsPart, since: Annotated[Since, Query()] = "today") -> 
 
 @router.get("/costs")
 def costs(reader: CostPart, days: Annotated[int, Query(ge=1, le=366)] = COST_DAYS) -> CostReport:
-    """What judging took and cost in the last days."""
+    """What judging took and cost in the last days, and the whole site beside all to the cloud."""
     return reader.report(days)

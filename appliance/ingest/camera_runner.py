@@ -230,10 +230,11 @@ class CameraRunner:
     def _meter(self, before: CameraTotals, now: CameraTotals) -> CameraMeter:
         readers = [(before.readers[role], reader) for role, reader in now.readers.items()]
         rates: InferenceRates | None = self._watchdog.rates if self._watchdog is not None else None
+        received = {role: b.received.bytes - before.readers[role].received.bytes for role, b in now.readers.items()}
         return CameraMeter(
             camera=self._name,
             t=self._clock.now(),
-            received=sum(b.received.bytes - a.received.bytes for a, b in readers),
+            received=sum(received.values()),
             exact=all(b.received.exact for _, b in readers),
             packets=sum(b.packets - a.packets for a, b in readers),
             decoded=now.detect.decoded - before.detect.decoded,
@@ -250,6 +251,7 @@ class CameraRunner:
             retried=now.detect.retries - before.detect.retries,
             promised_fps=None if rates is None else round(rates.promised, 2),
             examined_fps=None if rates is None else round(rates.examined, 2),
+            detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
         )
 
 

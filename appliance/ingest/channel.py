@@ -172,6 +172,7 @@ def _sum(a: CameraMeter, b: CameraMeter) -> CameraMeter:
         why={reason: a.why.get(reason, 0) + b.why.get(reason, 0) for reason in {**a.why, **b.why}},
         ages=tuple(map(sum, zip(a.ages, b.ages, strict=True))) if a.ages and b.ages else a.ages or b.ages,
         retried=a.retried + b.retried,
+        detect_received=a.detect_received + b.detect_received,
     )
 
 

@@ -30,6 +30,8 @@ class MetricName(str, Enum):
     UNRECORDED = "unrecorded"
     RECONNECTS = "reconnects"
     CAMERA_BYTES = "camera_bytes"  # label: "" as the kernel counted them, "estimated" from packet sizes
+    DETECT_BYTES = "detect_bytes"  # of camera_bytes, what came as a second stream beside the main one
+    UPTIME_S = "uptime_s"  # of the core; belongs to no camera
     UPLINK_BYTES = "uplink_bytes"  # label: the purpose where it is known; "" for every byte
     OUTBOX_DROPPED = "outbox_dropped"
     OUTBOX_DROPPED_BYTES = "outbox_dropped_bytes"
@@ -105,6 +107,7 @@ class Meter:
         self._lock = threading.Lock()
         self._pending: Counter[tuple[str, Metric]] = Counter()
         self._decoding: dict[str, DecodeStatus] = {}
+        self._up_until = db.clock.monotonic()
 
     def note(self, camera: str, decoding: DecodeStatus) -> None:
         """Remember what the camera decodes now."""
@@ -121,6 +124,12 @@ class Meter:
         if amount:
             with self._lock:
                 self._pending[camera, metric] += amount
+
+    def count_uptime(self) -> None:
+        """Count the whole seconds since the last call, or since this was made. One thread."""
+        seconds = int(self._db.clock.monotonic() - self._up_until)
+        self._up_until += seconds
+        self.add("", Metric(MetricName.UPTIME_S), seconds)
 
     def flush(self, day: str) -> None:
         """Write what was added, to the account of `day` (`local_day`). Raises StoreError; nothing is lost then."""
@@ -144,6 +153,18 @@ class Meter:
             ).fetchone()
         amount: int = row["amount"]
         return amount
+
+    def totals_since_day(self, day: str) -> list[MeterTotal]:
+        """Sums from `day` on, of the days for which the hours are known too. Raises StoreError."""
+        uptime = MetricName.UPTIME_S.value
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT camera, kind, sum(amount) AS amount FROM meter
+                   WHERE day >= ? AND day IN (SELECT day FROM meter WHERE kind = ?) GROUP BY camera, kind""",
+                (day, uptime),
+            ).fetchall()
+        found = [(row["camera"], Metric.parse(row["kind"]), row["amount"]) for row in rows]
+        return [MeterTotal(camera, metric, amount) for camera, metric, amount in found if metric is not None]
 
     def totals(self, since: Since) -> list[MeterTotal]:
         """Sums since this core started, since midnight, or ever, by camera and metric, unflushed amounts included."""

@@ -140,7 +140,9 @@ class CameraMeter:
     """What a camera did since the previous meter message (deltas, about one message a second per camera).
 
     received: bytes from the camera's socket (TCP payload as the kernel counted it; `exact`), or, where the kernel
-    cannot say, the sum of packet sizes (`exact` False). unexamined: frames due for an inference that did not get one.
+    cannot say, the sum of packet sizes (`exact` False). detect_received: of these, what came as a second stream to
+    detect on, beside the main stream; 0 where there is one stream. unexamined: frames due for an inference that did
+    not get one.
     unrecorded: packets that the recorder could not keep. skipped: packets that were never decoded; decoding: what is
     decoded now, None from an older process, with the reason where there is one. why: `unexamined` by reason.
     ages: of the frames that reached the tracker, how many were how old: a count for each of AGE_EDGES_MS and one above
@@ -169,6 +171,7 @@ class CameraMeter:
     behind_s: float = 0.0
     promised_fps: float | None = None
     examined_fps: float | None = None
+    detect_received: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

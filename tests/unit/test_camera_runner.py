@@ -294,6 +294,19 @@ def test_a_camera_with_a_second_stream_records_one_and_examines_the_other(tmp_pa
     until(lambda: house.camera.join(1))
     assert {row.size for row in house.heard.of(SegmentRow)} == {(640, 480)}
     assert {header.size for header in house.heard.of(StreamHeader)} == {(320, 240)}
+    meters = house.heard.of(CameraMeter)
+    second, both = (sum(each) for each in ([m.detect_received for m in meters], [m.received for m in meters]))
+    assert 0 < second < both, "of what was received, a part came as a second stream"
+
+
+def test_a_second_stream_whose_main_stream_is_not_opened_is_the_only_one(tmp_path: Path) -> None:
+    sub = clip(tmp_path / "sub.mp4", 30, size=(320, 240))
+    settings = config.CameraConfig(url="rtsp://127.0.0.1:1/none", detect_url=f"file:{sub}", loop=False, record=False)
+    house = House(tmp_path, settings)
+    house.watch_to_the_end()
+    meters = house.heard.of(CameraMeter)
+    assert sum(meter.received for meter in meters) > 0
+    assert sum(meter.detect_received for meter in meters) == 0
 
 
 def test_what_a_camera_did_adds_up(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def meter(received: int, *, exact: bool = True) -> CameraMeter:
         why={"newer": 3, "late": 1},
         ages=(1, 2, 30),
         retried=1,
+        detect_received=received // 10,
     )
 
 
@@ -124,6 +125,7 @@ def test_waiting_meters_are_added_up_and_only_the_last_health_counts(pipe: tuple
     summed, health = drained(channel, *pipe)
     assert isinstance(summed, CameraMeter)
     assert (summed.received, summed.exact, summed.packets, summed.reconnects) == (303, False, 3, 15)
+    assert summed.detect_received == 30
     assert (summed.why, summed.ages, summed.retried) == ({"newer": 9, "late": 3}, (3, 6, 90), 3)
     assert isinstance(health, IngestHealth)
     assert health.t == 2

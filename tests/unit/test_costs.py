@@ -11,10 +11,22 @@ from fastapi.testclient import TestClient
 from prometheus_text import samples
 
 from appliance.clock import ManualClock, local_day
-from appliance.config import PricesConfig
+from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
+from appliance.costs import (
+    MONTH_H,
+    Bill,
+    amortised_hour,
+    has_prices,
+    power_hour,
+    price_all_to_cloud,
+    price_each,
+    price_edge,
+    price_idle,
+    price_work,
+)
 from appliance.dashboard.app import create_app
 from appliance.dashboard.templating import money
-from appliance.savings import Bill, has_prices, price_idle, price_work
+from appliance.store.meter import Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
 from appliance.wire import Verdict
 
@@ -47,6 +59,41 @@ def test_a_rented_gpu_costs_what_was_not_used_of_it() -> None:
 def test_without_prices_nothing_costs() -> None:
     assert not has_prices(PricesConfig())
     assert price_work(work(1e6, size=10**12), PricesConfig()).total == 0
+
+
+def test_the_worked_examples_of_a_million_tokens() -> None:
+    """A 2,000 device over three years at 500 W and 100 tokens a second; an H100 and a spot one at 3,000."""
+    device, power = amortised_hour(2000, 3), power_hour(500, 0.10)
+    assert (round(device, 3), power) == (0.076, pytest.approx(0.05))
+    assert 1e6 * price_each(device + power, 100 * 3600) == pytest.approx(0.35, abs=0.005)
+    assert 1e6 * price_each(2.01, 3000 * 3600) == pytest.approx(0.19, abs=0.005)
+    assert 1e6 * price_each(0.80, 3000 * 3600) == pytest.approx(0.07, abs=0.005)
+    assert abs(2.01 * MONTH_H - 1450) < 20, "an H100 that is on all month"
+    assert price_each(2.01, 1000, use=0.1) == pytest.approx(10 * price_each(2.01, 1000)), "idle time is paid for"
+
+
+def test_the_worked_example_of_a_pi_in_a_shop() -> None:
+    """150 over three years and 5 a month for 10,000 inferences a day; power and operations as they are said to be."""
+    node = EdgeCostConfig(
+        device_price=150, device_years=3, connectivity_month=5, power_w=10, electricity_kwh=0.10, operations_million=4
+    )
+    bill = price_edge(node, hours=24, inferences=10_000)
+    assert bill.device == pytest.approx(150 / (3 * 365.25))
+    assert bill.connectivity == pytest.approx(5 * 12 / 365.25)
+    assert (bill.power, bill.operations) == (pytest.approx(0.024), pytest.approx(0.04))
+    each = (150 / (3 * 365.25) + 60 / 365.25 + 0.024) / 10_000 + 4e-6
+    assert bill.total / 10_000 == pytest.approx(each) == pytest.approx(3.65e-5, rel=0.01)
+
+
+def test_all_to_the_cloud_is_its_gpu_and_what_goes_up() -> None:
+    prices = CloudCostConfig(gpu_hour=0.36, inferences_hour=360_000, gpu_use=0.5)
+    bill = price_all_to_cloud(prices, 2.0, inferences=1_000_000, bytes_=500_000_000)
+    assert (bill.gpu, bill.uplink) == (pytest.approx(2.0), pytest.approx(1.0))
+
+
+def test_every_default_price_says_where_it_is_from() -> None:
+    for section in (EdgeCostConfig, CloudCostConfig):
+        assert all(field.description for field in section.model_fields.values())
 
 
 def test_money_has_the_digits_that_matter() -> None:
@@ -120,6 +167,49 @@ def test_the_page_and_the_api_say_what_a_verdict_costs(site: Site) -> None:
         assert "paid for a GPU that had nothing to do" in page
         assert "3.60 for 1 verdict: 3.60 each" in page
         assert client.get("/api/v1/costs?days=0").status_code == 422
+
+
+def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
+    judged(site, "a1", NOON)
+    assert isinstance(site.clock, ManualClock)
+    site.meter.add("", Metric(MetricName.UPTIME_S), 36_000)
+    site.meter.add("gate", Metric(MetricName.EXAMINED), 500_000)
+    site.meter.add("gate", Metric(MetricName.CAMERA_BYTES), 60_000_000_000)
+    site.meter.add("gate", Metric(MetricName.DETECT_BYTES), 10_000_000_000)
+    site.meter.add("gate", Metric(MetricName.UPLINK_BYTES), 100_000_000)
+    site.meter.flush(local_day(NOON))
+    site.meter.add("gate", Metric(MetricName.EXAMINED), 7)
+    site.meter.flush(local_day(NOON - DAY_S))  # by an older version, which did not count its hours
+    costs = CostsConfig(currency="EUR", edge=EdgeCostConfig(power_w=100, electricity_kwh=0.3))
+    config = site.config.model_copy(update={"costs": costs})
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        found = client.get("/api/v1/costs").json()["comparison"]
+        page = client.get("/savings").text
+    assert (found["hours"], found["inferences"], found["received_main"]) == (10, 500_000, 50_000_000_000)
+    assert found["edge"]["power"] == pytest.approx(0.3)
+    assert found["all_to_cloud"]["uplink"] == pytest.approx(50 * 2.0), "only the main stream, at prices.uplink_gb"
+    assert found["all_to_cloud"]["gpu"] == pytest.approx(500_000 / 360_000 * 0.44)
+    assert (found["cloud"]["uplink"], found["cloud"]["gpu"]) == (pytest.approx(0.2), pytest.approx(2 / 1000))
+    spent = found["edge"]["total"] + found["cloud"]["total"]
+    assert found["saved"] == pytest.approx(found["all_to_cloud"]["total"] - spent)
+    assert found["per_inference"] == pytest.approx(spent / 500_000)
+    assert found["tokens_million"] == pytest.approx(3.6 / (25 * 3600) * 1e6), "25 tokens a second"
+    prices = {each["key"]: each for each in found["prices"]}
+    assert prices["costs.edge.power_w"]["default"] is False
+    assert prices["costs.edge.device_price"] | {"source": ""} == {
+        "key": "costs.edge.device_price", "value": 150, "default": True, "source": ""
+    }  # fmt: skip
+    assert prices["costs.cloud.uplink_gb"]["value"] == 2.0
+    for words in ("All to the cloud", "9 of 11 prices are defaults", "Second stream", "nobody would send", "EUR"):
+        assert words in page, words
+
+
+def test_without_hours_there_is_nothing_to_compare(site: Site) -> None:
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/api/v1/costs").json()["comparison"] is None
+        assert "All to the cloud" not in client.get("/savings").text
 
 
 def test_without_prices_the_page_asks_for_them(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_the_example_holds_every_key() -> None:
     assert not missing, f"deploy/vedette.example.yaml lacks {sorted(missing)}"
 
 
-@pytest.mark.parametrize("section", ["storage", "detector", "alerts", "escalation", "dashboard"])
+@pytest.mark.parametrize("section", ["storage", "detector", "alerts", "escalation", "costs", "dashboard"])
 def test_the_example_shows_the_defaults(section: str) -> None:
     site = config.load(EXAMPLE)
     model = config.SiteConfig.model_fields[section].annotation

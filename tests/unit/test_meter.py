@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from core_harness import CoreHarness, site
 from sample_rows import T0
 
 from appliance.clock import ManualClock, local_day
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName
+from appliance.types import CameraMeter
 
 DAY = local_day(T0)
 CAMERA_BYTES, UPLINK_BYTES = Metric(MetricName.CAMERA_BYTES), Metric(MetricName.UPLINK_BYTES)
@@ -37,6 +39,36 @@ def test_amounts_count_before_and_after_they_are_written(db: Database) -> None:
     assert meter.totals("start") == expected
     meter.flush(DAY)
     assert meter.totals("all") == expected
+
+
+def test_the_core_counts_what_came_as_a_second_stream(tmp_path: Path) -> None:
+    core = CoreHarness(tmp_path, site(), ManualClock(T0))
+    told = CameraMeter(
+        camera="gate",
+        t=T0,
+        received=100,
+        exact=True,
+        packets=1,
+        decoded=1,
+        examined=1,
+        unexamined=0,
+        detect_received=30,
+    )
+    core.core.take(told)
+    found = {each.metric: each.amount for each in core.meter.totals("start")}
+    assert (found[CAMERA_BYTES], found[Metric(MetricName.DETECT_BYTES)]) == (100, 30)
+
+
+def test_hours_are_counted_in_whole_seconds_and_no_part_is_lost(db: Database) -> None:
+    clock = db.clock
+    assert isinstance(clock, ManualClock)
+    meter = Meter(db, "run-1")
+    for _ in range(5):
+        clock.advance(1.3)
+        meter.count_uptime()
+    meter.flush(DAY)
+    assert meter.totals_since_day(DAY) == [MeterTotal("", Metric(MetricName.UPTIME_S), 6)]
+    assert meter.totals_since_day("2999-01-01") == []
 
 
 @pytest.mark.parametrize(

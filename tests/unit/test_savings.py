@@ -33,7 +33,7 @@ def test_what_came_in_against_what_went_up() -> None:
     assert total.share_sent == pytest.approx(0.02)
     assert (total.camera_kbit_s, total.uplink_kbit_s) == (pytest.approx(160), pytest.approx(3.2))
     assert result.overhead_bytes == 10_000
-    assert result.counterfactual == COUNTERFACTUAL == "all camera streams sent to the cloud"
+    assert result.counterfactual == COUNTERFACTUAL == "the main stream of every camera sent to the cloud"
 
 
 def test_each_camera_has_its_account() -> None:
@@ -48,6 +48,14 @@ def test_bytes_by_purpose_add_up_to_what_was_sent() -> None:
     kinds = {each.what: each.bytes for each in total.uplink_kinds}
     assert kinds == {"facts": 2_000, "frame": 28_000, "other": 10_000}
     assert sum(kinds.values()) == total.uplink_bytes
+
+
+def test_a_second_stream_is_received_and_would_not_have_been_sent() -> None:
+    result = account_for([*ROWS, row("gate", "detect_bytes", 200_000)], seconds=100)
+    gate = result.cameras[0].account
+    assert (gate.camera_bytes, gate.detect_bytes, gate.main_bytes) == (1_000_000, 200_000, 800_000)
+    assert (gate.saved_bytes, gate.share_sent) == (770_000, pytest.approx(30_000 / 800_000))
+    assert (result.total.camera_bytes, result.total.main_bytes) == (2_000_000, 1_800_000)
 
 
 def test_one_estimated_camera_makes_the_total_an_estimate() -> None:
