@@ -296,8 +296,8 @@ def test_savings_add_up_and_mark_what_is_estimated(site: Site, client: TestClien
     site.spend("dock", 500_000, 0, exact=False)
     found = client.get("/api/v1/savings?since=all").json()
     assert found["total"] | {"share_sent": 0} == {
-        "received": 1_500_000, "received_main": 1_500_000, "exact": False, "sent": 5_000, "sent_by_kind": {"evidence": 5_000},
-        "saved": 1_495_000, "share_sent": 0,
+        "received": 1_500_000, "received_main": 1_500_000, "exact": False, "sent": 5_000,
+        "sent_by_kind": {"evidence": 5_000}, "saved": 1_495_000, "share_sent": 0,
     }  # fmt: skip
     assert {each["camera"]: each["exact"] for each in found["cameras"]} == {"gate": True, "dock": False}
     assert found["counterfactual"]
