@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from appliance.broker import LinkState
 from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
 from appliance.config import SiteConfig, StorageConfig, UplinkConfig
-from appliance.core import Core, CoreListener, CoreStores, make_core, router_context
+from appliance.core import Core, CoreListener, CoreSettings, CoreStores, core_settings, router_context
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
@@ -83,14 +83,52 @@ def run(config: SiteConfig) -> int:
         db.close()
 
 
-@dataclass(frozen=True, slots=True)
 class Appliance:
-    """Everything that runs, wired. services: in the order of starting. where: the dashboard's address, for people."""
+    """Everything that runs, wired.
 
-    services: tuple[Service, ...]
-    core: Core
-    stores: CoreStores
-    where: str
+    State: the settings that are in force, and the services that are made anew when these change. where: the dashboard's
+    address, for people. `reconfigure` is called by one thread at a time.
+    """
+
+    def __init__(self, config: SiteConfig, lasting: _Lasting, background: _Background, core: Core) -> None:
+        self.config = config
+        self.core = core
+        self.stores = lasting.stores
+        self._lasting = lasting
+        self._background = background
+        self._dashboard = _build_dashboard(config, lasting, background) if config.dashboard.enabled else None
+        self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """In the order of starting. What makes alerts starts last, and so stops first."""
+        lasting, dashboard = self._lasting, self._dashboard
+        meter = periodic_service(
+            "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
+        )
+        services = [meter, *self._background.services]
+        if dashboard is not None:
+            services.append(Service("dashboard", dashboard.run, dashboard.stop))
+        supervisor = lasting.supervisor
+        return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
+
+    def reconfigure(self, config: SiteConfig, group: ServiceGroup) -> tuple[str, ...]:
+        """Put new settings in force while it runs. Returns the keys that a restart alone can change: they stay.
+
+        Cameras that did not change are not touched: neither their connection nor their recording nor their open alerts.
+        Raises UsageError before anything was changed.
+        """
+        config, waiting = keep_until_restart(self.config, config)
+        background = _build_background(config, self._lasting)
+        group.replace(self._background.services, background.services)
+        self._background, self.config = background, config
+        cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
+        self.stores.cameras.configure(cameras)
+        self.core.reconfigure(background.core_settings)
+        self._lasting.supervisor.reconfigure(config.for_ingest())
+        if self._dashboard is not None:
+            self._dashboard.configure(config, background.dashboard_probes)
+        return waiting
 
     def close(self, clock: Clock) -> None:
         """Write what is buffered; call after the services have stopped."""
@@ -98,44 +136,90 @@ class Appliance:
         _flush_meter(self.stores.meter, clock)
 
 
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """The parts that stay when the settings change."""
+
+    db: Database
+    root: Path
+    clock: Clock
+    stores: CoreStores
+    backlog: WriteBacklog
+    supervisor: IngestSupervisor
+
+
+@dataclass(frozen=True, slots=True)
+class _Background:
+    """The services that work on what is stored, made for one state of the site file, and what others need of them."""
+
+    services: tuple[Service, ...]
+    core_settings: CoreSettings
+    dashboard_probes: CoreProbes
+
+
+def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig, tuple[str, ...]]:
+    """`new` with what only a restart can change as it is running, and the keys of that."""
+    waiting = []
+    storage, dashboard = new.storage, new.dashboard
+    for key in ("dir", "preroll_dir"):
+        if getattr(storage, key) != getattr(running.storage, key):
+            waiting.append(f"storage.{key}")
+            storage = storage.model_copy(update={key: getattr(running.storage, key)})
+    for key in type(dashboard).model_fields:
+        if key != "public_url" and getattr(dashboard, key) != getattr(running.dashboard, key):
+            waiting.append(f"dashboard.{key}")
+            dashboard = dashboard.model_copy(update={key: getattr(running.dashboard, key)})
+    return new.model_copy(update={"storage": storage, "dashboard": dashboard}), tuple(waiting)
+
+
 def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Appliance:
     """Step 1: make each part and hand it its sections of the site file and its neighbours. Nothing is written."""
-    meter = Meter(db, secrets.token_hex(8))
-    stores = CoreStores.of(db, meter)
-    backlog, context, notices_due = WriteBacklog(clock), router_context(config), LoopSignal()
-    supervisor = IngestSupervisor(config.for_ingest(), clock)
+    stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
+    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), IngestSupervisor(config.for_ingest(), clock))
+    background = _build_background(config, lasting)
+    core = Core(stores, background.core_settings, lasting.backlog, clock)
+    return Appliance(config, lasting, background, core)
+
+
+def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
+    db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
+    context, notices_due = router_context(config), LoopSignal()
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, backlog, clock)
+    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, clock)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
     evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
-    recheck = RecheckService(config.second_look, config.escalation.router, db, meter, clock, supervisor.send, sources)
-    core = make_core(
-        config,
-        stores,
-        clock,
-        system_load=SystemLoadMonitor(link, stores.escalations, clock).read,
-        context=context,
-        backlog=backlog,
-        listener=_CoreListener(evidence, notifier, recheck),
+    recheck = RecheckService(
+        config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
     )
-    dashboard = _build_dashboard(config, root, db, meter, clock, probes, notifier) if config.dashboard.enabled else None
     services = [
-        periodic_service("meter", METER_EVERY_S, partial(_flush_meter, meter, clock), clock),
         *_storage_services(config, root, db, clock),
         Service("evidence", evidence.run, evidence.stop),
         Service("rechecks", recheck.run, recheck.stop),
     ]
     services += [
         Service(name, each.run, each.stop)
-        for name, each in (("notifier", notifier), ("uplink", uplink), ("dashboard", dashboard))
+        for name, each in (("notifier", notifier), ("uplink", uplink))
         if each is not None
     ]
-    # What makes alerts starts last, and so stops first.
-    services.append(Service("core", partial(supervisor.run, core), supervisor.stop))
-    where = f"dashboard at {dashboard.url}" if dashboard else "no dashboard"
-    return Appliance(tuple(services), core, stores, where)
+    return _Background(
+        tuple(services),
+        core_settings(
+            config,
+            stores,
+            clock,
+            system_load=SystemLoadMonitor(link, stores.escalations, clock).read,
+            context=context,
+            listener=_CoreListener(evidence, notifier, recheck),
+        ),
+        CoreProbes(
+            link=link,
+            health=probes.health,
+            targets=lambda: notifier.statuses if notifier else (),
+            rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+        ),
+    )
 
 
 def recover(config: SiteConfig, root: Path, stores: CoreStores, clock: Clock) -> None:
@@ -279,27 +363,14 @@ def _build_notifier(
     return Notifier(config.notify, means, db)
 
 
-def _build_dashboard(
-    config: SiteConfig,
-    root: Path,
-    db: Database,
-    meter: Meter,
-    clock: Clock,
-    probes: _SystemProbes,
-    notifier: Notifier | None,
-) -> DashboardServer:
+def _build_dashboard(config: SiteConfig, lasting: _Lasting, background: _Background) -> DashboardServer:
     app = create_app(
-        db=db,
-        root=root,
+        db=lasting.db,
+        root=lasting.root,
         config=config,
-        clock=clock,
-        meter=meter,
-        probes=CoreProbes(
-            link=probes.link if probes.uplink else None,
-            health=probes.health,
-            targets=lambda: notifier.statuses if notifier else (),
-            rebaseline=lambda camera, kind: probes.supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
-        ),
+        clock=lasting.clock,
+        meter=lasting.stores.meter,
+        probes=background.dashboard_probes,
     )
     return DashboardServer(app, config.dashboard.host, config.dashboard.port)
 

@@ -18,7 +18,7 @@ from appliance.clock import Clock
 from appliance.config import IngestConfig
 from appliance.errors import UsageError, VedetteError
 from appliance.telemetry import LogThrottle
-from appliance.types import Command, IngestHealth, IngestMessage
+from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessage
 from appliance.wire import WireError, decode_ingest, encode_command
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,8 @@ class IngestSupervisor:
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
     ) -> None:
-        self._config_line = config.model_dump_json().encode() + b"\n"
+        self._config = config
+        self._is_restarting = False
         self._clock = clock
         self._command = command
         self._stop = threading.Event()
@@ -98,6 +99,9 @@ class IngestSupervisor:
                     return
                 self._repeats.report(error)
                 listener.lost(str(error))
+                if self._is_restarting:
+                    self._is_restarting = False
+                    continue
                 if self._clock.monotonic() - started > HEALTHY_AFTER_S:
                     self._backoff.reset()
                 self._clock.sleep(self._backoff.next_s(), self._stop)
@@ -114,8 +118,27 @@ class IngestSupervisor:
                 self._take(line, listener)
         if child.returncode == EXIT_WRONG_USE and not self._has_spoken:
             raise IngestRefused("the ingest process refuses its configuration; the line above says why")
+        if self._is_restarting:
+            raise IngestDied("the ingest process is started anew with other settings")
         if not self._stop.is_set():
             raise IngestDied(f"the ingest process ended ({_how(child.returncode)}); starting it again")
+
+    def reconfigure(self, config: IngestConfig) -> None:
+        """Run with these settings from now on: other cameras are handed to the child, for all else it is started anew.
+
+        Any thread. A child that is just being started may miss it, and is started anew, too.
+        """
+        before, self._config = self._config, config
+        if before == config:
+            return
+        command = ConfigureCommand(cameras=config.model_dump(mode="json")["cameras"])
+        if before.model_copy(update={"cameras": config.cameras}) == config and self.send(command):
+            return
+        with self._child_lock:
+            child = self._child_process
+            if child is not None:
+                self._is_restarting = True
+                _ask_to_end(child)
 
     def send(self, command: Command) -> bool:
         """Hand the child a command; False: there is none now. Any thread."""
@@ -162,7 +185,7 @@ class IngestSupervisor:
     def _send_config(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(self._config_line)
+            child.stdin.write(self._config.model_dump_json().encode() + b"\n")
             child.stdin.flush()
 
     def _lines(self, child: subprocess.Popen[bytes], channel: int) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -38,12 +38,20 @@ class ServiceGroup:
         self._stopping = False
         self._code = 0
         self._running: list[tuple[Service, threading.Thread]] = []
+        self._retired: list[Service] = []
 
     def start(self, service: Service) -> None:
         """Run `service` in a thread of its own. The last started is the first stopped."""
         thread = threading.Thread(target=self._guard, args=(service,), name=service.name, daemon=True)
         self._running.append((service, thread))
         thread.start()
+
+    def replace(self, old: Sequence[Service], new: Sequence[Service]) -> None:
+        """End the services `old`, the last of them first, and run `new` in their place. Not in a thread of theirs."""
+        for service in reversed(old):
+            self._end(service)
+        for service in new:
+            self.start(service)
 
     def stop(self) -> None:
         """Ask everything to end. A signal handler may call it."""
@@ -53,18 +61,28 @@ class ServiceGroup:
         """Block until `stop()` or a failure, then end all services. Returns the exit code."""
         self._ended.get()
         self._stopping = True
-        for service, thread in reversed(self._running):
-            service.stop()
-            thread.join(STOP_S_MAX)
-            if thread.is_alive():
-                logger.warning("%s did not stop within %.0f s", service.name, STOP_S_MAX)
+        for service, _ in reversed(self._running):
+            self._end(service)
         return self._code
+
+    def _end(self, service: Service) -> None:
+        thread = next((thread for each, thread in self._running if each is service), None)
+        if thread is None:
+            return
+        self._retired.append(service)
+        service.stop()
+        thread.join(STOP_S_MAX)
+        if thread.is_alive():
+            logger.warning("%s did not stop within %.0f s", service.name, STOP_S_MAX)
+            return
+        self._running = [each for each in self._running if each[0] is not service]
+        self._retired.remove(service)
 
     def _guard(self, service: Service) -> None:
         code = 1
         try:
             service.run()
-            if self._stopping:
+            if self._stopping or service in self._retired:
                 return
             logger.error("%s ended by itself; the process ends so that it can be started afresh", service.name)
         except UsageError as error:

@@ -69,33 +69,36 @@ def create_app(
     segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
     access = Access.of(config.dashboard.token, clock)
-    templates = Templates(config.site.name, guarded=access.sessions is not None)
-    alert_counts, storage = (
-        AlertCountCache(db, alerts),
-        StorageReportCache(db, root, StorageLimits.of(config.storage, config.cameras)),
-    )
-    snapshots = SnapshotCache(segments, boxes, root, clock, cut)
+    alert_counts, snapshots = AlertCountCache(db, alerts), SnapshotCache(segments, boxes, root, clock, cut)
     alert_reader = AlertReader(alerts, NoticeStore(db), root, clock)
-    health_reader = HealthReader(health_events, cameras, probes, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
     )  # fmt: skip
-    provide(
-        app, db, templates, access, hub, probes, snapshots, storage, alert_counts, alert_reader, health_reader,
-        CameraReader(cameras, segments, boxes, meter, config.cameras),
-        HeadroomReader(config.cameras, meter, health_events, probes),
-        SavingsReader(meter, cameras, config.cameras),
-        CostReader(db, meter, config.escalation.prices, config.costs),
-        ScenarioExporter(root, config, clock),
-        AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
-        ApplianceCollector(
-            db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
-            storage=storage, probes=probes, snapshots=snapshots, hub=hub,
-        ),
-    )  # fmt: skip
+
+    def configure(config: SiteConfig, probes: CoreProbes) -> None:
+        """Answer by these sections of the site file and with these parts of the core from the next request on."""
+        templates = Templates(config.site.name, guarded=access.sessions is not None)
+        storage = StorageReportCache(db, root, StorageLimits.of(config.storage, config.cameras))
+        health_reader = HealthReader(health_events, cameras, probes, clock)
+        provide(
+            app, db, templates, access, hub, probes, snapshots, storage, alert_counts, alert_reader, health_reader,
+            CameraReader(cameras, segments, boxes, meter, config.cameras),
+            HeadroomReader(config.cameras, meter, health_events, probes),
+            SavingsReader(meter, cameras, config.cameras),
+            CostReader(db, meter, config.escalation.prices, config.costs),
+            ScenarioExporter(root, config, clock),
+            AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
+            ApplianceCollector(
+                db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
+                storage=storage, probes=probes, snapshots=snapshots, hub=hub,
+            ),
+        )  # fmt: skip
+        problems.install(app, templates)
+
+    configure(config, probes)
+    app.state.configure = configure
     app.state.hub = hub
-    problems.install(app, templates)
     app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access)
     for module in (
         alerts_api, cameras_api, headroom_api, health_api, savings_api, scenarios_api, storage_api, event_stream,

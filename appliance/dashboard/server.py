@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from appliance.config import SiteConfig
+from appliance.dashboard.deps import CoreProbes
 from appliance.errors import MissingDependency
 
 CONNECTIONS_MAX = 200
@@ -77,6 +79,10 @@ class DashboardServer:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has just ended by itself
                 self._loop.call_soon_threadsafe(self._end)
+
+    def configure(self, config: SiteConfig, probes: CoreProbes) -> None:
+        """Answer by these sections of the site file from the next request on. Any thread."""
+        self._app.state.configure(config, probes)
 
     @property
     def started(self) -> bool:

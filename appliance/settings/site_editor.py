@@ -63,7 +63,7 @@ class SiteEditor:
 
     def read(self) -> SiteText:
         """The file now. Raises ConfigError with every fault."""
-        return _checked(yamlfile.read_text(self.path), str(self.path))
+        return checked_text(yamlfile.read_text(self.path), str(self.path))
 
     def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
         """What the file would be after `changes`, one after the other. base: the digest that they were made for.
@@ -75,8 +75,8 @@ class SiteEditor:
     def propose_text(self, text: str, base: str) -> SiteProposal:
         """The whole text replaced: an edit in the browser, or an older version. Raises as `propose`."""
         before = self._read_unchecked(base)
-        after = _checked(text, str(self.path))
-        return SiteProposal(_checked(before, str(self.path)), after, difference(before, text))
+        after = checked_text(text, str(self.path))
+        return SiteProposal(checked_text(before, str(self.path)), after, difference(before, text))
 
     def write(self, proposal: SiteProposal) -> None:
         """Put it in place, whole or not at all. Raises SiteFileChanged, DiskWriteError."""
@@ -120,5 +120,6 @@ def difference(before: str, after: str) -> str:
     return "\n".join(_SECRET_LINE.sub(r"\1***", redact(line)) for line in lines)
 
 
-def _checked(text: str, source: str) -> SiteText:
+def checked_text(text: str, source: str) -> SiteText:
+    """`text` with what it says. Raises ConfigError with every fault."""
     return SiteText(text, digest_of(text), yamlfile.loads(text, SiteConfig, source))

@@ -58,6 +58,19 @@ class CameraStore:
                 if last_t is not None:
                     _open_gap(connection, name, min(last_t, self._db.clock.now()), NOT_RUNNING)
 
+    def configure(self, sources: Mapping[str, str]) -> None:
+        """The same while the appliance runs: cameras that are gone go, new ones come, the state of the others stays."""
+        with self._db.transaction() as connection:
+            known = {row["name"] for row in connection.execute("SELECT name FROM camera").fetchall()}
+            for name in known - set(sources):
+                connection.execute("DELETE FROM camera WHERE name = ?", (name,))
+            for name, source in sources.items():
+                connection.execute(
+                    """INSERT INTO camera (name, since_t, source, rev) VALUES (?, ?, ?, ?)
+                       ON CONFLICT (name) DO UPDATE SET source = excluded.source, rev = excluded.rev""",
+                    (name, self._db.clock.now(), camera_address(source), self._db.next_rev(connection)),
+                )
+
     def state(self, state: CameraState) -> None:
         """Write a change of state; `live` ends the open gap."""
         with self._db.transaction() as connection:

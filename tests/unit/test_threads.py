@@ -95,3 +95,15 @@ def test_a_periodic_part_goes_on_when_the_disk_is_full(caplog: pytest.LogCapture
     parts.stop()
     assert parts.wait() == 0
     assert caplog.text.count("meter waits") == 1
+
+
+def test_services_are_replaced_while_the_others_run() -> None:
+    parts, ended = ServiceGroup(), []
+    old, new = waiting("notifier", ended), waiting("notifier", ended)
+    parts.start(waiting("meter", ended))
+    parts.start(old)
+    parts.replace([old], [new])
+    assert ended == ["notifier"]
+    parts.stop()
+    assert parts.wait() == 0, "one that was replaced has not failed"
+    assert ended == ["notifier", "notifier", "meter"]

@@ -1,0 +1,140 @@
+"""Keeps the running settings and the site file together: changes are checked, written and put in force, or nothing is.
+
+An edit by hand is noticed and offered, never taken by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance import yamlfile
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.errors import ConfigError, UsageError
+from appliance.settings.site_editor import (
+    SiteEditor,
+    SiteProposal,
+    SiteText,
+    checked_text,
+    difference,
+    digest_of,
+    replace_text,
+)
+from appliance.settings.site_versions import FOLDER, SiteVersion, SiteVersions
+from appliance.settings.yaml_edit import SiteChange
+
+logger = logging.getLogger(__name__)
+
+BY_HAND = "file"
+PutInForce = Callable[[SiteConfig], tuple[str, ...]]
+"""Puts settings in force and returns the keys that wait for a restart. Raises UsageError: nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsStatus:
+    """How the file and the running settings stand to each other.
+
+    digest: of the file. edited: the file was changed by hand, and that is not in force: diff says how, error why it
+    cannot be taken. waiting: keys whose new value a restart alone puts in force.
+    """
+
+    digest: str
+    edited: bool = False
+    diff: str = ""
+    error: str = ""
+    waiting: tuple[str, ...] = ()
+
+
+class SettingsService:
+    """Changes the site file for those who ask, one at a time. Any thread.
+
+    State: the text that is in force, the keys that wait for a restart.
+    Invariant: what `change` has returned from is in the file, in force, and kept as a version.
+    """
+
+    def __init__(self, path: Path, storage: Path, clock: Clock, put_in_force: PutInForce) -> None:
+        """path: the site file, which is in force as it is now. storage: the folder in which the versions are kept."""
+        self._editor = SiteEditor(path)
+        self._versions = SiteVersions(storage / FOLDER, clock)
+        self._put_in_force = put_in_force
+        self._lock = threading.Lock()
+        self._running = self._editor.read()
+        self._waiting: tuple[str, ...] = ()
+        self._versions.add(self._running.text, BY_HAND, "as the appliance was started")
+
+    @property
+    def running(self) -> SiteText:
+        """What is in force."""
+        return self._running
+
+    def status(self) -> SettingsStatus:
+        """Reads the file."""
+        try:
+            text = yamlfile.read_text(self._editor.path)
+        except ConfigError as error:
+            return SettingsStatus("", edited=True, error=str(error), waiting=self._waiting)
+        digest = digest_of(text)
+        if digest == self._running.digest:
+            return SettingsStatus(digest, waiting=self._waiting)
+        try:
+            checked_text(text, str(self._editor.path))
+        except ConfigError as error:
+            return SettingsStatus(digest, True, difference(self._running.text, text), str(error), self._waiting)
+        return SettingsStatus(digest, True, difference(self._running.text, text), waiting=self._waiting)
+
+    def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
+        """What a change would do. base: the digest of the file that it is for. Raises ConfigError, SiteFileChanged."""
+        return self._editor.propose(changes, base)
+
+    def change(self, changes: Sequence[SiteChange], base: str, who: str, why: str) -> SettingsStatus:
+        """Write the changes and put them in force. Raises UsageError (the file is as it was), DiskWriteError."""
+        with self._lock:
+            return self._write(self._editor.propose(changes, base), who, why)
+
+    def replace(self, text: str, base: str, who: str, why: str) -> SettingsStatus:
+        """The same with the whole text."""
+        with self._lock:
+            return self._write(self._editor.propose_text(text, base), who, why)
+
+    def restore(self, number: int, base: str, who: str) -> SettingsStatus:
+        """Go back to a version. Raises PreconditionError: it is not kept; and as `change`."""
+        return self.replace(self._versions.text(number), base, who, f"back to version {number}")
+
+    def take_edit(self, who: str) -> SettingsStatus:
+        """Put the file in force as it was edited by hand. Raises UsageError: it is not right; what runs stays."""
+        with self._lock:
+            text = self._editor.read()
+            self._take(text)
+            self._versions.add(text.text, who, "edited by hand")
+        return self.status()
+
+    def versions(self) -> list[SiteVersion]:
+        """Newest first."""
+        return self._versions.all()
+
+    def version_diff(self, number: int) -> str:
+        """What going back to a version would change. Raises PreconditionError."""
+        return difference(yamlfile.read_text(self._editor.path), self._versions.text(number))
+
+    def _write(self, proposal: SiteProposal, who: str, why: str) -> SettingsStatus:
+        self._editor.write(proposal)
+        try:
+            self._take(proposal.after)
+        except UsageError:
+            replace_text(self._editor.path, proposal.before.text)
+            raise
+        self._versions.add(proposal.after.text, who, why)
+        return self.status()
+
+    def _take(self, text: SiteText) -> None:
+        self._waiting = self._put_in_force(text.config)
+        self._running = text
+        logger.info("the site file is in force as changed%s", _waiting_text(self._waiting))
+
+
+def _waiting_text(waiting: tuple[str, ...]) -> str:
+    return f"; {', '.join(waiting)} will be with the next start" if waiting else ""

@@ -1,0 +1,147 @@
+"""Settings changed while the appliance runs: real ingest process, real files, nothing restarted that need not be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from streams import clip
+from waiting import until
+
+from appliance import config
+from appliance.app import Appliance, build, recover, start
+from appliance.clock import SystemClock
+from appliance.errors import ConfigError, MissingDependency
+from appliance.settings.settings_service import SettingsService
+from appliance.settings.site_editor import SiteFileChanged
+from appliance.settings.yaml_edit import SiteChange
+from appliance.store.cameras import CameraRow
+from appliance.store.database import Database
+from appliance.store.paths import DATABASE
+from appliance.threads import ServiceGroup
+
+
+class Running:
+    """An appliance in this process, with its settings service."""
+
+    def __init__(self, folder: Path) -> None:
+        made = clip(folder / "c.mp4", 600, fps=10, gop=10)
+        self.url = f"file:{made}"
+        self.path = folder / "site.yaml"
+        site: dict[str, Any] = {
+            "storage": {"dir": str(folder / "data"), "segment_s": 1, "disk_free_min_mb": 0},
+            "cameras": {"gate": {"url": self.url}},
+            "dashboard": {"port": 0},
+        }
+        self.path.write_text("# our site\n" + yaml.safe_dump(site))
+        loaded, clock, root = config.load(self.path), SystemClock(), folder / "data"
+        root.mkdir()
+        self.db = Database(root / DATABASE, clock)
+        self.group = ServiceGroup()
+        self.appliance: Appliance = build(loaded, root, self.db, clock)
+        recover(loaded, root, self.appliance.stores, clock)
+        start(self.appliance, self.group)
+        self.settings = SettingsService(self.path, root, clock, lambda new: self.appliance.reconfigure(new, self.group))
+        self.code = 0
+        self.thread = threading.Thread(target=self._wait)
+        self.thread.start()
+
+    def _wait(self) -> None:
+        self.code = self.group.wait()
+
+    def end(self) -> None:
+        self.group.stop()
+        self.thread.join(60)
+        self.appliance.close(SystemClock())
+        self.db.close()
+
+    def change(self, *path: str, to: Any) -> tuple[str, ...]:
+        return self.settings.change([SiteChange(path, to)], self.settings.status().digest, "anna", "a test").waiting
+
+    def camera(self, name: str) -> CameraRow | None:
+        return next((camera for camera in self.appliance.stores.cameras.all() if camera.name == name), None)
+
+    def is_live(self, name: str) -> bool:
+        camera = self.camera(name)
+        return camera is not None and camera.state == "live" and camera.run != ""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    made = Running(tmp_path)
+    yield made
+    made.end()
+    assert made.code == 0, "no service failed"
+
+
+def test_what_changes_is_in_force_within_seconds_and_what_does_not_is_not_touched(running: Running) -> None:
+    until(lambda: running.is_live("gate"), 40)
+    gate = running.camera("gate")
+    assert gate is not None
+    assert running.change("cameras", "yard", to={"url": running.url}) == ()
+    until(lambda: running.is_live("yard"), 40)
+    zone = {"zones": {"all": [[0, 0], [1, 0], [1, 1], [0, 1]]}, "url": running.url}
+    running.change("cameras", "yard", to=zone | {"rules": [{"name": "r", "kind": "enter", "zone": "all"}]})
+    running.change("notify", to={"phone": {"kind": "webhook", "url": "http://127.0.0.1:1/x", "enabled": True}})
+    assert running.change("dashboard", "port", to=8099) == ("dashboard.port",)
+    until(lambda: running.is_live("yard"), 40)
+    after = running.camera("gate")
+    assert after is not None
+    assert (after.run, after.since_t) == (gate.run, gate.since_t), "its session goes on"
+    assert "notifier" in {service.name for service in running.appliance.services}
+    assert running.path.read_text().startswith("# our site\n")
+
+    running.change("cameras", "gate", "enabled", to=False)
+    assert running.camera("gate") is None
+    until(lambda: running.is_live("yard"), 40)
+    assert [version.who for version in running.settings.versions()][:2] == ["anna", "anna"]
+
+
+def test_the_detection_process_is_started_anew_for_other_detector_settings(running: Running) -> None:
+    until(lambda: running.is_live("gate"), 40)
+    before = running.camera("gate")
+    assert before is not None
+    running.change("detector", to={"score_min": 0.2})
+    until(lambda: running.is_live("gate") and running.camera("gate").run != before.run, 60)  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_put_in_force_changes_nothing(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = running.path.read_text()
+    with pytest.raises(ConfigError, match="must begin with rtsp"):
+        running.change("cameras", "gate", "url", to="http://x")
+
+    def refuse(*_: Any) -> None:
+        raise MissingDependency("apprise is not installed")
+
+    monkeypatch.setattr("appliance.app._build_notifier", refuse)
+    with pytest.raises(MissingDependency):
+        running.change("alerts", to={"merge_s": 3})
+    assert running.path.read_text() == text
+    assert running.appliance.config.alerts.merge_s == 8
+
+
+def test_an_edit_by_hand_is_noticed_and_offered_and_can_be_undone(running: Running) -> None:
+    text = running.path.read_text()
+    assert not running.settings.status().edited
+    running.path.write_text(text.replace("port: 0", "port: 0\nalerts: {merge_s: 2}"))
+    status = running.settings.status()
+    assert status.edited
+    assert "+alerts: {merge_s: 2}" in status.diff
+    assert running.appliance.config.alerts.merge_s == 8, "it is not taken by itself"
+    with pytest.raises(SiteFileChanged):
+        running.settings.change([SiteChange(("alerts", "merge_s"), 4)], running.settings.running.digest, "anna", "")
+    running.settings.take_edit("anna")
+    assert running.appliance.config.alerts.merge_s == 2
+    running.path.write_text("cameras: [")
+    assert "not valid YAML" in running.settings.status().error
+    with pytest.raises(ConfigError):
+        running.settings.take_edit("anna")
+    running.path.write_text(running.settings.running.text)
+    first = running.settings.versions()[-1]
+    running.settings.restore(first.number, running.settings.status().digest, "anna")
+    assert running.path.read_text() == text
+    assert running.appliance.config.alerts.merge_s == 8
