@@ -209,7 +209,9 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             config,
             stores,
             clock,
-            system_load=SystemLoadMonitor(link, stores.escalations, clock).read,
+            system_load=SystemLoadMonitor(
+                link, stores.escalations, clock, pool=(lambda: uplink.pool) if uplink else None
+            ).read,
             context=context,
             listener=_CoreListener(evidence, notifier, recheck),
         ),

@@ -291,6 +291,31 @@ class Verdict(_WireModel):
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
 
 
+POOL_STATUS_BYTES_MAX = 4096
+POOL_COUNT_MAX = 10_000_000
+PRICE_MAX = 10_000.0
+
+
+class PoolStatus(_WireModel):
+    """What a worker announces of itself to all sites, every few seconds; what is older than ttl_s counts for nothing.
+
+    waiting: escalations that the broker stores, of all sites; slots: how many this worker judges at a time; judge_s:
+    the mean time of one; cold_start_s: until it is ready; gpu_hour: the price of an hour, None: it has none.
+    """
+
+    schema_version: int = WIRE_SCHEMA
+    worker: Name
+    ready: bool
+    waiting: Annotated[int, Field(ge=0, le=POOL_COUNT_MAX)] = 0
+    slots: Annotated[int, Field(ge=1, le=4096)] = 1
+    judge_s: Annotated[float, Field(ge=0, le=3600)] = 1.0
+    cold_start_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
+    gpu_hour: Annotated[float, Field(ge=0, le=PRICE_MAX)] | None = None
+    ttl_s: Annotated[float, Field(ge=1, le=300)] = 60.0
+
+
+POOL_SUBJECT = "vedette_pool.status"
+"""Only workers may publish there; not below `vedette.`, where the second word is a site's name."""
 STREAM_ESCALATION = "VEDETTE_ESCALATION"
 STREAM_MEDIA = "VEDETTE_MEDIA"
 STREAM_VERDICT = "VEDETTE_VERDICT"

@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, field_validator
 from appliance import yamlfile
 from appliance.broker_config import BrokerConfig
 from appliance.detector_config import DetectorConfig
-from appliance.wire import TEXT_CHARS_MAX
+from appliance.wire import PRICE_MAX, TEXT_CHARS_MAX
 from appliance.yamlfile import ConfigModel
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -89,6 +89,15 @@ class StatusConfig(ConfigModel):
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
 
 
+class PoolConfig(ConfigModel):
+    """What the worker announces of itself to the sites (docs/worker.md). gpu_hour_file: a file with the price."""
+
+    every_s: Annotated[float, Field(ge=1, le=60)] = 15.0
+    cold_start_s: Annotated[float, Field(ge=0, le=86400)] = 60.0
+    gpu_hour: Annotated[float, Field(ge=0, le=PRICE_MAX)] | None = None
+    gpu_hour_file: Path | None = None
+
+
 class ArchiveConfig(ConfigModel):
     """A bucket for evidence and verdicts, with anything that speaks S3."""
 
@@ -120,6 +129,7 @@ class WorkerConfig(ConfigModel):
     streams: StreamsConfig = StreamsConfig()
     engine: EngineConfig = RedetectEngine()
     worker: HandlingConfig = HandlingConfig()
+    pool: PoolConfig = PoolConfig()
     status: StatusConfig = StatusConfig()
     archive: ArchiveConfig = ArchiveConfig()
 

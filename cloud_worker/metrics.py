@@ -84,6 +84,16 @@ class WorkerMetrics:
         """The Prometheus text format, version 0.0.4; whole bounds of buckets stand without a fraction: `le="5"`."""
         return _WHOLE_BOUND.sub(rb'\1"', generate_latest(self._registry))
 
+    def judge_s_mean(self) -> float | None:
+        """Seconds that the model took for one escalation, over all; None: there was none."""
+        sums = {"_sum": 0.0, "_count": 0.0}
+        for metric in self.stages.collect():
+            for sample in metric.samples:
+                kind = sample.name.removeprefix("vedette_worker_stage_seconds")
+                if kind in sums and sample.labels.get("stage") == "model":
+                    sums[kind] += sample.value
+        return sums["_sum"] / sums["_count"] if sums["_count"] else None
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"vedette_worker_{name}_total", text, labels, registry=self._registry)
 

@@ -24,6 +24,7 @@ from cloud_worker.escalation_handler import PUBLISH_S_MAX, ArchivePort, Escalati
 from cloud_worker.fair_queue import FairQueue, SiteQueue
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerCounts, WorkerMetrics
+from cloud_worker.pool_status import PoolAnnouncer
 from cloud_worker.pull_consumer import Delivery, NoConsumer, pull_next
 from cloud_worker.status_server import StatusServer
 
@@ -59,6 +60,10 @@ class Worker:
         self._slots = ConcurrencySlots(config.worker.concurrency, self._changed.set, clock)
         self._queue = FairQueue()
         self._backlog = BacklogMonitor(self._queue, judge.worker, self.metrics, clock, self._changed.set)
+        self._announcer = PoolAnnouncer(
+            config.pool, judge.worker, self._slots.total, self.metrics, clock,
+            ready=lambda: not self.unready(), waiting=lambda: sum(self._backlog.stored.counts.values()),
+        )  # fmt: skip
         self._consumers: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._judging: dict[asyncio.Task[None], Delivery] = {}
@@ -126,7 +131,7 @@ class Worker:
             stream_setup.ESCALATION_SUBJECTS, cb=self._backlog.on_message, pending_bytes_limit=2**20
         )
         lost = self._link.while_up(asyncio.Event().wait())
-        work = (lost, self._backlog.run(jetstream), self._dispatch(client, jetstream))
+        work = (lost, self._backlog.run(jetstream), self._dispatch(client, jetstream), self._announcer.run(client))
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

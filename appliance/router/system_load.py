@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from appliance.broker import LinkState
 from appliance.clock import Clock
@@ -16,13 +17,29 @@ READ_EVERY_S = 10.0  # temperatures and one-minute means move no faster
 _ZONES_MAX = 32
 
 
+class AnnouncedPool(Protocol):
+    """The workers as they announce themselves; None: nobody said."""
+
+    @property
+    def wait_s(self) -> float | None: ...
+
+    @property
+    def gpu_hour(self) -> float | None: ...
+
+
 class SystemLoadMonitor:
-    """Reads the load, at most every READ_EVERY_S (the link each time). Owner: the core's thread."""
+    """Reads the load, at most every READ_EVERY_S (link and workers each time). Owner: the core's thread."""
 
     def __init__(
-        self, link: Callable[[], LinkState] | None, escalations: EscalationStore, clock: Clock, thermal: Path = THERMAL
+        self,
+        link: Callable[[], LinkState] | None,
+        escalations: EscalationStore,
+        clock: Clock,
+        thermal: Path = THERMAL,
+        pool: Callable[[], AnnouncedPool] | None = None,
     ) -> None:
         self._link = link
+        self._pool = pool
         self._escalations = escalations
         self._clock = clock
         self._thermal = thermal
@@ -39,12 +56,14 @@ class SystemLoadMonitor:
                 load=load_per_core(),
                 temperature_c=temperature_c(self._thermal),
             )
-        last = self._last
+        last, pool = self._last, self._pool() if self._pool else None
         return SystemLoad(
             link_up=self._link().up if self._link else None,
             queue_age_s=last.queue_age_s,
             load=last.load,
             temperature_c=last.temperature_c,
+            pool_wait_s=pool.wait_s if pool else None,
+            gpu_hour=pool.gpu_hour if pool else None,
         )
 
 

@@ -23,6 +23,7 @@ from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.jetstream_publisher import JetStreamPublisher
 from appliance.uplink.message_builder import AllowAll, EgressPolicy, EscalationMessageBuilder
 from appliance.uplink.outbox import Outbox, OutboxQuota
+from appliance.uplink.pool_monitor import PoolMonitor, PoolState
 from appliance.uplink.rate_limiter import RateLimiter
 from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.send_workers import POLL_S, EscalationSender, SendWorkers
@@ -50,7 +51,7 @@ class UplinkDeps:
 class UplinkService:
     """Owner of the event loop that talks to the broker; `run()` blocks the one thread it is given.
 
-    `stop()` and `wake()` may be called from any thread. When one of the three tasks fails (the database refused, or a
+    `stop()` and `wake()` may be called from any thread. When one of the four tasks fails (the database refused, or a
     bug), `run()` ends with that error.
     """
 
@@ -70,6 +71,7 @@ class UplinkService:
         self._verdicts = VerdictConsumer(
             self._link, site, deps.alerts, deps.commits, clock, changed, self._sending.verdict_received
         )
+        self._pool = PoolMonitor(self._link, clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_now = asyncio.Event()
         self._stopped = threading.Event()
@@ -85,6 +87,11 @@ class UplinkService:
             breaker_why=breaker.why,
             trips=breaker.trips,
         )
+
+    @property
+    def pool(self) -> PoolState:
+        """The workers, as they announce themselves."""
+        return self._pool.state
 
     @property
     def waits_for(self) -> str:
@@ -117,6 +124,7 @@ class UplinkService:
             asyncio.create_task(self._link.run(), name="link"),
             asyncio.create_task(self._sending.run(), name="uplink"),
             asyncio.create_task(self._verdicts.run(), name="verdicts"),
+            asyncio.create_task(self._pool.run(), name="pool"),
         }
         stopping = asyncio.create_task(self._stop_now.wait())
         try:

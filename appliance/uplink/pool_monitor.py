@@ -1,0 +1,119 @@
+"""Listens to what the workers announce of themselves: how long an escalation would wait, and what an hour costs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from appliance.broker import NatsLink
+from appliance.clock import Clock
+from appliance.errors import UplinkError
+from appliance.telemetry import LogThrottle
+from appliance.wire import POOL_STATUS_BYTES_MAX, POOL_SUBJECT, PoolStatus, WireError
+
+WORKERS_MAX = 64  # more say nothing new about a queue that they share
+PENDING_BYTES_MAX = 64 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """The workers as they announced themselves lately. workers, ready: how many; wait_s: until an escalation that is
+    sent now is begun; gpu_hour: the lowest price an hour. None: nobody said."""
+
+    workers: int = 0
+    ready: int = 0
+    wait_s: float | None = None
+    gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """An announcement, and until when it counts (monotonic, by our clock: the sender's may be wrong)."""
+
+    status: PoolStatus
+    until: float
+
+
+class PoolMonitor:
+    """Owner of one subscription and of the last announcement of each worker, at most WORKERS_MAX; one task.
+
+    `state` may be read from any thread. An announcement counts for its own time to live, by our clock, and then as if
+    it had never come. One that is malformed, too large or of one worker too many changes nothing, and is counted.
+    """
+
+    def __init__(self, link: NatsLink, clock: Clock) -> None:
+        self._link = link
+        self._clock = clock
+        self._heard: dict[str, _Heard] = {}
+        self._log = LogThrottle(logger, clock)
+        self.refused = 0
+
+    async def run(self) -> None:
+        """Listen until cancelled. A broker that does not let us is as silent as one without workers."""
+        while True:
+            client = await self._link.client()
+            try:
+                listening = await client.subscribe(
+                    POOL_SUBJECT, cb=self._on_message, pending_bytes_limit=PENDING_BYTES_MAX
+                )
+                try:
+                    await self._link.while_up(asyncio.Event().wait())
+                finally:
+                    with contextlib.suppress(nats.errors.Error, OSError):
+                        await listening.unsubscribe()
+            except (UplinkError, nats.errors.Error, OSError):
+                await asyncio.sleep(1.0)
+
+    async def _on_message(self, message: Msg) -> None:
+        self.take(message.data)
+
+    def take(self, data: bytes) -> None:
+        """One announcement."""
+        now = self._clock.monotonic()
+        try:
+            if len(data) > POOL_STATUS_BYTES_MAX:
+                raise WireError(f"it has {len(data)} bytes")
+            status: PoolStatus = PoolStatus.from_json(data)
+        except WireError as error:
+            self._refuse(str(error))
+            return
+        alive = {name: heard for name, heard in self._heard.items() if heard.until > now}
+        if status.worker not in alive and len(alive) >= WORKERS_MAX:
+            self._refuse(f"there are {WORKERS_MAX} workers already")
+            return
+        self._heard = {**alive, status.worker: _Heard(status, now + status.ttl_s)}
+
+    @property
+    def state(self) -> PoolState:
+        """What is known now."""
+        now = self._clock.monotonic()
+        alive = [heard.status for heard in self._heard.values() if heard.until > now]
+        if not alive:
+            return PoolState()
+        ready = [each for each in alive if each.ready]
+        prices = [each.gpu_hour for each in ready or alive if each.gpu_hour is not None]
+        return PoolState(
+            workers=len(alive),
+            ready=len(ready),
+            wait_s=round(_wait_s(alive, ready), 1),
+            gpu_hour=min(prices) if prices else None,
+        )
+
+    def _refuse(self, why: str) -> None:
+        self.refused += 1
+        self._log.report(f"refused an announcement of a worker: {why}")
+
+
+def _wait_s(alive: list[PoolStatus], ready: list[PoolStatus]) -> float:
+    """All workers share one queue, so the longest that any of them saw is it; cold ones begin when they are warm."""
+    at_work = ready or alive
+    cold_s = 0.0 if ready else min(each.cold_start_s for each in alive)
+    judge_s = sum(each.judge_s for each in at_work) / len(at_work)
+    return cold_s + max(each.waiting for each in alive) * judge_s / sum(each.slots for each in at_work)

@@ -1,0 +1,91 @@
+"""Announces a worker to the sites: whether it is ready, how much waits, how long a cold start takes, and its price."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import nats.errors
+from nats.aio.client import Client
+
+from appliance.clock import Clock
+from appliance.telemetry import LogThrottle
+from appliance.wire import POOL_COUNT_MAX, POOL_SUBJECT, PRICE_MAX, PoolStatus
+from cloud_worker.config import PoolConfig
+from cloud_worker.metrics import WorkerMetrics
+
+LIVES = 4  # an announcement counts until so many more should have come
+JUDGE_S_FIRST = 1.0  # seconds of a verdict, until the first one tells
+_PRICE_CHARS_MAX = 64
+
+logger = logging.getLogger(__name__)
+
+
+class PoolAnnouncer:
+    """Publishes a small message every `pool.every_s`. Owner: the worker's loop, one task a connection. State: when the
+    worker began, so that what is left of its cold start is known."""
+
+    def __init__(
+        self,
+        settings: PoolConfig,
+        worker: str,
+        slots: int,
+        metrics: WorkerMetrics,
+        clock: Clock,
+        *,
+        ready: Callable[[], bool],
+        waiting: Callable[[], int],
+    ) -> None:
+        """ready: escalations are taken now; waiting: those that the broker stores, for all workers."""
+        self._settings = settings
+        self._worker = worker
+        self._slots = slots
+        self._metrics = metrics
+        self._clock = clock
+        self._ready = ready
+        self._waiting = waiting
+        self._began = clock.monotonic()
+        self._log = LogThrottle(logger, clock)
+
+    async def run(self, client: Client) -> None:
+        """Announce for as long as the connection lasts, or until cancelled."""
+        while True:
+            try:
+                await client.publish(POOL_SUBJECT, self.status().to_json())
+            except (nats.errors.Error, OSError) as error:  # the connection's own task says that it is lost
+                self._log.report(f"the worker could not be announced: {type(error).__name__}")
+            await asyncio.sleep(self._settings.every_s)
+
+    def status(self) -> PoolStatus:
+        """The worker as it is now."""
+        ready = self._ready()
+        left_s = self._settings.cold_start_s - (self._clock.monotonic() - self._began)
+        return PoolStatus(
+            worker=self._worker,
+            ready=ready,
+            waiting=min(max(0, self._waiting()), POOL_COUNT_MAX),
+            slots=self._slots,
+            judge_s=min(self._metrics.judge_s_mean() or JUDGE_S_FIRST, 3600.0),
+            cold_start_s=0.0 if ready else max(0.0, left_s),
+            gpu_hour=self._price(),
+            ttl_s=min(300.0, self._settings.every_s * LIVES),
+        )
+
+    def _price(self) -> float | None:
+        """Of the file, which whoever watches the spot market keeps, or the fixed one."""
+        if self._settings.gpu_hour_file is None:
+            return self._settings.gpu_hour
+        return self._price_in(self._settings.gpu_hour_file)
+
+    def _price_in(self, path: Path) -> float | None:
+        try:
+            with path.open(encoding="utf-8") as file:
+                price = float(file.read(_PRICE_CHARS_MAX))
+            if not 0 <= price <= PRICE_MAX:  # not a number is neither
+                raise ValueError
+        except (OSError, ValueError):
+            self._log.report(f"{path} (pool.gpu_hour_file) holds no price from 0 to {PRICE_MAX:g}: none is announced")
+            return None
+        return price
