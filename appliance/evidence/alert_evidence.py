@@ -30,13 +30,28 @@ from appliance.types import SCHEMA, BestView, TrackedObject
 logger = logging.getLogger(__name__)
 
 STILL_QUALITY = 90
+STAND_IN_S_MAX = 20.0  # from the best view to the still that stands in for it; cameras have GOPs of 10 s
+STAND_IN_TRIES_MAX = 3
 
 
 class AlertStillMaker:
-    """Makes the stills of alerts. Owner: the evidence maker's thread. Holds no state."""
+    """Makes the stills of alerts. Owner: the evidence maker's thread. Holds no state.
 
-    def __init__(self, evidence: EvidenceStore, root: Path, recording: RecordingIndex, retries: RetryTracker) -> None:
+    A recording begins at a key frame, and a camera that comes back in the middle of a GOP, or whose clock jumped, may be
+    watched before it is recorded. So where the best view is not recorded, and never will be, the nearest recorded moment
+    stands in for it, with its own box, and the row says how far it is.
+    """
+
+    def __init__(
+        self,
+        evidence: EvidenceStore,
+        boxes: BoxStore,
+        root: Path,
+        recording: RecordingIndex,
+        retries: RetryTracker,
+    ) -> None:
         self._evidence = evidence
+        self._boxes = boxes
         self._root = root
         self._recording = recording
         self._retries = retries
@@ -58,6 +73,8 @@ class AlertStillMaker:
         t = alert.t_start if view is None else view.t
         coverage = self._recording.coverage(alert.camera, t)
         problem = EvidenceError(self._recording.missing_reason(alert.camera))
+        if coverage == "never" and self._make_stand_in(alert, known, t):
+            return "made"
         if coverage == "ready":
             try:
                 still = cut_still(self._recording.segments(alert.camera, t - 1, t + 1), t)
@@ -74,16 +91,45 @@ class AlertStillMaker:
         self._evidence.put(EvidenceRow(alert=alert.id, kind="still", state="missing", reason=str(problem)))
         return "missing"
 
-    def _write_images(self, alert: AlertRow, view: BestView | None, still: Still) -> list[EvidenceRow]:
+    def _make_stand_in(self, alert: AlertRow, known: EvidenceRow, t: float) -> bool:
+        """Cut the nearest recorded moment instead; False: there is none, or one stands there already."""
+        if known.state != "waiting":
+            return False
+        for each in self._stand_ins(alert, t)[:STAND_IN_TRIES_MAX]:
+            try:
+                still = cut_still(self._recording.segments(alert.camera, each.t - 1, each.t + 1), each.t)
+            except EvidenceError:
+                continue
+            off_s = each.t - t
+            reason = f"{abs(off_s):.1f} s {'after' if off_s > 0 else 'before'} the best view, which is not recorded"
+            self._evidence.put(*self._write_images(alert, each, still, reason))
+            return True
+        return False
+
+    def _stand_ins(self, alert: AlertRow, t: float) -> list[BestView]:
+        """Recorded views of the alert's tracks, the nearest first."""
+        seen = self._boxes.span(alert.camera, t - STAND_IN_S_MAX, t + STAND_IN_S_MAX, run=alert.run or None)
+        views = [
+            BestView(track=found.track, label=found.label, t=frame.t, score=found.score, box=found.box)
+            for frame in seen
+            for found in frame.objects
+            if frame.looked and found.track in alert.tracks
+        ]
+        recorded = [view for view in views if self._recording.coverage(alert.camera, view.t) == "ready"]
+        return sorted(recorded, key=lambda view: abs(view.t - t))
+
+    def _write_images(
+        self, alert: AlertRow, view: BestView | None, still: Still, reason: str = ""
+    ) -> list[EvidenceRow]:
         data = encode_jpeg(still.image, quality=STILL_QUALITY)
-        rows = [self._write(alert, "still", still, view, data)]
+        rows = [self._write(alert, "still", still, view, data, reason)]
         if view is not None:
             cropped = Still(still.t, crop(still.image, view.box))
             rows.append(self._write(alert, "crop", cropped, None, encode_jpeg(cropped.image, side_max=CROP_SIDE_MAX)))
         return rows
 
     def _write(
-        self, alert: AlertRow, kind: EvidenceKind, still: Still, view: BestView | None, data: bytes
+        self, alert: AlertRow, kind: EvidenceKind, still: Still, view: BestView | None, data: bytes, reason: str = ""
     ) -> EvidenceRow:
         path = f"{evidence_folder(alert.id)}/{kind}.jpg"
         written = write_file(self._root / path, data)
@@ -100,6 +146,7 @@ class AlertStillMaker:
             height=still.size[1],
             box=None if view is None else view.box,
             score=0.0 if view is None else view.score,
+            reason=reason,
         )
 
 

@@ -52,8 +52,9 @@ class EvidenceMaker:
         self._for_escalations = EscalationEvidenceMaker(
             db, root, config.cameras, config.escalation, config.image_free, recording, self._retries
         )
-        self._stills = AlertStillMaker(self._evidence, root, recording, self._retries)
-        self._clips = AlertClipMaker(self._evidence, BoxStore(db), root, config.alerts, recording, self._retries)
+        boxes = BoxStore(db)
+        self._stills = AlertStillMaker(self._evidence, boxes, root, recording, self._retries)
+        self._clips = AlertClipMaker(self._evidence, boxes, root, config.alerts, recording, self._retries)
         self._ready = ready
         self._clock = clock
         self._stop = threading.Event()

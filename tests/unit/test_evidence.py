@@ -383,6 +383,36 @@ class TestMaker:
         assert site.detail().alert.rev > rev
         assert site.maker.run_once() == 0
 
+    def test_a_camera_that_came_back_in_the_moment_of_an_alert_has_a_still(self, site: Site) -> None:
+        """It was watched from 3 s on; its recording goes on at the next key frame, at 4 s, or its clock jumped there."""
+        site.put(film(0, 20), T0)
+        for n in (4, 8, 12):
+            site.put(film(10 * n, 40), T0 + n)
+        site.see([3.0, 3.2, 3.4, 4.2, 4.4])
+        site.apply(opened(t=T0 + 3, view=best(T0 + 3)))
+        site.maker.run_once()
+        [still] = [row for row in site.detail().evidence if row.kind == "still"]
+        assert (still.state, still.t_start) == ("ready", pytest.approx(T0 + 4.2))
+        assert (number(picture(site.root, still.path)), still.box, still.score) == (42, BOX, 0.8)
+        assert still.reason == "1.2 s after the best view, which is not recorded"
+        site.pass_time(3)
+        assert site.maker.made == 1, "it is not cut again and again"
+        better = best(T0 + 5, score=0.95, box=(0.1, 0.1, 0.9, 0.9))
+        site.apply(AlertChange("extended", alert(t=T0 + 3, view=better)))
+        site.maker.run_once()
+        [still] = [row for row in site.detail().evidence if row.kind == "still"]
+        assert (still.box, still.reason) == (better.box, ""), "a better view that is recorded takes its place"
+
+    def test_only_the_alert_s_own_tracks_stand_in_for_its_best_view(self, site: Site) -> None:
+        site.put(film(0, 20), T0)
+        for n in (4, 8, 12):
+            site.put(film(10 * n, 40), T0 + n)
+        somebody = [sample_frame(T0 + t, seq=round(t * 10), track=99) for t in (4.2, 4.4)]
+        BoxStore(site.db).append("yard", "r1", somebody)
+        site.apply(ended(t=T0 + 3, t_end=T0 + 3.4, view=best(T0 + 3)))
+        site.maker.run_once()
+        assert site.state("still") == ("missing", "the recording does not hold this moment")
+
     def test_the_cloud_is_not_kept_waiting_for_boxes_that_do_not_come(self, site: Site) -> None:
         site.record()
         site.apply(opened(t=T0 + 3), sample_escalation(t=T0 + 3))
