@@ -37,9 +37,9 @@ STAND_IN_TRIES_MAX = 3
 class AlertStillMaker:
     """Makes the stills of alerts. Owner: the evidence maker's thread. Holds no state.
 
-    A recording begins at a key frame, and a camera that comes back in the middle of a GOP, or whose clock jumped, may be
-    watched before it is recorded. So where the best view is not recorded, and never will be, the nearest recorded moment
-    stands in for it, with its own box, and the row says how far it is.
+    A recording begins at a key frame, and a camera that comes back in the middle of a GOP, or whose clock jumped, may
+    be watched before it is recorded. So where the best view is not recorded, and never will be, the nearest recorded
+    moment stands in for it, with its own box, and the row says how far it is.
     """
 
     def __init__(

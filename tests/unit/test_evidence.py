@@ -384,7 +384,7 @@ class TestMaker:
         assert site.maker.run_once() == 0
 
     def test_a_camera_that_came_back_in_the_moment_of_an_alert_has_a_still(self, site: Site) -> None:
-        """It was watched from 3 s on; its recording goes on at the next key frame, at 4 s, or its clock jumped there."""
+        """It was watched from 3 s on, and its recording goes on at the next key frame, at 4 s."""
         site.put(film(0, 20), T0)
         for n in (4, 8, 12):
             site.put(film(10 * n, 40), T0 + n)
