@@ -28,6 +28,7 @@ from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
+from appliance.rules.schedule import armed_at
 from appliance.store.cameras import NOT_RUNNING
 from appliance.store.database import Database
 from appliance.store.escalations import OutboxStore
@@ -358,6 +359,8 @@ def _build_notifier(
         alerts=stores.alerts,
         messages=MessageBuilder(config.site.name, public_url, lambda event: privacy.level(event) == "never"),
         status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
+        health=HealthEventStore(db),
+        armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
         meter=stores.meter,
         clock=clock,
         due=due,

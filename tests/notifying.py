@@ -149,6 +149,8 @@ class NotifyingSite:
             status=SystemStatus(lambda: self.link, self.health, lambda: "", self.clock),
             meter=self.meter,
             clock=self.clock,
+            health=self.health,
+            armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
         )
 
     def _notifier(self) -> Notifier:

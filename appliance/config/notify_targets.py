@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from appliance.config.values import Schedule, Seconds
-from appliance.types import Severity
+from appliance.types import HealthKind, Severity
 from appliance.yamlfile import ConfigModel
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
@@ -25,6 +25,7 @@ class TargetBase(ConfigModel):
 
     Attributes:
         severities, cameras, rules: it is notified of alerts with one of these; no camera or rule named: of all.
+        health: it is notified of these faults as well.
         schedule: only of what happens at these times.
         repeat_s: the same rules of a camera are not repeated for so long.
         hold_s: how long to wait for the cloud's verdict.
@@ -36,6 +37,7 @@ class TargetBase(ConfigModel):
     severities: Annotated[tuple[Severity, ...], Field(min_length=1)] = ("warning", "alert")
     cameras: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    health: tuple[HealthKind, ...] = ("overloaded",)
     schedule: Schedule | None = None
     repeat_s: Seconds = 0.0
     hold_s: Annotated[float, Field(ge=0, le=600)] = 0.0

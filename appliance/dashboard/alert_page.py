@@ -8,12 +8,12 @@ from typing import Any
 from appliance.config import AlertsConfig
 from appliance.dashboard.alerts_api import AlertReader
 from appliance.dashboard.deps import CoreProbes
-from appliance.dashboard.health_api import HEALTH_TITLES, HealthReader
+from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.schemas import AlertItem, EvidenceItem
 from appliance.dashboard.templating import score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, EscalationRow, EvidenceRow
-from appliance.types import Event
+from appliance.types import HEALTH_TITLES, Event
 from appliance.wire import Verdict
 
 _COLOURS = 6

@@ -18,23 +18,12 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
-from appliance.types import HealthKind
+from appliance.types import HEALTH_TITLES, HealthKind
 
 EVENTS = f"{API}/health/events"
 
 router = APIRouter(tags=["health"])
 
-HEALTH_TITLES: dict[HealthKind, str] = {
-    "stalled": "No picture comes",
-    "frozen": "Frozen picture",
-    "black": "Black picture",
-    "covered": "Covered or out of focus",
-    "moved": "Camera moved",
-    "clock": "Clock jumped",
-    "detector": "Detector stuck",
-    "unexamined": "Not examined",
-    "overloaded": "Too few inferences",
-}
 LEARNABLE: frozenset[HealthKind] = frozenset({"black", "covered", "moved"})
 
 

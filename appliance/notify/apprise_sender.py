@@ -17,7 +17,7 @@ from appliance.clock import Clock
 from appliance.config import AppriseTarget
 from appliance.errors import MissingDependency, UsageError
 from appliance.notify.delivery import SendResult
-from appliance.notify.message import NotificationMessage
+from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.types import Severity
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class _StatusListener(logging.Handler):
 def _notify(service: NotifyBase, message: NotificationMessage, text: str) -> int | None:
     from apprise import NotifyFormat, NotifyType
 
-    kind = "success" if message.standing == "withdrawn" else _TYPES[message.severity]
+    kind = "success" if is_good_news(message) else _TYPES[message.severity]
     listener, log = _StatusListener(), logging.getLogger("apprise")
     log.addHandler(listener)
     try:

@@ -8,6 +8,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from typing import Literal, Protocol
 
@@ -16,6 +17,7 @@ from appliance.broker.link_state import LinkState
 from appliance.clock import Clock
 from appliance.config import Target
 from appliance.errors import StoreUnavailable
+from appliance.notify.health_notices import HealthNotices
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.notify.notice_policy import PRIVACY_FORBIDS, NoticeInput, decide_notice
 from appliance.store.alerts import AlertStore
@@ -186,7 +188,10 @@ class LoopSignal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifierDeps:
-    """What the senders of all targets share. due: fired when an alert or a verdict was written."""
+    """What the senders of all targets share.
+
+    due: fired when an alert or a verdict was written. armed: whether a target's `schedule` covers a time.
+    """
 
     notices: NoticeStore
     alerts: AlertStore
@@ -194,6 +199,8 @@ class NotifierDeps:
     status: SystemStatus
     meter: Meter
     clock: Clock
+    health: HealthEventStore
+    armed: Callable[[Target, float], bool]
     due: LoopSignal = field(default_factory=LoopSignal)
 
 
@@ -212,6 +219,7 @@ class TargetSender:
         self._deps = deps
         self._sender = sender
         self._clock = deps.clock
+        self._health = HealthNotices(target, deps.health, deps.messages, partial(deps.armed, target), deps.clock)
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_LAST_S)
         self._try_at = float("-inf")
         self._held_since: dict[str, float] = {}
@@ -267,6 +275,8 @@ class TargetSender:
             if not await self._deliver_unstored(alert):
                 self._unstored.appendleft(alert)
                 return POLL_S
+        if not stopping() and await self._deliver_health():
+            return 0.0
         items = self._deps.notices.open(self.name)
         self._waiting = len(items)
         open_ids = {item.row.id for item in items}
@@ -356,6 +366,26 @@ class TargetSender:
             return None
         return replace(message, degraded=self._deps.status.degraded(row.camera, unverified=standing == "unverified"))
 
+    async def _deliver_health(self) -> bool:
+        """True: a message about a health event was sent, and there may be another. Raises StoreError."""
+        notice = self._health.due()
+        if notice is None:
+            return False
+        result = await self._send(notice.message)
+        if result.ok or result.refused:
+            self._health.told(notice)
+        if result.ok and not self.target.local:
+            state = "over" if notice.message.over else "lasts"
+            why = f"told {self.name}; health event {notice.event.id}: {notice.event.kind}, {state}"
+            self._audit_health(self._audit_row(notice.message, result, why))
+        return result.ok or result.refused
+
+    def _audit_health(self, row: AuditRow) -> None:
+        try:
+            self._deps.notices.record_left(row)
+        except StoreUnavailable as error:  # it has left, and must not be sent twice
+            logger.warning("%s was told, which cannot be recorded: %s (%s)", self.name, row.why, error)
+
     async def _deliver_unstored(self, alert: UnstoredAlert) -> bool:
         """False: the target does not take it now."""
         if alert.notice.id in self._unrecorded or alert.notice.forbidden:
@@ -380,21 +410,24 @@ class TargetSender:
     def _sent_message(self, message: NotificationMessage, result: SendResult) -> SentMessage:
         now = self._clock.now()
         what = f"alert {message.alert}: {', '.join(message.rules)}, {message.standing}"
-        audit = AuditRow(
-            t=now,
-            camera=message.camera,
-            escalation="",
-            kind="notice",
-            bytes=len(result.payload),
-            sha256=sha256(result.payload).hexdigest(),
-            why=f"told {self.name}; {what}",
-        )
+        audit = self._audit_row(message, result, f"told {self.name}; {what}")
         return SentMessage(
             standing=message.standing,
             severity=message.severity,
             rules=message.rules,
             t=now,
             audit=None if self.target.local else audit,
+        )
+
+    def _audit_row(self, message: NotificationMessage, result: SendResult, why: str) -> AuditRow:
+        return AuditRow(
+            t=self._clock.now(),
+            camera=message.camera,
+            escalation="",
+            kind="notice",
+            bytes=len(result.payload),
+            sha256=sha256(result.payload).hexdigest(),
+            why=why,
         )
 
     def _record(self, notice: str, item: OpenNotice) -> None:

@@ -1,15 +1,17 @@
-"""Builds the message about an alert that a target gets, as text and as facts; never an image."""
+"""Builds the messages that a target gets about alerts and health events, as text and as facts; never an image."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 from urllib.parse import quote
 
+from appliance.store.health_events import HealthEventRow
 from appliance.store.notices import NoticeRow, Standing
 from appliance.store.rows import AlertDetail
-from appliance.types import SEVERITIES, Alert, Event, Severity
+from appliance.types import HEALTH_TITLES, SEVERITIES, Alert, Event, HealthKind, Severity
 
 _REASON_CHARS_MAX = 400
 _STANDING_TEXT: dict[Standing, str] = {
@@ -23,7 +25,7 @@ _STANDING_TEXT: dict[Standing, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationMessage:
-    """One message about one alert.
+    """One message about one alert, or one health event.
 
     Attributes:
         id: of the notice, the same in all messages about an alert to a target.
@@ -33,6 +35,8 @@ class NotificationMessage:
         degraded: what is wrong with the appliance, the camera or the cloud, one sentence each.
         link: the alert's page, or ''.
         update: it replaces an earlier message.
+        health: the kind of a health event that this is about, whose `reason` is given; "": it is about an alert.
+        over: that event has ended.
     """
 
     id: str
@@ -50,16 +54,23 @@ class NotificationMessage:
     link: str = ""
     update: bool = False
     test: bool = False
+    health: HealthKind | Literal[""] = ""
+    over: bool = False
 
     @property
     def message_id(self) -> str:
         """Of the content: the same when the same message is sent again."""
+        if self.health:
+            return f"{self.id}-{'over' if self.over else 'lasts'}"
         return f"{self.id}-{self.standing}-{self.severity}"
 
     @property
     def title(self) -> str:
         if self.test:
             return f"Test from {self.site}"
+        if self.health:
+            title = f"{HEALTH_TITLES[self.health]} at {self.camera or 'the box'}"
+            return f"Over: {title}" if self.over else title
         what = f"{' and '.join(self.labels) or 'something'} at {self.camera}"
         if self.standing in {"confirmed", "withdrawn"}:
             return f"{self.standing.capitalize()}: {what}"
@@ -70,11 +81,18 @@ class NotificationMessage:
     def text(self) -> str:
         if self.test:
             return "Vedette can reach you. This is what an alert of this site will look like."
+        if self.health:
+            return f"{self.reason[:1].upper()}{self.reason[1:]}.\n{self.site}"
         when = datetime.fromtimestamp(self.t).astimezone().strftime("%H:%M:%S")
         lines = [f"{', '.join(self.rules)}, {self.score:.0%} sure, {when}, {self.site}"]
         lines.append(f"{_STANDING_TEXT[self.standing]}{' ' + self.reason if self.reason else ''}")
         lines += [f"Note: {each}." for each in self.degraded]
         return "\n".join(lines)
+
+
+def is_good_news(message: NotificationMessage) -> bool:
+    """An alert is withdrawn, or a fault is over: nobody need be woken for it."""
+    return message.standing == "withdrawn" or message.over
 
 
 class MessageBuilder:
@@ -129,6 +147,29 @@ class MessageBuilder:
             degraded=(why,),
         )
 
+    def health(self, event: HealthEventRow, *, local: bool) -> NotificationMessage | None:
+        """About a fault of a camera or of the appliance. None: privacy forbids any message about this camera."""
+        if event.camera and not local and self._forbids(_anything_at(event)):
+            return None
+        page = f"/cameras/{quote(event.camera, safe='')}" if event.camera else "/"
+        return NotificationMessage(
+            id=event.id,
+            alert="",
+            site=self._site,
+            camera=event.camera,
+            severity="warning",
+            standing="edge",
+            rules=(),
+            labels=(),
+            score=0.0,
+            t=event.t_start,
+            reason=event.reason[:_REASON_CHARS_MAX],
+            link=f"{self._base}{page}" if self._base else "",
+            update=event.t_end is not None,
+            health=event.kind,
+            over=event.t_end is not None,
+        )
+
     def test(self, target: str, now: float) -> NotificationMessage:
         """For `vedette notify test`."""
         return NotificationMessage(
@@ -148,6 +189,11 @@ class MessageBuilder:
 
     def link(self, alert: str) -> str:
         return f"{self._base}/alerts/{quote(alert, safe='')}" if self._base else ""
+
+
+def _anything_at(event: HealthEventRow) -> Event:
+    """An event of the camera at that time, in no zone: what is forbidden of it is forbidden of the whole camera."""
+    return Event(camera=event.camera, rule="", kind="enter", track=0, label="", t=event.t_start)
 
 
 def _recheck_reason(detail: AlertDetail) -> str:

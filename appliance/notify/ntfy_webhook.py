@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from appliance.clock import iso_utc
 from appliance.config import NtfyTarget, WebhookTarget, signing_key
-from appliance.notify.message import NotificationMessage
+from appliance.notify.message import NotificationMessage, is_good_news
 from appliance.types import Severity
 
 WEBHOOK_VERSION = 1
@@ -52,7 +52,7 @@ def _webhook(target: WebhookTarget, message: NotificationMessage, now: float) ->
 def webhook_document(message: NotificationMessage) -> dict[str, object]:
     """The JSON of a webhook. Fields may be added; those that stand here stay."""
     return {
-        "type": "test" if message.test else "alert",
+        "type": "test" if message.test else "health" if message.health else "alert",
         "version": WEBHOOK_VERSION,
         "id": message.id,
         "message_id": message.message_id,
@@ -72,6 +72,8 @@ def webhook_document(message: NotificationMessage) -> dict[str, object]:
         "t": message.t,
         "time": iso_utc(message.t),
         "link": message.link or None,
+        "health": message.health or None,
+        "over": message.over,
     }
 
 
@@ -81,8 +83,8 @@ def _ntfy(target: NtfyTarget, message: NotificationMessage) -> HttpRequest:
         "topic": target.topic,
         "title": message.title,
         "message": message.text,
-        "priority": _LOW_PRIORITY if message.standing == "withdrawn" or message.test else _PRIORITY[message.severity],
-        "tags": [_TAGS[message.standing], *message.labels],
+        "priority": _LOW_PRIORITY if is_good_news(message) or message.test else _PRIORITY[message.severity],
+        "tags": [_tag(message), *message.labels],
         "sequence_id": message.id,
     }
     if message.link:
@@ -91,6 +93,12 @@ def _ntfy(target: NtfyTarget, message: NotificationMessage) -> HttpRequest:
     if target.token is not None:
         headers["authorization"] = f"Bearer {target.token.get_secret_value()}"
     return HttpRequest(target.url.rstrip("/") + "/", _json(fields), headers)
+
+
+def _tag(message: NotificationMessage) -> str:
+    if message.health:
+        return "white_check_mark" if message.over else "warning"
+    return _TAGS[message.standing]
 
 
 def _json(fields: dict[str, object]) -> bytes:

@@ -164,6 +164,10 @@ class NoticeStore:
                 self._audit.write(sent.audit, connection)
             bump_rev(self._db, connection, row.alert)
 
+    def record_left(self, row: AuditRow) -> None:
+        """A message that is of no alert left the site. Raises StoreError."""
+        self._audit.write(row)
+
     def record_failure(self, row: NoticeRow, reason: str, *, doubtful: bool) -> None:
         """A message did not arrive, or (doubtful) it is not known whether it did. Raises StoreError."""
         with self._db.transaction(durable=False) as connection:

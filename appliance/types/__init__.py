@@ -37,6 +37,7 @@ from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS
 from appliance.types.literals import DROP_REASONS as DROP_REASONS
 from appliance.types.literals import EVIDENCE_STEPS as EVIDENCE_STEPS
 from appliance.types.literals import HEALTH_KINDS as HEALTH_KINDS
+from appliance.types.literals import HEALTH_TITLES as HEALTH_TITLES
 from appliance.types.literals import SCHEMA as SCHEMA
 from appliance.types.literals import SEVERITIES as SEVERITIES
 from appliance.types.literals import AuditSide as AuditSide

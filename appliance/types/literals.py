@@ -25,6 +25,17 @@ HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", 
 HEALTH_KINDS: tuple[HealthKind, ...] = (
     "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined", "overloaded",
 )  # fmt: skip
+HEALTH_TITLES: dict[HealthKind, str] = {
+    "stalled": "No picture comes",
+    "frozen": "Frozen picture",
+    "black": "Black picture",
+    "covered": "Covered or out of focus",
+    "moved": "Camera moved",
+    "clock": "Clock jumped",
+    "detector": "Detector stuck",
+    "unexamined": "Not examined",
+    "overloaded": "Too few inferences",
+}
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]
 DecodeState = Literal["everything", "active", "idle"]

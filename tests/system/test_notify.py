@@ -338,3 +338,68 @@ def test_no_secret_and_no_path_is_in_the_log(tmp_path: Path, caplog: pytest.LogC
         assert "500" in shown
         for secret in ("sesame", "Bearer open", "eight888"):
             assert secret not in shown + repr(site.notifier.statuses) + site.notice().reason
+
+
+def overload(name: str = "o1", camera: str = "gate", **more: object) -> HealthEvent:
+    return replace(
+        HealthEvent(camera=camera, id=name, kind="overloaded", t=T0, t_start=T0 - 10, reason="it gets 0.7 of 5.0"),
+        **more,
+    )
+
+
+def test_an_overload_is_told_once_while_it_lasts_and_once_when_it_is_over(tmp_path: Path) -> None:
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.health.put(overload())
+        site.pass_time(1)
+        until(lambda: len(phone.taken) == 1)
+        said = phone.taken[0].body
+        assert (said["type"], said["health"], said["over"], said["camera"]) == ("health", "overloaded", False, "gate")
+        assert (said["title"], said["reason"]) == ("Too few inferences at gate", "it gets 0.7 of 5.0")
+        assert said["link"] == "https://box.lan/cameras/gate"
+        until(lambda: len(AuditStore(site.db).page()) == 1)
+        (left,) = AuditStore(site.db).page()
+        assert (left.kind, left.bytes, left.camera) == ("notice", len(phone.taken[0].raw), "gate")
+        site.health.put(overload(t_end=T0 + 5))
+        site.pass_time(30)
+        site.health.put(overload(times=2))  # it came back
+        site.pass_time(1)
+        site.health.put(overload(times=2, t_end=T0 + 40))
+        site.pass_time(40)
+        site.alert()
+        site.becomes("told")
+        assert len(phone.taken) == 2, "a fault that comes and goes is told once"
+        site.pass_time(40)
+        until(lambda: len(phone.taken) == 3)
+        said = phone.taken[2].body
+        assert (said["id"], said["update"], said["over"]) == (phone.taken[0].body["id"], True, True)
+        assert said["title"] == "Over: Too few inferences at gate"
+
+
+def test_a_health_event_that_a_target_does_not_want_or_may_not_have_is_not_told(tmp_path: Path) -> None:
+    with Receiver() as phone, Receiver() as siren:
+        targets = {
+            "phone": hook(phone.url, cameras=["yard"]),
+            "siren": hook(siren.url, local=True, health=["stalled", "overloaded"]),
+        }
+        with notifying(tmp_path, **targets) as site:
+            site.forbidden.add("yard")
+            site.health.put(overload("o1", "gate"))
+            site.health.put(overload("o2", "yard"))
+            site.health.put(overload("s1", "gate", kind="stalled"))
+            site.health.put(overload("m1", "gate", kind="moved"))
+            site.pass_time(1)
+            until(lambda: len(siren.taken) == 3)
+            site.stop()
+        assert phone.taken == [], "gate is none of its cameras, and of yard nothing may leave"
+        assert {each.body["health"] for each in siren.taken} == {"overloaded", "stalled"}
+
+
+def test_a_health_event_waits_for_a_target_that_fails(tmp_path: Path) -> None:
+    with Receiver(503) as phone, notifying(tmp_path, phone=hook(phone.url)) as site:
+        site.health.put(overload())
+        site.pass_time(1)
+        until(lambda: len(phone.taken) == 1)
+        until(lambda: site.status().failures == 1)
+        site.pass_time(5)
+        until(lambda: len(phone.taken) == 2)
+        assert phone.taken[0].body["message_id"] == phone.taken[1].body["message_id"]

@@ -1,0 +1,89 @@
+"""Which health events a target is told of, and when: once while each lasts, and once when it is over for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from appliance.clock import Clock
+from appliance.config import Target
+from appliance.notify.message import MessageBuilder, NotificationMessage
+from appliance.store.health_events import HealthEventRow, HealthEventStore
+
+TOLD_MAX = 500  # events that are remembered until they are over
+OVER_AFTER_S = 60.0  # a fault that returns sooner is the same event, and nobody is told of each turn
+
+
+@dataclass(frozen=True, slots=True)
+class HealthNotice:
+    """A message that is due about a health event."""
+
+    event: HealthEventRow
+    message: NotificationMessage
+
+
+class HealthNotices:
+    """The health events of one target.
+
+    State: which events it was told of that are not over. Owner: the notifier's loop. It is kept in memory alone: a
+    start ends every event, and what is still wrong then begins a new one. What was over before the target could be
+    reached is not told.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        events: HealthEventStore,
+        messages: MessageBuilder,
+        armed: Callable[[float], bool],
+        clock: Clock,
+    ) -> None:
+        """armed: whether the target's `schedule` covers a time (UTC seconds)."""
+        self._target = target
+        self._events = events
+        self._messages = messages
+        self._armed = armed
+        self._clock = clock
+        self._told: dict[str, None] = {}  # in the order of telling
+
+    def due(self) -> HealthNotice | None:
+        """The next message, the oldest event first; None: there is nothing new. Raises StoreError."""
+        if not self._target.health:
+            return None
+        lasting = self._events.open()
+        for event in lasting:
+            if event.id not in self._told and self._wants(event):
+                message = self._messages.health(event, local=self._target.local)
+                if message is not None:
+                    return HealthNotice(event, message)
+        return self._over()
+
+    def _over(self) -> HealthNotice | None:
+        """An event that was told of and has ended for good."""
+        for name in tuple(self._told):
+            event = self._events.get(name)
+            if event is None:  # only the newest are kept
+                del self._told[name]
+            elif event.t_end is not None and not 0 <= self._clock.now() - event.t_end < OVER_AFTER_S:
+                message = self._messages.health(event, local=self._target.local)
+                if message is not None:
+                    return HealthNotice(event, message)
+                del self._told[name]
+        return None
+
+    def told(self, notice: HealthNotice) -> None:
+        """The target took the message, or never will."""
+        if notice.event.t_end is not None:
+            self._told.pop(notice.event.id, None)
+            return
+        if len(self._told) >= TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        self._told[notice.event.id] = None
+
+    def _wants(self, event: HealthEventRow) -> bool:
+        target = self._target
+        return (
+            event.kind in target.health
+            and (not target.cameras or event.camera in ("", *target.cameras))
+            and self._armed(event.t_start)
+        )
