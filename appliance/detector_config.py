@@ -9,13 +9,16 @@ from pydantic import Field
 
 from appliance.yamlfile import ConfigModel
 
+Backend = Literal["auto", "onnx", "hog"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
 HeadName = Literal["auto", "yolox", "detr", "yolo", "nanodet", "picodet", "fastestdet"]
 
 
 class DetectorConfig(ConfigModel):
+    """backend: what runs the model; auto: what the model needs. What is asked for and not there is refused."""
+
     model: Annotated[str, Field(min_length=1)] = "auto"
-    backend: Literal["auto", "onnx"] = "auto"
+    backend: Backend = "auto"
     device: Literal["cpu", "cuda"] = "cpu"
     precision: Precision = "auto"
     threads: Annotated[int, Field(ge=1, le=64)] = 1

@@ -21,9 +21,9 @@ from appliance import config
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
 from appliance.detect import detector, precision
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
-from appliance.errors import ModelError, SourceError, SourceRefused, StoreError
+from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
 from appliance.ingest.camera_probe import probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.model_advice import better_models, measure_load
@@ -166,20 +166,32 @@ def _existing(folder: Path) -> Path:
 def _detector(site: SiteConfig) -> Iterator[Finding]:
     try:
         loaded = detector.load(precision.with_remembered_precision(site.detector, site.storage.dir))
-    except ModelError as error:
-        yield Finding("detector.model", "wrong", str(error))
+    except (ModelError, MissingDependency) as error:
+        yield Finding("detector", "wrong", str(error))
         return
     if loaded.warning:
         yield Finding("detector.model", "warning", loaded.warning)
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
     yield from _precision(site)
+    yield from _recheck_model(site)
     yield from _load(site, loaded)
     for name, camera in site.cameras.items():
         for rule in camera.rules:
             for label in rule.labels:
                 if label not in loaded.labels:
                     yield _unknown_label(f"cameras.{name}.rules.{rule.name}.labels", label, loaded.labels)
+
+
+def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
+    if not site.second_look.enabled or site.second_look.model is None:
+        return
+    try:
+        found = detector.load(recheck_settings(site.second_look.model, site.detector))
+    except (ModelError, MissingDependency) as error:
+        yield Finding("second_look.model", "wrong", str(error))
+    else:
+        yield Finding("second_look.model", "ok", found.name)
 
 
 def _load(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:

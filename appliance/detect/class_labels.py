@@ -32,7 +32,13 @@ def resolve(
     if given:
         return _fitting(model, given, classes, "the labels given")
     if metadata.get("names"):
-        return _fitting(model, from_metadata(model, metadata["names"]), classes, "its metadata")
+        names = _fitting(model, from_metadata(model, metadata["names"]), classes, "its metadata")
+        if all(name.strip().isdecimal() for name in names):
+            raise ModelError(
+                f"{model}: its classes have numbers for names ({', '.join(names[:3])}{', …' if names[3:] else ''}), "
+                "and rules want words; set detector.labels to a text file with one name a line, in that order"
+            )
+        return names
     if classes is None:
         log.warning("%s does not say how many classes it has: taking COCO's 80 (else set detector.labels)", model.name)
         return COCO_80

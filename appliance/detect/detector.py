@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from appliance.detect import class_labels, model_files
 from appliance.detect.hog_detector import HogDetector
+from appliance.detect.model_files import ModelFile
 from appliance.detector_config import DetectorConfig
-from appliance.errors import ModelError
+from appliance.errors import MissingDependency, ModelError
 from appliance.types import Detections
 
 if TYPE_CHECKING:
@@ -61,28 +62,59 @@ class VariableInput(Protocol):
 
 
 def load(settings: DetectorConfig) -> OnnxDetector | HogDetector:
-    """Find, check and warm up the detector that is asked for. Raises ModelError or MissingPart.
+    """Find, check and warm up the detector that is asked for. Raises ModelError or MissingDependency.
 
-    `auto` is the network that comes with Vedette and, where that cannot be loaded, builtin:hog with a warning. A
-    precision that is left open is the file's own: the appliance asks `precision.settle_precision` first.
-    Sets OpenCV's thread count for the whole process to `settings.threads`.
+    What is asked for and not there (model, backend, device, precision) is refused, never replaced. `auto` is the
+    network that comes with Vedette. A precision that is left open is the file's own: the appliance asks
+    `precision.settle_precision` first. Sets OpenCV's thread count for the whole process to `settings.threads`.
     """
     cv2.setNumThreads(settings.threads)
-    if settings.model == model_files.HOG_MODEL:
+    found = locate(settings)
+    if found is None:
         return HogDetector(score_min=settings.score_min)
-    if settings.model == model_files.AUTO_MODEL:
-        try:
-            return _load_network(settings, model_files.OWN_MODEL)
-        except ModelError as error:
-            return HogDetector(score_min=settings.score_min, instead=str(error))
-    return _load_network(settings, settings.model)
+    return _load_network(settings, found)
 
 
-def _load_network(settings: DetectorConfig, model: str) -> OnnxDetector:
-    found = model_files.find_model(model, precision=settings.precision)
-    from appliance.detect.onnx_detector import (
-        OnnxDetector,  # a back end is loaded when it is chosen: it may not be installed
-    )
+def locate(settings: DetectorConfig) -> ModelFile | None:
+    """The model file that is asked for, with its backend and what can be known without loading it; None: it is
+    builtin:hog, which has no file. Raises ModelError."""
+    backend = settings.backend
+    if backend == "auto":
+        backend = "hog" if settings.model == model_files.HOG_MODEL else "onnx"
+    if backend == "hog":
+        _must_suit_hog(settings)
+        return None
+    if settings.model == model_files.HOG_MODEL:
+        raise ModelError(f"detector.backend onnx does not run {settings.model}: set backend to auto, or another model")
+    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    return model_files.find_model(model, precision=settings.precision)
+
+
+def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
+    """The settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
+    return shared.model_copy(update={"model": model, "precision": "auto", "labels": None, "backend": "auto"})
+
+
+def _must_suit_hog(settings: DetectorConfig) -> None:
+    """Raises ModelError."""
+    if settings.model not in (model_files.HOG_MODEL, model_files.AUTO_MODEL):
+        raise ModelError(f"detector.backend hog has no model files: set backend to auto to run {settings.model}")
+    if settings.device != "cpu":
+        raise ModelError(f"builtin:hog runs on the CPU alone: set detector.device to cpu, not {settings.device}")
+    if settings.precision not in ("auto", "fp32"):
+        raise ModelError(f"builtin:hog has one precision: set detector.precision to auto, not {settings.precision}")
+
+
+def _load_network(settings: DetectorConfig, found: ModelFile) -> OnnxDetector:
+    try:
+        from appliance.detect.onnx_detector import (
+            OnnxDetector,  # a back end is loaded when it is chosen: it may not be installed
+        )
+    except ImportError:
+        raise MissingDependency(
+            "detector.backend onnx needs the package onnxruntime: pip install onnxruntime (for device cuda: "
+            "onnxruntime-gpu)"
+        ) from None
 
     return OnnxDetector(
         found.path,

@@ -1,4 +1,4 @@
-"""OpenCV's built-in pedestrian detector: needs no model file, and is the last resort."""
+"""OpenCV's built-in pedestrian detector: needs no model file, and finds little."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PERSON = np.array([0.47, 0.75])
 # weight over 100 frames of PETS09-S2L1 (1221 boxes, 486 right). It is within 0.12 of the observed share in all bins.
 SLOPE, OFFSET = 2.60, -1.73
 WEIGHT_MIN = -1.0
-LAST_RESORT = "the detector is builtin:hog, a last resort: it misses many persons and knows nothing else"
+WARNING = "the detector is builtin:hog, a last resort: it misses many persons and knows nothing else"
 
 
 class HogDetector:
@@ -40,14 +40,14 @@ class HogDetector:
 
     name = "builtin:hog"
     labels: tuple[str, ...] = ("person",)
+    warning = f"{WARNING}; set detector.model"
 
-    def __init__(self, *, score_min: float = 0.1, instead: str = "") -> None:
-        """instead: why the network that was wanted is not here. Raises MissingPart where OpenCV came without it."""
+    def __init__(self, *, score_min: float = 0.1) -> None:
+        """Raises MissingDependency where OpenCV came without it."""
         if not hasattr(cv2, "HOGDescriptor"):
             raise MissingDependency(
                 "builtin:hog needs OpenCV 4 (5 left it out): pip install 'opencv-python-headless<5'"
             )
-        self.warning = LAST_RESORT + (f" ({instead})" if instead else "; set detector.model")
         log.warning("%s", self.warning)
         self._score_min = score_min
         self._weight_min = _weight(score_min)

@@ -40,6 +40,8 @@ ORT_ERRORS = (
     ValueError,
 )
 Device = Literal["cpu", "cuda"]
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+CUDA_NEEDS = "it needs NVIDIA's driver (nvidia-smi), CUDA 12 and cuDNN 9: pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,19 +200,32 @@ def _open(path: Path, threads: int, device: Device, bf16: bool) -> ort.Inference
     if bf16:
         options.add_session_config_entry("mlas.enable_gemm_fastmath_arm64_bfloat16", "1")
     provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
-    if device == "cuda" and provider not in ort.get_available_providers():
-        raise ModelError(
-            f"{path}: device cuda needs the package onnxruntime-gpu; this is onnxruntime {ort.__version__}"
-        )
+    if device == "cuda":
+        check_cuda(path, ort.get_available_providers())
     try:
         # Without enable_fallback=0 a CUDA that does not come up silently becomes a CPU session.
         session = ort.InferenceSession(str(path), options, providers=[provider], enable_fallback=0)
     except ORT_ERRORS as error:
-        what = "CUDA did not come up" if device == "cuda" else "not a usable ONNX file"
+        what = f"CUDA did not come up; {CUDA_NEEDS}" if device == "cuda" else "not a usable ONNX file"
         raise ModelError(f"{path}: {what}: {_first_line(error)}") from None
     if session.get_providers()[0] != provider:
-        raise ModelError(f"{path}: device cuda was asked for, but CUDA did not come up (driver, CUDA libraries?)")
+        raise ModelError(f"{path}: device cuda was asked for, but CUDA did not come up; {CUDA_NEEDS}")
     return session
+
+
+def check_cuda(path: Path, providers: Sequence[str], driver: Path = NVIDIA_DRIVER) -> None:
+    """Package first, then driver: each with its cure. Raises ModelError."""
+    if "CUDAExecutionProvider" not in providers:
+        raise ModelError(
+            f"{path}: device cuda needs the package onnxruntime-gpu, and this is onnxruntime {ort.__version__} for the "
+            "CPU: pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu, or set detector.device "
+            "to cpu"
+        )
+    if not driver.exists():
+        raise ModelError(
+            f"{path}: device cuda needs NVIDIA's driver, and none is loaded here ({driver} is missing): install it "
+            "until nvidia-smi works (in a container: start it with --gpus all), or set detector.device to cpu"
+        )
 
 
 def _inputs(path: Path, session: ort.InferenceSession, metadata: Mapping[str, str]) -> NetworkInputs:

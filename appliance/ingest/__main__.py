@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from appliance.clock import SystemClock
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig
 from appliance.detect import detector, precision
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.errors import UsageError
 from appliance.inference.detector_watchdog import DetectorHung
 from appliance.ingest.channel import IngestChannel
@@ -102,11 +102,13 @@ def _read_site() -> IngestConfig:
 
 
 def _recheck_detector(recheck: RecheckConfig, shared: DetectorConfig) -> Callable[[], ObjectDetector] | None:
-    """Loads another network for re-checks, if one is named; called with the first of them."""
+    """Loads another network for re-checks, if one is named; called with the first of them. Raises ModelError: its file
+    is not there."""
     if recheck.model is None:
         return None
-    changed = {"model": recheck.model, "precision": "auto", "labels": None}
-    return lambda: detector.load(shared.model_copy(update=changed))
+    settings = recheck_settings(recheck.model, shared)
+    detector.locate(settings)
+    return lambda: detector.load(settings)
 
 
 def _watch_stdin(ingest: IngestProcess) -> None:

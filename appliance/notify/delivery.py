@@ -373,7 +373,7 @@ class TargetSender:
             return False
         result = await self._send(notice.message)
         if result.ok or result.refused:
-            self._health.told(notice)
+            self._health.delivered(notice)
         if result.ok and not self.target.local:
             state = "over" if notice.message.over else "lasts"
             why = f"told {self.name}; health event {notice.event.id}: {notice.event.kind}, {state}"

@@ -10,7 +10,7 @@ from appliance.config import Target
 from appliance.notify.message import MessageBuilder, NotificationMessage
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 
-TOLD_MAX = 500  # events that are remembered until they are over
+SENT_MAX = 500  # events that are remembered until they are over
 OVER_AFTER_S = 60.0  # a fault that returns sooner is the same event, and nobody is told of each turn
 
 
@@ -44,7 +44,7 @@ class HealthNotices:
         self._messages = messages
         self._armed = armed
         self._clock = clock
-        self._told: dict[str, None] = {}  # in the order of telling
+        self._sent: dict[str, None] = {}  # in the order of telling
 
     def due(self) -> HealthNotice | None:
         """The next message, the oldest event first; None: there is nothing new. Raises StoreError."""
@@ -52,7 +52,7 @@ class HealthNotices:
             return None
         lasting = self._events.open()
         for event in lasting:
-            if event.id not in self._told and self._wants(event):
+            if event.id not in self._sent and self._wants(event):
                 message = self._messages.health(event, local=self._target.local)
                 if message is not None:
                     return HealthNotice(event, message)
@@ -60,25 +60,25 @@ class HealthNotices:
 
     def _over(self) -> HealthNotice | None:
         """An event that was told of and has ended for good."""
-        for name in tuple(self._told):
+        for name in tuple(self._sent):
             event = self._events.get(name)
             if event is None:  # only the newest are kept
-                del self._told[name]
+                del self._sent[name]
             elif event.t_end is not None and not 0 <= self._clock.now() - event.t_end < OVER_AFTER_S:
                 message = self._messages.health(event, local=self._target.local)
                 if message is not None:
                     return HealthNotice(event, message)
-                del self._told[name]
+                del self._sent[name]
         return None
 
-    def told(self, notice: HealthNotice) -> None:
+    def delivered(self, notice: HealthNotice) -> None:
         """The target took the message, or never will."""
         if notice.event.t_end is not None:
-            self._told.pop(notice.event.id, None)
+            self._sent.pop(notice.event.id, None)
             return
-        if len(self._told) >= TOLD_MAX:
-            del self._told[next(iter(self._told))]
-        self._told[notice.event.id] = None
+        if len(self._sent) >= SENT_MAX:
+            del self._sent[next(iter(self._sent))]
+        self._sent[notice.event.id] = None
 
     def _wants(self, event: HealthEventRow) -> bool:
         target = self._target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from tiny_networks import Thing
 
 from appliance import config
-from appliance.detect import detector, model_files
+from appliance.detect import detector, model_files, onnx_detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
 from appliance.detect.onnx_detector import OnnxDetector
-from appliance.errors import DetectorError, ModelError
+from appliance.errors import DetectorError, MissingDependency, ModelError
 from appliance.track.association import iou_matrix
 from appliance.types import Detections
 
@@ -330,6 +331,53 @@ def test_fp16_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
     path = tiny.yolox(tmp_path / "n.onnx", THINGS)
     with pytest.raises(ModelError, match=r"detector\.precision"):
         detector.load(config.DetectorConfig(model=str(path), precision="fp16"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"device": "cuda"}, "onnxruntime-gpu"),
+        ({"precision": "fp16"}, "set detector.precision to auto"),
+        ({"backend": "hog", "device": "cuda"}, "set detector.device to cpu"),
+        ({"model": "builtin:hog", "device": "cuda"}, "set detector.device to cpu"),
+        ({"model": "builtin:hog", "precision": "fp16"}, "set detector.precision to auto"),
+        ({"model": "builtin:hog", "backend": "onnx"}, "set backend to auto"),
+        ({"model": "vedette-nano", "backend": "hog"}, "set backend to auto"),
+        ({"model": "no-such-network"}, "there is no model `no-such-network`"),
+    ],
+    ids=str,
+)
+def test_what_was_asked_for_and_is_not_there_is_refused_with_the_cure(asked: dict[str, str], words: str) -> None:
+    """Nothing stands in for it: a fallback watched for weeks with a detector that nobody had asked for."""
+    if asked == {"device": "cuda"} and "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
+    with pytest.raises(ModelError, match=re.escape(words)):
+        detector.load(config.DetectorConfig.model_validate(asked))
+
+
+@pytest.mark.parametrize("asked", [{"model": "builtin:hog"}, {"backend": "hog"}], ids=str)
+def test_hog_is_what_one_gets_who_asks_for_it_by_name(asked: dict[str, str]) -> None:
+    assert detector.load(config.DetectorConfig.model_validate(asked)).name == "builtin:hog"
+
+
+def test_without_a_driver_cuda_is_refused_before_it_is_tried(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nvidia-smi"):
+        onnx_detector.check_cuda(tmp_path / "n.onnx", ["CUDAExecutionProvider"], tmp_path / "no-driver")
+
+
+def test_a_backend_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "appliance.detect.onnx_detector", None)
+    with pytest.raises(MissingDependency, match="pip install onnxruntime"):
+        detector.load(config.DetectorConfig())
+
+
+def test_classes_that_have_only_numbers_ask_for_labels(tmp_path: Path) -> None:
+    path = tiny.yolo(tmp_path / "n.onnx", THINGS, ["0", "1", "2"])
+    with pytest.raises(ModelError, match=r"numbers for names \(0, 1, 2\).*set detector\.labels"):
+        detector.load(config.DetectorConfig(model=str(path)))
+    labels = tmp_path / "labels.txt"
+    labels.write_text("cat\ndog\nperson\n")
+    assert detector.load(config.DetectorConfig(model=str(path), labels=labels)).labels == ("cat", "dog", "person")
 
 
 def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -15,8 +15,9 @@ import onnx
 import pytest
 
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files
+from appliance.detect import detector
 from appliance.detect.onnx_detector import OnnxDetector
+from appliance.errors import ModelError
 from models import shapes
 from models.evaluation import cost
 
@@ -51,16 +52,14 @@ def test_is_the_default_detector(network: OnnxDetector) -> None:
     assert network.warning == ""
 
 
-def test_without_it_the_last_resort_is_named_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_nothing_stands_in_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = (ROOT / "models" / "models.toml").read_text()
     (tmp_path / "models.toml").write_text(manifest)
     (tmp_path / FILE.name).write_bytes(b"half a file")
     monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path))
-    found = detector.load(DetectorConfig())
-    assert found.name == model_files.HOG_MODEL
-    assert "a last resort" in found.warning
-    assert "sha256 differs" in found.warning
-    assert "comes with Vedette: install it again" in found.warning
+    with pytest.raises(ModelError, match="sha256 differs") as caught:
+        detector.load(DetectorConfig())
+    assert "comes with Vedette: install it again" in str(caught.value)
 
 
 def test_is_small_and_made_of_what_every_compiler_knows() -> None:

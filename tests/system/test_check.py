@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 from streams import clip
 
@@ -107,6 +108,33 @@ def test_a_model_that_cannot_be_used_is_reported_in_one_sentence(tmp_path: Path,
         done = vedette(*command, cwd=tmp_path)
         assert done.returncode == 2, done.stdout + done.stderr
         assert words in (done.stdout + done.stderr).replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", ["check", "run", "replay"])
+def test_a_device_that_is_not_there_is_refused_wherever_a_detector_is_used(
+    tmp_path: Path, film: Path, command: str
+) -> None:
+    """With the default model, which used to become builtin:hog on the CPU, and `check` said that it was ready."""
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
+    path = site(tmp_path, f"file:{film}", "detector: {device: cuda}\n")
+    words = {
+        "check": ("check", "--no-probe", path),
+        "run": ("run", "--config", path),
+        "replay": ("replay", film, "--config", path),
+    }
+    done = vedette(*words[command], cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "pip install onnxruntime-gpu" in " ".join((done.stdout + done.stderr).split())
+
+
+def test_the_network_of_the_second_look_is_checked_too(tmp_path: Path) -> None:
+    path = site(tmp_path, "file:x.mp4", "second_look: {model: absent.onnx}\n")
+    done = vedette("check", "--no-probe", "--json", path, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "second_look.model: absent.onnx" in json.loads(done.stdout)["problems"][0]
+    done = vedette("run", "--config", path, cwd=tmp_path)
+    assert (done.returncode, "absent.onnx" in done.stderr) == (2, True)
 
 
 def test_a_clip_that_is_no_video_ends_replay_with_1_and_a_reason(tmp_path: Path) -> None:
