@@ -9,7 +9,7 @@ from typing import Literal
 from appliance import config
 from appliance.clock import Clock, ClockStepDetector
 from appliance.health.conditions import HealthCondition, HealthListener
-from appliance.health.overload import InferenceRateMeter, InferenceRates, overload_reason
+from appliance.health.overload import WINDOW_S, InferenceRateMeter, InferenceRates, overload_reason
 from appliance.types import CameraStateName, HealthKind
 
 SILENT_S = 2.5  # without a packet on one of its streams, a camera counts as silent
@@ -19,6 +19,8 @@ REMEDY_S = 15.0  # from one remedy for unexamined frames to the next
 REPORT_TRIES_S = 30.0  # how often the attempts to reconnect are reported
 STARTING_S = 20.0  # models warm up and cameras connect: nobody was promised anything yet
 OVERLOAD_CLEAR_S = 10.0  # so long the promise has to be kept again
+QUIET_FPS = 1.0  # promised so few, how many came says little of whether more could
+QUIET_S = 60.0  # and after so long of that nobody is overloaded
 BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
 Remedy = Literal["", "examine", "connect"]
@@ -81,9 +83,10 @@ class CameraWatchdog:
         self._disabled = frozenset(settings.ignore) | frozenset(disabled)
         self._stalled = HealthCondition(camera, "stalled", report, hold_s=settings.stalled_s)
         self._unexamined = HealthCondition(camera, "unexamined", report, hold_s=0.0)
-        self._overloaded = HealthCondition(
-            camera, "overloaded", report, hold_s=settings.overloaded_s, clear_s=OVERLOAD_CLEAR_S
-        )
+        self._overloaded = HealthCondition(camera, "overloaded", report, hold_s=0.0, clear_s=OVERLOAD_CLEAR_S)
+        self._overloaded_s = settings.overloaded_s
+        self._below_s = 0.0  # for so long it got less than was promised, quiet times left out
+        self._rated_at = self._below_at = float("-inf")
         self.rates: InferenceRates | None = None
         self._rate_meter = InferenceRateMeter(fps)
         self._started_at = clock.monotonic()
@@ -153,12 +156,29 @@ class CameraWatchdog:
         self.rates = self._rate_meter.add(at, due, activity.examined, lagging=activity.lagging)
         if self.rates is None or "overloaded" in self._disabled or at - self._started_at < STARTING_S:
             return False
-        self._overloaded.update(now, self.rates.is_below, overload_reason(self.rates, detector_load))
-        return self._overloaded.is_suspected
+        below = self._still_below(self.rates, at)
+        enough = self._overloaded.is_open or self._below_s >= self._overloaded_s
+        fault = None if below and not enough else below
+        self._overloaded.update(now, fault, overload_reason(self.rates, detector_load), began=now - self._below_s)
+        return self._overloaded.is_open or self._below_s > 0
+
+    def _still_below(self, rates: InferenceRates, at: float) -> bool | None:
+        """As `InferenceRates.is_below`, where pauses in which hardly anything was due neither add nor take away."""
+        below, passed_s = rates.is_below, at - self._rated_at
+        self._rated_at = at
+        if below:
+            self._below_s += passed_s if passed_s < WINDOW_S else 0.0
+            self._below_at = at
+        elif rates.promised < QUIET_FPS and at - self._below_at < QUIET_S:
+            return None
+        elif below is False:
+            self._below_s = 0.0
+        return below
 
     def _forget_rates(self) -> None:
         self.rates = None
         self._rate_meter.clear()
+        self._below_s = 0.0
 
     def _check_examined(self, now: float, at: float) -> Remedy:
         unexamined_s = at - self._examined_at

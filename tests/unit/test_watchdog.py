@@ -207,6 +207,21 @@ def test_a_detector_that_was_held_up_for_six_seconds_is_no_overload() -> None:
     assert camera.events == []
 
 
+def test_an_overload_in_bursts_is_one_all_the_same() -> None:
+    """People pass for seven seconds at a time: in between hardly anything is due, which proves nothing."""
+    camera = DrivenCamera()
+    camera.run(30)
+    for _ in range(3):
+        camera.run(7, examined=1, crowded_out=4)
+        camera.run(12, examined=0)
+        camera.run(1, examined=1)
+    assert [event.kind for event in camera.events] == ["overloaded"]
+    for _ in range(80):
+        camera.run(1, examined=1)
+        camera.run(2, examined=0)
+    assert camera.events[-1].t_end is not None, "nothing was asked for for a minute"
+
+
 def test_who_is_not_to_be_examined_often_is_promised_little() -> None:
     """Nothing moves: a heartbeat each two seconds is all that was due, and one of them may be missed."""
     camera = DrivenCamera()
