@@ -23,7 +23,7 @@ from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
-from appliance.store.escalations import EscalationStore
+from appliance.store.escalations import EscalationStore, SeverityAfter
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.notices import NewNotice
@@ -102,7 +102,8 @@ class CoreListener:
 class CoreSettings:
     """What the core decides by, made of the site file.
 
-    cameras: those that are enabled. maintenance: of the router; None: there is no uplink.
+    cameras: those that are enabled. maintenance: of the router; None: there is no uplink. severity_after: what a
+    verdict makes of a severity. language: of reasons.
     """
 
     cameras: Mapping[str, _CameraContext]
@@ -110,6 +111,8 @@ class CoreSettings:
     notices: NoticePlanner
     maintenance: RouterMaintenance | None
     listener: CoreListener
+    severity_after: SeverityAfter
+    language: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,7 @@ class Core:
     def __init__(self, stores: CoreStores, settings: CoreSettings, backlog: WriteBacklog, clock: Clock) -> None:
         self._stores = stores
         self._settings = settings
+        stores.alerts.set_severity_after(settings.severity_after)
         self._next_settings: CoreSettings | None = None
         self._backlog = backlog
         self._clock = clock
@@ -219,6 +223,7 @@ class Core:
         if new is None:
             return
         old, self._settings = self._settings, new
+        self._stores.alerts.set_severity_after(new.severity_after)
         for name, camera in old.cameras.items():
             following = new.cameras.get(name)
             same = following is not None and following.settings == camera.settings and old.alerts == new.alerts
@@ -277,7 +282,7 @@ class Core:
             partial(
                 self._stores.alerts.apply,
                 change,
-                escalation=_with_version(plan.escalation) if plan and plan.escalation else None,
+                escalation=_complete(plan.escalation, self._settings.language) if plan and plan.escalation else None,
                 priority=plan.route.priority if plan else "",
                 route=plan.route if plan else None,
                 notices=notices,
@@ -392,7 +397,15 @@ def core_settings(
     notices = _notice_planner(
         config.site.name, config.notify, PrivacyRules(config.site, config.cameras, local_weekday_minute)
     )
-    return CoreSettings(cameras, config.alerts, notices, maintenance, listener or CoreListener())
+    return CoreSettings(
+        cameras,
+        config.alerts,
+        notices,
+        maintenance,
+        listener or CoreListener(),
+        config.severity_after,
+        config.site.language,
+    )
 
 
 def router_context(config: SiteConfig) -> RouterContext:
@@ -421,6 +434,7 @@ def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRu
     return NoticePlanner(site, recipients, lambda event: privacy.level(event) == "never")
 
 
-def _with_version(escalation: wire.Escalation) -> wire.Escalation:
-    """With the version of this appliance; a replay leaves it out, so that its log is the same in every version."""
-    return escalation.model_copy(update={"box_version": version()})
+def _complete(escalation: wire.Escalation, language: str) -> wire.Escalation:
+    """With the site's language and the version of this appliance, which a replay leaves out, so that its log is the
+    same in every version."""
+    return escalation.model_copy(update={"box_version": version(), "language": language})

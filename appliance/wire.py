@@ -6,18 +6,33 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from appliance.errors import VedetteError, printable
-from appliance.types import Alert, Command, Decision, FrameBoxes, IngestMessage, LogLine, Severity
+from appliance.types import (
+    CONFIRMING_KINDS,
+    JUDGE_KINDS,
+    Alert,
+    Command,
+    Decision,
+    FrameBoxes,
+    IngestMessage,
+    JudgeKind,
+    LogLine,
+    Severity,
+)
 
 MESSAGE_BYTES_MAX = 512 * 1024
 CHUNK_BYTES = 128 * 1024
 MEDIA_PER_ESCALATION_MAX = 16
 STEPS_MAX = 3  # messages that one escalation may take: the first, and two more that the worker asks for
 # Of escalations and verdicts. 2 added the steps: MediaRef.region, Escalation.step, Verdict.need …; 3 added the versions
-# of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive.
-WIRE_SCHEMA = 3
+# of the sides: Verdict.worker_version, answer_schema, and what the worker keeps: Verdict.looks, archive; 4 says who
+# judged: Verdict.kind, the decision `rechecked`, and in which language: Escalation.language.
+WIRE_SCHEMA = 4
+RECHECKED_SCHEMA = 4  # a site of an older schema does not know this decision
+# What a worker of before schema 4 was that named this engine.
+ENGINE_KINDS: dict[str, JudgeKind] = {"openai": "vlm", "redetect": "detector"}
 MEDIA_BYTES_MAX = 32 * 1024 * 1024
 TEXT_CHARS_MAX = 300  # of names and versions; a broker keeps verdicts of at most 68 kB
 TIME_MAX = 4e9  # UTC seconds: the year 2096; what is later cannot be shown as a date either
@@ -210,7 +225,8 @@ class Escalation(_WireModel):
 
     step counts the messages of this escalation from 0; each holds all evidence sent so far. can: what the site would
     send next if it were asked to, the cheapest first. image_free: this site sends no images at all. model: the
-    detector that raised the alert; box_version: of the appliance, "" from one older than schema 3.
+    detector that raised the alert; box_version: of the appliance, "" from one older than schema 3. language: of
+    LANGUAGES, in which the reason is wanted.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -233,6 +249,7 @@ class Escalation(_WireModel):
     can: Annotated[tuple[Need, ...], Field(max_length=8)] = ()
     image_free: bool = False
     box_version: Annotated[Text, Field(max_length=64)] = ""
+    language: Annotated[Text, Field(max_length=16)] = "en"
 
 
 class FrameSupport(_WireModel):
@@ -262,8 +279,11 @@ class Verdict(_WireModel):
     at the broker: two clocks), queue, fetch, preprocess, model, publish (judged until handed to the broker).
     `engine` says what judged: a re-detection never pretends to be a language model. answer_schema: the version of the
     form in which the model had to answer. looks: how often the model was asked.
-    need: this is not the final verdict; the site is to send that and escalate once more (the decision is `unsure` then,
-    which is how a site that does not know of `need` takes it). step: which step was judged; None: an older worker.
+    kind: who judged. Of a worker of before schema 4 it is known by its `engine`, and else `unknown`. Only a
+    vision-language model and a person confirm (and a stand-in, in tests and replays): `confirmed` of any other is read
+    as `rechecked`. need: this is not the final verdict; the site is to send that and escalate once more (the decision
+    is `unsure` then, which is how a site that does not know of `need` takes it). step: which step was judged; None: an
+    older worker.
     """
 
     schema_version: Version = WIRE_SCHEMA
@@ -274,6 +294,7 @@ class Verdict(_WireModel):
     reason: Annotated[str, Field(min_length=1, max_length=400), AfterValidator(_blanked)]
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
     support: Annotated[tuple[FrameSupport, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX)] = ()
+    kind: JudgeKind = "unknown"
     engine: Text
     model: Text
     prompt_version: Text = ""
@@ -290,6 +311,34 @@ class Verdict(_WireModel):
     looks: Annotated[int, Field(ge=0, le=8)] = 1
     archive: Annotated[tuple[ArchiveLink, ...], Field(max_length=MEDIA_PER_ESCALATION_MAX + 1)] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_who_judged(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kind = judge_kind(data.get("kind"), data.get("engine"))
+        stands = data.get("decision") != "confirmed" or kind in CONFIRMING_KINDS
+        return {**data, "kind": kind, "decision": data.get("decision") if stands else "rechecked"}
+
+
+def judge_kind(kind: object, engine: object) -> JudgeKind:
+    """Who judged, by what a verdict says of itself. A detector is one by whatever other name, and a kind that this
+    version does not know is `unknown`."""
+    by_engine = ENGINE_KINDS.get(engine) if isinstance(engine, str) else None
+    if by_engine == "detector":
+        return by_engine
+    if kind in (None, ""):
+        return by_engine or "unknown"
+    return next((each for each in JUDGE_KINDS if each == kind), "unknown")
+
+
+LANGUAGES: dict[str, str] = {
+    "cs": "Czech", "da": "Danish", "de": "German", "en": "English", "es": "Spanish", "fi": "Finnish", "fr": "French",
+    "hu": "Hungarian", "it": "Italian", "ja": "Japanese", "ko": "Korean", "nl": "Dutch", "nb": "Norwegian",
+    "pl": "Polish", "pt": "Portuguese", "ro": "Romanian", "sv": "Swedish", "tr": "Turkish", "uk": "Ukrainian",
+    "zh": "Chinese",
+}  # fmt: skip
+"""The languages in which a site may want its reasons, by ISO 639-1 code. What is not here is answered in English."""
 
 POOL_STATUS_BYTES_MAX = 4096
 POOL_COUNT_MAX = 10_000_000

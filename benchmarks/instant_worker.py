@@ -20,9 +20,10 @@ from pathlib import Path
 from appliance.broker import NatsLink
 from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
+from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker.config import HandlingConfig as WorkerSettings
-from cloud_worker.config import StatusConfig, WorkerConfig
+from cloud_worker.config import RedetectEngine, StatusConfig, WorkerConfig
 from cloud_worker.judge import Judge, JudgeCase, Opinion
 from cloud_worker.worker import Worker
 
@@ -33,6 +34,7 @@ class Instant:
     """An engine without a model that takes `latency_s` for each answer, for any number of escalations at a time."""
 
     name, model, prompt_version, answer_schema = "instant", "none", "", ""
+    kind: JudgeKind = "simulated"
     uses: frozenset[Need] = frozenset({"crop", "frame"})
 
     def __init__(self, latency_s: float = 0.0) -> None:
@@ -83,7 +85,7 @@ async def _work(options: argparse.Namespace) -> None:
     clock, loop = SystemClock(), asyncio.get_running_loop()
     settings = WorkerSettings(name="w1", concurrency=options.concurrency, drain_s=5.0)
     link = NatsLink(BrokerConfig(url=options.url), "worker", clock)
-    config = WorkerConfig(worker=settings, status=StatusConfig())
+    config = WorkerConfig(engine=RedetectEngine(kind="redetect"), worker=settings, status=StatusConfig())
     worker = Worker(config, Judge(Instant(options.latency_s), "w1", clock), link, clock)
 
     def wait_for_the_end() -> None:

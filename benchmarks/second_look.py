@@ -210,7 +210,7 @@ def measure(live: str, second: str, moved: int) -> dict[str, object]:
         "wrong": [
             {"clip": alert.clip.name, "kind": alert.kind, "t": alert.glimpses[0].t, "score": verdict.score}
             for alert, verdict in rows
-            if (alert.kind == "true") != (verdict.decision == "confirmed")
+            if (alert.kind == "true") != (verdict.decision == "rechecked")
         ],
     }
 
@@ -222,8 +222,8 @@ def _figures(rows: Sequence[tuple[SampledAlert, EdgeVerdict]]) -> dict[str, obje
     found: dict[str, object] = {}
     for kind in ("true", "false", "empty"):
         verdicts = [verdict for alert, verdict in rows if alert.kind == kind]
-        confirmed = sum(verdict.decision == "confirmed" for verdict in verdicts)
-        found[kind] = {"alerts": len(verdicts), "confirmed": confirmed}
+        rechecked = sum(verdict.decision == "rechecked" for verdict in verdicts)
+        found[kind] = {"alerts": len(verdicts), "rechecked": rechecked}
     if rows:
         before = [(_chance(alert.seen) - (alert.kind == "true")) ** 2 for alert, _ in rows]
         after = [(verdict.confidence - (alert.kind == "true")) ** 2 for alert, verdict in rows]

@@ -23,7 +23,8 @@ machines: each escalation goes to one of them, and to another when that one dies
 
   vedette-worker run --config /etc/vedette/worker.yaml
 
-An empty worker file is a valid one: it takes nats://127.0.0.1:4222 and looks again with a built-in detector.
+The least that a worker file says is what judges: `engine: {kind: openai, url: ..., model: ...}` for a vision-language
+model, which can confirm, or `engine: {kind: redetect}` for a detector that looks again, which cannot.
 SIGTERM or Ctrl-C: judgements under way are finished, everything else is given back. With status.port set it answers
 /metrics, /healthz and /readyz.
 """

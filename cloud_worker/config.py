@@ -38,9 +38,9 @@ class StreamsConfig(ConfigModel):
 
 
 class RedetectEngine(DetectorConfig):
-    """A second look by an object detector: the default, because it needs nothing else."""
+    """A second look by an object detector, which needs nothing else. It rejects or doubts; it never confirms."""
 
-    kind: Literal["redetect"] = "redetect"
+    kind: Literal["redetect"]
     score_min: Share = 0.3
 
 
@@ -122,12 +122,19 @@ class ArchiveConfig(ConfigModel):
         return url
 
 
+NO_ENGINE = (
+    "is missing: say what judges. A vision-language model behind an OpenAI-compatible server, which can confirm: "
+    "`engine: {kind: openai, url: http://127.0.0.1:8000/v1, model: NAME}` (deploy/vlm has a small one for any "
+    "computer); or an object detector that looks again, which can only reject or doubt: `engine: {kind: redetect}`"
+)
+
+
 class WorkerConfig(ConfigModel):
     """The whole file."""
 
     nats: NatsConfig = NatsConfig()
     streams: StreamsConfig = StreamsConfig()
-    engine: EngineConfig = RedetectEngine()
+    engine: Annotated[EngineConfig, Field(validate_default=True)] = None  # type: ignore[assignment]  # refused in words
     worker: HandlingConfig = HandlingConfig()
     pool: PoolConfig = PoolConfig()
     status: StatusConfig = StatusConfig()
@@ -136,8 +143,10 @@ class WorkerConfig(ConfigModel):
     @field_validator("engine", mode="before")
     @classmethod
     def _kind(cls, engine: object) -> object:
+        if engine is None:
+            raise ValueError(NO_ENGINE)
         if isinstance(engine, dict) and engine.get("kind") not in {"redetect", "openai"}:
-            raise ValueError("kind must be redetect (an object detector) or openai (a language model's server)")
+            raise ValueError("kind must be openai (a language model's server) or redetect (an object detector)")
         return engine
 
 

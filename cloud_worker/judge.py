@@ -12,8 +12,8 @@ from nats.js import JetStreamContext
 from pydantic import ValidationError
 
 from appliance.clock import Clock
-from appliance.types import Decision
-from appliance.wire import MEDIA_BYTES_MAX, Escalation, FrameSupport, Need, Verdict
+from appliance.types import Decision, JudgeKind
+from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, Need, Verdict
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
@@ -64,13 +64,16 @@ class Opinion:
 
 
 class Engine(Protocol):
-    """A judge. `name`, `model`, `prompt_version` and `answer_schema` stand in every verdict.
+    """A judge. `name`, `kind`, `model`, `prompt_version` and `answer_schema` stand in every verdict.
 
-    `uses`: the evidence it can look at.
+    `kind`: what it is; a detector never confirms. `uses`: the evidence it can look at.
     """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def kind(self) -> JudgeKind: ...
 
     @property
     def model(self) -> str: ...
@@ -164,6 +167,7 @@ class Judge:
             "escalation": escalation.id,
             "site": escalation.site,
             "alert": escalation.alert,
+            "kind": self._engine.kind,
             "engine": self._engine.name,
             "model": self._engine.model,
             "prompt_version": opinion.prompt or self._engine.prompt_version,
@@ -179,7 +183,7 @@ class Judge:
             "step": escalation.step,
         }
         answer = {
-            "decision": opinion.decision,
+            "decision": _understood(opinion.decision, escalation),
             "reason": one_line(opinion.reason),
             "confidence": opinion.confidence,
             "support": opinion.support,
@@ -192,6 +196,12 @@ class Judge:
             reason = f"The engine's answer was not valid ({where}): nothing is concluded from it."
             tokens = {"tokens_in": 0, "tokens_out": 0}
             return Verdict.model_validate({**facts, **tokens, "decision": "unsure", "reason": reason})
+
+
+def _understood(decision: Decision, escalation: Escalation) -> Decision:
+    """The decision in words that the site knows: to one of before schema 4 a detector that found something is
+    unsure."""
+    return "unsure" if decision == "rechecked" and escalation.schema_version < RECHECKED_SCHEMA else decision
 
 
 @functools.cache

@@ -116,6 +116,7 @@ class CoreHarness:
             alert=alert,
             decision=decision,  # type: ignore[arg-type]
             reason="It looks like that.",
+            kind="vlm",
             engine="vlm",
             model="m",
             seconds=seconds,

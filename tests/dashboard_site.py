@@ -190,7 +190,7 @@ class Site:
 
     def answer(
         self, alert: Alert, decision: Decision = "confirmed", reason: str = "A person walks through the yard.",
-        engine: str = "redetect",
+        engine: str = "openai",
     ) -> None:  # fmt: skip
         """Let the cloud's verdict land."""
         t = alert.t_start

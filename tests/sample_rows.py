@@ -77,7 +77,8 @@ def sample_verdict(to: str = "q1", *, of: str = "a1", decision: str = "confirmed
         alert=of,
         decision=decision,  # type: ignore[arg-type]
         reason="A person stands there.",
-        engine="redetect",
+        confidence=0.9,
+        engine="openai",
         model="m",
         seconds=0.1,
         judged_t=T0 + 2,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from appliance.config.storage_config import CameraQuotaConfig, RecordingMode
-from appliance.config.values import Schedule, Seconds, Share, SharePoint
+from appliance.config.values import Schedule, Seconds, Share, SharePoint, VerdictSeverityConfig
 from appliance.types import HealthKind, Severity
 from appliance.yamlfile import ConfigModel
 
@@ -42,6 +42,7 @@ class RuleBase(ConfigModel):
     schedule: Schedule | None = None
     escalate: bool = True
     ask: Annotated[str, Field(max_length=500)] = ""
+    severity_on_verdict: VerdictSeverityConfig | None = None
 
 
 class EnterRule(RuleBase):

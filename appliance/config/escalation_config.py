@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from appliance.broker_config import BrokerConfig
-from appliance.config.values import Amount, Schedule, Seconds, Share
+from appliance.config.values import Amount, Schedule, Seconds, Share, VerdictSeverityConfig
 from appliance.types import EvidenceStep, Severity
 from appliance.yamlfile import ConfigModel
 
@@ -88,6 +88,7 @@ class EscalationConfig(ConfigModel):
     off_peak: OffPeakConfig | None = None
     budget: BudgetConfig = BudgetConfig()
     prices: PricesConfig = PricesConfig()
+    severity_on_verdict: VerdictSeverityConfig = VerdictSeverityConfig()
 
 
 class TtlHoursConfig(ConfigModel):

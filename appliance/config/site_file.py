@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
 from appliance.config.camera_config import CameraConfig, CameraName
@@ -14,13 +14,22 @@ from appliance.config.escalation_config import EscalationConfig, RecheckConfig, 
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.storage_config import StorageConfig
 from appliance.detector_config import DetectorConfig
-from appliance.types import HealthKind
+from appliance.types import Decision, HealthKind, Severity
+from appliance.wire import LANGUAGES
 from appliance.yamlfile import ConfigModel
 
 
 class SiteIdentity(ConfigModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "site"
     image_free: bool = False
+    language: str = "en"
+
+    @field_validator("language")
+    @classmethod
+    def _known_language(cls, language: str) -> str:
+        if language not in LANGUAGES:
+            raise ValueError(f"must be one of {', '.join(LANGUAGES)}")
+        return language
 
 
 class AlertsConfig(ConfigModel):
@@ -113,6 +122,12 @@ class SiteConfig(ConfigModel):
         """No pixels of this camera may leave the site, by its own setting or the site's."""
         known = self.cameras.get(camera)
         return self.site.image_free or (known is not None and known.image_free)
+
+    def severity_after(self, camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
+        """The severity of an alert of this rule that has `severity` by the rules, after a verdict."""
+        rules = self.cameras[camera].rules if camera in self.cameras else ()
+        own = next((each.severity_on_verdict for each in rules if each.name == rule), None)
+        return (own or self.escalation.severity_on_verdict).after(severity, decision)
 
 
 def load(path: Path) -> SiteConfig:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from appliance.types import SEVERITIES, Decision, Severity
 from appliance.yamlfile import ConfigModel
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -31,3 +32,18 @@ class Schedule(ConfigModel):
             if not _SPAN.match(span):
                 raise ValueError(f"`{span}` is not a span of hours such as 22:00-06:00")
         return hours
+
+
+class VerdictSeverityConfig(ConfigModel):
+    """The severity that an alert takes with a verdict; None: it keeps its own. Only `confirmed` may make it graver."""
+
+    confirmed: Severity | None = None
+    rechecked: Severity | None = None
+    rejected: Severity | None = "info"
+
+    def after(self, severity: Severity, decision: Decision) -> Severity:
+        """The severity after a verdict; severity: by the rules."""
+        if decision == "confirmed":
+            return self.confirmed or severity
+        wanted = {"rechecked": self.rechecked, "rejected": self.rejected}.get(decision) or severity
+        return min(wanted, severity, key=SEVERITIES.index)

@@ -14,7 +14,6 @@ from appliance.dashboard.templating import score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
-from appliance.wire import Verdict
 
 _COLOURS = 6
 _DELIVERY_TEXTS = {
@@ -99,7 +98,6 @@ class AlertPageView:
             "tracks": self._track_bars(row, start, end),
             "events": [_event_line(event, row, start, end) for event in detail.events],
             "verdict": verdict,
-            "engine_text": engine_text(verdict) if verdict else "",
             "support": verdict.support if verdict else (),
             "answer_s": detail.verdict.applied_t - escalation.created_t if detail.verdict and escalation else 0.0,
             "delivery": escalation,
@@ -153,15 +151,6 @@ def _steps(detail: AlertDetail) -> list[tuple[str, int]]:
         for step in detail.steps
         if escalation is not None and step.escalation == escalation.id
     ]
-
-
-def engine_text(verdict: Verdict) -> str:
-    """What judged, so that a detector is not taken for a language model."""
-    if verdict.engine == "redetect":
-        return "a second look by a detector, not a language model"
-    if verdict.engine == "openai":
-        return "a vision language model"
-    return verdict.engine
 
 
 def _event_line(event: Event, row: AlertRow, start: float, end: float) -> EventLine:

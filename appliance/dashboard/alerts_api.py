@@ -26,9 +26,9 @@ from appliance.errors import StoreError
 from appliance.notify.delivery import TargetStatus
 from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore, ReviewFilter, VerdictFilter
 from appliance.store.database import Database
-from appliance.store.notices import NoticeRow, NoticeState, NoticeStore, Standing
+from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
-from appliance.store.rows import AlertDetail, AlertRow, EvidenceKind, EvidenceRow
+from appliance.store.rows import AlertDetail, AlertRow, EvidenceKind, EvidenceRow, Standing
 from appliance.types import Severity
 
 PAGE_LENGTH = 50
@@ -41,6 +41,8 @@ _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
     "edge": "as the box saw it",
     "unverified": "as unverified",
     "confirmed": "as confirmed",
+    "rechecked": "as seen again by a detector",
+    "doubted": "as doubted",
     "withdrawn": "that it was nothing",
     "unsure": "that the cloud is not sure",
 }
@@ -122,10 +124,17 @@ class AlertFilter:
         """The fields that choose something."""
         return {name: value for name, value in self.chosen.items() if value}
 
+    @property
+    def set_aside(self) -> bool:
+        """Whether the list on the page has what a verdict rejected and nobody has reviewed: only when it is asked
+        for."""
+        return self.verdict == "rejected"
+
     def takes(self, row: AlertRow) -> bool:
-        """Does this alert belong in the list?"""
+        """Does this alert belong in the list on the page?"""
         return (
-            (not self.camera or row.camera == self.camera)
+            (self.set_aside or row.verdict != "rejected" or row.review is not None)
+            and (not self.camera or row.camera == self.camera)
             and (self.severity is None or row.severity == self.severity)
             and (self.review is None or (row.review or "open") == self.review)
             and (self.verdict is None or (row.verdict or "none") == self.verdict)
@@ -146,8 +155,13 @@ class AlertReader:
         self._root = root
         self._clock = clock
 
-    def page(self, wanted: AlertFilter, before: str, limit: int) -> tuple[list[AlertItem], dict[str, str] | None]:
-        """One page, newest first, and the query of the next (None: this is the last). Raises Problem."""
+    def page(
+        self, wanted: AlertFilter, before: str, limit: int, *, set_aside: bool = True
+    ) -> tuple[list[AlertItem], dict[str, str] | None]:
+        """One page, newest first, and the query of the next (None: this is the last). Raises Problem.
+
+        set_aside: with what a verdict rejected and nobody has reviewed.
+        """
         rows = self._alerts.page(
             cursor_of(before),
             limit + 1,
@@ -155,6 +169,7 @@ class AlertReader:
             severity=wanted.severity,
             review=wanted.review,
             verdict=wanted.verdict,
+            set_aside=set_aside,
         )
         older = None
         if len(rows) > limit:

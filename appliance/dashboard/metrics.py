@@ -49,7 +49,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_frames_unexamined_by_reason_total": ("Frames that did not get their look, and why.", "camera", "reason"),
     "vedette_looks_retried_total": ("Looks asked for again because the detector failed.", "camera"),
     "vedette_second_looks_total": (
-        "Second looks of the box: confirmed, unsure, failed, retried, missed (no time), late (the cloud was faster).",
+        "Second looks of the box: rechecked, unsure, failed, retried, missed (no time), late (the cloud was faster).",
         "camera",
         "outcome",
     ),
@@ -165,7 +165,12 @@ class ApplianceCollector:
         counts = self.alert_counts.read()
         yield "vedette_alerts", [((), counts.total)]
         yield "vedette_alerts_to_review", [((), counts.to_review)]
-        verdicts = {"confirmed": counts.confirmed, "rejected": counts.rejected, "unsure": counts.unsure}
+        verdicts = {
+            "confirmed": counts.confirmed,
+            "rechecked": counts.rechecked,
+            "rejected": counts.rejected,
+            "unsure": counts.unsure,
+        }
         yield "vedette_verdicts", [((decision,), count) for decision, count in verdicts.items()]
         yield (
             "vedette_opinions",

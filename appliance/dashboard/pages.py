@@ -221,7 +221,7 @@ def timeline_of(
     health_items: list[HealthItem] = []
     more = False
     if show != "health":
-        alert_items, older = alerts.page(wanted, before, limit)
+        alert_items, older = alerts.page(wanted, before, limit, set_aside=wanted.set_aside)
         more |= older is not None
     if takes_health(wanted, show):
         health_items, next_health = health.page(wanted.camera, None, before, limit)
@@ -268,7 +268,13 @@ def _filters(cameras: Iterable[str]) -> list[tuple[str, str, list[tuple[str, str
         (
             "verdict",
             "Any verdict",
-            [("confirmed", "Confirmed"), ("rejected", "Rejected"), ("unsure", "Unsure"), ("none", "No verdict")],
+            [
+                ("confirmed", "Confirmed"),
+                ("rechecked", "Rechecked"),
+                ("rejected", "Rejected"),
+                ("unsure", "Unsure"),
+                ("none", "No verdict"),
+            ],
         ),
     ]
 

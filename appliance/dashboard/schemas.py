@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
-from appliance.store.notices import Standing, standing_of
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -18,14 +17,17 @@ from appliance.store.rows import (
     EvidenceState,
     RecheckRow,
     RecheckState,
+    Standing,
     StepEvidence,
     StepRow,
 )
 from appliance.types import (
+    CONFIRMING_KINDS,
     Box,
     Decision,
     EdgeVerdict,
     EventKind,
+    JudgeKind,
     Review,
     Severity,
     TrackedObject,
@@ -44,9 +46,11 @@ class AlertItem(ApiModel):
 
     `best_box`: where the flagged object was in its best view, of which the still is cut; null: not known.
     `delivery` null: the alert was settled on the edge, without an escalation. `standing`: edge (not escalated),
-    unverified (escalated, no verdict yet, or none came), and then confirmed, withdrawn or unsure. `edge`: the verdict
-    of the appliance's own re-check (null: none), `edge_confidence` how sure it is; neither changes `standing`,
-    and `verdict`, the cloud's, counts above them.
+    unverified (escalated, no verdict yet, or none came), and then confirmed, rechecked (a detector found it again),
+    withdrawn (rejected firmly), doubted (rejected otherwise) or unsure. `judge`: who gave `verdict`; null: there is
+    none. `edge`: the verdict of the appliance's own re-check (null: none), `edge_confidence` how sure it is. A person's
+    or a language model's `verdict` counts above it; what a detector found again does not where `edge` is unsure.
+    `rules_severity`: what the rules say, where the verdict changed `severity`; null: it did not.
     """
 
     id: str
@@ -62,6 +66,8 @@ class AlertItem(ApiModel):
     t_end: float | None
     end_reason: str
     verdict: Decision | None
+    judge: JudgeKind | None = None
+    rules_severity: Severity | None = None
     edge: Decision | None = None
     edge_confidence: float | None = None
     delivery: Delivery | None
@@ -82,9 +88,9 @@ class AlertItem(ApiModel):
             id=row.id, camera=row.camera, title=_title(row), severity=row.severity, rules=row.rules, labels=row.labels,
             tracks=row.tracks, score=row.score,
             best_box=row.best.box if row.best else None, t_start=row.t_start, t_end=row.t_end,
-            end_reason=row.end_reason, verdict=row.verdict, edge=row.edge,
-            edge_confidence=row.edge_confidence, delivery=row.delivery,
-            standing=standing_of(row.verdict, row.delivery), review=row.review,
+            end_reason=row.end_reason, verdict=row.verdict, judge=row.judge, rules_severity=row.rules_severity,
+            edge=row.edge, edge_confidence=row.edge_confidence, delivery=row.delivery,
+            standing=row.standing, review=row.review,
             review_t=row.review_t, rev=row.rev,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
@@ -195,7 +201,7 @@ class DeliveryItem(ApiModel):
 class SecondLookItem(ApiModel):
     """A re-check by the appliance itself. state: asked (under way), judged, or failed because of `error`.
 
-    `verdict` null: none (yet). superseded: the cloud has spoken since.
+    `verdict` null: none (yet). superseded: a person or a language model has spoken since.
     """
 
     state: RecheckState
@@ -227,13 +233,14 @@ class AlertFull(ApiModel):
     @classmethod
     def of(cls, detail: AlertDetail) -> AlertFull:
         escalation, verdict, recheck = detail.escalation, detail.verdict, detail.recheck
+        superseded = verdict is not None and verdict.body.kind in CONFIRMING_KINDS
         return cls(
             alert=AlertItem.of(detail.alert),
             events=[EventItem.model_validate(event) for event in detail.events],
             evidence=[EvidenceItem.of(row) for row in detail.evidence],
             delivery=DeliveryItem.of(escalation, detail.steps) if escalation else None,
             verdict=verdict.body if verdict else None,
-            second_look=SecondLookItem.of(recheck, superseded=verdict is not None) if recheck else None,
+            second_look=SecondLookItem.of(recheck, superseded=superseded) if recheck else None,
         )
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 from urllib.parse import quote
 
 from appliance.store.health_events import HealthEventRow
-from appliance.store.notices import NoticeRow, Standing
-from appliance.store.rows import AlertDetail
+from appliance.store.notices import NoticeRow
+from appliance.store.rows import AlertDetail, Standing
 from appliance.types import HEALTH_TITLES, SEVERITIES, Alert, Event, HealthKind, Severity
 
 _REASON_CHARS_MAX = 400
@@ -18,6 +18,8 @@ _STANDING_TEXT: dict[Standing, str] = {
     "edge": "Seen by this box; the cloud was not asked.",
     "unverified": "Unverified: the cloud has not spoken about it.",
     "confirmed": "Confirmed by the cloud.",
+    "rechecked": "Rechecked: a detector found it again; nobody has confirmed it.",
+    "doubted": "Doubted: it was rejected, but not surely enough to withhold it from you.",
     "withdrawn": "Withdrawn: the cloud says it was nothing.",
     "unsure": "The cloud is not sure.",
 }

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance.config import Target
-from appliance.store.notices import NewNotice, Standing
-from appliance.store.rows import Delivery
+from appliance.store.notices import NewNotice
+from appliance.store.rows import Delivery, Standing
 from appliance.types import SEVERITIES, AlertChange, Event, Severity
 
 PRIVACY_FORBIDS = "the privacy rules of this camera forbid it"
@@ -117,9 +117,10 @@ class NoticeDecision:
 def decide_notice(notice: NoticeInput) -> NoticeDecision:
     """What becomes of a notice now.
 
-    Before the first message: a rejected alert is dropped, unless a message may have arrived already, which is then
+    Before the first message: a withdrawn alert is dropped, unless a message may have arrived already, which is then
     withdrawn by another. While the cloud works on it and may still answer, the notice is held, never beyond its time.
-    Afterwards only what changes a person's mind is sent again.
+    A rejection that is not firm, and a re-check by a detector, end the hold: nothing better is on its way. Afterwards
+    only what changes a person's mind is sent again.
     """
     if notice.sent_standing is not None:
         changed = is_news(notice.standing, notice.severity, notice.sent_standing, notice.sent_severity)

@@ -17,7 +17,7 @@ WEBHOOK_VERSION = 1
 _PRIORITY: dict[Severity, int] = {"info": 2, "warning": 3, "alert": 5}
 _LOW_PRIORITY = 2
 _TAGS = {"edge": "eye", "unverified": "grey_question", "confirmed": "rotating_light", "withdrawn": "white_check_mark",
-         "unsure": "question"}  # fmt: skip
+         "unsure": "question", "rechecked": "eyes", "doubted": "grey_question"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ def write_alert(connection: sqlite3.Connection, change: AlertChange, now: float)
     if known["t_end"] is not None or change.kind == "opened":
         return False
     fields = _mutable(change.alert)
+    if known["rules_severity"] == change.alert.severity:  # the rules say what they said when a verdict changed it
+        fields["severity"] = known["severity"]
+    else:
+        fields["rules_severity"] = None
     if all(known[name] == value for name, value in fields.items()):
         return False
     settings = ", ".join(f"{name} = :{name}" for name in fields)

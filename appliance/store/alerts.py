@@ -12,7 +12,13 @@ from appliance import wire
 from appliance.store.alert_writes import bump_rev, write_alert, write_event
 from appliance.store.database import Database
 from appliance.store.decisions import write_decision
-from appliance.store.escalations import UNSETTLED, EscalationStore, VerdictEffect, in_states
+from appliance.store.escalations import (
+    UNSETTLED,
+    EscalationStore,
+    SeverityAfter,
+    VerdictEffect,
+    in_states,
+)
 from appliance.store.notices import NewNotice, write_notices
 from appliance.store.rows import (
     ALERT_COLUMNS,
@@ -31,8 +37,10 @@ from appliance.types import AlertChange, Event, Review, Route, Severity
 logger = logging.getLogger(__name__)
 
 PAGE_MAX = 500
+_SET_ASIDE = "(review IS NULL AND verdict IS 'rejected')"
 ReviewFilter = Literal["open", "reviewed", "false_alarm"]
-VerdictFilter = Literal["none", "confirmed", "rejected", "unsure"]
+"""open: to be reviewed, which is what nobody has reviewed and, unless such are asked for, no verdict has rejected."""
+VerdictFilter = Literal["none", "confirmed", "rechecked", "rejected", "unsure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,15 @@ class AlertCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertCounts:
-    """How many alerts there are. to_review: without a review; undelivered: escalations that are not settled."""
+    """How many alerts there are. to_review: without a review and not rejected; set_aside: rejected, without a review;
+    undelivered: escalations that are not settled."""
 
     total: int
     open: int
     to_review: int
+    set_aside: int
     confirmed: int
+    rechecked: int
     rejected: int
     unsure: int
     undelivered: int
@@ -71,6 +82,10 @@ class AlertStore:
         self._db = db
         self._escalations = EscalationStore(db)
         self.orphans = 0
+
+    def set_severity_after(self, severity_after: SeverityAfter) -> None:
+        """From now on a verdict makes this of an alert's severity; before, nothing. Any thread."""
+        self._escalations.severity_after = severity_after
 
     def apply(
         self,
@@ -165,8 +180,12 @@ class AlertStore:
         severity: Severity | None = None,
         review: ReviewFilter | None = None,
         verdict: VerdictFilter | None = None,
+        set_aside: bool = True,
     ) -> list[AlertRow]:
-        """Alerts, newest first, older than `before`; at most `limit` (bounded by PAGE_MAX)."""
+        """Alerts, newest first, older than `before`; at most `limit` (bounded by PAGE_MAX).
+
+        set_aside: with those that a verdict rejected and nobody has reviewed.
+        """
         wheres: list[str] = []
         values: list[object] = []
         if before is not None:
@@ -179,6 +198,8 @@ class AlertStore:
         if review is not None:
             wheres.append("review IS ?")
             values.append(None if review == "open" else review)
+        if (review == "open" and verdict != "rejected") or not set_aside:
+            wheres.append(f"NOT {_SET_ASIDE}")
         if verdict is not None:
             wheres.append("verdict IS ?")
             values.append(None if verdict == "none" else verdict)
@@ -248,8 +269,10 @@ class AlertStore:
         """Numbers for the dashboard's front page and /metrics."""
         with self._db.read() as connection:
             row = connection.execute(
-                f"""SELECT count(*) AS total, total(t_end IS NULL) AS open, total(review IS NULL) AS to_review,
-                   total(verdict IS 'confirmed') AS confirmed, total(verdict IS 'rejected') AS rejected,
+                f"""SELECT count(*) AS total, total(t_end IS NULL) AS open,
+                   total(review IS NULL AND verdict IS NOT 'rejected') AS to_review,
+                   total({_SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
+                   total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
                    total(verdict IS 'unsure') AS unsure,
                    (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert"""
             ).fetchone()

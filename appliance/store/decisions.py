@@ -13,7 +13,7 @@ from appliance.store.database import Database, open_read_only
 from appliance.store.escalations import RELEASED
 from appliance.store.rows import to_json
 from appliance.store.verdict_stats import TokenUsage, token_usage
-from appliance.types import Route, RouteInputs, Severity
+from appliance.types import TEACHING_KINDS, Route, RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
 DECIDED_MAX = 2000
@@ -21,18 +21,13 @@ ROWS_MAX = 50_000
 ESCALATED_MAX = 256
 _BATCH = 5000
 
-# Engines that detect objects once more instead of judging. A detector that agrees with a detector teaches nothing.
-RECHECK_ENGINES = ("redetect",)
-# The engine of the verdict that counts for an alert.
-_JUDGED_BY = f"""coalesce((SELECT json_extract(verdict.body, '$.engine') FROM escalation JOIN verdict
-        ON verdict.escalation = escalation.id WHERE escalation.alert = alert.id
-        ORDER BY verdict.applied_t DESC LIMIT 1), '{RECHECK_ENGINES[0]}')"""
-# The condition that a person or a language model has said whether an alert is right: only they teach.
+# The condition that a person or a language model has said whether an alert is right: only they teach. `unsure`, and
+# what a detector or an unknown judge says, counts for nothing.
 LABELLED = f"""(alert.review IS NOT NULL OR alert.verdict IN ('confirmed', 'rejected')
-        AND {_JUDGED_BY} NOT IN ({", ".join(map(repr, RECHECK_ENGINES))}))"""
+        AND alert.judge IN ({", ".join(map(repr, TEACHING_KINDS))}))"""
 
-# The last decision of each alert of which it is known whether it was real. A review outranks a verdict; `unsure`
-# counts for nothing. Of a camera and label the newest count, so that a site that changed is learnt anew.
+# The last decision of each alert of which it is known whether it was real. A review outranks a verdict. Of a camera and
+# label the newest count, so that a site that changed is learnt anew.
 _OUTCOMES = f"""SELECT decision.inputs, decision.moment, alert.camera, alert.id,
         CASE alert.review WHEN 'reviewed' THEN 1 WHEN 'false_alarm' THEN 0
              ELSE alert.verdict = 'confirmed' END AS real, alert.review IS NOT NULL AS reviewed

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from appliance import wire
 from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database
-from appliance.store.rows import Delivery, EscalationRow, MediaRow, StepEvidence, read_escalation, read_media
-from appliance.types import Route
+from appliance.store.rows import (
+    Delivery,
+    EscalationRow,
+    MediaRow,
+    StepEvidence,
+    is_firm,
+    read_escalation,
+    read_media,
+)
+from appliance.types import CONFIRMING_KINDS, Decision, Route, Severity
 
 VerdictEffect = Literal["settled", "more", "known"]
 """The escalation is over; it will be sent again with more evidence; the verdict was seen before and changed nothing."""
@@ -42,6 +50,15 @@ _REASON_CHARS_MAX = 400
 _NEED_TEXTS = {"crop": "a cut-out of the object", "frame": "the whole picture", "clip": "the clip"}
 
 
+SeverityAfter = Callable[[str, str, Severity, Decision], Severity]
+"""From the camera and rule of an escalation, the severity by the rules, and the verdict, to the severity that holds."""
+
+
+def unchanged_severity(camera: str, rule: str, severity: Severity, decision: Decision) -> Severity:
+    """A verdict changes nothing."""
+    return severity
+
+
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
     """An escalation that is ready, as the order of sending sees it. attempts: of its present step, without success."""
@@ -61,6 +78,7 @@ class EscalationStore:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self.severity_after: SeverityAfter = unchanged_severity
 
     # Called by the core
 
@@ -194,13 +212,38 @@ class EscalationStore:
             )
             if applied.rowcount == 0:
                 return False
-            connection.execute("UPDATE alert SET verdict = ? WHERE id = ?", (verdict.decision, verdict.alert))
+            self._settle_alert(connection, verdict)
             connection.execute(
                 "UPDATE escalation SET state = 'settled', settled_t = ?, error = '' WHERE id = ?",
                 (t, verdict.escalation),
             )
             bump_rev(self._db, connection, verdict.alert)
             return True
+
+    def _settle_alert(self, connection: sqlite3.Connection, verdict: wire.Verdict) -> None:
+        """The alert takes the verdict over, unless that is a detector's and it has a better one."""
+        row = connection.execute(
+            """SELECT alert.camera, severity, rules_severity, alert.judge, json_extract(body, '$.rule') AS rule
+               FROM alert JOIN escalation ON escalation.id = ? WHERE alert.id = ?""",
+            (verdict.escalation, verdict.alert),
+        ).fetchone()
+        if row["judge"] in CONFIRMING_KINDS and verdict.kind not in CONFIRMING_KINDS:
+            return
+        said: Severity = row["rules_severity"] or row["severity"]
+        stands = verdict.decision == "rejected" and not is_firm(verdict.kind, verdict.confidence)
+        severity = said if stands else self.severity_after(row["camera"], row["rule"], said, verdict.decision)
+        connection.execute(
+            """UPDATE alert SET verdict = ?, judge = ?, verdict_confidence = ?, severity = ?, rules_severity = ?
+               WHERE id = ?""",
+            (
+                verdict.decision,
+                verdict.kind,
+                verdict.confidence,
+                severity,
+                None if severity == said else said,
+                verdict.alert,
+            ),
+        )
 
     def request_more(self, verdict: wire.Verdict, t: float) -> VerdictEffect:
         """A worker needs more evidence: the escalation waits for it, or is over because there is none.

@@ -13,22 +13,13 @@ from typing import Literal, cast
 from appliance.store.alert_writes import bump_rev
 from appliance.store.audit import AuditRow, AuditStore
 from appliance.store.database import Database
-from appliance.store.rows import Delivery, to_json
-from appliance.types import Decision, Severity
+from appliance.store.rows import Delivery, Standing, standing_of, to_json
+from appliance.types import Severity
 
 NoticeState = Literal["waiting", "told", "changed", "withdrawn", "quiet", "forbidden", "given_up"]
-Standing = Literal["edge", "unverified", "confirmed", "withdrawn", "unsure"]
-"""What is known of an alert: not escalated; escalated and without a verdict; and then the verdict."""
 OPEN_MAX = 500
 _CHANGES_MAX = 200
 _OPEN = "('waiting', 'changed')"
-
-
-def standing_of(verdict: Decision | None, delivery: Delivery | None) -> Standing:
-    """What is known of an alert with this verdict and this state of its escalation."""
-    if verdict is None:
-        return "edge" if delivery is None else "unverified"
-    return "withdrawn" if verdict == "rejected" else verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +66,8 @@ class OpenNotice:
     row: NoticeRow
     severity: Severity
     rules: tuple[str, ...]
-    verdict: Decision | None
     delivery: Delivery | None
-
-    @property
-    def standing(self) -> Standing:
-        return standing_of(self.verdict, self.delivery)
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +259,8 @@ def write_notices(connection: sqlite3.Connection, notices: Sequence[NewNotice]) 
 
 # An escalation that the router postponed counts as deferred, whether its evidence is there or not.
 _WITH_ALERT = """SELECT notice.*, alert.severity AS now_severity, alert.verdict AS now_verdict,
-    alert.rules AS now_rules,
+    alert.rules AS now_rules, alert.judge AS now_judge, alert.verdict_confidence AS now_confidence,
+    alert.edge AS now_edge,
     (SELECT CASE WHEN wait <> '' THEN 'deferred' ELSE state END FROM escalation
      WHERE alert = notice.alert ORDER BY created_t DESC, id DESC LIMIT 1) AS now_delivery
     FROM notice JOIN alert ON alert.id = notice.alert"""
@@ -280,7 +268,14 @@ _WITH_ALERT = """SELECT notice.*, alert.severity AS now_severity, alert.verdict 
 
 def _open_notice(row: sqlite3.Row) -> OpenNotice:
     rules = tuple(cast(list[str], json.loads(row["now_rules"])))
-    return OpenNotice(_read(row), row["now_severity"], rules, row["now_verdict"], row["now_delivery"])
+    standing = standing_of(
+        row["now_verdict"],
+        row["now_delivery"],
+        judge=row["now_judge"],
+        confidence=row["now_confidence"],
+        edge=row["now_edge"],
+    )
+    return OpenNotice(_read(row), row["now_severity"], rules, row["now_delivery"], standing)
 
 
 def _read(row: sqlite3.Row) -> NoticeRow:

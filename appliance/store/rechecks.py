@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from appliance.store.alert_writes import bump_rev
 from appliance.store.database import Database
 from appliance.store.rows import ALERT_COLUMNS, AlertRow, Delivery, read_alert, to_json
-from appliance.types import EdgeVerdict
+from appliance.types import CONFIRMING_KINDS, EdgeVerdict
 
 ATTEMPTS_MAX = 2  # a crop that killed the detector once may do so again
 
@@ -36,7 +36,8 @@ class UnverifiedAlert:
 class RecheckStore:
     """The second_look table. Owner: the re-check's thread writes, any thread reads.
 
-    Invariants: an alert has at most one edge verdict, and none is written after the cloud's.
+    Invariants: an alert has at most one edge verdict, and none is written after the cloud's, but for a detector's
+    there: that is no better than our own.
     """
 
     def __init__(self, db: Database) -> None:
@@ -121,5 +122,5 @@ def _open(connection: sqlite3.Connection, row: sqlite3.Row) -> UnverifiedAlert:
 
 
 def _has_verdict(connection: sqlite3.Connection, alert: str) -> bool:
-    row = connection.execute("SELECT verdict FROM alert WHERE id = ?", (alert,)).fetchone()
-    return row is None or row["verdict"] is not None
+    row = connection.execute("SELECT verdict, judge FROM alert WHERE id = ?", (alert,)).fetchone()
+    return row is None or (row["verdict"] is not None and row["judge"] in CONFIRMING_KINDS)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from appliance import wire
 from appliance.types import (
+    CONFIRMING_KINDS,
     BestView,
     Box,
     Decision,
@@ -18,6 +19,7 @@ from appliance.types import (
     EvidenceStep,
     FrameBoxes,
     Gap,
+    JudgeKind,
     Review,
     SegmentRow,
     Severity,
@@ -52,6 +54,37 @@ EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
 EvidenceState = Literal["waiting", "ready", "missing"]
 StepEvidence = Literal["facts", "crop", "frame", "clip"]
 Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
+Standing = Literal["edge", "unverified", "confirmed", "rechecked", "doubted", "withdrawn", "unsure"]
+"""What is known of an alert: not escalated; escalated and without a verdict; and then the verdict. rechecked: a
+detector found the object again. withdrawn: rejected firmly (see `is_firm`); doubted: rejected otherwise."""
+WITHDRAW_CONFIDENCE_MIN = 0.7
+"""A language model that rejects an alert less surely than this withdraws it from nobody. Its figures are its own words,
+not measured chances: below two in three it has little reason of its own."""
+
+
+def is_firm(judge: JudgeKind | None, confidence: float | None) -> bool:
+    """Whether a rejection may keep an alert from a person: a person's does, a language model's when it is sure enough,
+    a detector's or an unknown judge's never does."""
+    if judge == "vlm":
+        return confidence is not None and confidence >= WITHDRAW_CONFIDENCE_MIN
+    return judge in CONFIRMING_KINDS
+
+
+def standing_of(
+    verdict: Decision | None,
+    delivery: Delivery | None,
+    *,
+    judge: JudgeKind | None,
+    confidence: float | None,
+    edge: Decision | None = None,
+) -> Standing:
+    """What is known of an alert with this verdict and this state of its escalation. edge: the appliance's own re-check,
+    which doubts what another detector found again."""
+    if verdict is None:
+        return "edge" if delivery is None else "unverified"
+    if verdict == "rejected":
+        return "withdrawn" if is_firm(judge, confidence) else "doubted"
+    return "unsure" if verdict == "rechecked" and edge == "unsure" else verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +94,10 @@ class AlertRow:
     Attributes:
         delivery: how far the newest escalation got; None: there is none.
         still, clip: the state of that evidence; None: not planned.
-        edge, edge_confidence: the verdict of a re-check; None: there is none. `verdict` counts above it.
+        verdict, judge, verdict_confidence: the verdict that counts, who gave it, and how sure that says to be.
+        edge, edge_confidence: of the appliance's own re-check; None: there is none. A person's or a language model's
+            `verdict` counts above it, a detector's does not.
+        rules_severity: what the rules say, where the verdict changed `severity`.
         audit: it is no alert: nothing was reported, and a frame was sent to learn whether something was missed.
         rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
@@ -89,6 +125,15 @@ class AlertRow:
     edge: Decision | None = None
     edge_confidence: float | None = None
     audit: bool = False
+    judge: JudgeKind | None = None
+    verdict_confidence: float | None = None
+    rules_severity: Severity | None = None
+
+    @property
+    def standing(self) -> Standing:
+        return standing_of(
+            self.verdict, self.delivery, judge=self.judge, confidence=self.verdict_confidence, edge=self.edge
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +252,9 @@ class AlertDetail:
 
     @property
     def verdict(self) -> VerdictRow | None:
-        """The one that counts: the last applied."""
-        return self.verdicts[-1] if self.verdicts else None
+        """The one that counts: the last applied, but a detector's never above a person's or a language model's."""
+        confirming = [each for each in self.verdicts if each.body.kind in CONFIRMING_KINDS]
+        return (confirming or self.verdicts)[-1] if self.verdicts else None
 
     def piece(self, kind: EvidenceKind, n: int = 0) -> EvidenceRow | None:
         """The evidence of this kind and number."""

@@ -34,12 +34,15 @@ from appliance.types.ingest_messages import RecheckDetection as RecheckDetection
 from appliance.types.ingest_messages import RecheckResult as RecheckResult
 from appliance.types.ingest_messages import SegmentRow as SegmentRow
 from appliance.types.literals import AGE_EDGES_MS as AGE_EDGES_MS
+from appliance.types.literals import CONFIRMING_KINDS as CONFIRMING_KINDS
 from appliance.types.literals import DROP_REASONS as DROP_REASONS
 from appliance.types.literals import EVIDENCE_STEPS as EVIDENCE_STEPS
 from appliance.types.literals import HEALTH_KINDS as HEALTH_KINDS
 from appliance.types.literals import HEALTH_TITLES as HEALTH_TITLES
+from appliance.types.literals import JUDGE_KINDS as JUDGE_KINDS
 from appliance.types.literals import SCHEMA as SCHEMA
 from appliance.types.literals import SEVERITIES as SEVERITIES
+from appliance.types.literals import TEACHING_KINDS as TEACHING_KINDS
 from appliance.types.literals import AuditSide as AuditSide
 from appliance.types.literals import Box as Box
 from appliance.types.literals import CameraStateName as CameraStateName
@@ -50,6 +53,7 @@ from appliance.types.literals import EdgeAnswer as EdgeAnswer
 from appliance.types.literals import EventKind as EventKind
 from appliance.types.literals import EvidenceStep as EvidenceStep
 from appliance.types.literals import HealthKind as HealthKind
+from appliance.types.literals import JudgeKind as JudgeKind
 from appliance.types.literals import Point as Point
 from appliance.types.literals import PrivacyLevel as PrivacyLevel
 from appliance.types.literals import Review as Review

@@ -72,11 +72,12 @@ class RecheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeVerdict:
-    """The appliance's own verdict on an alert after a re-check; the cloud's, when it comes, stands above it.
+    """The appliance's own verdict on an alert after a re-check; a person's or a language model's stands above it.
 
-    decision: confirmed or unsure; the appliance never withdraws an alert by itself. confidence: the chance that the
-    alert is right, 0..1. why: what kept the cloud from answering. seen: in so many of the `looks` crops the object was
-    detected; score: the mean of its scores there, 0 where it was not. ms: see RecheckResult.
+    decision: rechecked or unsure; a detector confirms nothing, and the appliance withdraws no alert by itself.
+    confidence: the chance that the alert is right, 0..1. why: what kept the cloud from answering. seen: in so many of
+    the `looks` crops the object was detected; score: the mean of its scores there, 0 where it was not. ms: see
+    RecheckResult.
     """
 
     decision: Decision

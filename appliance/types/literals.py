@@ -10,7 +10,14 @@ Severity = Literal["info", "warning", "alert"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "alert")
 EventKind = Literal["enter", "exit", "line", "dwell"]
 CameraStateName = Literal["connecting", "live", "stalled", "lost", "ended"]
-Decision = Literal["confirmed", "rejected", "unsure"]
+Decision = Literal["confirmed", "rejected", "unsure", "rechecked"]
+"""`rechecked`: a detector found the object again, which confirms nothing."""
+JudgeKind = Literal["vlm", "person", "detector", "simulated", "unknown"]
+"""What gave a verdict: a vision-language model, a person, an object detector, a stand-in of a test or a replay."""
+JUDGE_KINDS: tuple[JudgeKind, ...] = ("vlm", "person", "detector", "simulated", "unknown")
+CONFIRMING_KINDS: tuple[JudgeKind, ...] = ("vlm", "person", "simulated")
+TEACHING_KINDS: tuple[JudgeKind, ...] = ("vlm", "person")
+"""Only what these said is taken for the truth: by the calibration, and by whatever else learns from verdicts."""
 Review = Literal["reviewed", "false_alarm"]
 SendTiming = Literal["now", "later", "never"]
 Tier = Literal["edge", "cloud"]

@@ -8,7 +8,7 @@ from typing import Literal
 from appliance.types.events import Alert, Event, Route
 from appliance.types.frames import FrameBoxes, StreamHeader
 from appliance.types.ingest_messages import Gap, HealthEvent
-from appliance.types.literals import Decision
+from appliance.types.literals import Decision, JudgeKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class LogVerdict:
 
     t: when it would have come: the escalation's time and the recorded latency. match: whether it answers exactly what
     was escalated, was found on a cassette by nearness, or made by a stand-in. step: how often the judge had asked for
-    more evidence before; more_bytes: what that put on the uplink beyond the route's `bytes`.
+    more evidence before; kind: who judged; more_bytes: what that put on the uplink beyond the route's `bytes`.
     """
 
     type: Literal["verdict"] = "verdict"
@@ -28,6 +28,7 @@ class LogVerdict:
     decision: Decision
     reason: str
     confidence: float | None = None
+    kind: JudgeKind = "unknown"
     engine: str
     model: str
     prompt_version: str = ""

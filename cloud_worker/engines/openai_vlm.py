@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from appliance.clock import Clock
 from appliance.errors import EngineError, EngineUnavailable, redact
+from appliance.types import JudgeKind
 from appliance.wire import FrameSupport, Need
 from cloud_worker.config import OpenAiEngine
 from cloud_worker.engines.image_selection import ShownImage, select_images
@@ -30,6 +31,7 @@ from cloud_worker.prompt import (
     prompt_version,
     response_format,
     rule_prompt,
+    wanted_language,
 )
 
 FOREIGN_SHARE_MAX = 0.2
@@ -46,6 +48,7 @@ class OpenAiVlm:
     calls, each of at most `timeout_s`."""
 
     name = "openai"
+    kind: JudgeKind = "vlm"
     prompt_version = PROMPT_VERSION
     answer_schema = ANSWER_SCHEMA
     uses: frozenset[Need] = frozenset({"crop", "frame", "clip"})
@@ -98,7 +101,7 @@ class OpenAiVlm:
             reason = f"No picture could be shown to the model: {found.lost[0]}."
             return Opinion(decision="unsure", reason=reason, more=True, prompt=prompt_version(case.escalation)), False
         status, body = await self._post(self._request(case, found.shown))
-        opinion = self._opinion(status, body, found.shown, preprocess_s)
+        opinion = self._opinion(status, body, found.shown, preprocess_s, case.escalation.language)
         return replace(opinion, prompt=prompt_version(case.escalation)), found.more
 
     async def check(self) -> str:
@@ -163,7 +166,9 @@ class OpenAiVlm:
                     raise EngineError(f"{self._where}: an answer of over {ANSWER_BYTES_MAX} bytes was cut off")
             return response, bytes(body)
 
-    def _opinion(self, status: int, body: bytes, shown: Sequence[ShownImage], preprocess_s: float) -> Opinion:
+    def _opinion(
+        self, status: int, body: bytes, shown: Sequence[ShownImage], preprocess_s: float, language: str
+    ) -> Opinion:
         tokens_in = tokens_out = 0
 
         def unsure(why: str) -> Opinion:
@@ -182,7 +187,7 @@ class OpenAiVlm:
         except ValidationError:
             return unsure("its server's reply is not a chat completion")
         tokens_in, tokens_out = completion.tokens()
-        answer = read_answer(completion, len(shown))
+        answer = read_answer(completion, len(shown), language)
         if isinstance(answer, str):
             return unsure(answer)
         supports = {each.picture: each.supports for each in answer.pictures}
@@ -234,8 +239,8 @@ class Completion(_Lenient):
         return max(0, usage.prompt_tokens), max(0, usage.completion_tokens)
 
 
-def read_answer(completion: Completion, images: int) -> VlmAnswer | str:
-    """The answer, or why it cannot be believed."""
+def read_answer(completion: Completion, images: int, language: str = "en") -> VlmAnswer | str:
+    """The answer, or why it cannot be believed. language: in which the reason was wanted."""
     if not completion.choices:
         return "an empty reply"
     choice = completion.choices[0]
@@ -250,7 +255,7 @@ def read_answer(completion: Completion, images: int) -> VlmAnswer | str:
         answer = VlmAnswer.model_validate_json(text)
     except ValidationError as error:
         return _not_valid(text, error)
-    return _contradiction(answer, images) or answer
+    return _contradiction(answer, images, language) or answer
 
 
 def _unfinished(choice: _Choice) -> str:
@@ -272,13 +277,22 @@ def _not_valid(text: str, error: ValidationError) -> str:
     return f"`{'.'.join(map(str, first['loc'])) or 'answer'}` is wrong: {first['msg'][:120]}"
 
 
-def _contradiction(answer: VlmAnswer, images: int) -> str:
-    """Why a well-formed answer is still not believed; empty when it is."""
+def _contradiction(answer: VlmAnswer, images: int, language: str) -> str:
+    """Why a well-formed answer is still not believed; empty when it is. A text that somebody holds into the camera gets
+    further than this only when it turns the answer to every single picture, too."""
     numbers = [each.picture for each in answer.pictures]
     if len(set(numbers)) != len(numbers) or any(number > images for number in numbers):
         return f"it speaks of pictures it was not shown ({images} were)"
     if answer.decision == "confirmed" and not any(each.supports == "yes" for each in answer.pictures):
         return "it confirms, and says of no picture that it supports the claim"
+    if answer.decision == "rejected":
+        said = {each.supports for each in answer.pictures}
+        if "yes" in said:
+            return "it rejects, and says of a picture that it supports the claim"
+        if "no" not in said:
+            return "it rejects, and says of no picture that it speaks against the claim"
+    if wanted_language(language) != "English":
+        return ""
     letters = [char for char in answer.reason if char.isalpha()]
     if sum(not char.isascii() for char in letters) > FOREIGN_SHARE_MAX * len(letters):
         return "the reason is not in English"

@@ -1,6 +1,7 @@
 """Judges by a second look: an object detector examines the evidence images again, at full size, and they vote.
 
-It answers "is there such an object at this place?", not "is this an intruder?", and says so in the verdict.
+It answers "is there such an object at this place?", not "is this an intruder?", so it never confirms: what it finds
+again is `rechecked`, and says so in the verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from appliance.clock import Clock
 from appliance.errors import DetectorError, EngineError
 from appliance.geometry import is_same_place
-from appliance.types import Box, Decision, Detections
+from appliance.types import Box, Decision, Detections, JudgeKind
 from appliance.wire import FrameSupport, MediaRef, Need
 from cloud_worker.images import Pixels, decode_image
 from cloud_worker.judge import JudgeCase, Opinion
@@ -57,6 +58,7 @@ class Redetect:
     """
 
     name = "redetect"
+    kind: JudgeKind = "detector"
     prompt_version = ""
     answer_schema = ""
     uses: frozenset[Need] = frozenset({"crop", "frame"})
@@ -150,7 +152,7 @@ def _majority(label: str, votes: list[Vote]) -> tuple[Decision, str]:
     best = max((vote.score for vote in votes), default=0.0)
     of = "1 frame" if len(votes) == 1 else f"{len(votes)} frames"
     if yes > no:
-        return "confirmed", f"found the {label} in {yes} of {of} (best {best:.2f})"
+        return "rechecked", f"found the {label} again in {yes} of {of} (best {best:.2f})"
     if no > yes:
         return "rejected", f"found no {label} at that place in {no} of {of} (best {best:.2f})"
     return "unsure", f"could not tell whether there is a {label}: of {of}, {yes} say yes and {no} no"

@@ -56,8 +56,8 @@ def case(*pictures: bytes) -> tuple[JudgeCase, wire.Verdict]:
         t=0, created_t=0,
     )  # fmt: skip
     verdict = wire.Verdict(
-        escalation="esc-1", site="depot-7", alert="a", decision="confirmed", reason="A person.", engine="e", model="m",
-        seconds=0.1, judged_t=1_767_225_600.0, step=1,
+        escalation="esc-1", site="depot-7", alert="a", decision="confirmed", reason="A person.", kind="vlm", engine="e",
+        model="m", seconds=0.1, judged_t=1_767_225_600.0, step=1,
     )  # fmt: skip
     shown = tuple(EvidenceFile(ref_of(data), data) for data in pictures)
     return JudgeCase(escalation=escalation, files=shown), verdict

@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--many", action="store_true", help="alerts of 10 s at most, for more questions")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=N", help="another escalation setting")
     wanted = parser.parse_args()
-    engine = engine_of(RedetectEngine(model=wanted.judge), SystemClock())
+    engine = engine_of(RedetectEngine(kind="redetect", model=wanted.judge), SystemClock())
     settings = {key: int(value) for key, _, value in (each.partition("=") for each in wanted.set)}
     looked: dict[str, Any] = {"judge": engine.model, "settings": settings}
     for name, (clip, config, camera) in sites(settings, wanted.many).items():

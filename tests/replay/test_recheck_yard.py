@@ -46,7 +46,7 @@ def said(again: RecheckWorker, *, away: bool) -> EdgeVerdict:
 
 def test_who_walks_through_the_yard_is_found_again(again: RecheckWorker) -> None:
     verdict = said(again, away=False)
-    assert (verdict.decision, verdict.seen) == ("confirmed", verdict.looks)
+    assert (verdict.decision, verdict.seen) == ("rechecked", verdict.looks)
     assert verdict.confidence > 0.9
 
 

@@ -68,6 +68,7 @@ class ScriptedCloud:
             alert=question.alert,
             decision="unsure" if said.startswith("need:") else said,
             reason=f"It is {said}.",
+            kind="simulated",
             engine="scripted",
             model=self._model,
             prompt_version="1",

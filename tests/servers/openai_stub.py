@@ -55,6 +55,13 @@ CONTENTS: dict[str, tuple[str | None, str]] = {
     "endless": (answer(reason="a" * 5000), "stop"),
     "invented": (answer(pictures=[{"picture": 9, "supports": "yes"}]), "stop"),
     "unsupported": (answer(pictures=[{"picture": 1, "supports": "no"}]), "stop"),
+    "divided": (
+        answer(decision="rejected", pictures=[{"picture": 1, "supports": "no"}, {"picture": 2, "supports": "yes"}]),
+        "stop",
+    ),
+    "rejected unseen": (answer(decision="rejected", pictures=[]), "stop"),
+    "rejected unsure": (answer(decision="rejected", pictures=[{"picture": 1, "supports": "unsure"}]), "stop"),
+    "rejected seen": (answer(decision="rejected"), "stop"),
     "list": ("[]", "stop"),
     "twice": (answer() + answer(), "stop"),
 }

@@ -20,7 +20,7 @@ from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
 from appliance.types import Detections
 from cloud_worker.config import HandlingConfig as WorkerSettings
-from cloud_worker.config import StatusConfig, WorkerConfig
+from cloud_worker.config import RedetectEngine, StatusConfig, WorkerConfig
 from cloud_worker.escalation_handler import ArchivePort
 from cloud_worker.judge import Engine, Judge
 from cloud_worker.worker import Worker
@@ -62,7 +62,9 @@ class WorkerThread:
     ) -> None:  # fmt: skip
         quick = {"ack_wait_s": 2.0, "retry_s": 0.05, "drain_s": 30.0, "name": "w1"}
         self._config = WorkerConfig(
-            worker=WorkerSettings(**{**quick, **settings}), status=StatusConfig(**(status or {}))
+            engine=RedetectEngine(kind="redetect"),  # not used: the engine is handed in
+            worker=WorkerSettings(**{**quick, **settings}),
+            status=StatusConfig(**(status or {})),
         )
         self._archive = archive
         self._address = BrokerConfig(url=url, token=SecretStr(token) if token else None)

@@ -39,7 +39,9 @@ def broker(tmp_path: Path) -> Iterator[NatsServer]:
 @pytest.fixture
 def worker(tmp_path: Path, broker: NatsServer) -> Iterator[None]:
     config = tmp_path / "worker.yaml"
-    config.write_text(f"nats: {{url: '{broker.url}'}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n")
+    config.write_text(
+        f"nats: {{url: '{broker.url}'}}\nengine: {{kind: redetect}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n"
+    )
     running = WorkerProcess(config)
     yield
     running.end(signal.SIGTERM)

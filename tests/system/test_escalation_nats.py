@@ -20,6 +20,7 @@ from appliance import wire
 from appliance.clock import SystemClock
 from appliance.errors import StoreUnavailable
 from appliance.store.alerts import AlertStore
+from appliance.types import JudgeKind
 from cloud_worker import stream_setup
 from cloud_worker.config import OpenAiEngine, StreamsConfig
 from cloud_worker.engines.openai_vlm import OpenAiVlm
@@ -71,8 +72,8 @@ def test_an_escalation_goes_up_and_its_verdict_comes_back_once(broker: NatsServe
         until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
-        assert (verdict.decision, verdict.engine, verdict.model) == ("confirmed", "redetect", "scripted")
-        assert verdict.reason == "A second look by scripted found the person in 2 of 2 frames (best 0.90)."
+        assert (verdict.decision, verdict.engine, verdict.model) == ("rechecked", "redetect", "scripted")
+        assert verdict.reason == "A second look by scripted found the person again in 2 of 2 frames (best 0.90)."
         assert [each.supports for each in verdict.support] == ["yes", "yes"]
         assert set(verdict.timings) == {"link", "queue", "fetch", "preprocess", "model", "publish"}
         row = here.detail(1).escalation
@@ -182,7 +183,7 @@ def test_a_core_that_is_killed_goes_on_at_the_first_chunk_that_was_not_acknowled
         assert len(large) - wire.CHUNK_BYTES <= sent < len(large), "the first chunk was not sent a second time"
         verdict = here.verdict(1)
         assert verdict is not None
-        assert verdict.decision == "confirmed"
+        assert verdict.decision == "rechecked"
 
 
 def publish_chunk(url: str, name: str, ref: wire.MediaRef, n: int, data: bytes) -> None:
@@ -228,7 +229,9 @@ def test_a_long_judgement_is_not_given_to_a_second_worker(broker: NatsServer, tm
 
 def test_the_real_worker_process_survives_kill_9_and_ends_cleanly(one_broker: NatsServer, tmp_path: Path) -> None:
     config = tmp_path / "worker.yaml"
-    config.write_text(f"nats: {{url: '{one_broker.url}'}}\nworker: {{ack_wait_s: 1, retry_s: 0.1}}\n")
+    config.write_text(
+        f"nats: {{url: '{one_broker.url}'}}\nengine: {{kind: redetect}}\nworker: {{ack_wait_s: 1, retry_s: 0.1}}\n"
+    )
     with site(tmp_path / "site", one_broker.url) as here:
         first = WorkerProcess(config)
         until(lambda: "waiting for questions" in first.log(), 30, "the worker's start")
@@ -267,7 +270,7 @@ def test_an_escalation_published_twice_gets_one_verdict(broker: NatsServer, tmp_
             until(lambda: left_in_queue(broker.url) == 0)
         verdict = here.verdict(1)
         assert verdict is not None
-        assert verdict.decision == "confirmed"
+        assert verdict.decision == "rechecked"
         assert here.service.verdicts.applied == 1
 
 
@@ -348,7 +351,7 @@ def test_images_that_are_not_what_was_announced_are_not_looked_at(one_broker: Na
             until(lambda: here.settled(1))
         verdict = here.verdict(1)
         assert verdict is not None
-        assert verdict.decision == "confirmed"
+        assert verdict.decision == "rechecked"
         assert verdict.reason.endswith("2 more could not be used.")
         assert len(detector.seen) == 2
 
@@ -393,6 +396,7 @@ def test_a_wrong_token_is_one_clear_sentence_without_the_token(
 def test_an_engine_that_breaks_is_asked_again_and_then_given_up(one_broker: NatsServer, tmp_path: Path) -> None:
     class Broken:
         name, model, prompt_version, answer_schema = "broken", "m", "", ""
+        kind: JudgeKind = "vlm"
         uses: frozenset[str] = frozenset()
 
         def __init__(self) -> None:
@@ -467,7 +471,7 @@ def test_a_broker_that_lost_its_disk_is_given_everything_again(broker: NatsServe
             until(lambda: here.settled(1), 30)
         verdict = here.verdict(1)
         assert verdict is not None
-        assert (verdict.decision, len(verdict.support)) == ("confirmed", 2)
+        assert (verdict.decision, len(verdict.support)) == ("rechecked", 2)
 
 
 def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again(
@@ -486,7 +490,7 @@ def test_a_broker_that_lost_its_disk_between_two_chunks_is_given_the_first_again
             until(lambda: here.settled(1), 30)
         verdict = here.verdict(1)
         assert verdict is not None
-        assert (verdict.decision, len(verdict.support)) == ("confirmed", 2)
+        assert (verdict.decision, len(verdict.support)) == ("rechecked", 2)
 
 
 def test_while_the_disk_is_full_nothing_is_sent_in_vain_and_no_verdict_is_lost(

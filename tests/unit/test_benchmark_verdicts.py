@@ -8,6 +8,7 @@ import json
 import pytest
 
 from appliance.clock import SystemClock
+from appliance.types import JudgeKind
 from appliance.wire import Need
 from benchmarks.verdicts.__main__ import row
 from benchmarks.verdicts.chat_request import BadRequest, cells, completion, prompt_ids, read, text_ids
@@ -81,6 +82,7 @@ class OneAtATime:
     """An engine that holds every question until `wanted` of them are there."""
 
     name, model, prompt_version, answer_schema = "scripted", "none", "", ""
+    kind: JudgeKind = "simulated"
     uses: frozenset[Need] = frozenset({"crop"})
 
     def __init__(self) -> None:

@@ -81,3 +81,18 @@ def test_other_alert_settings_end_what_is_open(harness: CoreHarness) -> None:
     see(harness)
     reconfigure(harness, alerts={"merge_s": 5})
     assert harness.newest.t_end is not None
+
+
+def test_verdicts_and_questions_follow_the_new_settings_of_the_site(harness: CoreHarness) -> None:
+    see(harness)
+    alert = harness.newest
+    asked = harness.escalated(alert.id)
+    assert asked is not None
+    assert asked.body.language == "en"
+    reconfigure(harness, site={"language": "fr"}, escalation={"severity_on_verdict": {"confirmed": "info"}})
+    harness.judge(alert.id, "confirmed")
+    assert harness.newest.severity == "info"
+    harness.walk()  # which is the alert that is open
+    later = harness.escalated(harness.walk())
+    assert later is not None
+    assert later.body.language == "fr"

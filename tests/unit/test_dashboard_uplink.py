@@ -50,7 +50,9 @@ def test_an_alert_stands_at_once_and_the_verdict_upgrades_or_withdraws_it(site: 
     assert "Unverified" in client.get("/").text
     with site.db.transaction() as connection:
         for name, decision in (("a", "confirmed"), ("b", "rejected"), ("c", "unsure")):
-            connection.execute("UPDATE alert SET verdict = ? WHERE id = ?", (decision, name))
+            connection.execute(
+                "UPDATE alert SET verdict = ?, judge = 'vlm', verdict_confidence = 0.9 WHERE id = ?", (decision, name)
+            )
     assert [standing(client, name) for name in "abc"] == ["confirmed", "withdrawn", "unsure"]
 
 
@@ -88,14 +90,14 @@ def test_what_the_appliance_itself_found_is_shown_and_changes_nothing_of_where_t
     for name in ("a", "b"):
         edge.begin(name, "the cloud cannot be reached")
     said = EdgeVerdict(
-        decision="confirmed", confidence=0.91, reason="A second look on this box found the person again.", model="m",
+        decision="rechecked", confidence=0.91, reason="A second look on this box found the person again.", model="m",
         why="the cloud cannot be reached", looks=4, seen=4, score=0.8, ms=90.0,
     )  # fmt: skip
     assert edge.record_verdict("a", said)
     edge.record_failure("b", "the cloud cannot be reached", "the detector failed")
     found = client.get("/api/v1/alerts/a").json()
     assert [found["alert"][name] for name in ("edge", "edge_confidence", "standing")] == [
-        "confirmed",
+        "rechecked",
         0.91,
         "unverified",
     ]
@@ -107,7 +109,9 @@ def test_what_the_appliance_itself_found_is_shown_and_changes_nothing_of_where_t
     assert "A second look on this box failed: the detector failed." in client.get("/alerts/b").text
 
     with site.db.transaction() as connection:
-        connection.execute("UPDATE alert SET verdict = 'rejected' WHERE id = 'a'")
+        connection.execute(
+            "UPDATE alert SET verdict = 'rejected', judge = 'vlm', verdict_confidence = 0.9 WHERE id = 'a'"
+        )
     assert standing(client, "a") == "withdrawn"
     assert "Seen twice" not in client.get("/").text
 

@@ -87,9 +87,11 @@ def test_opening_again_changes_nothing(path: Path) -> None:
 def test_refuses_a_newer_schema_and_says_so(path: Path) -> None:
     opened(path).close()
     raw = sqlite3.connect(path)
-    raw.execute("PRAGMA user_version = 9")
+    raw.execute(f"PRAGMA user_version = {len(migrations.STEPS) + 1}")
     raw.close()
-    with pytest.raises(StoreError, match=rf"schema 9 and this program knows {len(migrations.STEPS)}.*newer"):
+    with pytest.raises(
+        StoreError, match=rf"schema {len(migrations.STEPS) + 1} and this program knows {len(migrations.STEPS)}.*newer"
+    ):
         opened(path)
 
 

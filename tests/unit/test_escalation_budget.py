@@ -36,8 +36,8 @@ def judge(site: Site, n: int, tokens_in: int, tokens_out: int, began: str = "cro
     with site.db.transaction() as connection:
         connection.execute("UPDATE escalation SET evidence = ? WHERE id = ?", (began, asked))
     verdict = wire.Verdict(
-        escalation=asked, site=site.name, alert=f"alert-{n}", decision="confirmed", reason="There.", engine="e",
-        model="m", seconds=0.0, judged_t=site.clock.now(), tokens_in=tokens_in, tokens_out=tokens_out,
+        escalation=asked, site=site.name, alert=f"alert-{n}", decision="confirmed", reason="There.", kind="vlm",
+        engine="e", model="m", seconds=0.0, judged_t=site.clock.now(), tokens_in=tokens_in, tokens_out=tokens_out,
     )  # fmt: skip
     assert site.alerts.apply_verdict(verdict, site.clock.now())
 

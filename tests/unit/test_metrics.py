@@ -60,7 +60,7 @@ vedette_health_events_total counter camera,kind
 vedette_frames_unexamined_by_reason_total counter camera,reason
     Frames that did not get their look, and why.
 vedette_second_looks_total counter camera,outcome
-    Second looks of the box: confirmed, unsure, failed, retried, missed (no time), late (the cloud was faster).
+    Second looks of the box: rechecked, unsure, failed, retried, missed (no time), late (the cloud was faster).
 vedette_frame_age_seconds histogram camera,le
     Age of a frame when the tracker hears of it.
 vedette_camera_bytes_total counter camera,counted

@@ -194,8 +194,8 @@ def test_an_escalation_with_a_verdict_is_not_asked_again(harness: OutboxHarness)
     asked = harness.ask("a")
     harness.outbox.sent(harness.row("a"), harness.clock.now(), 0)
     verdict = wire.Verdict(
-        escalation=asked, site="s", alert="a", decision="confirmed", reason="r", engine="e", model="m", seconds=1,
-        judged_t=0,
+        escalation=asked, site="s", alert="a", decision="confirmed", reason="r", kind="vlm", engine="e", model="m",
+        seconds=1, judged_t=0,
     )  # fmt: skip
     assert harness.alerts.apply_verdict(verdict, harness.clock.now())
     harness.outbox.sent(harness.row("a"), harness.clock.now(), 10)  # an acknowledgement that came after the verdict
@@ -232,8 +232,8 @@ def test_a_late_verdict_on_what_was_given_up_still_counts(harness: OutboxHarness
     harness.clock.advance(100 * HOUR_S)
     harness.outbox.expire(harness.clock.now())
     verdict = wire.Verdict(
-        escalation=asked, site="s", alert="a", decision="rejected", reason="r", engine="e", model="m", seconds=1,
-        judged_t=0,
+        escalation=asked, site="s", alert="a", decision="rejected", reason="r", kind="vlm", engine="e", model="m",
+        seconds=1, judged_t=0,
     )  # fmt: skip
     assert harness.alerts.apply_verdict(verdict, harness.clock.now())
     assert not harness.alerts.apply_verdict(verdict, harness.clock.now())
@@ -335,8 +335,8 @@ def test_a_verdict_may_overtake_the_news_that_its_escalation_was_sent(harness: O
     harness.ask("a")
     row = harness.row("a")
     verdict = wire.Verdict(
-        escalation=row.id, site="s", alert="a", decision="rejected", reason="Nobody.", engine="e", model="m",
-        seconds=0.1, judged_t=harness.clock.now(),
+        escalation=row.id, site="s", alert="a", decision="rejected", reason="Nobody.", kind="vlm", engine="e",
+        model="m", seconds=0.1, judged_t=harness.clock.now(),
     )  # fmt: skip
     assert harness.alerts.apply_verdict(verdict, harness.clock.now())
     harness.outbox.failed(row, "not acknowledged: TimeoutError", 100)

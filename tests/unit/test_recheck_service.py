@@ -108,10 +108,10 @@ def chance(seen: TrackStability) -> float:
     return UNTRAINED.probability("gate", "person", seen)
 
 
-def test_who_is_found_again_is_confirmed_the_surer_the_surer() -> None:
+def test_who_is_found_again_is_rechecked_the_surer_the_surer() -> None:
     sure = judge_recheck("person", SEEN, result_of(0.9, 0.9, 0.8, 0.9), "the cloud cannot be reached", chance)
     less = judge_recheck("person", SEEN, result_of(0.9, 0.6, 0.0, 0.6), "the cloud cannot be reached", chance)
-    assert (sure.decision, less.decision) == ("confirmed", "confirmed")
+    assert (sure.decision, less.decision) == ("rechecked", "rechecked"), "a detector confirms nothing"
     assert sure.confidence > less.confidence
     assert sure.reason == (
         "A second look on this box found the person again in 4 of 4 pictures. "
@@ -190,7 +190,7 @@ def test_an_alert_is_rechecked_once_at_moments_spread_over_its_life(core: CoreSi
     assert [footage.path for footage in order.footage] == ["segments/gate/yard.mp4"]
     core.answer(0.9, 0.9, 0.9, 0.9)
     core.second(10)
-    assert (len(core.commands), core.row(), core.counts()) == (1, ("judged", "confirmed"), {"confirmed": 1})
+    assert (len(core.commands), core.row(), core.counts()) == (1, ("judged", "rechecked"), {"rechecked": 1})
     detail = core.alerts.get("a1")
     assert detail is not None
     assert (detail.alert.verdict, detail.alert.edge_confidence) == (None, pytest.approx(0.9, abs=0.1))
@@ -277,12 +277,12 @@ def test_the_clouds_later_verdict_stands_above_and_is_applied_once(core: CoreSid
     alert_of(core.db, T0, ask=lambda alert, event: sample_escalation(camera="gate"))
     core.second()
     core.answer(0.9, 0.9, 0.9)
-    assert core.row() == ("judged", "confirmed")
+    assert core.row() == ("judged", "rechecked")
     assert core.alerts.apply_verdict(answer(decision="rejected"), T0 + 9)
     assert not core.alerts.apply_verdict(answer(decision="rejected"), T0 + 10)
     detail = core.alerts.get("a1")
     assert detail is not None
-    assert (detail.alert.verdict, detail.alert.edge, len(detail.verdicts)) == ("rejected", "confirmed", 1)
+    assert (detail.alert.verdict, detail.alert.edge, len(detail.verdicts)) == ("rejected", "rechecked", 1)
 
 
 def test_an_appliance_without_capacity_records_a_failure(core: CoreSide) -> None:

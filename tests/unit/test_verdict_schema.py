@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from appliance import wire
 from appliance.clock import ManualClock
-from appliance.types import Decision
+from appliance.types import Decision, JudgeKind
 from cloud_worker.judge import REASON_CHARS_MAX, Judge, JudgeCase, Opinion, one_line
 from cloud_worker.prompt import (
     PROMPT_VERSION,
@@ -39,7 +39,9 @@ def schema() -> dict[str, Any]:
 def test_the_schema_asks_for_what_the_check_wants() -> None:
     assert list(schema()["properties"]) == list(VlmAnswer.model_fields), "and in the same order: reasons come first"
     assert schema()["required"] == list(VlmAnswer.model_fields)
-    assert set(schema()["properties"]["decision"]["enum"]) == set(get_args(Decision))
+    assert (
+        set(schema()["properties"]["decision"]["enum"]) == {"confirmed", "rejected", "unsure"} < set(get_args(Decision))
+    )
     assert VlmAnswer.model_validate_json(json.dumps(GOOD)).decision == "confirmed"
 
 
@@ -107,6 +109,7 @@ class Loose:
     """An engine that does not keep its promise."""
 
     name, model, prompt_version, answer_schema = "loose", "m", "", ""
+    kind: JudgeKind = "vlm"
 
     def __init__(self, **answer: Any) -> None:
         self._answer = answer
@@ -146,6 +149,17 @@ def test_whatever_an_engine_says_the_verdict_is_valid(answer: dict[str, Any]) ->
     assert verdict.decision == "unsure"
     assert "was not valid" in verdict.reason
     assert wire.Verdict.from_json(verdict.to_json()) == verdict
+
+
+@pytest.mark.parametrize(("schema", "decision"), [(1, "unsure"), (3, "unsure"), (4, "rechecked")])
+def test_a_site_of_before_schema_4_is_told_unsure_of_what_a_detector_found_again(schema: int, decision: str) -> None:
+    class Detecting(Loose):
+        name = "redetect"
+        kind: JudgeKind = "detector"
+
+    judge = Judge(Detecting(), "w", ManualClock())
+    verdict = judge._verdict(asked(schema_version=schema), Opinion(decision="rechecked", reason="r"), 1.0, {})
+    assert (verdict.decision, verdict.kind) == (decision, "detector")
 
 
 def test_a_reason_becomes_one_line_of_bounded_length() -> None:

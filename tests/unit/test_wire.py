@@ -26,7 +26,10 @@ NEWER = [(wire.Escalation, ESCALATION_2), (wire.Verdict, VERDICT_2)]
 SCHEMA_3 = [
     (model, json.loads((GOLDEN / name).read_text()))
     for model, name in ((wire.Escalation, "escalation.3.json"), (wire.Verdict, "verdict.3.json"))
-    if (GOLDEN / name).exists()
+]
+SCHEMA_4 = [
+    (model, json.loads((GOLDEN / name).read_text()))
+    for model, name in ((wire.Escalation, "escalation.4.json"), (wire.Verdict, "verdict.4.json"))
 ]
 OLDER = [(wire_v1.Escalation, ESCALATION_2), (wire_v1.Verdict, VERDICT_2)]
 
@@ -57,7 +60,13 @@ def test_schema_2_still_reads_and_every_field_of_it_is_written_the_same(model: A
 
 
 @pytest.mark.parametrize(("model", "golden"), SCHEMA_3, ids=lambda each: getattr(each, "__name__", ""))
-def test_schema_3_reads_and_writes_the_same(model: Any, golden: dict[str, Any]) -> None:
+def test_schema_3_still_reads_and_every_field_of_it_is_written_the_same(model: Any, golden: dict[str, Any]) -> None:
+    read = model.from_json(json.dumps(golden).encode())
+    assert common(json.loads(read.to_json()), golden) == golden, "a field was dropped, renamed or changed"
+
+
+@pytest.mark.parametrize(("model", "golden"), SCHEMA_4, ids=lambda each: getattr(each, "__name__", ""))
+def test_schema_4_reads_and_writes_the_same(model: Any, golden: dict[str, Any]) -> None:
     assert golden["schema_version"] == wire.WIRE_SCHEMA
     assert json.loads(model.from_json(json.dumps(golden).encode()).to_json()) == golden
 
@@ -70,8 +79,8 @@ def test_a_side_of_schema_1_reads_what_schema_2_writes(older: Any, golden: dict[
     assert getattr(read, "decision", "unsure") == "unsure"
 
 
-@pytest.mark.parametrize(("model", "golden"), SCHEMA_3, ids=lambda each: getattr(each, "__name__", ""))
-def test_a_side_of_schema_1_reads_what_schema_3_writes(model: Any, golden: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("model", "golden"), SCHEMA_4, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_side_of_schema_1_reads_what_schema_4_writes(model: Any, golden: dict[str, Any]) -> None:
     read = {wire.Escalation: wire_v1.Escalation, wire.Verdict: wire_v1.Verdict}[model].from_json(
         json.dumps(golden).encode()
     )
@@ -81,6 +90,28 @@ def test_a_side_of_schema_1_reads_what_schema_3_writes(model: Any, golden: dict[
 def test_a_verdict_of_before_schema_3_says_nothing_of_versions_and_archive() -> None:
     verdict = wire.Verdict.from_json(json.dumps(VERDICT_2).encode())
     assert (verdict.worker_version, verdict.answer_schema, verdict.looks, verdict.archive) == ("", "", 1, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "decision"),
+    [
+        ({"engine": "openai"}, "vlm", "confirmed"),  # of a worker of before schema 4
+        ({"engine": "redetect"}, "detector", "rechecked"),
+        ({"engine": "home-made"}, "unknown", "rechecked"),
+        ({"engine": "home-made", "kind": "vlm"}, "vlm", "confirmed"),
+        ({"engine": "home-made", "kind": "person"}, "person", "confirmed"),
+        ({"engine": "home-made", "kind": "detector"}, "detector", "rechecked"),
+        ({"engine": "redetect", "kind": "vlm"}, "detector", "rechecked"),  # it is none by saying so
+        ({"engine": "openai", "kind": "oracle of a later day"}, "unknown", "rechecked"),
+        ({"engine": "openai", "kind": ["vlm"]}, "unknown", "rechecked"),
+    ],
+)
+def test_only_a_language_model_and_a_person_confirm(said: dict[str, Any], kind: str, decision: str) -> None:
+    bare = {key: value for key, value in VERDICT.items() if key != "engine"}
+    verdict = wire.Verdict.from_json(json.dumps({**bare, **said}).encode())
+    assert (verdict.kind, verdict.decision) == (kind, decision)
+    rejected = wire.Verdict.from_json(json.dumps({**bare, **said, "decision": "rejected"}).encode())
+    assert rejected.decision == "rejected", "whoever judges may reject"
 
 
 def test_an_escalation_of_schema_1_offers_nothing_and_so_is_never_asked_for_more() -> None:

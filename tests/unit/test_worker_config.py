@@ -41,12 +41,25 @@ def uncommented() -> str:
 
 
 def test_the_example_is_the_default() -> None:
-    assert config.load(EXAMPLE) == config.WorkerConfig()
+    assert config.load(EXAMPLE) == config.WorkerConfig(engine=config.RedetectEngine(kind="redetect"))
 
 
-def test_an_empty_file_is_enough(tmp_path: Path) -> None:
-    (tmp_path / "empty.yaml").write_text("")
-    assert config.load(tmp_path / "empty.yaml").engine.kind == "redetect"
+@pytest.mark.parametrize("text", ["", "nats: {url: 'nats://127.0.0.1:1'}\n", "engine:\n"])
+def test_a_worker_that_is_not_told_what_judges_refuses_to_start(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "worker.yaml"
+    path.write_text(text)
+    assert main(["run", "--config", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert "engine: is missing" in said
+    assert all(part in said for part in ("kind: openai", "kind: redetect", "deploy/vlm")), "the remedy"
+
+
+def test_the_engine_alone_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "least.yaml").write_text("engine: {kind: redetect}\n")
+    assert config.load(tmp_path / "least.yaml").engine.kind == "redetect"
 
 
 def test_the_example_shows_every_key_of_both_engines() -> None:
@@ -72,8 +85,8 @@ def test_every_key_of_the_example_has_a_comment() -> None:
         ("engine: {kind: openai, model: m}", "engine.url: this key is required"),
         ("engine: {kind: openai, model: m, url: x}", "engine.url: must be an address such as http://127.0.0.1:8000/v1"),
         ("engine: {kind: openai, model: m, url: 'http://x/v1', score_min: 1}", "engine.score_min: unknown key"),
-        ("engine: {kind: oracle}", "line 1: engine: kind must be redetect"),
-        ("engine: {model: m}", "line 1: engine: kind must be redetect"),
+        ("engine: {kind: oracle}", "line 1: engine: kind must be openai (a language model's server) or redetect"),
+        ("engine: {model: m}", "line 1: engine: kind must be openai (a language model's server) or redetect"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_line_and_the_remedy(
@@ -107,7 +120,7 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_check_says_in_one_sentence_that_there_is_no_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "worker.yaml"
-    path.write_text("nats: {url: 'nats://127.0.0.1:9', token: token-secret}")
+    path.write_text("nats: {url: 'nats://127.0.0.1:9', token: token-secret}\nengine: {kind: redetect}\n")
     assert main(["check", "--config", str(path), "--json"]) == 1
     out = capsys.readouterr().out
     assert json.loads(out)["problems"] == ["the broker at 127.0.0.1:9: nothing answers there (connection refused)"]

@@ -11,7 +11,8 @@ from appliance import wire
 from appliance.broker import NatsLink
 from appliance.broker_config import BrokerConfig
 from appliance.clock import SystemClock
-from cloud_worker.config import WorkerConfig
+from appliance.types import JudgeKind
+from cloud_worker.config import RedetectEngine, WorkerConfig
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import OTHER, SERIES_MAX, WorkerCounts, WorkerMetrics
 from cloud_worker.worker import Worker
@@ -62,6 +63,7 @@ class Idle:
     """An engine that is never asked."""
 
     name, model, prompt_version, answer_schema = "idle", "m", "", ""
+    kind: JudgeKind = "vlm"
     uses: frozenset[wire.Need] = frozenset()
 
     async def judge(self, case: Any) -> Any:
@@ -92,7 +94,7 @@ def verdict(**changes: Any) -> wire.Verdict:
 def test_names_types_and_labels_are_those_of_before() -> None:
     clock = SystemClock()
     link = NatsLink(BrokerConfig(url="nats://127.0.0.1:9"), "w", clock)
-    worker = Worker(WorkerConfig(), Judge(Idle(), "w", clock), link, clock)
+    worker = Worker(WorkerConfig(engine=RedetectEngine(kind="redetect")), Judge(Idle(), "w", clock), link, clock)
     metrics = worker.metrics
     metrics.record_verdict(escalation(), verdict(decision="unsure", need="frame"), "high")
     metrics.verdict_seconds.labels("high").observe(0.1)

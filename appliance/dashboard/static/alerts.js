@@ -73,7 +73,17 @@ async function changed(alert) {
   if (old) {
     if (Number(old.dataset.rev) >= alert.rev) return;
     const card = await fetchCard(alert.id);
-    if (!card) return; // it left the filter; let it stand until the next visit
+    if (!card) {
+      // It left the list. What a person did to it stands until the next visit, so that it can be undone.
+      if (alert.standing === "withdrawn" || alert.standing === "doubted") if (!alert.review && !old.contains(document.activeElement)) {
+        glide(() => {
+          old.remove();
+          markDays();
+        });
+        document.getElementById("empty").hidden = items().length > 0;
+      }
+      return;
+    }
     const focused = old.contains(document.activeElement);
     old.replaceWith(card);
     if (focused) card.querySelector(".open").focus({ preventScroll: true });

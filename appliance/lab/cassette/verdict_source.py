@@ -191,6 +191,7 @@ class _Steps:
             decision="unsure" if verdict.need else verdict.decision,
             reason=verdict.reason + lacking,
             confidence=verdict.confidence,
+            kind=verdict.kind,
             engine=verdict.engine,
             model=verdict.model,
             prompt_version=verdict.prompt_version,
@@ -244,7 +245,7 @@ class VerdictOptions:
 
 
 ORACLE_MODEL = "truth"
-_FLIPPED: dict[Decision, Decision] = {"confirmed": "rejected", "rejected": "confirmed", "unsure": "unsure"}
+_FLIPPED: dict[Decision, Decision] = {"confirmed": "rejected", "rejected": "confirmed"}  # others stay as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +282,9 @@ class OracleJudge:
             escalation=body.id,
             site=body.site,
             alert=body.alert,
-            decision=_FLIPPED[opinion.decision] if inverted else opinion.decision,
+            decision=_FLIPPED.get(opinion.decision, opinion.decision) if inverted else opinion.decision,
             reason=f"{ORACLE_ENGINE}: {opinion.reason}{'; turned round on purpose' if inverted else ''}"[:400],
+            kind="simulated",
             engine=ORACLE_ENGINE,
             model=ORACLE_MODEL,
             seconds=0.0,
