@@ -29,6 +29,7 @@ from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
 from appliance.rules.schedule import armed_at
+from appliance.settings.settings_service import SettingsService
 from appliance.store.cameras import NOT_RUNNING
 from appliance.store.database import Database
 from appliance.store.escalations import OutboxStore
@@ -59,8 +60,10 @@ RETENTION_EVERY_S = 10.0
 RING_EVERY_S = 1.0
 
 
-def run(config: SiteConfig) -> int:
+def run(config: SiteConfig, site_file: Path | None = None) -> int:
     """Run the appliance until SIGINT or SIGTERM. Returns 0, 1 after a service failed, 2 for an unusable model.
+
+    site_file: that `config` was read from; the dashboard may change it. None: the settings stay as they are.
 
     Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
     it is used, in the ingest process: here it would cost 70 MB for nothing.
@@ -73,7 +76,7 @@ def run(config: SiteConfig) -> int:
     root = _storage_folder(config.storage)
     db = Database(root / DATABASE, clock)
     try:
-        appliance = build(config, root, db, clock)
+        appliance = build(config, root, db, clock, group, site_file)
         recover(config, root, appliance.stores, clock)
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
@@ -91,13 +94,28 @@ class Appliance:
     address, for people. `reconfigure` is called by one thread at a time.
     """
 
-    def __init__(self, config: SiteConfig, lasting: _Lasting, background: _Background, core: Core) -> None:
+    def __init__(
+        self,
+        config: SiteConfig,
+        lasting: _Lasting,
+        background: _Background,
+        core: Core,
+        group: ServiceGroup,
+        site_file: Path | None,
+    ) -> None:
+        """group: that runs the services. site_file: which the settings are changed in; None: they are not."""
         self.config = config
         self.core = core
         self.stores = lasting.stores
         self._lasting = lasting
         self._background = background
-        self._dashboard = _build_dashboard(config, lasting, background) if config.dashboard.enabled else None
+        self._group = group
+        self.settings = (
+            SettingsService(site_file, lasting.root, lasting.clock, self.reconfigure) if site_file is not None else None
+        )
+        self._dashboard = (
+            _build_dashboard(config, lasting, background, self.settings) if config.dashboard.enabled else None
+        )
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
     @property
@@ -113,7 +131,7 @@ class Appliance:
         supervisor = lasting.supervisor
         return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
 
-    def reconfigure(self, config: SiteConfig, group: ServiceGroup) -> tuple[str, ...]:
+    def reconfigure(self, config: SiteConfig) -> tuple[str, ...]:
         """Put new settings in force while it runs. Returns the keys that a restart alone can change: they stay.
 
         Cameras that did not change are not touched: neither their connection nor their recording nor their open alerts.
@@ -121,7 +139,7 @@ class Appliance:
         """
         config, waiting = keep_until_restart(self.config, config)
         background = _build_background(config, self._lasting)
-        group.replace(self._background.services, background.services)
+        self._group.replace(self._background.services, background.services)
         self._background, self.config = background, config
         cameras = {name: camera.url for name, camera in config.cameras.items() if camera.enabled}
         self.stores.cameras.configure(cameras)
@@ -173,13 +191,18 @@ def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig
     return new.model_copy(update={"storage": storage, "dashboard": dashboard}), tuple(waiting)
 
 
-def build(config: SiteConfig, root: Path, db: Database, clock: Clock) -> Appliance:
-    """Step 1: make each part and hand it its sections of the site file and its neighbours. Nothing is written."""
+def build(
+    config: SiteConfig, root: Path, db: Database, clock: Clock, group: ServiceGroup, site_file: Path | None = None
+) -> Appliance:
+    """Step 1: make each part and hand it its sections of the site file and its neighbours.
+
+    Nothing is written but, with a site file, its text as the newest version.
+    """
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
     lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), IngestSupervisor(config.for_ingest(), clock))
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
-    return Appliance(config, lasting, background, core)
+    return Appliance(config, lasting, background, core, group, site_file)
 
 
 def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
@@ -368,7 +391,9 @@ def _build_notifier(
     return Notifier(config.notify, means, db)
 
 
-def _build_dashboard(config: SiteConfig, lasting: _Lasting, background: _Background) -> DashboardServer:
+def _build_dashboard(
+    config: SiteConfig, lasting: _Lasting, background: _Background, settings: SettingsService | None
+) -> DashboardServer:
     app = create_app(
         db=lasting.db,
         root=lasting.root,
@@ -376,6 +401,7 @@ def _build_dashboard(config: SiteConfig, lasting: _Lasting, background: _Backgro
         clock=lasting.clock,
         meter=lasting.stores.meter,
         probes=background.dashboard_probes,
+        settings=settings,
     )
     return DashboardServer(app, config.dashboard.host, config.dashboard.port)
 

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from appliance import config
     from appliance.app import run
 
-    return run(config.load(options.config))
+    return run(config.load(options.config), options.config)
 
 
 @APPLIANCE.command(

@@ -24,6 +24,7 @@ from appliance.dashboard import (
     problems,
     savings_api,
     scenarios_api,
+    settings_api,
     storage_api,
 )
 from appliance.dashboard.alert_page import AlertPageView
@@ -37,9 +38,11 @@ from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.savings_api import CostReader, SavingsReader
+from appliance.dashboard.settings_api import SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
 from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -63,8 +66,9 @@ def create_app(
     clock: Clock,
     cut: CutSnapshot = cut_snapshot,
     probes: CoreProbes = NO_PROBES,
+    settings: SettingsService | None = None,
 ) -> FastAPI:
-    """The dashboard of one site. `root` is the storage folder; `meter` is the core's own."""
+    """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only."""
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
@@ -88,6 +92,7 @@ def create_app(
             SavingsReader(meter, cameras, config.cameras),
             CostReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock),
+            SettingsPart(settings),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
@@ -101,8 +106,8 @@ def create_app(
     app.state.hub = hub
     app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access)
     for module in (
-        alerts_api, cameras_api, headroom_api, health_api, savings_api, scenarios_api, storage_api, event_stream,
-        metrics, auth, pages,
+        alerts_api, cameras_api, headroom_api, health_api, savings_api, scenarios_api, settings_api, storage_api,
+        event_stream, metrics, auth, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -25,6 +25,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login"})
 _BODY_BYTES_MAX = 4096
+_SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
@@ -122,8 +123,9 @@ class RequestGuard:
             raise Problem(403, "Changes are taken from this dashboard's own pages only.")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Problem(415, "Send the change as application/json.")
-        if not headers.get("content-length", "").isdigit() or int(headers["content-length"]) > _BODY_BYTES_MAX:
-            raise Problem(400, f"A change is one JSON object of at most {_BODY_BYTES_MAX} bytes.")
+        length_max = _SETTINGS_BYTES_MAX if scope["path"].startswith("/api/v1/settings") else _BODY_BYTES_MAX
+        if not headers.get("content-length", "").isdigit() or int(headers["content-length"]) > length_max:
+            raise Problem(400, f"A change is one JSON object of at most {length_max} bytes.")
 
     def _check_visitor(self, scope: Scope, headers: Headers) -> Response | None:
         scope.setdefault("state", {})["known"] = known = self._known(scope, headers)

@@ -16,7 +16,6 @@ from appliance import config
 from appliance.app import Appliance, build, recover, start
 from appliance.clock import SystemClock
 from appliance.errors import ConfigError, MissingDependency
-from appliance.settings.settings_service import SettingsService
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import SiteChange
 from appliance.store.cameras import CameraRow
@@ -42,10 +41,11 @@ class Running:
         root.mkdir()
         self.db = Database(root / DATABASE, clock)
         self.group = ServiceGroup()
-        self.appliance: Appliance = build(loaded, root, self.db, clock)
+        self.appliance: Appliance = build(loaded, root, self.db, clock, self.group, self.path)
         recover(loaded, root, self.appliance.stores, clock)
         start(self.appliance, self.group)
-        self.settings = SettingsService(self.path, root, clock, lambda new: self.appliance.reconfigure(new, self.group))
+        assert self.appliance.settings is not None
+        self.settings = self.appliance.settings
         self.code = 0
         self.thread = threading.Thread(target=self._wait)
         self.thread.start()

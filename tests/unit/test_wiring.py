@@ -14,6 +14,7 @@ from appliance.app import build, recover
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.store.database import Database
+from appliance.threads import ServiceGroup
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "appliance").rglob("*.py"))
@@ -40,7 +41,7 @@ def test_build_makes_every_service_and_starts_none(
     clock = ManualClock()
     db = Database(tmp_path / "vedette.db", clock)
     threads = threading.active_count()
-    appliance = build(site(**sections), tmp_path, db, clock)
+    appliance = build(site(**sections), tmp_path, db, clock, ServiceGroup())
     names = [service.name for service in appliance.services]
     assert names == ["meter", "retention", "ring", "evidence", "rechecks", *between, "core"]
     assert threading.active_count() == threads

@@ -1,0 +1,210 @@
+"""`/api/v1/settings`: the site file read, changed key by key, checked before it is saved, and taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from appliance.dashboard.deps import provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.errors import ConfigError, PreconditionError, UsageError, redact
+from appliance.media.atomic_file import DiskWriteError
+from appliance.settings.settings_service import SettingsService, SettingsStatus
+from appliance.settings.site_editor import SiteFileChanged
+from appliance.settings.yaml_edit import REMOVED, SiteChange
+
+HIDDEN = "***"
+_SECRET_KEYS = ("token", "password", "secret", "credentials")
+CHANGES_MAX = 200
+
+router = APIRouter(prefix=f"{API}/settings", tags=["settings"])
+
+
+class SettingsPart:
+    """The settings of the appliance that the dashboard runs in; None: it runs without a site file."""
+
+    def __init__(self, service: SettingsService | None) -> None:
+        self._service = service
+
+    @property
+    def service(self) -> SettingsService:
+        if self._service is None:
+            raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
+        return self._service
+
+
+Settings = Annotated[SettingsPart, Depends(provided(SettingsPart))]
+
+
+class SettingsReport(ApiModel):
+    """The site file as it is written: `${NAME}` not expanded, defaults not filled in, secrets as `***`.
+
+    digest: of the file; send it as `base` with a change. edited: the file was changed by hand and that is not in force;
+    `diff` says how, `error` why it cannot be taken. waiting: keys whose new value comes with the next start.
+    """
+
+    digest: str
+    edited: bool
+    diff: str
+    error: str
+    waiting: tuple[str, ...]
+    site: dict[str, Any]
+
+    @classmethod
+    def of(cls, service: SettingsService) -> SettingsReport:
+        return cls.after(service, service.status())
+
+    @classmethod
+    def after(cls, service: SettingsService, status: SettingsStatus) -> SettingsReport:
+        return cls(
+            digest=status.digest, edited=status.edited, diff=status.diff, error=status.error, waiting=status.waiting,
+            site=without_secrets(service.running.as_written()),
+        )  # fmt: skip
+
+
+class ChangeItem(BaseModel):
+    """Set the value at `path`, or take the key away. A name selects the list item with that `name`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: Annotated[list[str | int], Field(min_length=1, max_length=12)]
+    value: Any = None
+    remove: bool = False
+
+
+class ChangeSettings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    base: Annotated[str, Field(max_length=64)]
+    changes: Annotated[list[ChangeItem], Field(min_length=1, max_length=CHANGES_MAX)]
+    why: Annotated[str, Field(max_length=200)] = ""
+
+    def parsed(self) -> list[SiteChange]:
+        """Raises Problem: a secret that was not given came back as it was shown."""
+        for change in self.changes:
+            if _holds_hidden(change.value):
+                raise Problem(422, f"{_dotted(change.path)}: {HIDDEN} is no value; leave a secret out to keep it.")
+        return [SiteChange(tuple(each.path), REMOVED if each.remove else each.value) for each in self.changes]
+
+
+class SettingsDiff(ApiModel):
+    """What a change would do to the file, as a unified difference without secrets; '': nothing."""
+
+    diff: str
+
+
+class VersionItem(ApiModel):
+    """A text of the site file that was in force from `t` on. who: a user, or `file` for an edit by hand."""
+
+    number: int
+    t: float
+    who: str
+    why: str
+
+
+class VersionList(ApiModel):
+    """Newest first."""
+
+    versions: list[VersionItem]
+
+
+class Base(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    base: Annotated[str, Field(max_length=64)]
+
+
+@router.get("")
+def settings(part: Settings) -> SettingsReport:
+    """The site file and how it stands to what runs."""
+    return SettingsReport.of(part.service)
+
+
+@router.post("/check")
+def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
+    """What a change would do, without doing it. 422 with every fault of what the file would be."""
+    with _problems():
+        return SettingsDiff(diff=part.service.propose(wanted.parsed(), wanted.base).diff)
+
+
+@router.post("")
+def change_settings(request: Request, part: Settings, wanted: ChangeSettings) -> SettingsReport:
+    """Write a change and put it in force; cameras that it does not touch go on as they are."""
+    with _problems():
+        status = part.service.change(wanted.parsed(), wanted.base, _who(request), wanted.why or "changed")
+        return SettingsReport.after(part.service, status)
+
+
+@router.post("/take-edit")
+def take_edit(request: Request, part: Settings) -> SettingsReport:
+    """Put the file in force as it was edited by hand."""
+    with _problems():
+        return SettingsReport.after(part.service, part.service.take_edit(_who(request)))
+
+
+@router.get("/versions")
+def versions(part: Settings) -> VersionList:
+    """The last texts of the site file."""
+    return VersionList(versions=[VersionItem.model_validate(each) for each in part.service.versions()])
+
+
+@router.get("/versions/{number}")
+def version_diff(part: Settings, number: int) -> SettingsDiff:
+    """What going back to a version would change."""
+    with _problems():
+        return SettingsDiff(diff=part.service.version_diff(number))
+
+
+@router.post("/versions/{number}/restore")
+def restore(request: Request, part: Settings, number: int, wanted: Base) -> SettingsReport:
+    """Go back to a version."""
+    with _problems():
+        status = part.service.restore(number, wanted.base, _who(request))
+        return SettingsReport.after(part.service, status)
+
+
+def without_secrets(value: Any, key: str = "") -> Any:
+    """A part of the site file as pages may show it. What names a variable of the environment is no secret."""
+    if isinstance(value, dict):
+        return {str(name): without_secrets(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(item, key) for item in value]
+    if not isinstance(value, str) or (value.startswith("${") and value.endswith("}") and ":-" not in value):
+        return value
+    return HIDDEN if key.endswith(_SECRET_KEYS) else redact(value)
+
+
+def _holds_hidden(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(_holds_hidden(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and (HIDDEN in value)
+
+
+def _dotted(path: list[str | int]) -> str:
+    return ".".join(map(str, path))
+
+
+def _who(request: Request) -> str:
+    return str(getattr(request.state, "user", "") or "dashboard")
+
+
+@contextmanager
+def _problems() -> Iterator[None]:
+    """Errors of the settings as problems that name the key."""
+    try:
+        yield
+    except SiteFileChanged as error:
+        raise Problem(409, str(error)) from None
+    except PreconditionError as error:
+        raise Problem(404, str(error)) from None
+    except ConfigError as error:
+        raise Problem(422, "; ".join(error.problems)) from None
+    except UsageError as error:
+        raise Problem(422, str(error)) from None
+    except DiskWriteError as error:
+        raise Problem(507, str(error)) from None
