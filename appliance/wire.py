@@ -20,6 +20,7 @@ from appliance.types import (
     JudgeKind,
     LogLine,
     Severity,
+    StreamHeader,
 )
 
 MESSAGE_BYTES_MAX = 512 * 1024
@@ -100,7 +101,7 @@ def decode_command(line: bytes) -> Command:
 
 def encode_log(line: LogLine) -> bytes:
     """One line of a replay log, newline included; equal values give equal bytes. Left out: the verdict of an alert that
-    has none, and `stood_s` where no object was known before."""
+    has none, and what was known before where nothing was."""
     return _log.dump_json(line, exclude=_omitted_fields(line)) + b"\n"
 
 
@@ -116,6 +117,8 @@ def _omitted_fields(line: object) -> Any:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
         return {"objects": {"__all__": {"stood_s"}}}
+    if isinstance(line, StreamHeader) and not line.known_before:
+        return {"known_before"}
     return None
 
 

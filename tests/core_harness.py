@@ -23,7 +23,8 @@ FRAMES_AFTER = 8  # longer than merge_s, so that the alert ends
 def site(severity: str = "warning", **escalation: Any) -> SiteConfig:
     """One camera `gate`, whose whole frame is the zone `yard`, with an uplink. Nothing is audited, or kept to learn."""
     router = {"audit_share": 0.0, "cold_share": 1.0, "silent_frames_day": 0.0, **escalation.pop("router", {})}
-    rules = [{"name": "intruder", "kind": "enter", "zone": "yard", "severity": severity, "score_min": 0.3}]
+    rule = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": severity, "score_min": 0.3}
+    rules = [{**rule, "at_start": "report"}]
     return SiteConfig.model_validate(
         {
             "cameras": {

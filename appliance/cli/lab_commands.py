@@ -142,6 +142,10 @@ Would it still work in the rain, at night, with frames lost? The same seed makes
   vedette replay door.mp4 --config site.yaml --with rain,night,drop:5% --seed 3
   vedette replay --with help
 
+What stood there before the footage began, from an earlier log or from what this box keeps:
+  vedette replay later.mp4 --config site.yaml --stood-before earlier.jsonl
+  vedette replay later.mp4 --config site.yaml --stood-before vedette-data
+
 A replay that was killed goes on where it was when the same command is given again with --resume.
 
 The whole loop, without a cloud: record what it says to the questions once, play it back ever after:
@@ -168,6 +172,12 @@ use or configuration.
         "--log", type=Path, metavar="OUT", help="write the decision log (JSON lines) here; a folder for several runs"
     ),
     switch("--resume", help="go on with the --log that a killed replay left"),
+    option(
+        "--stood-before",
+        type=Path,
+        metavar="LOG|FILE|FOLDER",
+        help="what stood there before: an earlier replay log, parked/NAME.json, or the storage folder that holds it",
+    ),
     JSON,
     *_conditions("weather and faults made of the footage: rain,night,drop:5%%; `--with help` explains them"),
     option(
@@ -221,6 +231,7 @@ def replay(options: argparse.Namespace) -> int:
             VerdictOptions(options.verdicts, options.match, options.record, options.cloud, options.wait_s),
             _oracle,
             ConditionSet.parse(options.conditions, options.seed),
+            options.stood_before,
         ),
     )
 

@@ -45,9 +45,14 @@ class RuleBase(ConfigModel):
     severity_on_verdict: VerdictSeverityConfig | None = None
 
 
+AtStart = Literal["moving", "report", "ignore"]
+"""What a rule makes of objects that are in its zone when the camera's session begins; see docs/rules.md."""
+
+
 class EnterRule(RuleBase):
     kind: Literal["enter"]
     zone: str
+    at_start: AtStart = "moving"
 
 
 class ExitRule(RuleBase):
@@ -59,6 +64,7 @@ class DwellRule(RuleBase):
     kind: Literal["dwell"]
     zone: str
     seconds: Annotated[float, Field(gt=0, le=86400)]
+    at_start: AtStart = "report"
 
 
 class LineRule(RuleBase):

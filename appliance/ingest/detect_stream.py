@@ -75,9 +75,11 @@ class DetectStream:
         *,
         wake: threading.Event | None = None,
         on_session: OnSession | None = None,
+        known_before: bool = False,
     ) -> None:
         """model: the detector's name, for headers. wake: set when a frame waits. on_session: called by the camera's
-        thread, before the packet goes to the sinks after this one."""
+        thread, before the packet goes to the sinks after this one. known_before: what stood there before the first
+        session is known; of later ones it always is."""
         self._camera = camera
         self._analysis = analysis
         self._model = model
@@ -85,6 +87,7 @@ class DetectStream:
         self._emit = emit
         self._wake = wake or threading.Event()
         self._on_session = on_session
+        self._known_before = known_before
         self._reconnect_reason = ""
         self._lock = threading.Lock()
         late_max = keyframe_policy.TUNING.late_frames_max + 1  # and the key frame before them
@@ -206,8 +209,14 @@ class DetectStream:
         with self._lock:
             size = self._analysis.start_session(frame)
             header = StreamHeader(
-                camera=self._camera, clip=self._label, model=self._model, size=size, run=self._session_id
+                camera=self._camera,
+                clip=self._label,
+                model=self._model,
+                size=size,
+                run=self._session_id,
+                known_before=self._known_before,
             )
             self._emit(header)
+            self._known_before = True
         if self._on_session is not None:
             self._on_session(self._session_id, size)

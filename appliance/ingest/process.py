@@ -126,6 +126,7 @@ class IngestProcess:
             self._emit,
             wake=self._wake_worker,
             on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
+            known_before=len(parked.objects) > 0,
         )
         runner = CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
         return _RunningCamera(camera, runner, stream, parked)

@@ -8,8 +8,17 @@ from math import inf
 from typing import Protocol
 
 from appliance.config import DwellRule, EnterRule, ExitRule, LineRule, Rule
-from appliance.rules.zones_and_lines import TUNING, Direction, DwellTimer, LinePosition, Passage, ZoneMembership
-from appliance.types import TrackedObject
+from appliance.geometry import iou
+from appliance.rules.zones_and_lines import (
+    TUNING,
+    Debounce,
+    Direction,
+    DwellTimer,
+    LinePosition,
+    Passage,
+    ZoneMembership,
+)
+from appliance.types import Box, TrackedObject
 
 
 class PeakMedianScore:
@@ -38,6 +47,7 @@ class PeakMedianScore:
 class RuleTrackState:
     """One track. Owner: the RulesEngine.
 
+    start_box: where it stood when the session began, until it has moved off, which `moves_off` says in that frame only.
     seen: time of its last detection. known_since: it stood where it is first seen since then, as is known from before,
     so it did not enter there now. missing_since: time of the first frame since then that did not show it. lost: it has
     been missing for so long that its path and dwells are broken off. passages and crossings hold what changed in the
@@ -47,6 +57,9 @@ class RuleTrackState:
     last: TrackedObject
     seen: float
     known_since: float | None = None
+    start_box: Box | None = None
+    moves_off: bool = False
+    off_place: Debounce = field(default_factory=Debounce)
     missing_since: float | None = None
     lost: bool = False
     scores: dict[str, PeakMedianScore] = field(default_factory=dict)
@@ -65,6 +78,16 @@ class RuleTrackState:
             confidence = self.scores[found.label] = PeakMedianScore()
         confidence.add(found.score)
 
+    def update_start(self, t: float, settle_s: float) -> None:
+        """Note whether it has moved off from where it stood when the session began."""
+        self.moves_off = False
+        if self.start_box is None:
+            return
+        if iou(self.start_box, self.last.box) > TUNING.start_overlap_max:
+            self.off_place.clear()
+        elif self.off_place.add(t, settle_s) is not None:
+            self.start_box, self.moves_off = None, True
+
     def confidence(self, label: str) -> float:
         """The score on which rules judge this track as a `label` (see PeakMedianScore)."""
         confidence = self.scores.get(label)
@@ -79,6 +102,7 @@ class RuleTrackState:
 
     def break_debounces(self) -> None:
         """Missed between two detections: they are not in a row."""
+        self.off_place.clear()
         for member in self.members.values():
             member.debounce.clear()
         for position in self.positions.values():
@@ -94,17 +118,29 @@ class RuleCondition(Protocol):
 
 
 class EnterCondition:
-    """Pending when the track enters, as long as it stays. A rule that is armed later does not see it enter."""
+    """Pending when the track enters, as long as it stays. A rule that is armed later does not see it enter.
+
+    What was in the zone when the session began enters when it moves off (`at_start: moving`), at once (`report`), or
+    only when it comes back (`ignore`).
+    """
 
     def __init__(self, rule: EnterRule) -> None:
         self._rule = rule
 
     def update(self, track: RuleTrackState, t: float, armed: bool) -> None:
         passage = track.passages.get(self._rule.zone)
-        if passage == "entered" and armed:
-            track.pending[self._rule.name] = inf
-        elif passage == "left":
+        if passage == "left":
             track.pending.pop(self._rule.name, None)
+        elif armed and self._enters(track, passage):
+            track.pending[self._rule.name] = inf
+
+    def _enters(self, track: RuleTrackState, passage: Passage | None) -> bool:
+        member = track.members.get(self._rule.zone)
+        if self._rule.at_start == "report" or member is None or not member.from_start:
+            return passage == "entered"
+        if self._rule.at_start == "ignore" or not member.inside:
+            return False
+        return track.moves_off or (passage == "entered" and track.start_box is None)
 
 
 class ExitCondition:
@@ -140,7 +176,8 @@ class LineCondition:
 class DwellCondition:
     """Pending once per stay, when it has lasted `seconds`. Time in which the rule is not armed does not count.
 
-    A stay that is known from before and had lasted so long by then has fired then.
+    A stay that is known from before and had lasted so long by then has fired then. One that began before the session
+    counts from the session's first frame (`at_start: report`), from when the track moves off (`moving`), or not.
     """
 
     def __init__(self, rule: DwellRule, gap_max_s: float) -> None:
@@ -149,7 +186,7 @@ class DwellCondition:
 
     def update(self, track: RuleTrackState, t: float, armed: bool) -> None:
         member = track.members.get(self._rule.zone)
-        if member is None or not member.inside or not armed:
+        if member is None or not member.inside or not armed or self._is_still_there(track, member):
             track.dwells.pop(self._rule.name, None)
             track.pending.pop(self._rule.name, None)
             return
@@ -163,6 +200,12 @@ class DwellCondition:
         if dwell.seconds >= self._rule.seconds and not dwell.fired:
             dwell.fired = True
             track.pending[self._rule.name] = inf
+
+    def _is_still_there(self, track: RuleTrackState, member: ZoneMembership) -> bool:
+        """It was there when the session began, and the rule does not count that."""
+        if self._rule.at_start == "report" or not member.from_start:
+            return False
+        return self._rule.at_start == "ignore" or track.start_box is not None
 
 
 def condition_for(rule: Rule, gap_max_s: float) -> RuleCondition:

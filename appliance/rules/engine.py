@@ -32,6 +32,10 @@ class RulesEngine:
     A track that is known to have stood where it is first seen (`TrackedObject.stood_s`: parked there before the session
     began, or long hidden) entered its zones before, and its dwelling is counted from then.
 
+    What is first reported within TUNING.start_s of a session's first examined frame was there when it began: rules say
+    what they make of it (`at_start`). Unless it is known what stood there before (`StreamHeader.known_before`): then
+    what is not known has come meanwhile.
+
     A rule judges a track by its PeakMedianScore, not by the score of one detection; an event carries it as its `score`.
 
     Where boxes touch, a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame count: who
@@ -65,6 +69,8 @@ class RulesEngine:
         self._aspect = 16 / 9
         self._session = ""
         self._tracks: dict[int, RuleTrackState] = {}
+        self._began: float | None = None
+        self._known_before = False
         self._offset = 0.0
         self._latest: float | None = None
         self.evicted = 0
@@ -89,10 +95,12 @@ class RulesEngine:
             return
         self._session = header.run
         self._tracks.clear()
-        self._offset, self._latest = 0.0, None
+        self._began, self._offset, self._latest = None, 0.0, None
+        self._known_before = header.known_before
 
     def _judge_frame(self, frame: FrameBoxes) -> tuple[Event, ...]:
         now = self._steady(frame.t)
+        self._began = now if self._began is None else self._began
         armed = self._armed(frame.t)
         events: list[Event] = []
         for found in frame.objects:
@@ -111,6 +119,9 @@ class RulesEngine:
         self._latest = t
         return t + self._offset
 
+    def _is_start(self, now: float) -> bool:
+        return not self._known_before and self._began is not None and now - self._began <= TUNING.start_s
+
     def _armed(self, t: float) -> tuple[bool, ...]:
         if self._local_time is None or not any(each.hours for each in self._rules):
             return (True,) * len(self._rules)
@@ -125,6 +136,8 @@ class RulesEngine:
                 del self._tracks[next(iter(self._tracks))]
                 self.evicted += 1
             track = RuleTrackState(found, now, None if found.stood_s is None else now - found.stood_s)
+            if track.known_since is None and self._is_start(now):
+                track.start_box = found.box
         elif now - track.seen > self._gap_max_s:
             track.positions.clear()
         elif track.missing_since is not None and now - track.seen > TUNING.row_s:
@@ -138,10 +151,12 @@ class RulesEngine:
         here, margin = foot(box), TUNING.margin * (box[3] - box[1])
         track.passages.clear()
         track.crossings.clear()
+        track.update_start(now, settle_s)
         for zone in self._zones:
             member = track.members.get(zone.name)
             if member is None:
-                member = track.members[zone.name] = zone.begin(here, track.known_since)
+                at_start = track.start_box is not None and track.start_box is box
+                member = track.members[zone.name] = zone.begin(here, track.known_since, at_start=at_start)
                 if member.known:
                     continue
             passage = zone.update(member, here, now, margin, self._aspect, settle_s)
@@ -174,6 +189,7 @@ class RulesEngine:
     @staticmethod
     def _leave_zones(track: RuleTrackState, now: float) -> bool:
         track.crossings.clear()
+        track.moves_off = False
         track.passages = {name: "left" for name, member in track.members.items() if member.inside}
         for name in track.passages:
             track.members[name] = ZoneMembership(since=now)
@@ -181,7 +197,7 @@ class RulesEngine:
 
     def _fire(self, track: RuleTrackState, armed: tuple[bool, ...], now: float, t: float) -> list[Event]:
         """The events of one track in one frame. `now` runs steadily, `t` is the camera's time."""
-        for index in self._all if track.passages or track.crossings else self._timed:
+        for index in self._all if track.passages or track.crossings or track.moves_off else self._timed:
             self._rules[index].condition.update(track, now, armed[index])
         if not track.pending:
             return []

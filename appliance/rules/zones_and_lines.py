@@ -23,6 +23,9 @@ class RuleTuning:
     loss_s: behind a pillar or a passing car people are hidden for a second or two; a longer loss breaks a stay off.
     margin: share of the box's height. Detectors place the foot of a person to +-5 % of it from frame to frame (one
     standard deviation on PETS09-S2L1): twice that is exceeded in one frame of twenty, hardly ever in several in a row.
+    start_s: what is first reported within so long after a session's first examined frame was there when it began.
+    start_overlap_max: it stands where it stood as long as its box overlaps that of then by more (intersection over
+    union); boxes of what stands breathe, and people who pass before a car cut its box.
     pending_s: a passage is over in a moment, the track may be confident enough only a few frames later.
     scores_min, scores_max: of so many scores the median is taken. forget_s, tracks_max: bound what is remembered.
     """
@@ -32,6 +35,8 @@ class RuleTuning:
     row_s: float = 0.5
     loss_s: float = 3.0
     margin: float = 0.10
+    start_s: float = 3.0
+    start_overlap_max: float = 0.3
     pending_s: float = 3.0
     scores_min: int = 2
     scores_max: int = 9
@@ -88,11 +93,13 @@ class DwellTimer:
 @dataclass(slots=True)
 class ZoneMembership:
     """Whether one track is inside one zone. `since`: when the change that settled it was first seen. known: this is its
-    first detection, and it is known to have been inside before."""
+    first detection, and it is known to have been inside before. from_start: it has been inside since the session began.
+    """
 
     inside: bool = False
     since: float = 0.0
     known: bool = False
+    from_start: bool = False
     debounce: Debounce = field(default_factory=Debounce)
 
 
@@ -101,17 +108,20 @@ class Zone:
 
     A track is inside once its foot was in the polygon in two frames in a row (see `Debounce`), and outside once it was
     outside, farther from the edge than the margin, in as many. A track that is already inside when it is first seen
-    enters like any other, unless it is known to have stood there before (`begin`).
+    enters like any other, unless it is known to have stood there before (`begin`); what a rule makes of one that was
+    there when the session began is the rule's business (`from_start`).
     """
 
     def __init__(self, name: str, points: Sequence[Point]) -> None:
         self.name = name
         self._polygon = Polygon(points)
 
-    def begin(self, foot: Point, known_since: float | None) -> ZoneMembership:
-        """The membership of a track that is seen for the first time. known_since: it stood at `foot` since then."""
-        if known_since is None or not self._polygon.contains(foot):
-            return ZoneMembership()
+    def begin(self, foot: Point, known_since: float | None, *, at_start: bool = False) -> ZoneMembership:
+        """The membership of a track that is seen for the first time. known_since: it stood at `foot` since then;
+        at_start: the session has just begun."""
+        inside = self._polygon.contains(foot)
+        if known_since is None or not inside:
+            return ZoneMembership(from_start=at_start and inside)
         return ZoneMembership(inside=True, since=known_since, known=True)
 
     def update(
@@ -132,6 +142,7 @@ class Zone:
         if since is None:
             return None
         member.inside, member.since = not member.inside, since
+        member.from_start = member.from_start and member.inside
         member.debounce.clear()
         return "entered" if member.inside else "left"
 

@@ -109,19 +109,24 @@ class ParkedVehiclesStore:
 
     def _read(self) -> list[StationaryObject]:
         try:
-            with self._path.open("rb") as file:
-                data = file.read(BYTES_MAX + 1)
-            if len(data) > BYTES_MAX:
-                raise ValueError(f"it is larger than {BYTES_MAX} bytes")
-            return [_from_file(stored) for stored in _File.model_validate_json(data).places]
+            return read_stationary_objects(self._path)
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
-            reason = f"{error.error_count()} faults" if isinstance(error, ValidationError) else error
-            logger.warning(
-                "camera %s: %s is not understood (%s); beginning anew", self._camera, self._path.name, reason
-            )
+            logger.warning("camera %s: %s is not understood (%s); beginning anew", self._camera, self._path.name, error)
             return []
+
+
+def read_stationary_objects(path: Path) -> list[StationaryObject]:
+    """What `parked/<camera>.json` holds. Raises OSError, ValueError."""
+    with path.open("rb") as file:
+        data = file.read(BYTES_MAX + 1)
+    if len(data) > BYTES_MAX:
+        raise ValueError(f"it is larger than {BYTES_MAX} bytes")
+    try:
+        return [_from_file(stored) for stored in _File.model_validate_json(data).places]
+    except ValidationError as error:
+        raise ValueError(f"{error.error_count()} faults") from None
 
 
 def _to_file(parked: StationaryObject) -> _ObjectInFile:

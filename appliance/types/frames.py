@@ -52,7 +52,11 @@ class TrackedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHeader:
-    """First line of a camera's session (or of a replay log). A new `run` makes all its earlier track ids stale."""
+    """First line of a camera's session (or of a replay log). A new `run` makes all its earlier track ids stale.
+
+    known_before: what stood there before the session is known, from an earlier session or a file; what is there and is
+    not known (`TrackedObject.stood_s` is None) came meanwhile.
+    """
 
     type: Literal["header"] = "header"
     schema: int = SCHEMA
@@ -61,6 +65,7 @@ class StreamHeader:
     model: str
     size: tuple[int, int]
     run: str = ""
+    known_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,6 +147,8 @@ def test_a_raised_threshold_is_noticed(eye: Once, tmp_path: Path) -> None:
 
 def test_a_moved_zone_is_noticed(eye: Once, tmp_path: Path) -> None:
     def move_it(data: dict[str, Any]) -> None:
+        for rule in data["cameras"]["dusk"]["rules"]:
+            rule["at_start"] = "report"
         data["cameras"]["dusk"]["zones"]["yard"] = [[0.62, 0.92], [0.99, 0.86], [0.99, 1.0], [0.62, 1.0]]
 
     faults, report = failed("dusk", eye, tmp_path, move_it)

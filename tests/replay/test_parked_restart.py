@@ -25,7 +25,7 @@ CAMERA = CameraConfig.model_validate(
         "url": "file:parked.mp4",
         "zones": {"all": WHOLE},
         "rules": [
-            {"name": "vehicle", "kind": "enter", "zone": "all", "labels": ["car", "truck"]},
+            {"name": "vehicle", "kind": "enter", "zone": "all", "labels": ["car", "truck"], "at_start": "report"},
             {"name": "parks", "kind": "dwell", "zone": "all", "seconds": 5, "labels": ["car", "truck"]},
         ],
     }
@@ -58,7 +58,10 @@ def life(eye: object, places: StationaryObjects | None, run: str, t0: float) -> 
     tracker = Tracker(Truth.labels, places)
     examiner = FrameByFrame("gate", eye, tracker, CAMERA.detect)  # type: ignore[arg-type]
     pipeline = Pipeline("gate", CAMERA, AlertsConfig())
-    pipeline.feed(StreamHeader(camera="gate", clip="parked.mp4", model="truth", size=(640, 360), run=run))
+    known = places is not None and len(places) > 0
+    pipeline.feed(
+        StreamHeader(camera="gate", clip="parked.mp4", model="truth", size=(640, 360), run=run, known_before=known)
+    )
     changes = []
     with ClipReader(str(FAMILY / "parked.mp4")) as film:
         for frame in itertools.islice(film.frames(), SECONDS * 10):

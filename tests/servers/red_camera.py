@@ -22,7 +22,7 @@ cameras:
     url: '{url}'
     detect: {{fps: 5, heartbeat_s: 0.1}}
     zones: {{yard: [[0, 0], [1, 0], [1, 1], [0, 1]]}}
-    rules: [{{name: intruder, kind: enter, zone: yard, severity: alert}}]
+    rules: [{{name: intruder, kind: enter, zone: yard, severity: alert, at_start: report}}]
 alerts: {{merge_s: 1, pre_roll_s: 1, post_roll_s: 1}}
 uplink: {{url: '{nats}'}}
 """

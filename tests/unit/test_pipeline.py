@@ -16,7 +16,7 @@ from appliance.types import FrameBoxes, PipelineStep
 from appliance.wire import decode_ingest, encode_ingest
 
 RULES: tuple[dict[str, object], ...] = (
-    {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "cooldown_s": 30},
+    {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "cooldown_s": 30, "at_start": "report"},
     {"name": "leaver", "kind": "exit", "zone": "yard"},
     {"name": "loiterer", "kind": "dwell", "zone": "yard", "seconds": 3},
     {"name": "doorman", "kind": "line", "line": "door"},

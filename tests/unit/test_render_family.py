@@ -16,6 +16,7 @@ from fixtures.render.animal import DOGS
 from fixtures.render.cloth import Outfit, dressed
 from fixtures.render.family.bodies import Dog, Person
 from fixtures.render.family.footfall import STRIDE_M
+from fixtures.render.family.held_back import HELD_BACK
 from fixtures.render.family.lens import SETTLING, developed
 from fixtures.render.family.make import film
 from fixtures.render.family.scenes import SCENES
@@ -111,7 +112,16 @@ def test_a_wrong_name_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["family", "dask"]) == 2
     assert "did you mean dusk?" in capsys.readouterr().err
     assert main(["family", "--list"]) == 0
-    assert capsys.readouterr().out.count("\n") == len(NAMES)
+    assert capsys.readouterr().out.count("\n") == len(NAMES) + len(HELD_BACK)
+
+
+def test_a_car_of_the_held_back_car_park_stands_there_from_the_first_frame_and_moves_off() -> None:
+    leaves = HELD_BACK["car_park"]().actors[0].mover.track
+    places = [leaves.at(t) for t in (0.0, 2.0, 4.5, 6.5)]
+    first, still, waiting, gone = [(place.x, place.y) for place in places if place is not None]
+    assert first == pytest.approx(still, abs=0.1)
+    assert first == pytest.approx(waiting, abs=0.1)
+    assert gone[1] > first[1] + 2
 
 
 def test_every_scene_is_shipped_and_they_are_small() -> None:

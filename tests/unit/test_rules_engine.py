@@ -16,7 +16,7 @@ from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.types import Event, FrameBoxes, Point
 
-INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert"}
+INTRUDER = {"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert", "at_start": "report"}
 LEAVER = {"name": "leaver", "kind": "exit", "zone": "yard"}
 DOORMAN = {"name": "doorman", "kind": "line", "line": "door"}
 IN: Point = (0.6, 0.6)
@@ -175,6 +175,84 @@ class TestSchedule:
     def test_without_a_wall_clock_every_rule_is_armed(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["03:00-03:01"]}}
         assert fired(engine(rule).feed, looks([IN, IN])) == [("intruder", 0.2)]
+
+
+WHOLE = {"url": "file:x", "zones": {"all": [[0, 0], [1, 0], [1, 1], [0, 1]]}}
+CARS = ((0.2, 0.5), (0.45, 0.52), (0.7, 0.5))
+
+
+def car_park(moves_off: int = 0, until_s: float = 12.0) -> list[FrameBoxes]:
+    """Three cars stand there from the first frame on, their boxes breathing; one of them moves off at 5 s."""
+    frames = []
+    for index in range(round(until_s / 0.2)):
+        t, cars = index * 0.2, []
+        for number, (x, y) in enumerate(CARS, 1):
+            gone = 0.1 * max(0.0, t - 5.0) if number == moves_off else 0.0
+            cars.append(person((x + gone + 0.004 * (index % 2), y), number, label="car", height=0.05))
+        frames.append(look(t, *cars))
+    return frames
+
+
+class TestAtStart:
+    """What is there at the start is there."""
+
+    def told(self, frames: list[FrameBoxes], **rule: object) -> list[tuple[int, float]]:
+        made = {"name": "any-car", "kind": "enter", "zone": "all", "labels": ["car"], **rule}
+        settings = camera().model_validate({**WHOLE, "rules": [made]})
+        return told(RulesEngine("gate", settings), frames)
+
+    def test_a_car_park_of_the_first_frame_does_not_enter(self) -> None:
+        assert self.told(car_park()) == []
+        assert self.told(car_park(), at_start="ignore") == []
+        assert self.told(car_park(), at_start="report") == [(1, 0.2), (2, 0.2), (3, 0.2)]
+
+    def test_the_one_that_moves_off_does(self) -> None:
+        ((track, t),) = self.told(car_park(moves_off=2))
+        assert track == 2
+        assert 5.2 < t < 5.8
+        assert self.told(car_park(moves_off=2), at_start="ignore") == []
+
+    def test_who_walks_in_the_first_frame_enters_as_soon_as_that_is_seen(self) -> None:
+        walker = [look(0.2 * index, person((0.3 + 0.03 * index, 0.6), label="car")) for index in range(8)]
+        assert self.told(walker) == [(1, 0.6)]
+
+    def test_who_comes_later_enters_though_he_stands_still(self) -> None:
+        late = [look(0.0), look(3.4, person(IN, label="car")), look(3.6, person(IN, label="car"))]
+        assert self.told(late) == [(1, 3.6)]
+
+    def test_one_who_stood_outside_the_zone_enters_like_any_other(self) -> None:
+        frames = looks([*[OUT] * 3, *[IN] * 3])
+        for choice in ("moving", "ignore", "report"):
+            assert fired(engine({**INTRUDER, "at_start": choice}).feed, frames) == [("intruder", 0.8)]
+
+    def test_who_left_and_comes_back_enters(self) -> None:
+        frames = looks([*[IN] * 3, *[OUT] * 3, *[IN] * 3])
+        assert fired(engine({**INTRUDER, "at_start": "ignore"}).feed, frames) == [("intruder", 1.4)]
+
+    def test_a_box_that_is_cut_once_has_not_moved_off(self) -> None:
+        frames = car_park()
+        half = replace(frames[30].objects[0], box=(0.215, 0.45, 0.235, 0.5))
+        frames[30] = replace(frames[30], objects=(half, *frames[30].objects[1:]))
+        assert self.told(frames) == []
+
+    def test_a_dwell_counts_from_the_first_frame_unless_it_is_told_otherwise(self) -> None:
+        dwell = {"kind": "dwell", "seconds": 3}
+        assert self.told(car_park(), **dwell) == [(1, 3.0), (2, 3.0), (3, 3.0)]
+        assert self.told(car_park(), **dwell, at_start="ignore") == []
+        assert self.told(car_park(2), **dwell, at_start="ignore") == []
+        ((track, t),) = self.told(car_park(2), **dwell, at_start="moving")
+        assert track == 2
+        assert 8.2 < t < 8.8
+
+    def test_it_leaves_and_crosses_lines_like_any_other(self) -> None:
+        frames = looks([*[IN] * 5, *[OUT] * 3])
+        assert fired(engine(LEAVER).feed, frames) == [("leaver", 1.2)]
+
+    def test_a_new_connection_is_a_new_start(self) -> None:
+        made = engine({**INTRUDER, "at_start": "moving"})
+        assert fired(made.feed, looks([IN] * 5)) == []
+        made.feed(header(run="run-2"))
+        assert fired(made.feed, looks([IN] * 5, t=60.0)) == []
 
 
 class TestLoss:

@@ -99,7 +99,9 @@ CONFIG = SiteConfig.model_validate(
             "gate": {
                 "url": "rtsp://127.0.0.1/x",
                 "zones": {"yard": [[0, 0], [1, 0], [1, 1], [0, 1]]},
-                "rules": [{"name": "intruder", "kind": "enter", "zone": "yard", "severity": "alert"}],
+                "rules": [
+                    {"name": "intruder", "kind": "enter", "zone": "yard", "at_start": "report", "severity": "alert"}
+                ],
             }
         },
         "uplink": {"url": "nats://127.0.0.1:4222"},

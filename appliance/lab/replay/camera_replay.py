@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,7 @@ from appliance.lab.replay.replay_log_writer import ReplayLog
 from appliance.lab.replay.replay_result import ReplayResult, ReplayStats, sent_bytes, unanswered
 from appliance.lab.replay.replay_resume import DetectionJournal
 from appliance.lab.replay.replay_routing import ReplayRouting
+from appliance.lab.replay.stood_before import StoodBefore
 from appliance.media.decoder import DecodedFrame
 from appliance.pipeline import Pipeline
 from appliance.router.escalation_planner import RouterContext
@@ -60,6 +61,7 @@ class ReplayContext:
     observer: InferenceObserver | None = None
     verdict_source: VerdictSource | None = None  # None: no escalation is answered
     conditions: ConditionSet = NO_CONDITIONS
+    stood_before: StoodBefore = field(default_factory=dict)
 
 
 class CameraReplay:
@@ -83,7 +85,9 @@ class CameraReplay:
         self._pipeline = Pipeline(camera, plan, context.config.alerts, context.local_time)
         self._routing = ReplayRouting(context.config, camera, context.detector.name, context.router_context)
         self._verdicts = PendingVerdicts(context.verdict_source, FootageRef(source.name, t_from))
-        parked = StationaryObjects()  # as live, they are known to the camera's next session; nothing is kept on disk
+        # As live, they are known to the camera's next session; nothing is kept on disk.
+        self._known_before = camera in context.stood_before
+        parked = StationaryObjects(context.stood_before.get(camera, ()))
         self.analysis = CameraAnalysis(
             camera,
             context.detector,
@@ -210,6 +214,7 @@ class CameraReplay:
             model=self._context.detector.name,
             size=self._stats.size,
             run=run,
+            known_before=self._known_before or self._sessions > 1,
         )
         gaps, self._gaps = self._gaps, []
         self._context.executor.call(partial(self._log_start, header, gaps))

@@ -42,8 +42,10 @@ from appliance.lab.replay.replay_runner import (
     clip_input,
     play,
     with_conditions,
+    with_stood_before,
     workers_for,
 )
+from appliance.lab.replay.stood_before import read_stood_before
 from appliance.store.archive import StorageArchive
 
 _CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".3gp"}
@@ -204,6 +206,7 @@ class ReplayCommandOptions:
     verdicts: VerdictOptions = field(default_factory=VerdictOptions)
     oracle: MakeOracle | None = None  # makes the oracle judge of a scenario
     conditions: ConditionSet = NO_CONDITIONS
+    stood_before: Path | None = None  # see `read_stood_before`
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +283,8 @@ def _try(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
 
 def _run(target: ReplayTarget, log: Path | None, setup: _Setup) -> _Finished:
     plan = with_conditions(target.plan(setup.site, setup.detector), setup.options.conditions)
+    if setup.options.stood_before is not None:
+        plan = with_stood_before(plan, read_stood_before(setup.options.stood_before, target.cameras))
     plan = replace(plan, verdict_source=setup.verdicts.source)
     if log is None:
         return _Finished(target.name, _play(plan, None, target.name, setup))

@@ -49,6 +49,10 @@ def setting_changes(before: LogHeader, after: LogHeader) -> tuple[str, ...]:
         found.append(f"verdicts by {_verdicts_by(one.verdicts)} → {_verdicts_by(other.verdicts)}")
     if (one.weather, one.seed) != (other.weather, other.seed):
         found.append(f"weather {one.weather_words or 'clear'} → {other.weather_words or 'clear'}")
+    if one.stood_before != other.stood_before:
+        found.append(
+            f"what stood there before: {one.stood_before or 'not known'} → {other.stood_before or 'not known'}"
+        )
     for name in [*one.cameras, *(each for each in other.cameras if each not in one.cameras)]:
         found += _camera(name, one.cameras.get(name), other.cameras.get(name))
     return tuple(found)

@@ -78,7 +78,8 @@ class CameraSettings(ConfigModel):
 class Settings(ConfigModel):
     """All of the site file that a replay depends on. uplink: whether the site has one; scheduled: rules were armed by
     the time of day (a recording), not always (a clip). verdicts: who answered; None, and not written: no one was to.
-    weather: the conditions applied to the footage, and their seed; empty, and not written: none."""
+    weather: the conditions applied to the footage, and their seed; empty, and not written: none. stood_before: 16 hex
+    digits of what was known to have stood there before; empty, and not written: nothing was."""
 
     site: str
     detector: DetectorSettings
@@ -90,6 +91,7 @@ class Settings(ConfigModel):
     verdicts: AnsweredBy | None = None
     weather: tuple[str, ...] = ()
     seed: int = 0
+    stood_before: str = ""
 
     @property
     def weather_words(self) -> str:
@@ -111,7 +113,14 @@ class LogHeader(StreamHeader):
 
     def begun_by(self, header: StreamHeader) -> LogHeader:
         """This opening as the header of the camera that comes first."""
-        return replace(self, camera=header.camera, clip=header.clip, size=header.size, run=header.run)
+        return replace(
+            self,
+            camera=header.camera,
+            clip=header.clip,
+            size=header.size,
+            run=header.run,
+            known_before=header.known_before,
+        )
 
 
 _header: TypeAdapter[LogHeader] = TypeAdapter(LogHeader)
@@ -140,6 +149,7 @@ def settings_of(
     scheduled: bool = False,
     verdicts: AnsweredBy | None = None,
     conditions: ConditionSet = NO_CONDITIONS,
+    stood_before: str = "",
 ) -> Settings:
     """The part of the site file that the replay of these cameras depends on."""
     watched: Mapping[str, CameraConfig] = {name: config.cameras[name] for name in cameras}
@@ -165,6 +175,7 @@ def settings_of(
         verdicts=verdicts,
         weather=conditions.texts,
         seed=conditions.seed,
+        stood_before=stood_before,
     )
 
 
@@ -178,7 +189,12 @@ def _dumped(header: LogHeader) -> bytes:
     omitted = ({"verdicts"} if settings.verdicts is None else set()) | (
         set() if settings.weather else _CONDITION_FIELDS
     )
-    return _header.dump_json(header, exclude={"settings": omitted})
+    if not settings.stood_before:
+        omitted |= {"stood_before"}
+    exclude: dict[str, Any] = (
+        {"settings": omitted} if header.known_before else {"settings": omitted, "known_before": True}
+    )
+    return _header.dump_json(header, exclude=exclude)
 
 
 def decode_header(data: dict[str, Any]) -> LogHeader:

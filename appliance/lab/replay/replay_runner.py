@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance.clock import Clock, SystemClock, process_cpu_s
@@ -21,6 +21,7 @@ from appliance.lab.replay.replay_log_writer import LogHeader, LogSink, Replayed,
 from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.replay.replay_resume import DetectionJournal
 from appliance.lab.replay.replay_routing import router_context_of
+from appliance.lab.replay.stood_before import StoodBefore, digest_of
 from appliance.media.decoder import DecodedFrame
 from appliance.rules.schedule import LocalTime
 from appliance.types import Detections, Gap
@@ -76,6 +77,7 @@ class ReplayPlan:
     local_time: LocalTime | None = None  # of a time in the footage, for schedules; None: every rule is armed
     verdict_source: VerdictSource | None = None  # None: no escalation is answered
     conditions: ConditionSet = NO_CONDITIONS  # see `with_conditions`
+    stood_before: StoodBefore = field(default_factory=dict)  # see `with_stood_before`
 
     def header(self) -> LogHeader:
         """What the log's first line will say; its `digest` tells replays apart."""
@@ -88,6 +90,7 @@ class ReplayPlan:
             scheduled=self.local_time is not None,
             verdicts=self.verdict_source.answered_by if self.verdict_source is not None else None,
             conditions=self.conditions,
+            stood_before=digest_of(self.stood_before),
         )
         return opening(replayed, settings)
 
@@ -155,11 +158,22 @@ def with_conditions(plan: ReplayPlan, conditions: ConditionSet) -> ReplayPlan:
     """The same plan under other conditions; its sessions get other ids, since other boxes are found."""
     if not conditions.conditions:
         return replace(plan, conditions=conditions)
+    return replace(plan, conditions=conditions, inputs=_renamed(plan, f"{conditions.texts}|{conditions.seed}"))
+
+
+def with_stood_before(plan: ReplayPlan, known: StoodBefore) -> ReplayPlan:
+    """The same plan where it is known what stood there before; its sessions get other ids."""
+    if not known:
+        return plan
+    return replace(plan, stood_before=known, inputs=_renamed(plan, digest_of(known)))
+
+
+def _renamed(plan: ReplayPlan, reason: str) -> tuple[ReplayInput, ...]:
     inputs = []
     for each in plan.inputs:
-        run = hashlib.sha256(f"{each.replayed.run}|{conditions.texts}|{conditions.seed}".encode()).hexdigest()[:16]
+        run = hashlib.sha256(f"{each.replayed.run}|{reason}".encode()).hexdigest()[:16]
         inputs.append(replace(each, replayed=each.replayed.model_copy(update={"run": run})))
-    return replace(plan, conditions=conditions, inputs=tuple(inputs))
+    return tuple(inputs)
 
 
 def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple[ReplayResult, ...]:
@@ -181,6 +195,7 @@ def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple
             observer=options.observer,
             verdict_source=plan.verdict_source,
             conditions=plan.conditions,
+            stood_before=plan.stood_before,
         )
         cameras = [
             CameraReplay(
