@@ -40,6 +40,9 @@ class SelectionTuning:
     """With `latency: lowest`, a new object is examined again in the next frame; at 30 fps in the one after it."""
     luma_every_s: float = 1.0
     """The tamper detector gets one plane in so long: what it detects lasts for seconds."""
+    luma_between_s: tuple[float, ...] = (0.2, 0.6, 0.4, 0.8)
+    """And one more so long after each, in turns: of a recording that loops each second it would else get the same
+    frame for ever, and take it for a frozen picture."""
     early_s: float = 0.002
     """A frame that comes by so little too early is in step: cameras round their time stamps to milliseconds."""
 
@@ -77,6 +80,8 @@ class FrameSelector:
         self._peeked: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
         self._next_t: float | None = None
         self._request_t = self._motion_t = self._luma_t = float("-inf")
+        self._between_t = float("-inf")
+        self._lumas = 0
 
     def select(self, frame: DecodedFrame) -> InferenceRequest | None:
         """The request for a frame, or None: it is too early, or nothing moves, nothing is tracked and the heartbeat is
@@ -171,9 +176,17 @@ class FrameSelector:
         return min(TUNING.stopped_every_s if has_stopped else TUNING.standing_every_s, self._heartbeat_s)
 
     def _show_luma(self, t: float, av_frame: av.VideoFrame) -> None:
-        if self._on_luma is not None and not 0 <= t - self._luma_t < TUNING.luma_every_s - TUNING.early_s:
+        if self._on_luma is None:
+            return
+        if not 0 <= t - self._luma_t < TUNING.luma_every_s - TUNING.early_s:
             self._luma_t = t
-            self._on_luma(t, self._converter.small_luma(av_frame))
+            self._between_t = t + TUNING.luma_between_s[self._lumas % len(TUNING.luma_between_s)]
+            self._lumas += 1
+        elif t >= self._between_t - TUNING.early_s:
+            self._between_t = float("inf")
+        else:
+            return
+        self._on_luma(t, self._converter.small_luma(av_frame))
 
     def _motion_plane(self, av_frame: av.VideoFrame) -> NDArray[np.uint8]:
         peeked, self._peeked = self._peeked, None

@@ -87,7 +87,8 @@ class HealthCondition:
 
     def _open(self, t: float, began: float, reason: str) -> None:
         last = self._event
-        if last is not None and last.t_end is not None and 0 <= began - last.t_end < REOPEN_WITHIN_S:
+        # A fault that began before the last one was taken to be over is the same, too.
+        if last is not None and last.t_end is not None and last.t_start <= began < last.t_end + REOPEN_WITHIN_S:
             self._emit(replace(last, t=t, t_end=None, reason=reason, times=last.times + 1))
             return
         name = hashlib.sha256(f"{self._camera}|{self.kind}|{began!r}".encode()).hexdigest()[:16]

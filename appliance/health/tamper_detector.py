@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Collection
+from itertools import pairwise
+from statistics import fmean
 
 from appliance import config
 from appliance.health.conditions import HealthCondition, HealthListener
@@ -22,10 +25,37 @@ from appliance.types import HealthKind
 BLACK_TEXT = "the picture is black: no light, a dead sensor, or a cover on the lens"
 FROZEN_TEXT = "pictures come, but not even the noise in them changes: the camera shows an old picture"
 CLOCK_TEXT = "the camera's clock jumped"
+LOOP_TURNS = 2  # equal spans between jumps back, from which on it is a recording that loops
+LOOP_SHARE = 0.05  # within which spans are equal
+LOOP_SLACK_S = 0.5
 IS_BLACK = "the picture is black"
 IS_COVERED = "the scene cannot be seen"
 IS_ELSEWHERE = "the picture shows another view"
 COVERED_TEXT = "the edges of the scene are gone: the lens is covered, painted over or out of focus"
+
+
+class LoopDetector:
+    """Tells a recording that loops from a clock that jumps: a loop's jumps are equally far apart.
+
+    State: the times of the last jumps, the period once it is known. Owner: as of `TamperDetector`.
+    """
+
+    def __init__(self) -> None:
+        self.period_s = 0.0  # 0: it is none
+        self._jumps: deque[float] = deque(maxlen=LOOP_TURNS + 1)
+
+    def jumped(self, t: float) -> bool:
+        """The clock jumped at `t`. True: that is news; False: one more turn of a loop that is known."""
+        was_known = self.period_s > 0 and _alike(t - self._jumps[-1], self.period_s)
+        self._jumps.append(t)
+        spans = [after - before for before, after in pairwise(self._jumps)]
+        loops = len(spans) >= LOOP_TURNS and min(spans) > 0 and all(_alike(span, spans[0]) for span in spans)
+        self.period_s = fmean(spans) if loops else self.period_s if was_known else 0.0
+        return not was_known
+
+
+def _alike(span_s: float, other_s: float) -> bool:
+    return abs(span_s - other_s) <= max(LOOP_SLACK_S, LOOP_SHARE * other_s)
 
 
 class TamperDetector:
@@ -53,6 +83,7 @@ class TamperDetector:
         self._covered = HealthCondition(camera, "covered", report, hold_s=settings.covered_s)
         self._moved = HealthCondition(camera, "moved", report, hold_s=settings.moved_s)
         self._clock = HealthCondition(camera, "clock", report, hold_s=0.0)
+        self._loop = LoopDetector()
         self._frozen_s = settings.frozen_s
         self._may_reconnect = mend
         self._freeze = FreezeDetector()
@@ -81,9 +112,10 @@ class TamperDetector:
 
     def observe_packet(self, t: float, jump: bool) -> None:
         """One packet of a live stream; jump: its clock jumped before it."""
-        if (jump or self._clock.is_open) and "clock" not in self._disabled:
-            self._clock.update(t, jump, CLOCK_TEXT)
-            if jump:
+        news = jump and self._loop.jumped(t)
+        if (news or self._clock.is_open) and "clock" not in self._disabled:
+            self._clock.update(t, news, _clock_text(self._loop.period_s))
+            if news:
                 self._clock.record_recovery(t, "its times were anchored anew")
 
     def rebaseline(self, kind: HealthKind) -> None:
@@ -170,6 +202,12 @@ class TamperDetector:
         if kinds & {"covered", "moved"}:
             self._baseline.forget()
             self._doubt_t = self._last_shift = None
+
+
+def _clock_text(period_s: float) -> str:
+    if not period_s:
+        return CLOCK_TEXT
+    return f"the stream is a recording that loops: its clock begins anew every {period_s:.0f} s, told this once"
 
 
 def _agree(now: ViewShift, last: ViewShift | None) -> bool:

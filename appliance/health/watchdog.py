@@ -113,7 +113,11 @@ class CameraWatchdog:
         if "stalled" not in self._disabled:
             self._check_silence(now, at, silent_s, activity)
         if silent_s > SILENT_S or detector.stuck:
-            self._decoded_at = self._examined_at = at
+            # An open event stays: the silence of a reconnection that is to mend it proves nothing.
+            if self._unexamined.is_open:
+                self._unexamined.update(now, None)
+            else:
+                self._decoded_at = self._examined_at = at
             self._forget_rates()
             return ""
         if self._check_rates(now, at, activity, detector.load):

@@ -225,7 +225,7 @@ class ReconnectingReader:
             logger.exception("%s: internal error, starting again", self._name)
             self._lose(SourceLost(f"{self._name}: internal error; see the log"))
         else:
-            if self._packets > packets:
+            if self._packets > packets or self._stop.is_set():
                 return 0.0
             self._lose(SourceError(f"{self._name}: there is no picture in it"))
         return self._backoff.next_s()

@@ -197,6 +197,26 @@ def test_a_clip_that_does_not_loop_ends_without_a_gap(ten: Path) -> None:
     assert (listener.states, listener.gaps, sink.packets) == (["connecting", "live", "ended"], [], 10)
 
 
+class StoppedBeforeAPicture(ScriptedSource):
+    """Is asked to stop once it is open, and ends as it was asked to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.stop = lambda: None
+
+    def packets(self) -> Iterator[VideoPacket]:
+        self.stop()
+        yield from ()
+
+
+def test_a_healthy_camera_that_is_stopped_before_its_next_picture_is_not_lost(ten: Path) -> None:
+    source = StoppedBeforeAPicture(ten)
+    reader, _, listener, _ = a_reader(source, loops=True)
+    source.stop = reader.stop
+    reader.run()
+    assert (listener.states, listener.gaps) == (["connecting"], [])
+
+
 def test_a_clip_that_loops_is_a_new_run_each_time_and_no_loss(ten: Path) -> None:
     reader, sink, listener, _ = a_reader(ScriptedSource(ten), loops=True)
     sink.stop_after = 25

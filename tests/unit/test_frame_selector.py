@@ -15,12 +15,15 @@ from streams import CountingTracker, FrameByFrame, NumberReader, clip
 
 from appliance import config
 from appliance.analysis import frame_selector, region_selector
+from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import InferenceRequest
+from appliance.health.tamper_detector import TamperDetector
 from appliance.ingest.clip_reader import ClipReader
+from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import upright_box
 from appliance.motion.region_mosaic import contained_share
 from appliance.track.tracker import Tracker
-from appliance.types import Detections, FrameBoxes, TrackedObject
+from appliance.types import Detections, FrameBoxes, HealthEvent, TrackedObject
 
 QUIET_AFTER_S, STOPPED_S = frame_selector.TUNING.active_s, frame_selector.TUNING.stopped_s
 WHOLE_EVERY_S = region_selector.TUNING.whole_every_s
@@ -366,3 +369,18 @@ def test_boxes_turn_with_the_picture_and_back(turns: int) -> None:
     turned = np.zeros((10, 10), int)
     turned[y1:y2, x1:x2] = 1
     assert (turned == np.rot90(mark, turns)).all()
+
+
+def test_a_recording_of_one_second_that_loops_is_not_taken_for_a_frozen_picture() -> None:
+    """With a plane each second, the tamper detector was shown the same frame for ever."""
+    frames = [moving(n) for n in range(10)]
+    for turn, frozen in ((frames, False), (frames[:1] * 10, True)):
+        events: list[HealthEvent] = []
+        tamper = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=False)
+        analysis = CameraAnalysis("gate", Blind(), CountingTracker, config.DetectConfig(), tamper=tamper)
+        for n in range(300):
+            frame = DecodedFrame(index=n, t=n / 10, av_frame=turn[n % 10])
+            if analysis.begins_session(frame):
+                analysis.start_session(frame)
+            analysis.select(frame)
+        assert [event.kind for event in events] == (["frozen"] if frozen else [])

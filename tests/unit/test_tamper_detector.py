@@ -288,6 +288,35 @@ def test_a_jump_of_the_cameras_clock_is_reported_at_once_and_passes() -> None:
     assert (events[-1].attempts, events[-1].recovery) == (2, "its times were anchored anew")
 
 
+def clock_events(jumps: set[int], seconds: int) -> list[HealthEvent]:
+    events: list[HealthEvent] = []
+    detector = TamperDetector("gate", config.HealthConfig(), (), events.append, mend=True)
+    for n in range(10 * seconds):
+        detector.observe_packet(n / 10, n in jumps)
+    return events
+
+
+def test_a_recording_that_loops_is_told_once() -> None:
+    """Sixteen jumps in three minutes were sixteen warnings."""
+    events = clock_events(set(range(110, 1800, 110)), 180)
+    assert len({event.id for event in events}) == 1
+    assert max(event.times for event in events) == 3, "it takes two equal spans to know"
+    assert "a recording that loops: its clock begins anew every 11 s" in events[-1].reason
+    assert events[-1].t_end == pytest.approx(33.1)
+
+
+def test_a_jump_out_of_turn_is_told_of_a_loop_too() -> None:
+    events = clock_events({100, 200, 300, 400, 500, 1450}, 180)
+    assert len({event.id for event in events}) == 2
+    assert events[-1].reason == "the camera's clock jumped"
+
+
+def test_jumps_without_a_period_are_no_loop() -> None:
+    events = clock_events({100, 180, 310, 360, 540}, 70)
+    assert {event.reason for event in events} == {"the camera's clock jumped"}
+    assert max(event.times for event in events) >= 4
+
+
 def test_an_observation_costs_less_than_three_tenths_of_a_millisecond() -> None:
     """The best of three times, in processor time; a busy machine's processor is slower, too."""
     story = yard()

@@ -137,6 +137,25 @@ def test_packets_that_cannot_be_decoded_count_as_unexamined_and_lead_to_a_reconn
     assert [remedy for _, remedy in camera.remedies] == ["connect"]
 
 
+def test_a_camera_that_never_gave_a_picture_is_one_event_for_as_long_as_that() -> None:
+    """Each reconnection that is to mend it is a short silence, which passed for a recovery: a new event every 15 s."""
+    camera = DrivenCamera()
+    tried = 0
+    for _ in range(300):
+        camera.run(1, decoded=0, examined=0)
+        if len(camera.remedies) > tried:
+            tried = len(camera.remedies)
+            camera.breaks += 1
+            camera.run(1, packets=0, decoded=0, examined=0, state="connecting")
+            camera.run(6, decoded=0, examined=0)
+    assert {event.kind for event in camera.events} == {"unexamined"}
+    assert len({event.id for event in camera.events}) == 1
+    assert all(event.t_end is None for event in camera.events)
+    assert tried > 5
+    camera.run(10)
+    assert camera.events[-1].t_end is not None
+
+
 def test_one_cause_is_one_event() -> None:
     """Nobody looks at a silent camera, nor while the detector is stuck: that is not events of the camera, too."""
     camera = DrivenCamera()
