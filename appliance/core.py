@@ -9,7 +9,8 @@ from functools import partial
 
 from appliance import wire
 from appliance.clock import Clock, local_period, local_weekday_minute
-from appliance.config import AlertsConfig, CameraConfig, SiteConfig, Target
+from appliance.config import AlertsConfig, CameraConfig, Rule, SiteConfig, Target
+from appliance.errors import StoreUnavailable
 from appliance.notify.notice_policy import NoticePlanner, Recipient
 from appliance.pipeline import Pipeline
 from appliance.privacy import PrivacyRules
@@ -17,6 +18,7 @@ from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import EscalationPlanner, RouterContext
 from appliance.router.recent_escalations import RecentEscalations, restore_recent
 from appliance.router.router_maintenance import RouterMaintenance
+from appliance.router.silent_audit import SilentFrameAudit
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -27,7 +29,9 @@ from appliance.store.escalations import EscalationStore, SeverityAfter
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import DecodeStatus, Meter, Metric, MetricName
 from appliance.store.notices import NewNotice
+from appliance.store.rows import alert_of
 from appliance.store.segments import SegmentStore
+from appliance.store.silent_frames import SilentFrameStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.types import (
     AGE_EDGES_MS,
@@ -50,6 +54,8 @@ from appliance.version import version
 logger = logging.getLogger(__name__)
 
 BOXES_BUFFERED_MAX = 256
+RECHECKS_PER_RUN = 8
+RECHECKS_EVERY_S = 5.0  # a second detection takes longer
 SETTINGS_CHANGED = "the settings of this camera were changed"
 
 
@@ -65,6 +71,7 @@ class _CameraContext:
     settings: CameraConfig
     pipeline: Pipeline
     planner: EscalationPlanner
+    silence: SilentFrameAudit
     header: StreamHeader | None = None
     last_t: float | None = None
     last_at: float = 0.0
@@ -127,6 +134,7 @@ class CoreStores:
     decisions: DecisionStore
     escalations: EscalationStore
     health: HealthEventStore
+    silent: SilentFrameStore
 
     @classmethod
     def of(cls, db: Database, meter: Meter) -> CoreStores:
@@ -139,6 +147,7 @@ class CoreStores:
             DecisionStore(db),
             EscalationStore(db),
             HealthEventStore(db),
+            SilentFrameStore(db),
         )
 
 
@@ -160,6 +169,7 @@ class Core:
         self._backlog = backlog
         self._clock = clock
         self._faults: dict[str, HealthEvent] = {}
+        self._rechecks_at = float("-inf")
 
     @property
     def warning(self) -> str:
@@ -254,9 +264,48 @@ class Core:
         camera.buffered.append(boxes)
         camera.planner.observe(boxes)
         step = camera.pipeline.feed(boxes)
+        self._audit_silence(camera, boxes, step)
         if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
             self._flush(camera)
         self._commit(camera, step)
+
+    def _audit_silence(self, camera: _CameraContext, boxes: FrameBoxes, step: PipelineStep) -> None:
+        """A frame in which nothing was reported may be one of the sample that is sent all the same."""
+        if step.events or not camera.planner.is_quiet or camera.header is None:
+            return
+        frame = camera.silence.draw(boxes, camera.header.model, camera.session, self._clock.now())
+        if frame is not None:
+            escalation = _complete(frame.escalation, self._settings.language)
+            self._backlog.write(partial(self._stores.silent.add, escalation, frame.labels, frame.run))
+            self._settings.listener.alert_stored()
+
+    def _take_rechecks(self) -> None:
+        """What the appliance's own second detection said may make a question of an alert that stayed at the edge."""
+        try:
+            rechecked = self._stores.decisions.rechecked(RECHECKS_PER_RUN)
+        except StoreUnavailable as error:
+            logger.info("second detections are taken into account later: %s", error)
+            return
+        for row in rechecked:
+            chance = max(row.inputs.chance, row.confidence) if row.rechecked != "unsure" else row.inputs.chance
+            known = replace(row.inputs, rechecked=row.rechecked, chance=chance)
+            camera = self._settings.cameras.get(row.alert.camera)
+            alert = alert_of(row.alert)
+            plan = camera.planner.reconsider(alert, row.event, known, self._clock.now()) if camera else None
+            self._backlog.write(partial(self._stores.decisions.note_recheck, row.id, known))
+            if plan is None or plan.escalation is None:
+                continue
+            logger.info("alert %s is asked about after a second detection: %s", alert.id, plan.route.reason)
+            self._backlog.write(
+                partial(
+                    self._stores.alerts.apply,
+                    AlertChange("extended", alert),
+                    escalation=_complete(plan.escalation, self._settings.language),
+                    priority=plan.route.priority,
+                    route=plan.route,
+                )
+            )
+            self._settings.listener.alert_stored()
 
     def _each_second(self) -> None:
         self._backlog.retry()
@@ -265,6 +314,9 @@ class Core:
             self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
+            if self._clock.monotonic() >= self._rechecks_at:
+                self._rechecks_at = self._clock.monotonic() + RECHECKS_EVERY_S
+                self._take_rechecks()
 
     def _commit(self, camera: _CameraContext, step: PipelineStep) -> None:
         if step.suppressed:
@@ -381,12 +433,14 @@ def core_settings(
     system_load: how link and appliance are doing, for the router. context: None makes a new one.
     """
     context = router_context(config) if context is None else context
+    privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     cameras = {
         name: _CameraContext(
             name,
             camera,
             Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
             EscalationPlanner(name, camera.rules, context, _recent_escalations(config, name, stores, clock)),
+            SilentFrameAudit(name, camera.rules, context, _armed, privacy.lets_frames_leave),
         )
         for name, camera in config.cameras.items()
         if camera.enabled
@@ -394,9 +448,7 @@ def core_settings(
     maintenance = (
         RouterMaintenance(stores.decisions, stores.escalations, context, clock, system_load) if config.uplink else None
     )
-    notices = _notice_planner(
-        config.site.name, config.notify, PrivacyRules(config.site, config.cameras, local_weekday_minute)
-    )
+    notices = _notice_planner(config.site.name, config.notify, privacy)
     return CoreSettings(
         cameras,
         config.alerts,
@@ -423,6 +475,11 @@ def _recent_escalations(config: SiteConfig, camera: str, stores: CoreStores, clo
     if config.uplink is None:
         return None
     return restore_recent(stores.decisions, stores.boxes, camera, config.escalation.router.repeat_s, clock.now())
+
+
+def _armed(rule: Rule, t: float) -> bool:
+    """Whether the rule reports anything at this time (UTC seconds)."""
+    return armed_at(rule.schedule, local_weekday_minute)(t)
 
 
 def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRules) -> NoticePlanner:

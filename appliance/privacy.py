@@ -20,8 +20,11 @@ class _NeverRule:
     hours: ArmedHours
     zones: dict[str, Polygon]
 
+    def is_in_force(self, t: float, local_time: LocalTime | None) -> bool:
+        return local_time is None or self.hours.armed(*local_time(t))
+
     def forbids(self, event: Event, local_time: LocalTime | None) -> bool:
-        if local_time is not None and not self.hours.armed(*local_time(event.t)):
+        if not self.is_in_force(event.t, local_time):
             return False
         if not self.zones or event.zone in self.zones:
             return True
@@ -36,6 +39,7 @@ class PrivacyRules:
         """local_time: weekday and minute of a frame time; None (footage without a time of day): every hour counts."""
         self._local_time = local_time
         self._never = {name: _never_rules(camera) for name, camera in cameras.items()}
+        self._blurred = {name for name, camera in cameras.items() if camera.privacy.blur != "none"}
         self._image_free = {name for name, camera in cameras.items() if site.image_free or camera.image_free}
 
     def level(self, event: Event) -> PrivacyLevel:
@@ -47,6 +51,17 @@ class PrivacyRules:
         if never is None or any(each.forbids(event, self._local_time) for each in never):
             return "never"
         return "image_free" if self.is_image_free(event.camera) else "free"
+
+    def lets_frames_leave(self, camera: str, t: float) -> bool:
+        """Whether a whole frame of this camera may leave although no alert asks for it.
+
+        Not where any `never` is in force at that time, be it of one zone; not where people are blurred, for whom the
+        detector missed nobody can blur.
+        """
+        never = self._never.get(camera)
+        if never is None or self.is_image_free(camera) or camera in self._blurred:
+            return False
+        return not any(each.is_in_force(t, self._local_time) for each in never)
 
     def is_image_free(self, camera: str) -> bool:
         """No pixels of this camera may leave, by its own setting or the site's."""

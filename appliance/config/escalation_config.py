@@ -22,7 +22,7 @@ class RouterConfig(ConfigModel):
     answer_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     value_min: Amount = 0.0
     audit_share: Share = 0.02
-    silent_frames_day: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    silent_frames_day: Annotated[float, Field(ge=0, le=1440)] = 1.0
     repeat_s: Seconds = 600.0
     queue_age_max_s: Annotated[float, Field(gt=0)] = 600.0
     load_max: Annotated[float, Field(gt=0)] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -251,6 +251,8 @@ class EscalationEvidenceMaker:
             return "nothing"
         if job.plan is FACTS_ONLY and escalation.step:
             return self._close_unsure(job, "this site sends no pictures")
+        if job.detail.alert.audit and escalation.step:
+            return self._close_unsure(job, "an audit sends one picture and no more")
         if escalation.need == "clip" and not job.plan.clip:
             return self._close_unsure(job, "this camera sends no clips: its pictures are veiled")
         moments = self._moments(job)
@@ -269,6 +271,8 @@ class EscalationEvidenceMaker:
         chosen = plan_evidence(
             escalation.evidence or self._settings.first, escalation.need or None, escalation.step, clips=clips
         )
+        if detail.alert.audit:  # one frame, and no more of it
+            chosen = replace(chosen, can=())
         if self._image_free(escalation.camera):
             chosen = FACTS_ONLY
         ended = age_s >= ENDED_GRACE_S and self._recording.has_ended(escalation.camera)

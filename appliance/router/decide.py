@@ -60,6 +60,8 @@ class RouterTuning:
 
 
 TUNING = RouterTuning()
+_NOT_DOUBTED = (None, "rechecked", "confirmed")
+"""The appliance's own second detection did not look, or found the object again."""
 _WAITS = {
     "budget": "waits until the budget is renewed",
     "box": "waits until the box is less loaded",
@@ -214,7 +216,7 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
 
 def edge_answer(inputs: RouteInputs) -> EdgeAnswer:
     """What the appliance itself says of an alert."""
-    if inputs.rechecked in (None, "confirmed") and inputs.chance >= inputs.chance_max:
+    if inputs.rechecked in _NOT_DOUBTED and inputs.chance >= inputs.chance_max:
         return "sure"
     return "doubtful" if inputs.rechecked is None and inputs.chance < inputs.chance_min else "between"
 
@@ -317,7 +319,7 @@ def _kept(inputs: RouteInputs, value: float, settings: RouterConfig) -> _Kept:
         return _Kept()
     if edge == "sure":
         return _Kept("the appliance is sure: such alerts are hardly ever wrong", settings.audit_share, "sure")
-    if inputs.learn_share < 1 and inputs.chance >= SURE_MIN and inputs.rechecked in (None, "confirmed"):
+    if inputs.learn_share < 1 and inputs.chance >= SURE_MIN and inputs.rechecked in _NOT_DOUBTED:
         return _Kept("the appliance is likely sure, and is still learning", inputs.learn_share, "sure", learning=True)
     return _Kept()
 

@@ -158,6 +158,40 @@ class EscalationPlanner:
             return None
         return self._decide(change.alert, open_, now)
 
+    @property
+    def is_quiet(self) -> bool:
+        """No alert is open."""
+        return not self._open
+
+    def reconsider(self, alert: Alert, event: Event, known: RouteInputs, now: float) -> RoutePlan | None:
+        """What is to be done about an alert that stays at the edge, now that `known` says more; None: its rule is gone.
+
+        `known`: what was known when it was decided, with what the appliance's own second detection said since.
+        """
+        rule, limits = self._rules.get(event.rule), self._context.budget.limits(now)
+        if rule is None:
+            return None
+        load = self._context.system_load
+        inputs = replace(
+            known, privacy=self._context.privacy(event), audit_share=0.0, audit_of="", link_up=load.link_up,
+            queue_age_s=load.queue_age_s, pool_wait_s=load.pool_wait_s, gpu_hour=load.gpu_hour,
+        )  # fmt: skip
+        case = RouterCase(
+            alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=self._context.uplink, inputs=inputs,
+            costs=self._context.costs(alert.camera), limits=limits, now=now,
+        )  # fmt: skip
+        decision = decide(case, self._context.settings)
+        route = self._route(alert, event, decision, inputs)
+        open_ = self._open.get(alert.id)
+        if open_ is not None:
+            open_.decision = decision
+        if not decision.ask:
+            return RoutePlan(route, event)
+        if decision.when == "now":
+            self._context.budget.spend(decision.cost, now)
+        escalation = build_escalation(alert, event, rule, site=self._context.site, model=self._model, now=now)
+        return RoutePlan(replace(route, question=escalation.question), event, escalation)
+
     def _decide(self, alert: Alert, open_: _Open, now: float) -> RoutePlan | None:
         before, case = open_.decision, self._case(alert, open_.event, now)
         decision = decide(case, self._context.settings)

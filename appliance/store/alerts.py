@@ -186,7 +186,7 @@ class AlertStore:
 
         set_aside: with those that a verdict rejected and nobody has reviewed.
         """
-        wheres: list[str] = []
+        wheres: list[str] = ["audit = 0"]
         values: list[object] = []
         if before is not None:
             wheres.append("(t_start, id) < (?, ?)")
@@ -203,14 +203,16 @@ class AlertStore:
         if verdict is not None:
             wheres.append("verdict IS ?")
             values.append(None if verdict == "none" else verdict)
-        where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
-        return self._list(f"{where} ORDER BY t_start DESC, id DESC LIMIT ?", (*values, _bounded(limit)))
+        return self._list(
+            f"WHERE {' AND '.join(wheres)} ORDER BY t_start DESC, id DESC LIMIT ?", (*values, _bounded(limit))
+        )
 
     def newer_id(self, row: AlertRow) -> str | None:
         """The next newer alert; None: this is the newest."""
         with self._db.read() as connection:
             found = connection.execute(
-                "SELECT id FROM alert WHERE (t_start, id) > (?, ?) ORDER BY t_start, id LIMIT 1", (row.t_start, row.id)
+                "SELECT id FROM alert WHERE audit = 0 AND (t_start, id) > (?, ?) ORDER BY t_start, id LIMIT 1",
+                (row.t_start, row.id),
             ).fetchone()
         return None if found is None else found["id"]
 
@@ -249,7 +251,7 @@ class AlertStore:
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
-        return self._list("WHERE rev > ? ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
+        return self._list("WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
 
     def open_alerts(self) -> list[AlertRow]:
         """Alerts that have not ended, oldest first."""
@@ -274,7 +276,8 @@ class AlertStore:
                    total({_SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
                    total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
                    total(verdict IS 'unsure') AS unsure,
-                   (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert"""
+                   (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert
+                   WHERE audit = 0"""
             ).fetchone()
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
 

@@ -136,7 +136,7 @@ class StorageArchive:
         """A page of all alerts in order of camera, time and id, after the last row's (camera, t_start, id)."""
         with open_read_only(self._path) as connection:
             rows = connection.execute(
-                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE (camera, t_start, id) > (?, ?, ?)
+                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE audit = 0 AND (camera, t_start, id) > (?, ?, ?)
                     ORDER BY camera, t_start, id LIMIT ?""",
                 (*(after or ("", float("-inf"), "")), limit),
             )

@@ -11,12 +11,13 @@ from typing import Any
 
 from appliance.store.database import Database, open_read_only
 from appliance.store.escalations import RELEASED
-from appliance.store.rows import to_json
+from appliance.store.rows import ALERT_COLUMNS, AlertRow, read_alert, read_event, to_json
 from appliance.store.verdict_stats import TokenUsage, token_usage
-from appliance.types import TEACHING_KINDS, Route, RouteInputs, Severity
+from appliance.types import TEACHING_KINDS, Decision, Event, Route, RouteInputs, Severity
 
 OUTCOMES_MAX = 5000
 DECIDED_MAX = 2000
+RECHECKED_WITHIN_S = 3600.0  # what was said before the last hour was taken into account, or came to nothing
 ROWS_MAX = 50_000
 ESCALATED_MAX = 256
 _BATCH = 5000
@@ -56,6 +57,21 @@ class DecidedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RecheckedDecision:
+    """An alert that stays at the edge, of which the appliance's own second detection has said something since.
+
+    id: of the decision; event: of the event that it was about; rechecked, confidence: the edge verdict.
+    """
+
+    id: int
+    alert: AlertRow
+    event: Event
+    inputs: RouteInputs
+    rechecked: Decision
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
 class EscalatedTrackRow:
     """An escalated track of a session (`run`). t: of the event; size: of the frame, (0, 0) if that is not known."""
 
@@ -92,6 +108,27 @@ class DecisionStore:
         """The last decision about each of the newest alerts, whatever became of it. Raises StoreError."""
         with self._db.read() as connection:
             return _read_decided(connection, limit)
+
+    def rechecked(self, limit: int) -> list[RecheckedDecision]:
+        """Those that were decided without it, the oldest first. Raises StoreError."""
+        with self._db.read() as connection:
+            found = connection.execute(
+                """SELECT decision.id, decision.alert, decision.event, decision.inputs, alert.edge,
+                          alert.edge_confidence
+                   FROM second_look JOIN alert ON alert.id = second_look.alert JOIN decision ON decision.id =
+                       (SELECT max(id) FROM decision WHERE alert = second_look.alert)
+                   WHERE second_look.made_t >= ? AND second_look.state = 'judged' AND alert.edge IS NOT NULL
+                     AND alert.verdict IS NULL AND alert.review IS NULL AND decision.moment = 'never'
+                     AND json_extract(decision.inputs, '$.rechecked') IS NULL
+                   ORDER BY decision.id LIMIT ?""",
+                (self._db.clock.now() - RECHECKED_WITHIN_S, limit),
+            ).fetchall()
+            return [each for row in found if (each := _rechecked(connection, row)) is not None]
+
+    def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
+        """What the second detection said changed nothing. Raises StoreError."""
+        with self._db.transaction(durable=False) as connection:
+            connection.execute("UPDATE decision SET inputs = ? WHERE id = ?", (to_json(asdict(inputs)), decision))
 
     def spent(self, day: str, day_t: float, month_t: float) -> CloudSpend:
         """What the uplink and the judge took since the times `day_t` and `month_t`; `day` names the former.
@@ -234,6 +271,22 @@ def _read_decided(connection: sqlite3.Connection, limit: int) -> list[DecidedRow
         (limit,),
     )
     return [DecidedRow(row["camera"], _inputs(json.loads(row["inputs"]))) for row in rows]
+
+
+def _rechecked(connection: sqlite3.Connection, row: sqlite3.Row) -> RecheckedDecision | None:
+    """None: the event is not stored (any more)."""
+    event = connection.execute("SELECT * FROM event WHERE id = ?", (row["event"],)).fetchone()
+    alert = connection.execute(f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ?", (row["alert"],)).fetchone()
+    if event is None:
+        return None
+    return RecheckedDecision(
+        id=row["id"],
+        alert=read_alert(alert),
+        event=read_event(event),
+        inputs=_inputs(json.loads(row["inputs"])),
+        rechecked=row["edge"],
+        confidence=row["edge_confidence"] or 0.0,
+    )
 
 
 def _inputs(stored: Mapping[str, Any]) -> RouteInputs:

@@ -49,7 +49,7 @@ class RecheckStore:
             rows = connection.execute(
                 f"""SELECT {ALERT_COLUMNS}, coalesce(second_look.attempts, 0) AS attempts_begun
                     FROM alert LEFT JOIN second_look ON second_look.alert = alert.id
-                    WHERE alert.created_t >= ? AND alert.verdict IS NULL AND alert.review IS NULL
+                    WHERE alert.created_t >= ? AND alert.audit = 0 AND alert.verdict IS NULL AND alert.review IS NULL
                       AND (second_look.alert IS NULL OR second_look.state = 'asked' AND second_look.attempts < ?)
                     ORDER BY CASE severity WHEN 'alert' THEN 0 WHEN 'warning' THEN 1 ELSE 2 END, created_t, id
                     LIMIT ?""",

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from appliance import wire
 from appliance.types import (
     CONFIRMING_KINDS,
+    Alert,
     BestView,
     Box,
     Decision,
@@ -292,6 +293,24 @@ def read_alert(row: sqlite3.Row | Mapping[str, Any]) -> AlertRow:
         best = json.loads(fields["best"])
         fields["best"] = BestView(**{**best, "box": tuple(best["box"])})
     return AlertRow(**fields)
+
+
+def alert_of(row: AlertRow) -> Alert:
+    """The alert as the alert policy made it."""
+    return Alert(
+        camera=row.camera,
+        id=row.id,
+        rules=row.rules,
+        severity=row.severity,
+        t_start=row.t_start,
+        t_end=row.t_end,
+        tracks=row.tracks,
+        labels=row.labels,
+        score=row.score,
+        run=row.run,
+        best=row.best,
+        end_reason=row.end_reason,
+    )
 
 
 def read_event(row: sqlite3.Row) -> Event:

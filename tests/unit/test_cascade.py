@@ -83,9 +83,9 @@ def test_a_rule_that_is_not_escalated_and_a_private_camera_are_not_audited_eithe
 
 def test_a_second_detection_that_does_not_find_it_again_makes_a_sure_alert_a_question() -> None:
     quiet = told({"audit_share": 0})
-    assert decide(case(**SURE, rechecked="confirmed"), quiet).tier == "edge"
+    assert decide(case(**SURE, rechecked="rechecked"), quiet).tier == "edge"
     assert decide(case(**SURE, rechecked="unsure"), quiet).tier == "cloud"
-    assert decide(case(**DOUBTFUL, rechecked="confirmed"), quiet).tier == "cloud"
+    assert decide(case(**DOUBTFUL, rechecked="rechecked"), quiet).tier == "cloud"
     assert decide(case(**DOUBTFUL, rechecked="unsure"), quiet).tier == "cloud"
 
 
