@@ -38,6 +38,11 @@ class Pipeline:
     def has_open_alert(self) -> bool:
         return self._policy.is_open
 
+    @property
+    def is_idle(self) -> bool:
+        """No track is remembered and no alert is open: a frame in which nothing is decides nothing."""
+        return not self._policy.is_open and not self._rules.tracks
+
     def feed(self, message: StreamHeader | FrameBoxes) -> PipelineStep:
         """Everything this message decides: its events, and for each the change or suppression it caused, in order."""
         if message.camera != self._camera:

@@ -38,7 +38,7 @@ from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.savings_api import CostReader, SavingsReader
-from appliance.dashboard.settings_api import SettingsPart
+from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
 from appliance.keep.scenario_exporter import ScenarioExporter
@@ -93,6 +93,7 @@ def create_app(
             CostReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock),
             SettingsPart(settings),
+            RuleTrials(boxes, cameras, config, clock),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -9,14 +10,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from appliance.clock import Clock
+from appliance.config import SiteConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.errors import ConfigError, PreconditionError, UsageError, redact
 from appliance.media.atomic_file import DiskWriteError
+from appliance.settings.rule_trial import try_rules
 from appliance.settings.settings_service import SettingsService, SettingsStatus
 from appliance.settings.site_editor import SiteFileChanged
 from appliance.settings.yaml_edit import REMOVED, SiteChange
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
 
 HIDDEN = "***"
 _SECRET_KEYS = ("token", "password", "secret", "credentials")
@@ -119,6 +125,72 @@ class Base(BaseModel):
     base: Annotated[str, Field(max_length=64)]
 
 
+class TrialAlertItem(ApiModel):
+    """An alert that rules would have raised. new: those in force raise none at that time. best_t: its best view."""
+
+    t_start: float
+    t_end: float
+    rules: tuple[str, ...]
+    labels: tuple[str, ...]
+    severity: str
+    box: tuple[float, float, float, float] | None
+    best_t: float
+    new: bool
+
+
+class TrialSideItem(ApiModel):
+    """What one set of rules would have reported: `alerts` lists the first 500 of `count`; `events` by rule."""
+
+    count: int
+    alerts: list[TrialAlertItem]
+    events: dict[str, int]
+    suppressed: int
+
+
+class TrialReport(ApiModel):
+    """The rules in force (`now`) and the changed ones (`then`) on the same stored boxes of one camera."""
+
+    camera: str
+    t0: float
+    t1: float
+    frames: int
+    now: TrialSideItem
+    then: TrialSideItem
+
+
+class TryRules(ChangeSettings):
+    camera: Annotated[str, Field(max_length=64)]
+    hours: Annotated[float, Field(gt=0, le=168)] = 24.0
+
+
+class RuleTrials:
+    """Tries changed rules on stored boxes, one trial at a time."""
+
+    def __init__(self, boxes: BoxStore, cameras: CameraStore, config: SiteConfig, clock: Clock) -> None:
+        self._boxes = boxes
+        self._cameras = cameras
+        self._config = config
+        self._clock = clock
+        self._one_at_a_time = threading.Lock()
+
+    def run(self, name: str, then: SiteConfig, hours: float) -> TrialReport:
+        """Raises Problem: there is no such camera, before or after the change."""
+        row = next((each for each in self._cameras.all() if each.name == name), None)
+        now_camera, then_camera = self._config.cameras.get(name), then.cameras.get(name)
+        if row is None or now_camera is None or then_camera is None:
+            raise Problem(404, f"There is no camera {name} whose rules could be tried.")
+        t1 = self._clock.now()
+        with self._one_at_a_time:
+            trial = try_rules(
+                self._boxes, name, row.size if row.size[0] else (16, 9),
+                (now_camera, self._config.alerts), (then_camera, then.alerts), (t1 - hours * 3600, t1),
+            )  # fmt: skip
+        return TrialReport(
+            camera=name, t0=trial.t0, t1=trial.t1, frames=trial.frames,
+            now=TrialSideItem.model_validate(trial.now), then=TrialSideItem.model_validate(trial.then),
+        )  # fmt: skip
+
+
 @router.get("")
 def settings(part: Settings) -> SettingsReport:
     """The site file and how it stands to what runs."""
@@ -130,6 +202,16 @@ def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
     """What a change would do, without doing it. 422 with every fault of what the file would be."""
     with _problems():
         return SettingsDiff(diff=part.service.propose(wanted.parsed(), wanted.base).diff)
+
+
+@router.post("/try")
+def try_change(
+    part: Settings, trials: Annotated[RuleTrials, Depends(provided(RuleTrials))], wanted: TryRules
+) -> TrialReport:
+    """What changed rules would have reported of the last hours, on stored boxes, beside those in force."""
+    with _problems():
+        then = part.service.propose(wanted.parsed(), wanted.base).after.config
+        return trials.run(wanted.camera, then, wanted.hours)
 
 
 @router.post("")

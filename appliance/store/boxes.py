@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from appliance.store.database import Database
 from appliance.store.rows import objects_json, read_boxes
@@ -11,6 +12,30 @@ from appliance.types import FrameBoxes
 
 SPAN_ROWS_MAX = 20_000
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
+
+
+@dataclass(frozen=True, slots=True)
+class BoxRow:
+    """An examined frame as it is stored. objects: the JSON list of TrackedObject, read when it is needed."""
+
+    camera: str
+    t: float
+    run: str
+    seq: int
+    frame: int
+    looked: int
+    objects: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Examined, and nothing was there."""
+        return self.objects == "[]" and self.looked == 1
+
+    def read(self) -> FrameBoxes:
+        return read_boxes(
+            {"camera": self.camera, "t": self.t, "seq": self.seq, "frame": self.frame, "looked": self.looked,
+             "objects": self.objects}
+        )  # fmt: skip
 
 
 class BoxStore:
@@ -36,6 +61,22 @@ class BoxStore:
         """The examined frames with t0 <= t <= t1, oldest first, of one session (`run`) or (None) of all."""
         with self._db.read() as connection:
             return boxes_between(connection, camera, t0, t1, limit, run=run)
+
+    def scan(self, camera: str, t0: float, t1: float) -> Iterator[BoxRow]:
+        """Every examined frame with t0 <= t <= t1, oldest first, however many, as they are read."""
+        after: tuple[float, str, int] = (t0, "", -1)
+        while True:  # in pieces: a read that lasts would hold up the database's log
+            with self._db.read() as connection:
+                rows = connection.execute(
+                    """SELECT t, run, seq, frame, looked, objects FROM boxes
+                       WHERE camera = ? AND (t, run, seq) > (?, ?, ?) AND t <= ? ORDER BY t, run, seq LIMIT ?""",
+                    (camera, *after, t1, SPAN_ROWS_MAX),
+                ).fetchall()
+            for row in rows:
+                yield BoxRow(camera, *row)
+            if len(rows) < SPAN_ROWS_MAX:
+                return
+            after = (rows[-1]["t"], rows[-1]["run"], rows[-1]["seq"])
 
     def latest(self, camera: str) -> FrameBoxes | None:
         """The newest examined frame of the camera's present session (a clock that was set back leaves others ahead)."""

@@ -359,7 +359,7 @@ def read_segment(row: sqlite3.Row) -> SegmentRow:
     return SegmentRow(**{**fields, "complete": bool(fields["complete"])})
 
 
-def read_boxes(row: sqlite3.Row) -> FrameBoxes:
+def read_boxes(row: sqlite3.Row | Mapping[str, Any]) -> FrameBoxes:
     objects = (TrackedObject(**{**each, "box": tuple(each["box"])}) for each in json.loads(row["objects"]))
     return FrameBoxes(
         camera=row["camera"],

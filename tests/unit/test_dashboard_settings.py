@@ -120,6 +120,22 @@ def test_versions_are_listed_shown_and_restored(settings: Fixture) -> None:
     assert settings.http.get("/api/v1/settings/versions/9").status_code == 404
 
 
+def test_changed_rules_are_tried_on_stored_boxes(settings: Fixture) -> None:
+    site = settings.site
+    t0 = site.clock.now() - 60
+    site.live("gate", t0)
+    site.record("gate", t0)
+    rule = {"name": "all", "kind": "enter", "zone": "right"}
+    gate = {"zones": {"right": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]}, "rules": [rule], "url": "rtsp://h/1"}
+    change = {"path": ["cameras", "gate"], "value": gate}
+    trial = settings.post("/try", change, camera="gate", hours=1)
+    assert (trial["now"]["count"], trial["then"]["count"]) == (1, 1)
+    assert trial["frames"] == 40
+    assert trial["then"]["alerts"][0]["rules"] == ["all"]
+    assert settings.in_force == []
+    assert "no camera x" in settings.post("/try", change, camera="x", status=404)["detail"]
+
+
 def test_without_a_site_file_there_is_nothing_to_change(tmp_path: Path) -> None:
     site = Site(tmp_path, ManualClock(1_700_000_000.0))
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
