@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import secrets
 import signal
 from collections.abc import Sequence
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+OPEN_FILES_MAX = 8192
 METER_EVERY_S = 1.0
 RETENTION_EVERY_S = 10.0
 RING_EVERY_S = 1.0
@@ -69,6 +71,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
     return_large_blocks()
+    _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: group.stop())
@@ -85,6 +88,14 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         return code
     finally:
         db.close()
+
+
+def _raise_open_files_limit() -> None:
+    """Each connection, segment and database reader is one; systemd and shells give 1024, of which few are meant."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(OPEN_FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Appliance:
@@ -127,7 +138,7 @@ class Appliance:
         )
         services = [meter, *self._background.services]
         if dashboard is not None:
-            services.append(Service("dashboard", dashboard.run, dashboard.stop))
+            services.append(Service("dashboard", dashboard.run, dashboard.stop, resumes=False))
         supervisor = lasting.supervisor
         return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
 
@@ -223,7 +234,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
         Service("rechecks", recheck.run, recheck.stop),
     ]
     services += [
-        Service(name, each.run, each.stop)
+        Service(name, each.run, each.stop, resumes=False)
         for name, each in (("notifier", notifier), ("uplink", uplink))
         if each is not None
     ]
@@ -403,7 +414,8 @@ def _build_dashboard(
         probes=background.dashboard_probes,
         settings=settings,
     )
-    return DashboardServer(app, config.dashboard.host, config.dashboard.port)
+    served = config.dashboard
+    return DashboardServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies)
 
 
 def _storage_services(config: SiteConfig, root: Path, db: Database, clock: Clock) -> tuple[Service, Service]:

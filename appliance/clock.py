@@ -102,9 +102,12 @@ def process_cpu_s() -> float:
     return time.process_time()
 
 
+_CALENDAR_FIRST_S, _CALENDAR_LAST_S = -62_135_596_800.0, 253_402_300_799.0  # years 1 and 9999
+
+
 def iso_utc(t: float) -> str:
-    """`t` (UTC seconds) as `2026-01-31T12:34:56.789Z`."""
-    stamp = datetime.fromtimestamp(t, tz=timezone.utc)
+    """`t` (UTC seconds) as `2026-01-31T12:34:56.789Z`; a time that no calendar has, as the calendar's first or last."""
+    stamp = datetime.fromtimestamp(min(max(t, _CALENDAR_FIRST_S), _CALENDAR_LAST_S), tz=timezone.utc)
     return stamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{stamp.microsecond // 1000:03d}Z"
 
 

@@ -26,7 +26,7 @@ _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 5, 1 << 7, 1 << 8
 _WRITE = _READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _TRUNCATE
 _FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+_PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1
 _SECCOMP_RET_ALLOW, _SECCOMP_RET_ERRNO = 0x7FFF0000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
@@ -62,11 +62,6 @@ class _Instruction(ctypes.Structure):
 
 class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.POINTER(_Instruction))]
-
-
-def hide_from_siblings() -> bool:
-    """Keep other processes of the same user out of this one's memory and environment; False: the kernel will not."""
-    return _libc_call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ VedetteError
 
 from __future__ import annotations
 
+import errno
 import re
 
 # What follows the scheme: perhaps user and password (which may hold spaces), then all up to a space or quote. Anchored
@@ -72,6 +73,16 @@ def camera_address(url: str) -> str:
 def printable(text: str) -> str:
     """`text` on one line; ANSI codes, line ends, lone surrogates and the like are written out (`\\x1b`)."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def lacks_files(error: BaseException) -> bool:
+    """Whether this was raised, or caused, because the process or the machine has no file descriptor left."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in {errno.EMFILE, errno.ENFILE}:
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 class VedetteError(Exception):

@@ -189,7 +189,10 @@ class Sandbox:
         return SandboxDied(f"{function}: the sandbox died ({how})")
 
     def _start(self) -> socket.socket:
-        here, there = socket.socketpair()
+        try:
+            here, there = socket.socketpair()
+        except OSError as error:
+            raise SandboxDied(f"the sandbox cannot be started: {error.strerror}") from None
         task = {
             "fd": there.fileno(),
             "module": self._module,
@@ -197,10 +200,12 @@ class Sandbox:
             "readable": [str(each) for each in self._folders.readable],
             "writable": [str(each) for each in self._folders.writable],
         }
+        # One thread while it starts: Landlock holds for threads that are started later.
+        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         try:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "appliance.sandbox", json.dumps(task)],
-                stdin=subprocess.DEVNULL, stdout=sys.stderr, env=child_environment(), pass_fds=(there.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environment, pass_fds=(there.fileno(),),
             )  # fmt: skip
         except OSError as error:
             here.close()
@@ -230,15 +235,16 @@ class _WentIdle(SandboxError):
     """It ended just before it was called."""
 
 
-def child_environment() -> dict[str, str]:
-    """The environment for a child that needs no secret: where Python finds its modules, language and time zone."""
-    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+def child_environment(names: Sequence[str] = (), prefixes: Sequence[str] = ()) -> dict[str, str]:
+    """The environment for a child that needs no secret: where Python finds its modules, language and time zone.
+
+    names, prefixes: of further variables that it is given, where they are set.
+    """
+    kept = {*_KEPT_VARIABLES, *names}
     return {
-        **kept,
+        **{name: value for name, value in os.environ.items() if name in kept or name.startswith(tuple(prefixes))},
         "PYTHONPATH": os.pathsep.join(os.path.abspath(each) for each in sys.path if each),
         "PYTHONSAFEPATH": "1",  # nothing is imported from the folder that it happens to start in
-        "OPENBLAS_NUM_THREADS": "1",  # Landlock holds for threads that are started later
-        "OMP_NUM_THREADS": "1",
     }
 
 

@@ -17,6 +17,7 @@ from appliance.backoff import Backoff
 from appliance.clock import Clock
 from appliance.config import IngestConfig
 from appliance.errors import UsageError, VedetteError
+from appliance.sandbox import child_environment
 from appliance.telemetry import LogThrottle
 from appliance.types import Command, ConfigureCommand, IngestHealth, IngestMessage
 from appliance.wire import WireError, decode_ingest, encode_command
@@ -29,6 +30,15 @@ STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
 EXIT_WRONG_USE = 2
 _READ_BYTES = 256 * 1024
+# What the ingest process gets of this process's environment: where models, libraries and accelerators are, and how they
+# are tuned. Passwords of its cameras come with its configuration; all other secrets stay here.
+_INGEST_VARIABLES = (
+    "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME", "VIRTUAL_ENV", "VEDETTE_MODELS",
+    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+)  # fmt: skip
+_INGEST_PREFIXES = (
+    "LC_", "PYTHON", "CUDA_", "ORT_", "TRT_", "OMP_", "KMP_", "OPENBLAS_", "MKL_", "HAILO_", "LIBVA_", "MALLOC_",
+)  # fmt: skip
 
 
 class IngestDied(VedetteError):
@@ -159,10 +169,17 @@ class IngestSupervisor:
 
     @contextlib.contextmanager
     def _child(self) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-        reading, writing = os.pipe()
+        try:
+            reading, writing = os.pipe()
+        except OSError as error:
+            raise IngestDied(f"the ingest process cannot be started: {error.strerror}") from None
         try:
             child = subprocess.Popen(
-                [*self._command, "--fd", str(writing)], stdin=subprocess.PIPE, stdout=sys.stderr, pass_fds=(writing,)
+                [*self._command, "--fd", str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=sys.stderr,
+                pass_fds=(writing,),
+                env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
             )
         except OSError as error:
             os.close(reading)
@@ -193,11 +210,13 @@ class IngestSupervisor:
         pending = b""
         received_at = self._clock.monotonic()
         end_by: float | None = None
+        ready = select.poll()  # unlike select(), of descriptors beyond 1023, too
+        ready.register(channel, select.POLLIN)
         while end_by is None or self._clock.monotonic() < end_by:
             if self._stop.is_set() and end_by is None:
                 _ask_to_end(child)
                 end_by = self._clock.monotonic() + STOP_S_MAX
-            if not select.select([channel], [], [], 0.25)[0]:
+            if not ready.poll(250):
                 if self._clock.monotonic() - received_at > SILENCE_S_MAX:
                     child.kill()
                     raise IngestDied(f"the ingest process said nothing for {SILENCE_S_MAX:.0f} s; starting it again")

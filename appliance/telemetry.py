@@ -62,12 +62,15 @@ class LogThrottle:
         self._logged_at = float("-inf")
         self._held = 0
 
-    def report(self, matter: object, level: int = logging.WARNING) -> None:
-        """Log `matter` (an error or a sentence) unless the same was logged less than `every_s` seconds ago."""
+    def report(self, matter: object, level: int = logging.WARNING, *, with_traceback: bool = False) -> None:
+        """Log `matter` (an error or a sentence) unless the same was logged less than `every_s` seconds ago.
+
+        with_traceback: of the exception that is being handled.
+        """
         text, now = str(matter), self._clock.monotonic()
         if text == self._text and now - self._logged_at < self._every_s:
             self._held += 1
             return
         suffix = f" (and {self._held} times more before)" if self._held else ""
-        self._logger.log(level, "%s%s", text, suffix)
+        self._logger.log(level, "%s%s", text, suffix, exc_info=with_traceback)
         self._text, self._logged_at, self._held = text, now, 0

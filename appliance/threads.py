@@ -8,22 +8,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from appliance.clock import Clock
-from appliance.errors import StoreError, StoreUnavailable, UsageError
+from appliance.clock import Clock, SystemClock
+from appliance.errors import StoreError, StoreUnavailable, UsageError, lacks_files
 from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
 STOP_S_MAX = 15.0
+FILES_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One long-lived service: a named thread runs `run` until `stop` is called, from any thread."""
+    """One long-lived service: a named thread runs `run` until `stop` is called, from any thread.
+
+    resumes: `run` may be called again after it raised; those that own an event loop handle a lack of files inside it.
+    """
 
     name: str
     run: Callable[[], None]
     stop: Callable[[], None]
+    resumes: bool = True
 
 
 class ServiceGroup:
@@ -32,7 +37,9 @@ class ServiceGroup:
     State: the threads, and the exit code. Owner: the main thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lacking = LogThrottle(logger, self._clock)
         # Not an Event: a signal handler that interrupts another in its set() would wait for itself. put() is reentrant.
         self._ended: SimpleQueue[str] = SimpleQueue()
         self._stopping = False
@@ -81,7 +88,7 @@ class ServiceGroup:
     def _guard(self, service: Service) -> None:
         code = 1
         try:
-            service.run()
+            self._run(service)
             if self._stopping or service in self._retired:
                 return
             logger.error("%s ended by itself; the process ends so that it can be started afresh", service.name)
@@ -94,6 +101,17 @@ class ServiceGroup:
             logger.exception("%s stopped by a bug; the process ends so that it can be started afresh", service.name)
         self._code = self._code or code
         self._ended.put(service.name)
+
+    def _run(self, service: Service) -> None:
+        """Run it to its end, also past moments in which no file can be opened: they pass, and recording goes on."""
+        while True:
+            try:
+                return service.run()
+            except OSError as error:
+                if not (service.resumes and lacks_files(error)) or self._stopping or service in self._retired:
+                    raise
+                self._lacking.report(f"{service.name} waits: too many files are open in this process or machine")
+                self._clock.sleep(FILES_WAIT_S)
 
 
 def periodic_service(name: str, every_s: float, job: Callable[[], object], clock: Clock) -> Service:

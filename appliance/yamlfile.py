@@ -141,10 +141,11 @@ def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str]) 
 
     def replace(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
-        found: str | None = os.environ.get(name) if default is None else os.environ.get(name, default)
+        found = os.environ.get(name) or default  # as in a shell: an empty variable is as good as none
         if found is None:
+            state = "empty" if name in os.environ else "not set"
             problems.append(
-                f"{_where(key, lines)}: the environment variable {name} is not set "
+                f"{_where(key, lines)}: the environment variable {name} is {state} "
                 f"(export it, or write ${{{name}:-default}})"
             )
             return ""

@@ -18,7 +18,7 @@ from appliance.clock import Clock, local_day
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.server import ConnectionLimits, DashboardServer
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
@@ -209,13 +209,14 @@ class Site:
         """The link and the ingest process as `link` and `health` say."""
         return CoreProbes(link=lambda: self.link, health=lambda: self.health)
 
-    def serve(self) -> DashboardServer:
+    def serve(self, limits: ConnectionLimits | None = None) -> DashboardServer:
         """A server on a free port of the loopback, not running yet."""
         app = create_app(
             db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
             probes=self.probes(),
         )  # fmt: skip
-        return DashboardServer(app, "127.0.0.1", 0)
+        proxies = self.config.dashboard.trusted_proxies
+        return DashboardServer(app, "127.0.0.1", 0, trusted_proxies=proxies, limits=limits)
 
 
 def walk(camera: str, t0: float, n: int) -> FrameBoxes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from appliance.detector_config import DetectorConfig
 from appliance.types import Decision, HealthKind, Severity
 from appliance.wire import LANGUAGES
 from appliance.yamlfile import ConfigModel
+
+TOKEN_LENGTH_MIN = 12
 
 
 class SiteIdentity(ConfigModel):
@@ -60,7 +63,28 @@ class DashboardConfig(ConfigModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     token: SecretStr | None = None
     allowed_hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
+
+    @field_validator("token")
+    @classmethod
+    def _hard_to_guess(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and len(token.get_secret_value()) < TOKEN_LENGTH_MIN:
+            raise ValueError(
+                f"a token has at least {TOKEN_LENGTH_MIN} characters: take what `openssl rand -hex 16` prints, "
+                "and sign in with it once more"
+            )
+        return token
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for each in proxies:
+            try:
+                ipaddress.ip_network(each, strict=False)
+            except ValueError:
+                raise ValueError(f"`{each}` is no address or network such as 127.0.0.1 or 172.18.0.0/16") from None
+        return proxies
 
     @model_validator(mode="after")
     def _guarded(self) -> DashboardConfig:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from appliance.clock import Clock
@@ -33,7 +35,7 @@ from appliance.dashboard.auth import Access
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.deps import NO_PROBES, CoreProbes, provide
 from appliance.dashboard.event_stream import StreamHub
-from appliance.dashboard.guard import AllowedHosts, RequestGuard
+from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
@@ -100,12 +102,15 @@ def create_app(
                 storage=storage, probes=probes, snapshots=snapshots, hub=hub,
             ),
         )  # fmt: skip
-        problems.install(app, templates)
+        app.state.on_bug = problems.install(app, templates)
 
     configure(config, probes)
     app.state.configure = configure
     app.state.hub = hub
-    app.add_middleware(RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access)
+    app.add_middleware(
+        RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
+        on_bug=partial(_answer_bug, app),
+    )  # fmt: skip
     for module in (
         alerts_api, cameras_api, headroom_api, health_api, savings_api, scenarios_api, settings_api, storage_api,
         event_stream, metrics, auth, pages,
@@ -113,6 +118,12 @@ def create_app(
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Response:
+    """In the words and with the name of the settings that are in force."""
+    answer: AnswerBug = app.state.on_bug
+    return await answer(request, error)
 
 
 def _watching(hub: StreamHub) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:

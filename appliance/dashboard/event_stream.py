@@ -14,6 +14,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from appliance.clock import Clock
 from appliance.dashboard.cameras_api import CameraItem
@@ -35,6 +36,7 @@ HEARTBEAT_S = 15.0
 VIEWERS_MAX = 64
 RING_MAX = 512
 BATCH_MAX = 200
+REV_DIGITS_MAX = 18  # of a change number
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,37 @@ class StreamEvent:
 
 class TooManyViewers(Exception):
     """All `VIEWERS_MAX` places are taken."""
+
+
+class StreamViewer:
+    """One viewer's messages. State: whether its place is still taken; it is, from `join` to `leave`."""
+
+    def __init__(self, messages: AsyncIterator[bytes], left: Callable[[], None]) -> None:
+        self._messages = messages
+        self._left: Callable[[], None] | None = left
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._messages
+
+    def leave(self) -> None:
+        """Give the place back. May be called twice."""
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+
+class _ViewerResponse(StreamingResponse):
+    """The stream of a viewer, who leaves when it ends, also when it never began."""
+
+    def __init__(self, viewer: StreamViewer, headers: dict[str, str]) -> None:
+        super().__init__(viewer, media_type="text/event-stream", headers=headers)
+        self._viewer = viewer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._viewer.leave()
 
 
 class StreamHub:
@@ -112,15 +145,18 @@ class StreamHub:
         self._joined.set()
         self._wake()
 
-    def join(self, since: int | None) -> AsyncIterator[bytes]:
-        """The stream of a new viewer: changes after `since` (None: from now on). Raises TooManyViewers."""
+    def join(self, since: int | None) -> StreamViewer:
+        """A new viewer, of changes after `since` (None: from now on); call its `leave`. Raises TooManyViewers."""
         if self.viewers >= VIEWERS_MAX:
             raise TooManyViewers
-        return self._follow(since)
-
-    async def _follow(self, since: int | None) -> AsyncIterator[bytes]:
         self.viewers += 1
         self._joined.set()
+        return StreamViewer(self._follow(since), self._left)
+
+    def _left(self) -> None:
+        self.viewers -= 1
+
+    async def _follow(self, since: int | None) -> AsyncIterator[bytes]:
         try:
             rev = await asyncio.to_thread(self._rev)
             at = rev if since is None else min(since, rev)
@@ -135,8 +171,6 @@ class StreamHub:
                     yield b": still here\n\n"
         except StoreError as error:  # end this stream: the browser comes back with the last number it got
             self._repeats.report(error)
-        finally:
-            self.viewers -= 1
 
     async def _after(self, at: int) -> list[StreamEvent]:
         if self._ring_from is not None and at >= self._ring_from:
@@ -191,15 +225,16 @@ def changes_of(
 async def stream(
     hub: Annotated[StreamHub, Depends(provided(StreamHub))],
     last_event_id: Annotated[str, Header()] = "",
-    since: Annotated[int | None, Query(ge=0)] = None,
+    since: Annotated[int | None, Query(ge=0, lt=10**REV_DIGITS_MAX)] = None,
 ) -> StreamingResponse:
     """Events `alert`, `camera` and `health`, each with the changed row as JSON and its change number as id.
 
     `Last-Event-ID` (or `since`) resumes after that number without loss; without either, it begins now.
     """
+    resumes = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) <= REV_DIGITS_MAX
     try:
-        viewer = hub.join(int(last_event_id) if last_event_id.isdecimal() else since)
+        viewer = hub.join(int(last_event_id) if resumes else since)
     except TooManyViewers:
         raise Problem(503, "Too many pages are open; close some.", {"Retry-After": "10"}) from None
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(viewer, media_type="text/event-stream", headers=headers)
+    return _ViewerResponse(viewer, headers)

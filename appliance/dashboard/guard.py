@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import traceback
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from appliance.clock import Clock
 from appliance.config import DashboardConfig
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
+from appliance.telemetry import LogThrottle
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +32,8 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login"})
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
+_PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+AnswerBug = Callable[[Request, Exception], Awaitable[Response]]
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
@@ -75,18 +83,25 @@ def _is_address(name: str) -> bool:
 class RequestGuard:
     """ASGI middleware in front of everything."""
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, access: Access) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, access: Access, on_bug: AnswerBug, clock: Clock) -> None:
+        """on_bug: what a request is answered that met a bug."""
         self._app = app
         self._hosts = hosts
         self._sessions = access.sessions
         self._throttle = access.throttle
+        self._on_bug = on_bug
+        self._bugs = LogThrottle(logger, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
+        started = False
+
         async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            started = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
@@ -96,7 +111,16 @@ class RequestGuard:
             await send(message)
 
         refusal = self._refusal(scope, Headers(scope=scope))
-        await (refusal or self._app)(scope, receive, send_with_headers)
+        try:
+            await (refusal or self._app)(scope, CountedBody(receive, body_bytes_max(scope["path"])), send_with_headers)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"a request met a bug: {type(error).__name__} in {where.name} of {Path(where.filename).name}"
+            self._bugs.report(text, logging.ERROR, with_traceback=True)
+            if started:
+                raise  # the connection is closed: the answer is not what it began to be
+            answer = await self._on_bug(Request(scope), error)
+            await answer(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         try:
@@ -117,14 +141,16 @@ class RequestGuard:
             if site in {"cross-site", "same-site"} and headers.get("sec-fetch-mode") != "navigate":
                 raise Problem(403, "Another site may not load this.")
             return
-        origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
-        if foreign or site not in {"none", "same-origin"}:
+        if _is_foreign(headers.get("origin"), headers.get("host", "")) or site not in {"none", "same-origin"}:
             raise Problem(403, "Changes are taken from this dashboard's own pages only.")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Problem(415, "Send the change as application/json.")
-        length_max = _SETTINGS_BYTES_MAX if scope["path"].startswith("/api/v1/settings") else _BODY_BYTES_MAX
-        if not headers.get("content-length", "").isdigit() or int(headers["content-length"]) > length_max:
+        # Of both headers the server obeys this one (RFC 9112, 6.3), and a length says nothing then.
+        if "transfer-encoding" in headers:
+            raise Problem(411, "Send the change with a Content-Length, not in chunks.")
+        length_max = body_bytes_max(scope["path"])
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit() and len(length) < 10) or int(length) > length_max:
             raise Problem(400, f"A change is one JSON object of at most {length_max} bytes.")
 
     def _check_visitor(self, scope: Scope, headers: Headers) -> Response | None:
@@ -132,6 +158,8 @@ class RequestGuard:
         path: str = scope["path"]
         if known or path in _OPEN_PATHS or path.startswith("/static/"):
             return None
+        if self._sessions is None:
+            raise Problem(403, "Without dashboard.token only this machine itself may look, and not through a proxy.")
         if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
             wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
@@ -139,7 +167,7 @@ class RequestGuard:
 
     def _known(self, scope: Scope, headers: Headers) -> bool:
         if self._sessions is None:
-            return True
+            return _is_from_here(scope, headers)
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._right_token(given.strip(), address_of(scope))
@@ -155,6 +183,48 @@ class RequestGuard:
         self._throttle.wrong(address)
         logger.warning("a wrong token was sent from %s", address)
         return False
+
+
+def body_bytes_max(path: str) -> int:
+    """How long a change sent to `path` may be."""
+    return _SETTINGS_BYTES_MAX if path.startswith("/api/v1/settings") else _BODY_BYTES_MAX
+
+
+class CountedBody:
+    """`receive`, which ends the request when more comes than a change may have, whatever its headers say."""
+
+    def __init__(self, receive: Receive, bytes_max: int) -> None:
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._bytes = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._bytes += len(message.get("body", b""))
+        if self._bytes > self._bytes_max:
+            raise Problem(413, f"A request has at most {self._bytes_max} bytes.")
+        return message
+
+
+def _is_foreign(origin: str | None, host: str) -> bool:
+    try:
+        return origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    except ValueError:
+        return True
+
+
+def _is_from_here(scope: Scope, headers: Headers) -> bool:
+    """A program or person on this machine, as far as one can tell: a proxy on it comes from loopback, too.
+
+    nginx passes requests on as HTTP/1.0 and without a header of its own, unless it is told otherwise.
+    """
+    if scope.get("http_version") == "1.0" or any(name in headers for name in _PROXY_HEADERS):
+        return False
+    host = str((scope.get("client") or ("", 0))[0])
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:  # no address: not over a network
+        return True
 
 
 def _cookie(headers: Headers) -> str:

@@ -1,24 +1,137 @@
-"""Serves the dashboard over HTTP: binds first, reports where, stops without waiting for viewers."""
+"""Serves the dashboard over HTTP: binds first, reports where, stops without waiting for viewers, and closes
+connections that are too many, too slow to ask or too slow to read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import ipaddress
+import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import CoreProbes
-from appliance.errors import MissingDependency
+from appliance.errors import MissingDependency, lacks_files
+from appliance.telemetry import LogThrottle
 
-CONNECTIONS_MAX = 200
+logger = logging.getLogger(__name__)
+
+BACKLOG = 64  # connections that wait to be accepted
+HEADER_BYTES_MAX = 32 * 1024
 STOP_S_MAX = 3
 TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What a client may cost before it has shown a token.
+
+    connections_max: beyond it a new connection is closed without an answer; per_address_max: the same for one address
+    (not for a trusted proxy, which is everybody). request_s: for a whole request, from the first byte or the connection
+    on. stall_s: for taking the answer; a browser that has buffered enough of a clip reads on, or asks again.
+    """
+
+    connections_max: int = 200
+    per_address_max: int = 100
+    request_s: float = 10.0
+    stall_s: float = 120.0
+    keep_alive_s: int = 20
+
+
+class _BoundedProtocol(H11Protocol):
+    """One connection that cannot be held open for nothing. uvicorn bounds neither requests nor answers in time."""
+
+    def __init__(self, limits: ConnectionLimits, proxies: Sequence[str], *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        self._limits = limits
+        self._proxies = [ipaddress.ip_network(each, strict=False) for each in proxies]
+        self._request_timer = _Deadline()
+        self._stall_timer = _Deadline()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._too_many():
+            transport.abort()
+        else:
+            self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._request_timer.runs and self.conn.their_state is h11.IDLE:
+            self._await_request()
+        super().data_received(data)
+        if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
+            self._request_timer.cancel()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE:  # from here on uvicorn's own limit for idle connections holds
+            self._request_timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_timer.start(self.loop, self._limits.stall_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stall_timer.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._request_timer.cancel()
+        self._stall_timer.cancel()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        self._request_timer.start(self.loop, self._limits.request_s, self.transport.abort)
+
+    def _too_many(self) -> bool:
+        if len(self.connections) > self._limits.connections_max:
+            return True
+        here = self.client[0] if self.client else ""
+        if any(is_inside(here, each) for each in self._proxies):
+            return False
+        addresses = [each.client[0] for each in self.connections if isinstance(each, H11Protocol) and each.client]
+        return addresses.count(here) > self._limits.per_address_max
+
+
+def is_inside(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    """Whether `host` is an address of `network`; False for what is no address."""
+    try:
+        return ipaddress.ip_address(host) in network
+    except ValueError:
+        return False
+
+
+class _Deadline:
+    """One timer, or none."""
+
+    def __init__(self) -> None:
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._handle is not None
+
+    def start(self, loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], None]) -> None:
+        self.cancel()
+        self._handle = loop.call_later(seconds, call)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
 
 class _Server(uvicorn.Server):
@@ -47,25 +160,44 @@ class _Server(uvicorn.Server):
 class DashboardServer:
     """Owner of the listening socket, and of one event loop in the thread that calls `run()`."""
 
-    def __init__(self, app: FastAPI, host: str, port: int) -> None:
-        """Bind at once, so that a taken port is reported before anything else starts. Raises MissingDependency."""
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str,
+        port: int,
+        *,
+        trusted_proxies: Sequence[str] = (),
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        """Bind at once, so that a taken port is reported before anything else starts. Raises MissingDependency.
+
+        trusted_proxies: addresses or networks whose X-Forwarded-For and -Proto are believed; nobody else's are.
+        """
+        limits = limits or ConnectionLimits()
         self._listening = bind(host, port)
         self.port: int = self._listening.getsockname()[1]
         self.url = f"http://{_shown(host)}:{self.port}/"
         self._app = app
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked = threading.Event()
+        self._repeats = LogThrottle(logger, SystemClock())
         self._server = _Server(
             uvicorn.Config(
                 app,
                 log_config=None,
+                log_level="error",  # a line for each broken request would be the sender's to fill the disk with
                 access_log=False,
                 server_header=False,
                 lifespan="on",
                 ws="none",
-                limit_concurrency=CONNECTIONS_MAX,
+                # A class in uvicorn's eyes: it is called with what makes a protocol.
+                http=partial(_BoundedProtocol, limits, tuple(trusted_proxies)),  # type: ignore[arg-type]
+                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+                backlog=BACKLOG,
+                proxy_headers=bool(trusted_proxies),
+                forwarded_allow_ips=list(trusted_proxies),
                 timeout_graceful_shutdown=STOP_S_MAX,
-                timeout_keep_alive=20,
+                timeout_keep_alive=limits.keep_alive_s,
             )
         )
 
@@ -91,11 +223,20 @@ class DashboardServer:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._report)
         try:
             if not self._stop_asked.is_set():
                 await self._server.serve(sockets=[self._listening])
         finally:
             self._listening.close()
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """asyncio tells of each connection that it cannot accept, with a traceback, 64 times a second."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and lacks_files(error):
+            self._repeats.report("the dashboard takes no connection: too many files are open in this process")
+        else:
+            loop.default_exception_handler(context)
 
     def _end(self) -> None:
         # Event streams first: they never end by themselves and would hold the door for STOP_S_MAX.
@@ -113,7 +254,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(128)
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:

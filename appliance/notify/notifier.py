@@ -11,7 +11,7 @@ from functools import partial
 
 from appliance.clock import Clock, ClockStepDetector
 from appliance.config import AppriseTarget, Target
-from appliance.errors import StoreUnavailable, UsageError
+from appliance.errors import StoreUnavailable, UsageError, lacks_files
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, MessageSender, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
@@ -122,6 +122,10 @@ class Notifier:
                 wait_s = await job()
             except StoreUnavailable as error:
                 self._throttle.report(f"{name} waits: {error}")
+            except OSError as error:
+                if not lacks_files(error):
+                    raise
+                self._throttle.report(f"{name} waits: too many files are open in this process")
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(wake.wait(), min(wait_s, POLL_S))
 

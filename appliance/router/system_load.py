@@ -76,9 +76,13 @@ def load_per_core() -> float | None:
 
 
 def temperature_c(thermal: Path = THERMAL) -> float | None:
-    """Of the hottest sensor that Linux shows; None: there is none."""
+    """Of the hottest sensor that Linux shows; None: there is none, or it cannot be read."""
     found = []
-    for zone in sorted(thermal.glob("thermal_zone*/temp"))[:_ZONES_MAX]:
+    try:
+        zones = sorted(thermal.glob("thermal_zone*/temp"))[:_ZONES_MAX]
+    except OSError:  # no file descriptor is left to read the folder with
+        return None
+    for zone in zones:
         try:
             found.append(int(zone.read_text()) / 1000)
         except (OSError, ValueError):  # a sensor that is asleep cannot be read

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.clock import Clock
-from appliance.errors import StoreError, StoreUnavailable
+from appliance.errors import StoreError, StoreUnavailable, lacks_files
 from appliance.store.migrations import migrate
 
 logger = logging.getLogger(__name__)
@@ -255,8 +255,19 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         text = str(error)
+        if "unable to open" in text.lower() and _lacks_files():
+            raise StoreUnavailable(f"{path}: too many files are open in this process; it waits") from error
         for words, remedy in _REMEDIES:
             if words in text.lower():
                 kind = StoreUnavailable if words in _PASSING else StoreError
                 raise kind(f"{path}: {remedy}") from error
         raise StoreError(f"{path}: {text}") from error
+
+
+def _lacks_files() -> bool:
+    """SQLite does not say why it could not open a file."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return lacks_files(error)
+    return False

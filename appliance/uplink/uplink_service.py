@@ -14,7 +14,7 @@ from appliance.backoff import Backoff
 from appliance.broker import LinkState, NatsLink, end_tasks
 from appliance.clock import Clock, ClockStepDetector
 from appliance.config import UplinkConfig
-from appliance.errors import StoreUnavailable, UplinkError
+from appliance.errors import StoreUnavailable, UplinkError, lacks_files
 from appliance.store.alerts import AlertStore
 from appliance.store.meter import Meter
 from appliance.store.rows import EscalationRow
@@ -200,6 +200,11 @@ class UplinkLoop:
             except StoreUnavailable as error:
                 self._writable = False
                 self._waits(str(error))
+                await asyncio.sleep(backoff.next_s())
+            except OSError as error:
+                if not lacks_files(error):
+                    raise
+                self._waits("too many files are open in this process")
                 await asyncio.sleep(backoff.next_s())
             except UplinkError as error:
                 self._waits(str(error))

@@ -91,6 +91,21 @@ def test_the_plan_reaches_the_child_with_its_secrets_on_standard_input(supervise
     assert "hunter2" not in arguments
 
 
+def test_the_child_gets_of_the_environment_what_it_needs_and_no_secret(
+    supervise: object, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VEDETTE_TOKEN", "very-secret")
+    monkeypatch.setenv("HOOK_SECRET", "very-secret")
+    monkeypatch.setenv("VEDETTE_MODELS", "/models")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    supervise('say(" ".join(sorted(os.environ)) + str(os.environ))\nsys.stdin.read()\n')  # type: ignore[operator]
+    listener.wait_for(1)
+    assert "very-secret" not in listener.reasons[0]
+    assert {"CUDA_VISIBLE_DEVICES", "VEDETTE_MODELS", "PATH", "PYTHONSAFEPATH"} <= set(
+        listener.reasons[0].split("environ(")[0].split()
+    )
+
+
 def test_a_killed_child_comes_back_and_the_death_is_reported_once(supervise: object, listener: Listener) -> None:
     supervise(WAITS_FOR_THE_END)  # type: ignore[operator]
     listener.wait_for(1)

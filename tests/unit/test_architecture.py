@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.images",
     ),
     "fastapi": ("appliance.dashboard",),
+    "h11": ("appliance.dashboard.server",),
     "httpx": ("appliance.detect.model_download", "appliance.notify.http_sender", "cloud_worker.engines"),
     "itsdangerous": ("appliance.dashboard.auth",),
     "jinja2": ("appliance.dashboard.templating", "appliance.lab"),

@@ -62,6 +62,14 @@ def test_the_contract_of_the_design_page_loads() -> None:
         ("[[0.40, 0.20], [0.40, 0.80]]", "[[0.4, 0.2], [0.4, 0.2]]", 9, "same point"),
         ("rtsp://viewer:${GATE_PASSWORD}@192.168.1.20/main", "http://cam", 5, "must begin with rtsp://"),
         ("host: 127.0.0.1", "host: 0.0.0.0", 15, "set dashboard.token"),
+        (
+            "host: 127.0.0.1",
+            "token: short",
+            15,
+            "dashboard.token: a token has at least 12 characters: take what `openssl",
+        ),
+        ("host: 127.0.0.1", 'host: 0.0.0.0, token: ""', 15, "at least 12 characters"),
+        ("host: 127.0.0.1", "trusted_proxies: [proxy.lan]", 15, "`proxy.lan` is no address or network such as"),
         ("severity: alert", "severity: panic", 11, "'info', 'warning' or 'alert'"),
         ("name: loiterer", "name: intruder", 4, "two rules of this camera have this name"),
     ],
@@ -85,6 +93,16 @@ def test_an_unset_variable_is_named_with_its_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("GATE_PASSWORD")
     found = problems(GOOD)
     assert found[0].startswith("line 5: cameras.gate.url: the environment variable GATE_PASSWORD is not set")
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`VEDETTE_TOKEN=` in an environment file had opened the dashboard to everybody."""
+    monkeypatch.setenv("VEDETTE_TOKEN", "")
+    guarded = GOOD.replace("host: 127.0.0.1", 'host: 0.0.0.0, token: "${VEDETTE_TOKEN}"')
+    assert problems(guarded)[0].startswith("line 15: dashboard.token: the environment variable VEDETTE_TOKEN is empty")
+    monkeypatch.setenv("GATE_PASSWORD", "")
+    site = yamlfile.loads(GOOD.replace("${GATE_PASSWORD}", "${GATE_PASSWORD:-guest}"), SiteConfig)
+    assert "viewer:guest@" in site.cameras["gate"].url
 
 
 def test_a_variable_may_have_a_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,14 @@ from fastapi.testclient import TestClient
 from prometheus_text import samples
 from waiting import PATIENCE
 
+from appliance import wire
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
 from appliance.dashboard import app as dashboard_app
 from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import SystemHealth
-from appliance.dashboard.event_stream import RING_MAX, StreamEvent, StreamHub, changes_of
+from appliance.dashboard.event_stream import RING_MAX, VIEWERS_MAX, StreamEvent, StreamHub, TooManyViewers, changes_of
 from appliance.dashboard.snapshots import Snapshot, SnapshotCache
 from appliance.dashboard.templating import percent, size, span
 from appliance.errors import EvidenceError
@@ -532,15 +533,17 @@ def test_a_viewer_that_fell_out_of_the_ring_still_gets_every_change() -> None:
     async def story() -> list[int]:
         log = Log()
         hub = StreamHub(lambda: log.rev, log.changes, ManualClock())
-        viewer = hub.join(None)
-        await viewer.__anext__()  # connected at 0, and then asleep
+        place = hub.join(None)
+        viewer = aiter(place)
+        await anext(viewer)  # connected at 0, and then asleep
         await hub.run_once()
         log.rev = 3 * RING_MAX
         await hub.run_once()
         got: list[int] = []
         while len(got) < log.rev:
-            got.append(int((await viewer.__anext__()).split(b"\n")[0][4:]))
-        await viewer.aclose()  # type: ignore[attr-defined]
+            got.append(int((await anext(viewer)).split(b"\n")[0][4:]))
+        place.leave()
+        place.leave()
         assert hub.viewers == 0
         return got
 
@@ -551,19 +554,52 @@ def test_many_viewers_read_the_store_once() -> None:
     async def story() -> int:
         log = Log()
         hub = StreamHub(lambda: log.rev, log.changes, ManualClock())
-        viewers = [hub.join(None) for _ in range(20)]
+        viewers = [aiter(hub.join(None)) for _ in range(20)]
         for viewer in viewers:
-            await viewer.__anext__()
+            await anext(viewer)
         await hub.run_once()
         log.rev, log.reads = 5, 0
         await hub.run_once()
         for viewer in viewers:
             for n in range(1, 6):
-                assert (await viewer.__anext__()).startswith(f"id: {n}\n".encode())
-            await viewer.aclose()  # type: ignore[attr-defined]
+                assert (await anext(viewer)).startswith(f"id: {n}\n".encode())
         return log.reads
 
     assert asyncio.run(story()) == 1
+
+
+def test_places_are_counted_when_they_are_given_and_given_back() -> None:
+    async def story() -> None:
+        hub = StreamHub(lambda: 0, lambda rev, limit: [], ManualClock())
+        places = [hub.join(None) for _ in range(VIEWERS_MAX)]  # none of them has been read from yet
+        with pytest.raises(TooManyViewers):
+            hub.join(None)
+        places[0].leave()
+        hub.join(None)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("number", ["9" * 4301, "9" * 19, "²"])
+def test_a_resume_from_a_number_that_cannot_be_one_begins_now(site: Site, number: str) -> None:
+    with (
+        running(site.serve()) as url,
+        httpx.stream("GET", f"{url}/api/v1/stream", headers={"Last-Event-ID": number.encode("latin-1")}) as answer,
+    ):
+        assert next(answer.iter_lines()) == "retry: 1000"
+
+
+def test_a_verdict_with_a_time_beyond_the_calendar_hides_no_page(site: Site, client: TestClient) -> None:
+    alert = site.raise_alert("a", T0)
+    frame = wire.FrameSupport.model_construct(media="0" * 32, t=1e308, supports="yes", score=None)
+    verdict = wire.Verdict(
+        escalation="e-a", site=site.config.site.name, alert=alert.id, decision="confirmed", reason="yes",
+        engine="redetect", model="m", seconds=1.0, judged_t=T0,
+    ).model_copy(update={"support": (frame,)})  # fmt: skip
+    assert site.alerts.apply_verdict(verdict, T0)
+    page = client.get("/alerts/a")
+    assert page.status_code == 200
+    assert "9999-12-31" in page.text
 
 
 def test_the_first_page_is_quick_with_100_000_alerts(site: Site, client: TestClient) -> None:

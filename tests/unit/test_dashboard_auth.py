@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -17,7 +18,8 @@ from appliance.dashboard.auth import COOKIE, SESSION_S, LoginThrottle, SessionCo
 from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
-from tests.dashboard_site import Site, config_of
+from appliance.store.alerts import AlertStore
+from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"
 T0 = 1_700_000_000.0
@@ -66,7 +68,7 @@ def test_does_not_answer_to_a_name_that_was_rebound(site: Site, host: str) -> No
 
 
 def test_takes_addresses_in_figures_only_when_open_to_the_network() -> None:
-    hosts = AllowedHosts.of(DashboardConfig.model_validate({"host": "0.0.0.0", "token": "t"}))
+    hosts = AllowedHosts.of(DashboardConfig.model_validate({"host": "0.0.0.0", "token": "long enough token"}))
     assert hosts.accept("192.168.1.5:8080")
     assert not hosts.accept("vedette.example")
 
@@ -110,6 +112,62 @@ def test_a_change_is_small(site: Site) -> None:
     body = b'{"review": "' + b"x" * 5000 + b'"}'
     headers = {"Content-Type": "application/json"}
     assert client_of(site).post("/api/v1/alerts/a/review", content=body, headers=headers).status_code == 400
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]b"])
+def test_an_origin_that_is_no_address_is_another_site(site: Site, origin: str) -> None:
+    answer = client_of(site).post("/login", json={"token": "x"}, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("client", "headers", "status"),
+    [
+        ("127.0.0.1", {}, 200),
+        ("::1", {}, 200),
+        ("192.168.1.77", {}, 403),
+        ("127.0.0.1", {"X-Forwarded-For": "192.168.1.77"}, 403),
+        ("127.0.0.1", {"Forwarded": "for=192.168.1.77"}, 403),
+        ("127.0.0.1", {"X-Real-IP": "192.168.1.77"}, 403),
+        ("127.0.0.1", {"Via": "1.1 proxy"}, 403),
+    ],
+)
+def test_without_a_token_only_this_machine_looks_and_not_through_a_proxy(
+    site: Site, client: str, headers: dict[str, str], status: int
+) -> None:
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    made = TestClient(app, base_url=HERE, client=(client, 4000), follow_redirects=False)
+    for path in ("/api/v1/alerts", "/", "/api/v1/alerts/a/evidence/still.jpg", "/metrics"):
+        answer = made.get(path, headers={"Accept": "text/html", **headers})
+        assert (answer.status_code == 403) == (status == 403), path
+    assert made.get("/healthz", headers=headers).status_code == 200
+
+
+def test_a_proxy_that_says_nothing_is_known_by_its_old_protocol(site: Site) -> None:
+    """nginx passes requests on as HTTP/1.0 and without a header of its own, unless it is told otherwise."""
+    with running(site.serve()) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), 20) as connection:
+            connection.sendall(b"GET /api/v1/alerts HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.makefile("rb").readline().split()[1] == b"403"
+
+
+def test_a_bug_is_answered_with_the_strict_headers_and_logged_once(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a bug with a secret in it")
+
+    monkeypatch.setattr(AlertStore, "get", broken)
+    client = client_of(site)
+    for n in range(20):
+        answer = client.get(f"/api/v1/alerts/a?n={n}")
+        assert answer.status_code == 500
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "fault of the appliance" in client.get("/alerts/a", headers={"Accept": "text/html"}).text
+    assert len([each for each in caplog.records if "met a bug" in each.message]) == 1
 
 
 def test_another_site_may_link_here_but_not_embed_or_read(site: Site) -> None:
@@ -217,6 +275,26 @@ def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: Manua
         assert client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 429
         clock.advance(2)
         assert client.post("/login", json={"token": TOKEN}).status_code == 200
+
+
+def test_who_guesses_from_here_cannot_say_to_be_somebody_else(guarded: Site) -> None:
+    with running(guarded.serve()) as url, httpx.Client(base_url=url) as client:
+        statuses = [
+            client.post("/login", json={"token": f"guess {n}"}, headers={"X-Forwarded-For": f"10.0.0.{n}"}).status_code
+            for n in range(7)
+        ]
+    assert statuses == [401] * 5 + [429] * 2
+
+
+def test_a_proxy_that_the_site_file_names_says_who_guesses(tmp_path: Path, clock: ManualClock) -> None:
+    site = Site(tmp_path, clock, config=config_of(token=TOKEN, trusted_proxies=["127.0.0.0/8"]))
+    with running(site.serve()) as url, httpx.Client(base_url=url) as client:
+        for n in range(7):
+            answer = client.post("/login", json={"token": "guess"}, headers={"X-Forwarded-For": f"10.0.0.{n}"})
+            assert answer.status_code == 401
+        answer = client.post("/login", json={"token": TOKEN}, headers={"X-Forwarded-Proto": "https"})
+        assert "Secure" in answer.headers["set-cookie"]
+    site.close()
 
 
 def test_the_throttle_forgets_and_is_bounded(clock: ManualClock) -> None:

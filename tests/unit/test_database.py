@@ -15,7 +15,7 @@ import pytest
 from sample_rows import sample_escalation
 
 from appliance.clock import ManualClock
-from appliance.errors import StoreError
+from appliance.errors import StoreError, StoreUnavailable
 from appliance.store import migrations
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
@@ -255,7 +255,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from appliance.clock import ManualClock
-from appliance.errors import StoreError
+from appliance.errors import StoreError, StoreUnavailable
 from appliance.store.database import Database
 
 db = Database(Path(sys.argv[1]), ManualClock())
@@ -300,3 +300,16 @@ def _target(fd: str) -> str:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return ""
+
+
+def test_without_a_file_descriptor_it_is_a_matter_of_waiting(path: Path) -> None:
+    db = opened(path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(StoreUnavailable, match="too many files are open"):
+            db.rev()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert db.rev() >= 0
+    db.close()

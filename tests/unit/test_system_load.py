@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_without_an_uplink_the_link_is_unknown(tmp_path: Path) -> None:
     db = Database(tmp_path / "vedette.db", ManualClock())
     assert SystemLoadMonitor(None, EscalationStore(db), ManualClock(), tmp_path).read().link_up is None
     db.close()
+
+
+def test_without_a_file_descriptor_the_temperature_is_unknown(tmp_path: Path) -> None:
+    zone(tmp_path, 0, "48300\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        found = temperature_c(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found is None
+    assert temperature_c(tmp_path) == 48.3

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
+from waiting import until
 
-from appliance.clock import SystemClock
+from appliance.clock import ManualClock, SystemClock
 from appliance.errors import ModelError, StoreError, StoreUnavailable
-from appliance.threads import Service, ServiceGroup, periodic_service
+from appliance.threads import FILES_WAIT_S, Service, ServiceGroup, periodic_service
 
 
 def waiting(name: str, ended: list[str]) -> Service:
@@ -49,6 +52,40 @@ def test_one_that_fails_ends_all_with_1_and_says_why(error: BaseException, caplo
     assert ended == ["meter"]
     assert "broken stopped" in caplog.text
     assert ("Traceback" in caplog.text) == (not isinstance(error, StoreError))
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_one_that_finds_no_file_descriptor_waits_and_goes_on(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    clock, runs, stop = ManualClock(), [], threading.Event()
+
+    def run() -> None:
+        runs.append(clock.monotonic())
+        if len(runs) < 5:
+            raise OSError(number, os.strerror(number))
+        stop.wait(60)
+
+    parts = ServiceGroup(clock)
+    parts.start(Service("rechecks", run, stop.set))
+    until(lambda: len(runs) == 5)
+    parts.stop()
+    assert parts.wait() == 0
+    assert clock.monotonic() - runs[0] >= 4 * FILES_WAIT_S
+    assert len([each for each in caplog.records if "too many files are open" in each.message]) == 1
+
+
+def test_one_that_cannot_run_twice_or_fails_otherwise_ends_all() -> None:
+    lacking = OSError(errno.EMFILE, "Too many open files")
+    for service in (
+        Service("dashboard", partial(_raise, lacking), lambda: None, resumes=False),
+        Service("core", partial(_raise, OSError(errno.EIO, "I/O error")), lambda: None),
+    ):
+        parts = ServiceGroup(ManualClock())
+        parts.start(service)
+        assert parts.wait() == 1
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def test_wrong_use_ends_all_with_2(caplog: pytest.LogCaptureFixture) -> None:

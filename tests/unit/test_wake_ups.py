@@ -148,12 +148,11 @@ def test_a_hub_without_viewers_sleeps_until_the_first_one_comes(monkeypatch: pyt
         for _ in range(50):  # the loop's turns, not time
             await asyncio.sleep(0)
         before = rounds
-        viewer = hub.join(None)
-        first = await asyncio.wait_for(viewer.__anext__(), DEADLINE_S)
+        viewer = aiter(hub.join(None))
+        first = await asyncio.wait_for(anext(viewer), DEADLINE_S)
         while rounds == before:
             await asyncio.sleep(0)
         hub.close()
-        await viewer.aclose()  # type: ignore[attr-defined]
         await asyncio.wait_for(watching, DEADLINE_S)
         return before, first
 

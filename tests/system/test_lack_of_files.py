@@ -1,0 +1,63 @@
+"""A running appliance without a file descriptor left: all of it goes on, and the dashboard answers later."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+FILES_MAX = 60
+CLIP = next((Path(__file__).parents[2] / "fixtures" / "clips").glob("*.mp4"))
+SITE = """
+storage: {{dir: {folder}/data}}
+dashboard: {{port: 0}}
+detector: {{model: builtin:hog}}
+cameras:
+  yard: {{url: "file:{clip}", rules: []}}
+"""
+
+
+@pytest.mark.timeout(240)
+def test_silent_connections_beyond_all_descriptors_end_nothing(tmp_path: Path) -> None:
+    """1,010 of them had ended recording, detection and alerts within six seconds."""
+    config, log = tmp_path / "site.yaml", tmp_path / "log"
+    config.write_text(SITE.format(folder=tmp_path, clip=CLIP))
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "appliance", "run", "--config", str(config)],
+            stderr=out,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX, FILES_MAX)),  # noqa: PLW1509
+        )
+    try:
+        until(lambda: re.search(r"dashboard at http://\S+:(\d+)/", log.read_text()), 60)
+        found = re.search(r"dashboard at http://\S+:(\d+)/", log.read_text())
+        assert found is not None
+        address = ("127.0.0.1", int(found[1]))
+        with contextlib.ExitStack() as stack:
+            for _ in range(150):
+                with contextlib.suppress(OSError):
+                    stack.enter_context(socket.create_connection(address, 5))
+            until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) >= FILES_MAX - 1, 20, "there is none left")
+            ended = time.monotonic() + 4
+            while time.monotonic() < ended:
+                assert process.poll() is None, log.read_text()[-3000:]
+                threading.Event().wait(0.2)
+        url = f"http://127.0.0.1:{address[1]}/healthz"
+        until(lambda: urllib.request.urlopen(url, timeout=20).status == 200, 30, "it answers again")
+        assert "stopped by a bug" not in log.read_text()
+        assert log.stat().st_size < 100_000
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0

@@ -1,0 +1,154 @@
+"""The dashboard's server against clients without credentials: silent sockets, slow requests, slow readers, bombs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from waiting import until
+
+from appliance.clock import ManualClock
+from appliance.dashboard.guard import CountedBody
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.server import BACKLOG, ConnectionLimits
+from tests.dashboard_site import Site, config_of, running
+
+TOKEN = "correct horse battery staple"
+LIMITS = ConnectionLimits(connections_max=8, per_address_max=6, request_s=0.5, stall_s=0.5)
+HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, ManualClock(), config=config_of(token=TOKEN))
+    yield made
+    made.close()
+
+
+def address_of(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(address_of(url), 20)) for _ in range(count)]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(65536) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_silent_connections_are_closed_so_that_others_are_served(site: Site) -> None:
+    with running(site.serve(LIMITS)) as url, connections(url, 6) as silent:
+        until(lambda: all(is_closed(each) for each in silent), what="silence ends a connection")
+        assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_beyond_the_limits_a_connection_is_closed_at_once(site: Site) -> None:
+    limits = ConnectionLimits(connections_max=8, per_address_max=6)
+    with running(site.serve(limits)) as url, connections(url, 20) as many:
+        until(lambda: sum(is_closed(each) for each in many) == 14, what="six of one address remain")
+
+
+def test_a_trusted_proxy_stands_for_all_its_visitors(tmp_path: Path) -> None:
+    site = Site(tmp_path, ManualClock(), config=config_of(token=TOKEN, trusted_proxies=["127.0.0.1"]))
+    limits = ConnectionLimits(connections_max=8, per_address_max=2)
+    with running(site.serve(limits)) as url, connections(url, 20) as many:
+        until(lambda: sum(is_closed(each) for each in many) == 12, what="the limit of all holds")
+    site.close()
+
+
+@pytest.mark.parametrize(
+    "begun", [b"GET / HT", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n", HEAD + b"Content-Length: 40\r\n\r\n{"]
+)
+def test_a_request_that_is_not_finished_in_time_ends_the_connection(site: Site, begun: bytes) -> None:
+    with running(site.serve(LIMITS)) as url, connections(url, 1) as (slow,):
+        slow.sendall(begun)
+        began = time.monotonic()
+        while not is_closed(slow):  # a byte now and then does not help
+            with contextlib.suppress(OSError):
+                slow.send(b"a")
+            time.sleep(0.05)
+            assert time.monotonic() - began < 30
+        assert time.monotonic() - began > 0.3
+
+
+def test_who_does_not_read_the_answer_is_cut_off(site: Site) -> None:
+    with running(site.serve(LIMITS)) as url, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        slow.connect(address_of(url))
+        request = b"GET /static/page.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        until(lambda: _refuses(slow, request), what="it is cut off")
+
+
+def _refuses(connection: socket.socket, request: bytes) -> bool:
+    connection.settimeout(0.05)
+    try:
+        connection.sendall(request * 50)
+    except TimeoutError:
+        return False
+    except OSError as error:
+        return error.errno in {errno.EPIPE, errno.ECONNRESET}
+    return False
+
+
+def test_a_kept_connection_serves_many_requests_and_outlives_the_limit_of_one(site: Site) -> None:
+    with running(site.serve(LIMITS)) as url, httpx.Client(base_url=url) as client:
+        began = time.monotonic()
+        while time.monotonic() - began < 1.2:
+            assert client.get("/healthz").status_code == 200
+            time.sleep(0.2)
+
+
+@pytest.mark.parametrize("length", [b"", b"Content-Length: 2\r\n"])
+def test_a_body_in_chunks_is_refused_unread(site: Site, length: bytes) -> None:
+    """Of both headers the server obeys the chunks: 800 MB went into memory behind a length of 2."""
+    with running(site.serve()) as url, connections(url, 1) as (connection,):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        connection.sendall(HEAD + length + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n" % (1 << 20) + b"x" * (1 << 20) + b"\r\n"
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                connection.sendall(chunk)
+        with contextlib.suppress(ConnectionError):
+            connection.settimeout(20)
+            assert connection.recv(65536).split()[1] == b"411"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+def test_a_body_is_counted_as_it_comes() -> None:
+    """Whatever its headers say: here the guard's count is asked without a server in front of it."""
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+    async def read(times: int) -> None:
+        counted = CountedBody(receive, 4096)  # type: ignore[arg-type]
+        for _ in range(times):
+            await counted()
+
+    asyncio.run(read(4))
+    with pytest.raises(Problem, match="at most 4096 bytes"):
+        asyncio.run(read(5))
+
+
+def test_the_backlog_is_the_one_that_is_meant(site: Site) -> None:
+    server = site.serve()
+    assert server._server.config.backlog == BACKLOG <= 128
+    server._listening.close()
