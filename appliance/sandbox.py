@@ -350,11 +350,13 @@ def main(argument: str) -> int:
 class _AddressSpace:
     """This process's size, from a file that is opened before it may open no more."""
 
-    def __enter__(self) -> _AddressSpace:
+    def __init__(self) -> None:
         try:
             self._handle = os.open("/proc/self/statm", os.O_RDONLY)
         except OSError:
             self._handle = -1
+
+    def __enter__(self) -> _AddressSpace:
         return self
 
     def __exit__(self, *_: object) -> None:
