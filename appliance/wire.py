@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -371,6 +372,7 @@ POOL_SUBJECT = "vedette_pool.status"
 STREAM_ESCALATION = "VEDETTE_ESCALATION"
 STREAM_MEDIA = "VEDETTE_MEDIA"
 STREAM_VERDICT = "VEDETTE_VERDICT"
+_DIGEST_CHARS = 20
 PRIORITIES = ("high", "normal", "low")
 PRIORITY_OF: dict[Severity, str] = {"alert": "high", "warning": "normal", "info": "low"}
 
@@ -390,13 +392,14 @@ def verdict_subject(site: str) -> str:
 
 def message_id(site: str, *parts: str | int) -> str:
     """A `Nats-Msg-Id`. JetStream looks for doubles in the whole stream, so it names the site: two sites may send the
-    same image, and none may make another's message look like a double."""
+    same image. Where another site may write into the stream, a part of it must be what that site cannot know."""
     return ".".join((site, *map(str, parts)))
 
 
-def escalation_message_id(site: str, escalation: str, step: int) -> str:
-    """Of an escalation's message; that of the first step has no number, as in schema 1."""
-    return message_id(site, escalation, step) if step else message_id(site, escalation)
+def escalation_message_id(escalation: Escalation) -> str:
+    """Of an escalation's message. It holds a digest of all that is in it: another site that could foresee the id would
+    publish something under it first, and the broker would take the escalation for a double and drop it."""
+    return message_id(escalation.site, hashlib.sha256(escalation.to_json()).hexdigest()[:_DIGEST_CHARS])
 
 
 def verdict_message_id(verdict: Verdict) -> str:

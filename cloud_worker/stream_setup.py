@@ -35,6 +35,7 @@ from nats.js.api import (
     StreamConfig,
 )
 
+from appliance.broker import make_site_consumer
 from appliance.errors import UplinkError
 from appliance.wire import (
     CHUNK_BYTES,
@@ -102,12 +103,20 @@ async def ensure_streams(js: JetStreamContext, settings: StreamsConfig) -> list[
 
 
 async def ensure_consumer(js: JetStreamContext, site: str, priority: str, ack_wait_s: float) -> list[str]:
-    """Make the consumer of a site and priority if it is absent, and return what differs. Raises UplinkError.
+    """Make the consumer of a site and priority if it is absent, and the site's own for its verdicts.
+
+    Returns what differs. Raises UplinkError.
 
     An older worker has one consumer for all sites, and a work queue has room for one reader of a subject
     only: the older one goes. What that worker has in hand is delivered again.
     """
     wanted = consumer_spec(site, priority, ack_wait_s)
+    try:
+        await make_site_consumer(js, site)  # a site that may not make one finds its verdicts through it
+    except nats.js.errors.APIError as error:  # an older one with other settings does, too
+        logger.debug("the verdict consumer of %s is left as it is: %s", site, error.description)
+    except (nats.errors.Error, TimeoutError, asyncio.TimeoutError) as error:
+        raise UplinkError(f"the verdict consumer of {site} could not be made: {type(error).__name__}") from None
     try:
         try:
             return await _ensure_consumer(js, wanted)

@@ -10,10 +10,14 @@ from __future__ import annotations
 from appliance.broker.async_tasks import end_tasks, until_set
 from appliance.broker.link_state import LinkState
 from appliance.broker.nats_link import NatsLink
+from appliance.broker.site_consumer import check_site_consumer, make_site_consumer, site_consumer_name
 
 __all__ = [
     "LinkState",
     "NatsLink",
+    "check_site_consumer",
     "end_tasks",
+    "make_site_consumer",
+    "site_consumer_name",
     "until_set",
 ]

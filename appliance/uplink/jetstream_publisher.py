@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 # A chunk over a 32 kbit/s uplink takes half a minute; a lost connection is noticed at once, not by this.
 PUBLISH_S_MAX = 90.0
 STREAM_INFO_S_MAX = 10.0  # some hundred bytes each way
+_EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
+_IS_THERE = 10071  # nats-server: the subject has a message already
 _TOO_LARGE = 10054  # nats-server: a message over the stream's max_msg_size
 
 
@@ -92,12 +94,19 @@ async def _check_room(jetstream: JetStreamContext, stream: str, size: int) -> No
 
 
 async def _is_stored(jetstream: JetStreamContext, site: str, media: MediaRow) -> bool:
-    """Whether the broker has every chunk that it took, asked in some hundred bytes; yes when it does not let us ask."""
-    every = media_subject(site, media.ref.id, 0).removesuffix("0") + "*"
-    try:
-        info = await jetstream.stream_info(STREAM_MEDIA, subjects_filter=every)
-    except (nats.errors.TimeoutError, nats.js.errors.APIError):
-        return True
-    except (nats.errors.Error, OSError) as error:
-        raise UplinkError(f"the media stream cannot be read: {type(error).__name__}") from None
-    return len(info.state.subjects or {}) >= media.chunks_acked
+    """Whether the broker has every chunk that it took, asked in some hundred bytes each.
+
+    An empty message that is only to be stored where there is none: it needs no right that would list other sites'
+    media. The first chunk that is missing ends it, and is sent again, as are those after it.
+    """
+    only_if_new = {_EXPECTED_LAST: "0"}
+    for n in range(media.chunks_acked):
+        try:
+            await jetstream.publish(media_subject(site, media.ref.id, n), b"", stream=STREAM_MEDIA, headers=only_if_new)
+            return False
+        except nats.js.errors.APIError as error:
+            if error.err_code != _IS_THERE:  # full, say: nothing is known, and what it took it does not lose
+                return True
+        except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
+            raise UplinkError(f"the media stream cannot be asked: {type(error).__name__}") from None
+    return True

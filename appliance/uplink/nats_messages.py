@@ -35,7 +35,7 @@ class NatsMessage:
 
 def escalation_message(escalation: Escalation, priority: str) -> NatsMessage:
     """An escalation, ready to publish under `priority`. The id makes a repeated one harmless."""
-    headers = {"Nats-Msg-Id": escalation_message_id(escalation.site, escalation.id, escalation.step)}
+    headers = {"Nats-Msg-Id": escalation_message_id(escalation)}
     return NatsMessage(escalation_subject(escalation.site, priority), escalation.to_json(), headers, "facts")
 
 

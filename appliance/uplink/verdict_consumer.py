@@ -16,17 +16,16 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from appliance.backoff import Backoff
-from appliance.broker import NatsLink
+from appliance.broker import NatsLink, check_site_consumer, make_site_consumer, site_consumer_name
 from appliance.clock import Clock
 from appliance.errors import StoreUnavailable, UplinkError
 from appliance.store.alerts import AlertStore
 from appliance.store.escalations import VerdictEffect
 from appliance.telemetry import LogThrottle
 from appliance.uplink.commit_batcher import CommitBatcher
-from appliance.wire import STREAM_VERDICT, Verdict, WireError, verdict_subject
+from appliance.wire import STREAM_VERDICT, Verdict, WireError
 
 FETCH_BATCH = 64  # messages that one request may bring; below the broker's limit of every version
 TRANSACTION_BATCH_MAX = 16  # verdicts applied in one transaction: one flush of the disk instead of as many
@@ -34,7 +33,8 @@ REQUEST_EXPIRES_S = 28.0  # for so long a request stands at the broker
 REQUEST_LOST_S = 30.0  # a request that the broker has not ended by then did not get there
 _REQUEST = json.dumps({"batch": FETCH_BATCH, "expires": int(REQUEST_EXPIRES_S * 1e9)}).encode()
 _ENDED = frozenset({"404", "408"})  # nothing came, or not as many
-ACK_WAIT_S = 30.0  # a disk that takes longer makes a redelivery, which changes nothing
+_NOT_OUR_JETSTREAM = 10039  # nats-server: JetStream not enabled for account
+_NO_CONSUMER = "no worker has made this site's verdict consumer yet (the first that sees a question of it does)"
 REDELIVER_S = 5.0  # after the database refused
 
 logger = logging.getLogger(__name__)
@@ -77,12 +77,13 @@ class VerdictConsumer:
         self._clock = clock
         self._changed = changed
         self._reported = ""
+        self._may_create = True
         self._refusal_log = LogThrottle(logger, clock)
         self.counts = VerdictCounts()
 
     async def run(self) -> None:
         """Apply verdicts until cancelled. Raises StoreError when the database refuses."""
-        backoff = Backoff(0.5, 30.0)
+        backoff = Backoff(0.5, 5.0)  # the consumer may be made by the worker that answers the first question
         while True:
             try:
                 await self.run_once(backoff.reset)
@@ -103,28 +104,39 @@ class VerdictConsumer:
                 await self._take(await feed.next())
 
     async def _consumer(self, jetstream: JetStreamContext) -> str:
-        """Make the site's consumer, or find it: it remembers what was acknowledged while we were away."""
-        name = f"site-{self._site}"
-        wanted = ConsumerConfig(
-            durable_name=name,
-            filter_subject=verdict_subject(self._site),
-            ack_policy=AckPolicy.EXPLICIT,
-            deliver_policy=DeliverPolicy.ALL,
-            ack_wait=ACK_WAIT_S,
-            max_deliver=-1,
-        )
+        """Find the site's consumer, or make it: it remembers what was acknowledged while we were away.
+
+        A site with an account of its own (deploy/nats/hub.conf) may do neither, only read: the first worker that sees a
+        question of the site makes it.
+        """
+        name = site_consumer_name(self._site)
         try:
-            try:
-                await jetstream.consumer_info(STREAM_VERDICT, name)
-            except nats.js.errors.NotFoundError:
-                await jetstream.add_consumer(STREAM_VERDICT, wanted)
-            return name
+            for _ in range(2):
+                try:
+                    found = await jetstream.consumer_info(STREAM_VERDICT, name)
+                except nats.js.errors.NotFoundError:
+                    if not self._may_create:
+                        raise UplinkError(_NO_CONSUMER) from None
+                    await self._make(jetstream)
+                    continue
+                check_site_consumer(found.config, self._site)
+                return name
         except nats.js.errors.NotFoundError:
             raise UplinkError("no worker has made the streams yet") from None
         except nats.js.errors.APIError as error:
+            if error.err_code == _NOT_OUR_JETSTREAM:
+                return name
             raise UplinkError(f"the broker refuses the verdict consumer: {error.description}") from None
         except (nats.errors.Error, OSError, asyncio.TimeoutError) as error:
             raise UplinkError(f"the verdict consumer cannot be reached: {type(error).__name__}") from None
+        raise UplinkError("the verdict consumer was deleted")
+
+    async def _make(self, jetstream: JetStreamContext) -> None:
+        try:
+            await make_site_consumer(jetstream, self._site)
+        except (nats.errors.TimeoutError, nats.js.errors.ServiceUnavailableError):
+            self._may_create = False  # a broker does not answer what it does not allow
+            raise UplinkError(_NO_CONSUMER) from None
 
     async def _take(self, messages: Sequence[Msg]) -> None:
         """Apply them in one transaction, and then acknowledge each."""
@@ -239,6 +251,8 @@ class ConsumerStream:
             self._left -= 1
             return message
         self._left = 0
+        if status == "503":
+            raise UplinkError(_NO_CONSUMER)
         if status not in _ENDED:
             description = (message.headers or {}).get("Description", "")
             raise UplinkError(f"{self._consumer} cannot be read: {status} {description}".rstrip())

@@ -637,9 +637,9 @@ HUB = Path(__file__).parents[2] / "deploy" / "nats" / "hub.conf"
 
 
 def users_of_the_example() -> str:
-    """The commented block of the example hub that gives every site a user of its own, with passwords put in."""
+    """The commented block of the example hub that gives every site an account of its own, with passwords put in."""
     lines = [line.removeprefix("# ") for line in HUB.read_text().splitlines()]
-    start = max(n for n, line in enumerate(lines) if line.startswith("authorization {"))
+    start = max(n for n, line in enumerate(lines) if line.startswith("accounts {"))
     block = "\n".join(lines[start:])
     for name in ("WORKER", "DEPOT_7"):
         block = block.replace(f"$VEDETTE_{name}_PASSWORD", f'"secret-{name}"')

@@ -83,7 +83,7 @@ def ask_many(url: str, questions: list[tuple[wire.Escalation, str]]) -> None:
         for name in {each.site for each, _ in questions}:
             await js.publish(wire.media_subject(name, ref_of(PICTURE).id, 0), PICTURE)
         for each, priority in questions:
-            headers = {"Nats-Msg-Id": wire.escalation_message_id(each.site, each.id, each.step)}
+            headers = {"Nats-Msg-Id": wire.escalation_message_id(each)}
             await js.publish_async(wire.escalation_subject(each.site, priority), each.to_json(), headers=headers)
         await js.publish_async_completed()
 

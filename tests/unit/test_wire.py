@@ -123,10 +123,13 @@ def test_an_escalation_of_schema_1_offers_nothing_and_so_is_never_asked_for_more
 
 def test_each_step_and_each_request_has_a_message_id_of_its_own_and_there_is_one_last_word() -> None:
     verdict = wire.Verdict.from_json(json.dumps(VERDICT_2).encode())
-    ids = [wire.escalation_message_id("s", "esc-1", step) for step in range(wire.STEPS_MAX)]
+    asked = wire.Escalation.from_json(json.dumps(ESCALATION_2).encode())
+    ids = [wire.escalation_message_id(asked.model_copy(update={"step": step})) for step in range(wire.STEPS_MAX)]
     ids += [wire.verdict_message_id(verdict.model_copy(update={"step": step})) for step in range(wire.STEPS_MAX)]
     assert len(set(ids)) == 2 * wire.STEPS_MAX
-    assert ids[0] == wire.message_id("s", "esc-1"), "as it always was"
+    assert ids[0] == wire.escalation_message_id(asked.model_copy(update={"step": 0})), "the same each time"
+    later = asked.model_copy(update={"created_t": asked.created_t + 1e-4})
+    assert wire.escalation_message_id(later) not in ids, "nobody knows it who does not know all of the message"
     last = [wire.verdict_message_id(verdict.model_copy(update={"need": None, "step": step})) for step in (None, 0, 2)]
     assert set(last) == {"depot-7.esc-0123456789abcdef.verdict"}
 

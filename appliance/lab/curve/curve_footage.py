@@ -165,7 +165,7 @@ class BaselineRecorder:
 def _message_bytes(escalation: wire.Escalation) -> int:
     """The size of the escalation itself, with subject and headers."""
     subject = wire.escalation_subject(escalation.site, wire.PRIORITY_OF[escalation.severity])
-    headers = {"Nats-Msg-Id": wire.escalation_message_id(escalation.site, escalation.id, escalation.step)}
+    headers = {"Nats-Msg-Id": wire.escalation_message_id(escalation)}
     return NatsMessage(subject, escalation.to_json(), headers, "facts").size
 
 

@@ -158,7 +158,7 @@ def replay_escalation(
 
 def escalation_message(body: wire.Escalation, priority: str) -> NatsMessage:
     """The message that the uplink would publish."""
-    headers = {"Nats-Msg-Id": wire.escalation_message_id(body.site, body.id, body.step)}
+    headers = {"Nats-Msg-Id": wire.escalation_message_id(body)}
     return NatsMessage(wire.escalation_subject(body.site, priority), body.to_json(), headers, "facts")
 
 
