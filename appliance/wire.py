@@ -356,7 +356,7 @@ class PoolStatus(_WireModel):
     the mean time of one; cold_start_s: until it is ready; gpu_hour: the price of an hour, None: it has none.
     """
 
-    schema_version: int = WIRE_SCHEMA
+    schema_version: Version = WIRE_SCHEMA
     worker: Name
     ready: bool
     waiting: Annotated[int, Field(ge=0, le=POOL_COUNT_MAX)] = 0

@@ -23,6 +23,7 @@ from cloud_worker.config import EngineConfig, RedetectEngine, WorkerConfig
 from cloud_worker.dead_letter_store import DeadLetter
 from cloud_worker.engines.redetect import UNSURE_SHARE, Redetect
 from cloud_worker.escalation_handler import ArchivePort, NullArchive
+from cloud_worker.images import SandboxDecoder
 from cloud_worker.judge import Engine as EnginePort
 from cloud_worker.judge import Judge
 from cloud_worker.metrics import WorkerMetrics
@@ -47,7 +48,9 @@ async def run(settings: WorkerConfig, clock: Clock) -> None:
     metrics = WorkerMetrics()
     archive = build_archive(settings, clock, metrics)
     link = NatsLink(settings.nats, f"vedette-worker {name}", clock)
-    worker = Worker(settings, Judge(engine, name, clock), link, clock, archive=archive, metrics=metrics)
+    decoder = SandboxDecoder()
+    judge = Judge(engine, name, clock, decoder)
+    worker = Worker(settings, judge, link, clock, archive=archive, metrics=metrics)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.stop)
@@ -55,6 +58,7 @@ async def run(settings: WorkerConfig, clock: Clock) -> None:
         await worker.run()
     finally:
         await engine.close()
+        decoder.close()
 
 
 async def check(settings: WorkerConfig, clock: Clock) -> Findings:

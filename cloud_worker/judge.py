@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from appliance.clock import Clock
 from appliance.types import Decision, JudgeKind
 from appliance.wire import MEDIA_BYTES_MAX, RECHECKED_SCHEMA, Escalation, FrameSupport, Need, Verdict
+from cloud_worker.images import IN_PROCESS, MediaDecoder
 from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fetch
 
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
@@ -25,13 +26,15 @@ _SPACE = re.compile(r"\s+")
 class JudgeCase:
     """What an engine is given: the escalation and its evidence, in order of time.
 
-    lost: what is missing, one sentence each. absent: how many of those the broker does not have.
+    lost: what is missing, one sentence each. absent: how many of those the broker does not have. decoder: by which an
+    engine turns evidence into pixels.
     """
 
     escalation: Escalation
     files: tuple[EvidenceFile, ...]
     lost: tuple[str, ...] = ()
     absent: int = 0
+    decoder: MediaDecoder = IN_PROCESS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +108,10 @@ class Judge:
     can look at: the cheapest of that, which it has not seen.
     """
 
-    def __init__(self, engine: Engine, worker: str, clock: Clock) -> None:
+    def __init__(self, engine: Engine, worker: str, clock: Clock, decoder: MediaDecoder = IN_PROCESS) -> None:
+        """decoder: of what sites send; in this process only what is our own is decoded (tests, benchmarks)."""
         self._engine = engine
+        self._decoder = decoder
         self.worker = worker
         self._clock = clock
 
@@ -128,7 +133,9 @@ class Judge:
             except MediaRefused as error:
                 lost.append(error)
         absent = sum(isinstance(each, MediaAbsent) for each in lost)
-        return JudgeCase(escalation=escalation, files=tuple(files), lost=tuple(map(str, lost)), absent=absent)
+        return JudgeCase(
+            escalation=escalation, files=tuple(files), lost=tuple(map(str, lost)), absent=absent, decoder=self._decoder
+        )
 
     async def verdict(self, case: JudgeCase, timings: Timings = Timings()) -> Verdict:
         """Ask the engine and check its answer. Raises EngineError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cloud_worker.images import Pixels, decode_image, encode_jpeg, frames_of, shrink
+from cloud_worker.images import ClipFrame, InProcessDecoder, MediaDecoder, encode_jpeg, shrink
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
 
@@ -31,19 +31,27 @@ class ImageSelection:
     more: bool
 
 
-def select_images(files: Sequence[EvidenceFile], count: int, side_max: int, *, second: bool = False) -> ImageSelection:
+def select_images(
+    files: Sequence[EvidenceFile],
+    count: int,
+    side_max: int,
+    *,
+    second: bool = False,
+    decoder: MediaDecoder | None = None,
+) -> ImageSelection:
     """Decode, sample and shrink, so that what an escalation costs does not depend on the camera.
 
     count: images at most. second: the model was unsure of the first choice, so of a clip other moments are taken.
+    decoder: of the judge's case; None: in this process.
     """
+    decoder = decoder or InProcessDecoder()
     shown: list[ShownImage] = []
     lost: list[str] = []
     stills, clips = choose_files(files, count)
     for file in [*stills, *clips]:
         try:
-            for t, pixels in _unpacked(file, count - len(stills), second=second):
-                small = shrink(pixels, side_max)
-                shown.append(ShownImage(file, encode_jpeg(small), t, small.shape != pixels.shape))
+            found = _unpacked(decoder, file, count - len(stills), side_max, second=second)
+            shown += [ShownImage(file, encode_jpeg(each.pixels), each.t, each.shrunk) for each in found]
         except MediaRefused as error:
             lost.append(str(error))
     stills_left_out = sum(each.ref.kind != "clip" for each in files) > len(stills)
@@ -75,10 +83,12 @@ def sample(files: Sequence[EvidenceFile], count: int) -> list[EvidenceFile]:
     return [files[round(n * step)] for n in range(count)]
 
 
-def _unpacked(file: EvidenceFile, count: int, *, second: bool) -> list[tuple[float, Pixels]]:
+def _unpacked(decoder: MediaDecoder, file: EvidenceFile, count: int, side_max: int, *, second: bool) -> list[ClipFrame]:
     if file.ref.kind != "clip":
-        return [(file.ref.t, decode_image(file))]
+        pixels = decoder.image(file)
+        small = shrink(pixels, side_max)
+        return [ClipFrame(file.ref.t, small, small.shape != pixels.shape)]
     if not second:
-        return frames_of(file, count)
-    between = frames_of(file, 2 * count + 1)[1::2]  # the moments between those that were shown
-    return between or frames_of(file, count)
+        return decoder.frames(file, count, side_max)
+    between = decoder.frames(file, 2 * count + 1, side_max)[1::2]  # the moments between those that were shown
+    return between or decoder.frames(file, count, side_max)

@@ -95,7 +95,9 @@ class OpenAiVlm:
     async def _ask(self, case: JudgeCase, side_max: int, *, second: bool) -> tuple[Opinion, bool]:
         """The answer to these images, and whether the evidence holds more than was shown."""
         started = self._clock.monotonic()
-        found = await asyncio.to_thread(select_images, case.files, self._settings.images_max, side_max, second=second)
+        found = await asyncio.to_thread(
+            select_images, case.files, self._settings.images_max, side_max, second=second, decoder=case.decoder
+        )
         preprocess_s = self._clock.monotonic() - started
         if not found.shown:
             reason = f"No picture could be shown to the model: {found.lost[0]}."

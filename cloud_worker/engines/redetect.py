@@ -19,7 +19,7 @@ from appliance.errors import DetectorError, EngineError
 from appliance.geometry import is_same_place
 from appliance.types import Box, Decision, Detections, JudgeKind
 from appliance.wire import FrameSupport, MediaRef, Need
-from cloud_worker.images import Pixels, decode_image
+from cloud_worker.decoding import Pixels
 from cloud_worker.judge import JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 
@@ -99,7 +99,7 @@ class Redetect:
         for file in case.files:
             started = self._clock.monotonic()
             try:
-                pixels = decode_image(file)
+                pixels = case.decoder.image(file)
             except MediaRefused:
                 votes.append(Vote(file.ref, "unsure", 0.0))
                 continue

@@ -15,7 +15,7 @@ from test_engines import BOX, case, escalation, judged, openai, run, second_look
 
 from appliance import wire
 from cloud_worker.engines.image_selection import choose_files
-from cloud_worker.images import frames_of
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Engine, JudgeCase
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import alert_facts
@@ -128,17 +128,17 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> EvidenceFile:
 
 
 def test_images_of_a_clip_are_spread_over_it_and_keep_the_cameras_time(clip: EvidenceFile) -> None:
-    shown = frames_of(clip, 3)
-    assert [number(pixels) for _, pixels in shown] == [0, 20, 39]
-    assert [t for t, _ in shown] == pytest.approx([100.0, 102.0, 103.9], abs=0.11)
-    assert len(frames_of(clip, 1)) == 1
-    assert len(frames_of(clip, 500)) == 40
+    shown = IN_PROCESS.frames(clip, 3, 4096)
+    assert [number(each.pixels) for each in shown] == [0, 20, 39]
+    assert [each.t for each in shown] == pytest.approx([100.0, 102.0, 103.9], abs=0.11)
+    assert len(IN_PROCESS.frames(clip, 1, 4096)) == 1
+    assert len(IN_PROCESS.frames(clip, 500, 4096)) == 40
 
 
 @pytest.mark.parametrize("data", [b"", b"no video", b"\0" * 5000])
 def test_a_clip_that_is_none_is_refused(data: bytes) -> None:
     with pytest.raises(MediaRefused):
-        frames_of(EvidenceFile(ref_of(b"x", kind="clip"), data), 3)
+        IN_PROCESS.frames(EvidenceFile(ref_of(b"x", kind="clip"), data), 3, 4096)
 
 
 def test_a_model_sees_a_clip_as_images_in_the_order_of_time(

@@ -23,11 +23,12 @@ from appliance.detect import detector
 from appliance.errors import DetectorError, EngineError, EngineUnavailable
 from cloud_worker.commands import build_engine
 from cloud_worker.config import OpenAiEngine, RedetectEngine
+from cloud_worker.decoding import declared_size
 from cloud_worker.engines import redetect
 from cloud_worker.engines.image_selection import sample
 from cloud_worker.engines.openai_vlm import OpenAiVlm
 from cloud_worker.engines.redetect import Redetect
-from cloud_worker.images import declared_size, decode_image
+from cloud_worker.images import IN_PROCESS
 from cloud_worker.judge import Engine, Judge, JudgeCase, Opinion
 from cloud_worker.media_fetch import EvidenceFile, MediaRefused
 from cloud_worker.prompt import PROMPT_VERSION, SYSTEM
@@ -439,9 +440,9 @@ def test_the_declared_size_of_an_image_is_read_from_its_header() -> None:
     for quality in (80, 101):  # lossy, lossless
         webp = cv2.imencode(".webp", pixels, [cv2.IMWRITE_WEBP_QUALITY, quality])[1].tobytes()
         assert declared_size(webp) == (130, 70)
-        assert decode_image(EvidenceFile(ref_of(webp), webp)).shape == (70, 130, 3)
+        assert IN_PROCESS.image(EvidenceFile(ref_of(webp), webp)).shape == (70, 130, 3)
     bomb = cv2.imencode(".jpg", pixels)[1].tobytes().replace(b"\x00\x46\x00\x82\x03", b"\xff\xff\xff\xff\x03")
     with pytest.raises(MediaRefused, match="a picture of 65535x65535 is refused"):
-        decode_image(EvidenceFile(ref_of(bomb), bomb))
+        IN_PROCESS.image(EvidenceFile(ref_of(bomb), bomb))
     with pytest.raises(MediaRefused, match="not a JPEG or WebP"):
-        decode_image(EvidenceFile(ref_of(b"%PDF"), b"%PDF"))
+        IN_PROCESS.image(EvidenceFile(ref_of(b"%PDF"), b"%PDF"))

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "botocore": ("cloud_worker.archive",),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
-        "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.images",
+        "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "fastapi": ("appliance.dashboard",),
     "h11": ("appliance.dashboard.server",),
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.analysis", "appliance.detect", "appliance.evidence", "appliance.health", "appliance.inference",
         "appliance.lab", "appliance.media", "appliance.model_advice", "appliance.motion", "appliance.recheck",
         "appliance.router",
-        "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.images",
+        "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "onnxruntime": ("appliance.detect.onnx_detector",),
     "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),

@@ -266,7 +266,7 @@ def unbounded(model: type[BaseModel]) -> list[str]:
     return list(walk(schema, model.__name__))
 
 
-@pytest.mark.parametrize("model", [wire.Escalation, wire.Verdict])
+@pytest.mark.parametrize("model", [wire.Escalation, wire.Verdict, wire.PoolStatus])
 def test_every_field_that_another_side_fills_has_a_bound(model: type[BaseModel]) -> None:
     assert unbounded(model) == []
 
