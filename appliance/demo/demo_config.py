@@ -19,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
+from appliance.demo.vlm_probe import VlmServer
 from appliance.errors import MissingDependency
 
 CLIP_NAMES = ("yard", "gate")
@@ -113,6 +114,9 @@ def _is_free(host: str, port: int) -> bool:
 
 
 SITE = "demo"
+VLM_KEY = "VLM_API_KEY"
+# Two pictures a question and no second look: what a laptop answers in a while, a GPU answers at once.
+_SMALL_COMPUTER = {"images_max": 2, "image_side_max": 512, "second_look": False, "timeout_s": 300}
 DETECTOR = "auto"
 _DETECT_FPS = 3
 
@@ -122,7 +126,8 @@ _ABOUT = """\
 """
 _ABOUT_WORKER = """\
 # Written by `vedette demo`, and overwritten by the next one: the cloud side, `vedette-worker run --config FILE`.
-# The engine here looks at the evidence again with a detector; `kind: openai` asks a vision language model instead.
+# What judges is in `engine`: a detector that looks again (`redetect`) rejects or doubts and never confirms; `openai`
+# asks a vision-language model, which can. deploy/vlm/README.md has a small one for any computer.
 """
 
 BUNDLED: Mapping[str, Mapping[str, Any]] = {
@@ -209,13 +214,20 @@ def site_file(data: Path, cameras: tuple[DemoCamera, ...], nats: str, port: int,
     return _ABOUT + _dump(content)
 
 
-def worker_file(nats: str, model: str | None) -> str:
-    """The text of the worker file. The streams are small: a laptop need not set 12 GB aside for a demo."""
-    content = {
+def worker_file(nats: str, model: str | None, vlm: VlmServer | None = None, *, with_key: bool = False) -> str:
+    """The text of the worker file. The streams are small: a laptop need not set 12 GB aside for a demo.
+
+    vlm: what judges; None: a detector, which is `model`. with_key: the server wants the key of VLM_API_KEY.
+    """
+    content: dict[str, Any] = {
         "nats": {"url": nats},
         "streams": {"escalation_gb": 0.1, "media_gb": 0.5, "verdict_gb": 0.1},
         "engine": {"kind": "redetect", "model": model or DETECTOR},
     }
+    if vlm is not None:
+        key = {"api_key": f"${{{VLM_KEY}}}"} if with_key else {}
+        content["engine"] = {"kind": "openai", "url": vlm.url, "model": vlm.model, **key, **_SMALL_COMPUTER}
+        content["worker"] = {"concurrency": 2}
     return _ABOUT_WORKER + _dump(content)
 
 

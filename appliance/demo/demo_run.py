@@ -19,6 +19,7 @@ from appliance.clock import Clock, SystemClock
 from appliance.demo import demo_config
 from appliance.demo.demo_config import (
     DASHBOARD_PORT,
+    VLM_KEY,
     DemoCamera,
     dashboard_port,
     find_clips,
@@ -29,7 +30,13 @@ from appliance.demo.demo_config import (
 from appliance.demo.demo_console import AlertReporter, DashboardClient, DemoConsole
 from appliance.demo.demo_processes import ChildProcess, ChildProgram
 from appliance.demo.looping_clip import as_camera_clip
+from appliance.demo.vlm_probe import VlmServer, probe_vlm
 from appliance.errors import MissingDependency, SourceRefused, UsageError
+
+DETECTOR_JUDGES = (
+    "Judged by a detector that looks again: it can reject or doubt, not confirm. A real model: "
+    "make demo VLM=http://127.0.0.1:8000 (deploy/vlm/README.md)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class DemoOptions:
     open_browser: bool = True
     seconds: float | None = None  # stop by itself so long after the dashboard is up
     model: str | None = None
+    vlm: str | None = None  # a language model's server; None: a detector judges
+    vlm_model: str | None = None  # None: the only one that the server has
     json: bool = False
 
 
@@ -55,6 +64,7 @@ class DemoPlan:
     rtsp_port: int | None
     dashboard_port: int
     data: Path
+    judge: str  # what judges, one line
 
     @property
     def url(self) -> str:
@@ -64,6 +74,7 @@ class DemoPlan:
 def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPlan:
     """Find what is needed, write the configuration files, and plan how each program is started. Raises UsageError."""
     nats = find_nats_server()
+    vlm, judge = _judge(options, console)
     rtsp_port = None if options.cameras else free_port()
     cameras, rtsp = _cameras(options, data, rtsp_port, console)
     port = dashboard_port(options.port)
@@ -73,7 +84,9 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
     model = _model(options.model)
     address = f"nats://127.0.0.1:{nats_port}"
     site_path = _write(data / "demo.yaml", demo_config.site_file(data, cameras, address, port, model))
-    worker_path = _write(data / "worker.yaml", demo_config.worker_file(address, model))
+    worker_path = _write(
+        data / "worker.yaml", demo_config.worker_file(address, model, vlm, with_key=bool(os.environ.get(VLM_KEY)))
+    )
     nats_path = _write(data / "nats.conf", demo_config.nats_file(data, nats_port))
     secrets = {camera.variable: camera.password for camera in cameras if camera.password}
     python = sys.executable
@@ -83,7 +96,18 @@ def make_plan(options: DemoOptions, data: Path, console: DemoConsole) -> DemoPla
         ChildProgram("worker", (python, "-m", "cloud_worker", "run", "--config", str(worker_path)), stop_s=10.0),
         ChildProgram("vedette", (python, "-m", "appliance", "run", "--config", str(site_path)), 25.0, secrets),
     )
-    return DemoPlan(programs, nats_port, rtsp_port, port, data)
+    return DemoPlan(programs, nats_port, rtsp_port, port, data, judge)
+
+
+def _judge(options: DemoOptions, console: DemoConsole) -> tuple[VlmServer | None, str]:
+    """The language model's server, which has answered, and one line on what judges. Raises UsageError."""
+    if options.vlm is None:
+        if options.vlm_model is not None:
+            raise UsageError("--vlm-model needs --vlm: the address of the server that has the model")
+        return None, DETECTOR_JUDGES
+    console.emit("probe", f"asking the model at {options.vlm} a trial question ...", url=options.vlm)
+    vlm = probe_vlm(options.vlm, options.vlm_model, os.environ.get(VLM_KEY, ""))
+    return vlm, f"Judged by the vision-language model {vlm.model} at {vlm.url}."
 
 
 def _cameras(
@@ -259,6 +283,7 @@ class _Demo:
         self._console.emit(
             "ready", f"Dashboard: {plan.url}", stamped=False, url=plan.url, data=str(plan.data), pids=pids
         )
+        self._console.emit("judge", f"  {plan.judge}", stamped=False, judge=plan.judge)
         self._explain()
         if self._options.open_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(plan.url)

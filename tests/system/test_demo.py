@@ -23,6 +23,7 @@ import pytest
 import waiting
 
 from appliance.demo.demo_config import find_nats_server
+from appliance.demo.demo_run import DETECTOR_JUDGES
 from appliance.errors import MissingDependency
 
 until = functools.partial(waiting.until, seconds=15.0, every_s=0.1)
@@ -144,9 +145,10 @@ def test_shows_an_alert_and_its_verdict_and_leaves_nothing_behind(
     demo = start("--clip", str(walk))
     ready = demo.hear("ready")
     assert sorted(ready["pids"]) == sorted(PARTS)
+    assert demo.hear("judge")["judge"] == DETECTOR_JUDGES
     alert = demo.hear("alert")
     verdict = demo.hear("verdict", id=alert["id"])
-    assert verdict["verdict"] in {"confirmed", "rejected", "unsure"}
+    assert verdict["verdict"] in {"rechecked", "rejected", "unsure"}, "a detector confirms nothing"
     assert verdict["reason"]
     for name in ("demo.yaml", "worker.yaml", "nats.conf"):
         assert stat.S_IMODE((tmp_path / "demo" / name).stat().st_mode) == 0o600

