@@ -22,6 +22,7 @@ from appliance.dashboard.server import ConnectionLimits, DashboardServer
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
+from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -209,11 +210,11 @@ class Site:
         """The link and the ingest process as `link` and `health` say."""
         return CoreProbes(link=lambda: self.link, health=lambda: self.health)
 
-    def serve(self, limits: ConnectionLimits | None = None) -> DashboardServer:
-        """A server on a free port of the loopback, not running yet."""
+    def serve(self, limits: ConnectionLimits | None = None, settings: SettingsService | None = None) -> DashboardServer:
+        """A server on a free port of the loopback, not running yet. settings None: they cannot be changed."""
         app = create_app(
             db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
-            probes=self.probes(),
+            probes=self.probes(), settings=settings,
         )  # fmt: skip
         proxies = self.config.dashboard.trusted_proxies
         return DashboardServer(app, "127.0.0.1", 0, trusted_proxies=proxies, limits=limits)

@@ -27,15 +27,18 @@ from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
+from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
+from appliance.dashboard.settings_api import Settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow
 from appliance.store.meter import Since
 
 RECENT = 6
+COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
 
 ShowFilter = Annotated[Literal["", "alerts", "health"], Query(description="alerts, health, or both")]
 DatabasePart = Annotated[Database, Depends(provided(Database))]
@@ -144,7 +147,13 @@ def cameras_page(
 
 @router.get("/cameras/{name}")
 def camera_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, alerts: Reader, health: HealthPart, name: str
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    alerts: Reader,
+    health: HealthPart,
+    settings: Settings,
+    name: str,
 ) -> HTMLResponse:
     """One camera: its latest frame with boxes, zones and lines; its interruptions and numbers."""
     camera = cameras.full(name)
@@ -155,7 +164,18 @@ def camera_page(
     return templates.page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
+        editable=settings.is_editable and configured is not None,
     )  # fmt: skip
+
+
+@router.get("/cameras/{name}/edit")
+def camera_edit_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, settings: Settings, name: str
+) -> HTMLResponse:
+    """Zones, lines and rules of a camera, drawn on its picture."""
+    if not settings.is_editable:
+        raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
+    return templates.page("camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS)
 
 
 @router.get("/savings")

@@ -38,6 +38,10 @@ class SettingsPart:
         self._service = service
 
     @property
+    def is_editable(self) -> bool:
+        return self._service is not None
+
+    @property
     def service(self) -> SettingsService:
         if self._service is None:
             raise Problem(404, "This appliance was started without a site file: there is nothing to change.")

@@ -1,0 +1,371 @@
+// Zones, lines and rules of one camera: drawn on its picture, told in words, tried on what was recorded, saved.
+import { post, say, follow } from "/static/page.js";
+import { clockOf } from "/static/time.js";
+
+const root = document.getElementById("editor");
+const camera = root.dataset.camera;
+const labels = root.dataset.labels.split(" ");
+const [W, H] = [Number(root.dataset.width), Number(root.dataset.height)];
+const svg = document.getElementById("paper");
+const by = (id) => document.getElementById(id);
+const UNDO_MAX = 50;
+const KINDS = { enter: "enters", exit: "leaves", dwell: "stays in", line: "crosses" };
+const DIRECTIONS = { both: "either way", left_to_right: "along the arrow", right_to_left: "against the arrow" };
+
+let base = "";
+let shown = { zones: {}, lines: {}, rules: [] };
+let saved = "";
+let chosen = null; // {kind: "zones" | "lines", name}
+let corner = -1; // of what is chosen
+const past = [];
+
+svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
+root.querySelector("[data-ratio]").style.aspectRatio = `${W} / ${H}`;
+
+const state = () => JSON.stringify(shown);
+const round = (x) => Math.round(Math.min(1, Math.max(0, x)) * 1000) / 1000;
+
+function remember() {
+  past.push(state());
+  if (past.length > UNDO_MAX) past.shift();
+}
+
+function changed() {
+  by("undo").disabled = !past.length;
+  by("save").disabled = state() === saved;
+  by("wrong").textContent = "";
+}
+
+function change(work) {
+  remember();
+  work();
+  changed();
+  draw();
+  list();
+}
+
+// -- the picture
+
+function element(name, attributes, parent, text = "") {
+  const made = document.createElementNS(parent.namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text) made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+const at = ([x, y]) => [x * W, y * H];
+const isChosen = (kind, name) => chosen && chosen.kind === kind && chosen.name === name;
+
+function draw() {
+  const held = document.activeElement?.dataset?.corner !== undefined;
+  svg.replaceChildren();
+  const dot = (W / Math.max(svg.clientWidth, 1)) * (matchMedia("(pointer: coarse)").matches ? 11 : 7);
+  for (const kind of ["zones", "lines"])
+    for (const [name, points] of Object.entries(shown[kind])) shape(kind, name, points, dot);
+  if (chosen) handles(shown[chosen.kind][chosen.name], dot);
+  if (held) svg.querySelector(`[data-corner="${corner}"]`)?.focus();
+}
+
+function shape(kind, name, points, dot) {
+  const group = element("g", { class: `${kind}${isChosen(kind, name) ? " chosen" : ""}` }, svg);
+  const line = points.map((point) => at(point).join(",")).join(" ");
+  element(kind === "zones" ? "polygon" : "polyline", { points: line }, group);
+  if (kind === "lines") arrow(group, points, dot);
+  const [x, y] = at(kind === "zones" ? points.reduce((a, b) => (a[0] + a[1] < b[0] + b[1] ? a : b)) : points[1]);
+  const label = element("text", { x: Math.min(x + dot, W - dot * 9), y: Math.max(y, 0) + dot * 2.6, "font-size": dot * 2.1 }, group, name);
+  label.setAttribute("class", "tag");
+  group.addEventListener("pointerdown", () => {
+    chosen = { kind, name };
+    corner = -1;
+    draw();
+    list();
+  });
+}
+
+// The direction `left_to_right` of a line from a to b: across it, from its left to its right.
+function arrow(group, [a, b], dot) {
+  const [[x1, y1], [x2, y2]] = [at(a), at(b)];
+  const [mx, my] = [(x1 + x2) / 2, (y1 + y2) / 2];
+  const long = Math.hypot(x2 - x1, y2 - y1) || 1;
+  const [nx, ny] = [-(y2 - y1) / long, (x2 - x1) / long];
+  const [hx, hy] = [mx + nx * dot * 4, my + ny * dot * 4];
+  element("line", { x1: mx - nx * dot * 4, y1: my - ny * dot * 4, x2: hx, y2: hy, class: "way" }, group);
+  const wing = (turn) => [hx - nx * dot * 1.4 + turn * ny * dot * 1.1, hy - ny * dot * 1.4 - turn * nx * dot * 1.1].join(",");
+  element("polygon", { points: [[hx, hy].join(","), wing(1), wing(-1)].join(" "), class: "head" }, group);
+}
+
+function handles(points, dot) {
+  if (chosen.kind === "zones")
+    points.forEach((point, i) => {
+      const next = points[(i + 1) % points.length];
+      const [x, y] = at([(point[0] + next[0]) / 2, (point[1] + next[1]) / 2]);
+      const middle = element("circle", { cx: x, cy: y, r: dot * 0.6, class: "middle" }, svg);
+      middle.addEventListener("pointerdown", (event) => {
+        event.stopPropagation();
+        remember();
+        points.splice(i + 1, 0, [round(x / W), round(y / H)]);
+        corner = i + 1;
+        draw();
+        drag(event, points);
+      });
+    });
+  points.forEach((point, i) => {
+    const [x, y] = at(point);
+    const handle = element("circle", { cx: x, cy: y, r: dot, class: `corner${i === corner ? " held" : ""}`, tabindex: 0, "data-corner": i }, svg);
+    handle.setAttribute("role", "button");
+    handle.setAttribute("aria-label", `Corner ${i + 1} of ${chosen.name}: ${Math.round(point[0] * 100)} % from the left, ${Math.round(point[1] * 100)} % from the top`);
+    handle.addEventListener("focus", () => (corner = i));
+    handle.addEventListener("pointerdown", (event) => {
+      event.stopPropagation();
+      remember();
+      corner = i;
+      drag(event, points);
+    });
+    handle.addEventListener("keydown", (event) => byKey(event, points, i));
+  });
+}
+
+function drag(event, points) {
+  event.preventDefault();
+  svg.setPointerCapture(event.pointerId);
+  const frame = svg.getBoundingClientRect();
+  const move = (each) => {
+    points[corner] = [round((each.clientX - frame.left) / frame.width), round((each.clientY - frame.top) / frame.height)];
+    draw();
+  };
+  const end = () => {
+    svg.removeEventListener("pointermove", move);
+    changed();
+    list();
+    svg.querySelector(`[data-corner="${corner}"]`)?.focus();
+  };
+  svg.addEventListener("pointermove", move);
+  svg.addEventListener("lostpointercapture", end, { once: true });
+}
+
+function byKey(event, points, i) {
+  const step = event.shiftKey ? 0.05 : 0.005;
+  const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
+  if (moves[event.key]) {
+    event.preventDefault();
+    change(() => (points[i] = [round(points[i][0] + moves[event.key][0]), round(points[i][1] + moves[event.key][1])]));
+  } else if (["Delete", "Backspace"].includes(event.key) && chosen.kind === "zones") {
+    event.preventDefault();
+    if (points.length <= 3) return say("A zone has at least three corners.");
+    change(() => points.splice(i, 1));
+    svg.querySelector(`[data-corner="${Math.min(i, points.length - 1)}"]`)?.focus();
+  }
+}
+
+// -- the lists
+
+function fresh(stem, taken) {
+  for (let n = 1; ; n++) if (!taken.includes(n > 1 ? `${stem}-${n}` : stem)) return n > 1 ? `${stem}-${n}` : stem;
+}
+
+function rename(kind, name, wanted) {
+  if (!wanted || wanted === name || shown[kind][wanted]) return list();
+  change(() => {
+    shown[kind] = Object.fromEntries(Object.entries(shown[kind]).map(([key, value]) => [key === name ? wanted : key, value]));
+    for (const rule of shown.rules) if (rule[kind === "zones" ? "zone" : "line"] === name) rule[kind === "zones" ? "zone" : "line"] = wanted;
+    if (isChosen(kind, name)) chosen = { kind, name: wanted };
+  });
+}
+
+function list() {
+  const all = ["zones", "lines"].flatMap((kind) => Object.keys(shown[kind]).map((name) => [kind, name]));
+  by("no-shapes").hidden = all.length > 0;
+  by("shapes").replaceChildren(
+    ...all.map(([kind, name]) => {
+      const item = document.createElement("li");
+      item.className = isChosen(kind, name) ? "chosen" : "";
+      const field = element("input", { value: name, "aria-label": `Name of the ${kind === "zones" ? "zone" : "line"} ${name}`, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, item);
+      field.addEventListener("change", () => rename(kind, name, field.value.trim()));
+      field.addEventListener("focus", () => {
+        if (isChosen(kind, name)) return;
+        chosen = { kind, name };
+        corner = -1;
+        draw();
+        for (const other of by("shapes").children) other.className = other === item ? "chosen" : "";
+      });
+      element("span", { class: "muted" }, item, kind === "zones" ? "zone" : "line");
+      const gone = element("button", { type: "button", class: "plain", "aria-label": `Remove ${name}` }, item, "Remove");
+      gone.addEventListener("click", () => {
+        const used = shown.rules.filter((rule) => rule.zone === name || rule.line === name).map((rule) => rule.name);
+        if (used.length) return (by("wrong").textContent = `${name} is used by the rule ${used.join(", ")}: change that first.`);
+        change(() => {
+          delete shown[kind][name];
+          if (isChosen(kind, name)) chosen = null;
+        });
+      });
+      return item;
+    }),
+  );
+  by("rules").replaceChildren(...shown.rules.map(ruleForm));
+}
+
+function select(parent, text, choices, value, take) {
+  const label = element("label", {}, parent, `${text} `);
+  const field = element("select", {}, label);
+  for (const [key, words] of choices) element("option", key === value ? { value: key, selected: "" } : { value: key }, field, words);
+  field.addEventListener("change", () => change(() => take(field.value)));
+  return field;
+}
+
+function input(parent, text, attributes, take) {
+  const label = element("label", {}, parent, `${text} `);
+  const field = element("input", attributes, label);
+  field.addEventListener("change", () => change(() => take(field)));
+  return field;
+}
+
+function ruleForm(rule) {
+  const form = document.createElement("fieldset");
+  element("legend", {}, form, rule.name);
+  input(form, "Name", { value: rule.name, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, (field) => (rule.name = field.value.trim()));
+  const who = element("div", { class: "who", role: "group", "aria-label": "What it watches for" }, form);
+  const wanted = rule.labels ?? ["person"];
+  for (const name of new Set([...labels, ...wanted])) {
+    const label = element("label", {}, who);
+    const box = element("input", wanted.includes(name) ? { type: "checkbox", checked: "" } : { type: "checkbox" }, label);
+    label.append(` ${name}`);
+    box.addEventListener("change", () =>
+      change(() => (rule.labels = box.checked ? [...wanted, name] : wanted.filter((each) => each !== name))),
+    );
+  }
+  select(form, "when it", Object.entries(KINDS), rule.kind, (kind) => {
+    rule.kind = kind;
+    const of = kind === "line" ? "line" : "zone";
+    for (const key of ["zone", "line", "seconds", "direction"]) if (key !== of) delete rule[key];
+    rule[of] ??= Object.keys(shown[`${of}s`])[0] ?? "";
+    if (kind === "dwell") rule.seconds = 20;
+  });
+  const of = rule.kind === "line" ? "line" : "zone";
+  const places = Object.keys(shown[`${of}s`]);
+  select(form, `the ${of}`, [...new Set([rule[of], ...places])].map((name) => [name, name || "(none: add one)"]), rule[of], (name) => (rule[of] = name));
+  if (rule.kind === "dwell") input(form, "for seconds", { type: "number", min: 1, max: 86400, value: rule.seconds }, (field) => (rule.seconds = Number(field.value)));
+  if (rule.kind === "line") select(form, "going", Object.entries(DIRECTIONS), rule.direction ?? "both", (way) => (rule.direction = way));
+  select(form, "raise", [["info", "an info"], ["warning", "a warning"], ["alert", "an alert"]], rule.severity ?? "warning", (severity) => (rule.severity = severity));
+  input(form, "only at", { value: (rule.schedule?.hours ?? []).join(", "), placeholder: "always, or 22:00-06:00" }, (field) => {
+    const hours = field.value.split(",").map((each) => each.trim()).filter(Boolean);
+    if (hours.length) rule.schedule = { ...rule.schedule, hours };
+    else delete rule.schedule;
+  });
+  const gone = element("button", { type: "button", class: "plain" }, form, `Remove ${rule.name}`);
+  gone.addEventListener("click", () => change(() => shown.rules.splice(shown.rules.indexOf(rule), 1)));
+  return form;
+}
+
+// -- trying and saving
+
+function changes() {
+  const before = JSON.parse(saved);
+  return ["zones", "lines", "rules"]
+    .filter((key) => JSON.stringify(before[key]) !== JSON.stringify(shown[key]))
+    .map((key) => {
+      const empty = !Object.keys(shown[key]).length;
+      return empty ? { path: ["cameras", camera, key], remove: true } : { path: ["cameras", camera, key], value: shown[key] };
+    });
+}
+
+async function attempt(button, work) {
+  button.disabled = true;
+  by("wrong").textContent = "";
+  try {
+    await work();
+  } catch (error) {
+    by("wrong").textContent = error.message;
+  } finally {
+    button.disabled = false;
+    by("save").disabled = state() === saved;
+  }
+}
+
+const times = (n) => (n === 1 ? "once" : `${n} times`);
+
+async function tryOut() {
+  const asked = changes();
+  const trial = await post("/api/v1/settings/try", { base, camera, changes: asked.length ? asked : [{ path: ["cameras", camera, "zones"], value: shown.zones }] });
+  const panel = by("outcome");
+  panel.hidden = false;
+  panel.replaceChildren();
+  element("h2", {}, panel, "On the last day");
+  element("p", {}, panel, trial.frames
+    ? `These rules would have alerted ${times(trial.then.count)}; the rules in force: ${trial.now.count}. ${trial.frames.toLocaleString()} looks were judged.`
+    : "Nothing is stored of that time, so nothing can be said.");
+  const rows = element("ol", { class: "trial" }, panel);
+  for (const alert of trial.then.alerts.slice(-20).reverse()) {
+    const row = element("li", {}, rows);
+    element("strong", {}, row, clockOf(alert.t_start));
+    element("span", {}, row, ` ${alert.labels.join(", ")} · ${alert.rules.join(", ")}${alert.new ? " · new" : ""}`);
+  }
+  element("p", { class: "muted small" }, panel, "Judged on the tracks that were recorded; another threshold or network is not tried by this.");
+  panel.scrollIntoView({ block: "nearest" });
+}
+
+async function save() {
+  const report = await post("/api/v1/settings", { base, changes: changes(), why: `zones and rules of ${camera}` });
+  take(report);
+  say("Saved and in force.");
+  by("outcome").hidden = false;
+  by("outcome").replaceChildren();
+  element("p", {}, by("outcome"), "Saved and in force.");
+}
+
+function take(report) {
+  base = report.digest;
+  const written = report.site.cameras[camera] ?? {};
+  shown = structuredClone({ zones: written.zones ?? {}, lines: written.lines ?? {}, rules: written.rules ?? [] });
+  saved = state();
+  past.length = 0;
+  changed();
+  if (chosen && !shown[chosen.kind][chosen.name]) chosen = null;
+  draw();
+  list();
+}
+
+by("add-zone").addEventListener("click", () =>
+  change(() => {
+    const name = fresh("zone", Object.keys(shown.zones));
+    shown.zones[name] = [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3, 0.9]];
+    [chosen, corner] = [{ kind: "zones", name }, 0];
+  }),
+);
+by("add-line").addEventListener("click", () =>
+  change(() => {
+    const name = fresh("line", Object.keys(shown.lines));
+    shown.lines[name] = [[0.3, 0.6], [0.7, 0.6]];
+    [chosen, corner] = [{ kind: "lines", name }, 0];
+  }),
+);
+by("add-rule").addEventListener("click", () => {
+  const zone = Object.keys(shown.zones)[0];
+  const line = Object.keys(shown.lines)[0];
+  if (!zone && !line) return (by("wrong").textContent = "Add a zone or a line first: a rule watches one.");
+  change(() => {
+    const name = fresh("rule", shown.rules.map((rule) => rule.name));
+    shown.rules.push({ name, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
+  });
+  by("rules").lastElementChild.querySelector("input").focus();
+});
+by("undo").addEventListener("click", () => {
+  shown = JSON.parse(past.pop());
+  if (chosen && !shown[chosen.kind][chosen.name]) chosen = null;
+  changed();
+  draw();
+  list();
+});
+by("renew").addEventListener("click", () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`));
+by("try").addEventListener("click", () => attempt(by("try"), tryOut));
+by("save").addEventListener("click", () => attempt(by("save"), save));
+addEventListener("resize", draw);
+addEventListener("beforeunload", (event) => state() !== saved && saved && event.preventDefault());
+attempt(by("save"), async () => {
+  const answer = await fetch("/api/v1/settings");
+  const report = await answer.json();
+  if (!answer.ok) throw new Error(report.detail);
+  take(report);
+  if (report.edited) by("wrong").textContent = "The site file was changed by hand and is not in force: take that change first.";
+});
+follow({});

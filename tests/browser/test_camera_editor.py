@@ -1,0 +1,180 @@
+"""Zones and rules in a real browser: drawn with mouse and keys, tried on what was recorded, saved, in force."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.settings.settings_service import SettingsService
+from tests.dashboard_site import Site, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.browser
+
+FILE = """\
+# the depot
+site: {name: depot-7}
+cameras:
+  gate:
+    url: rtsp://viewer:hunter2@192.168.1.20/main
+    zones: {yard: [[0.1, 0.45], [0.95, 0.45], [0.95, 0.98], [0.1, 0.98]]}
+    rules:
+      - {name: intruder, kind: enter, zone: yard, severity: alert}  # the one that counts
+"""
+
+
+@dataclass
+class Editing:
+    url: str
+    path: Path
+    in_force: list[SiteConfig] = field(default_factory=list)
+
+    @property
+    def gate(self) -> dict[str, object]:
+        return dict(yaml.safe_load(self.path.read_text())["cameras"]["gate"])
+
+
+@pytest.fixture
+def editing(tmp_path: Path) -> Iterator[Editing]:
+    path = tmp_path / "site.yaml"
+    path.write_text(FILE)
+    (tmp_path / "data").mkdir()
+    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(FILE)))
+    t0 = site.clock.now() - 20
+    site.live("gate", t0)
+    site.record("gate", t0)
+    in_force: list[SiteConfig] = []
+
+    def take(config: SiteConfig) -> tuple[str, ...]:
+        in_force.append(config)
+        return ()
+
+    service = SettingsService(path, tmp_path / "data", site.clock, take)
+    with running(site.serve(settings=service)) as url:
+        yield Editing(url, path, in_force)
+    site.close()
+
+
+@pytest.fixture(params=[(1440, 900), (390, 844)], ids=["desk", "phone"])
+def page(request: pytest.FixtureRequest, browser: Browser, editing: Editing) -> Iterator[Page]:
+    width, height = request.param
+    context = browser.new_context(viewport={"width": width, "height": height}, has_touch=width < 500)
+    opened = context.new_page()
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    refused = "the server responded with a status of 4"  # the tests' own doing
+    opened.on(
+        "console", lambda line: faults.append(line.text) if line.type == "error" and refused not in line.text else None
+    )
+    opened.goto(f"{editing.url}/cameras/gate/edit")
+    opened.locator("#shapes li").first.wait_for()
+    yield opened
+    assert faults == []
+    context.close()
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
+    if os.environ.get("VEDETTE_SHOTS"):
+        page.emulate_media(color_scheme="dark")
+        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
+
+
+def corners(page: Page) -> Locator:
+    return page.locator("#paper .corner")
+
+
+def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editing) -> None:
+    page.get_by_role("button", name="Add a zone").click()
+    assert corners(page).count() == 4
+    box = page.locator("#paper").bounding_box()
+    held = corners(page).first.bounding_box()
+    assert box is not None
+    assert held is not None
+    page.mouse.move(held["x"] + held["width"] / 2, held["y"] + held["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 0.2 * box["height"], steps=4)
+    page.mouse.up()
+    middle = page.locator("#paper .middle").nth(1).bounding_box()
+    assert middle is not None
+    page.mouse.move(middle["x"] + middle["width"] / 2, middle["y"] + middle["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.6 * box["height"], steps=4)
+    page.mouse.up()
+    page.get_by_label("Name of the zone zone").fill("drive")
+    page.get_by_label("Name of the zone zone").press("Enter")
+    page.get_by_role("button", name="Add a rule").click()
+    rule = page.locator("#rules fieldset").nth(1)
+    rule.get_by_label("car").check()
+    rule = page.locator("#rules fieldset").nth(1)
+    rule.get_by_label("when it").select_option("dwell")
+    page.locator("#rules fieldset").nth(1).get_by_label("for seconds").fill("1")
+    page.locator("#rules fieldset").nth(1).get_by_label("for seconds").press("Enter")
+    page.locator("#rules fieldset").nth(1).get_by_label("the zone").select_option("drive")
+    page.get_by_role("button", name="Try on the last day").click()
+    page.get_by_text("These rules would have alerted once").wait_for()
+    assert editing.in_force == []
+    shot(page, f"editor-{page.viewport_size['width']}")  # type: ignore[index]
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved and in force").first.wait_for()
+    zones = editing.gate["zones"]
+    assert isinstance(zones, dict)
+    assert set(zones) == {"yard", "drive"}
+    drive = zones["drive"]
+    assert len(drive) == 5
+    assert drive[0] == pytest.approx([0.1, 0.2], abs=0.01)
+    assert drive[2] == pytest.approx([0.9, 0.6], abs=0.01)
+    assert editing.gate["rules"][1] == {  # type: ignore[index]
+        "name": "rule", "kind": "dwell", "zone": "drive", "seconds": 1, "labels": ["person", "car"],
+        "severity": "warning",
+    }  # fmt: skip
+    assert set(editing.in_force[0].cameras["gate"].zones) == {"yard", "drive"}
+    assert "# the one that counts" in editing.path.read_text()
+    assert "hunter2" in editing.path.read_text(), "what was not shown was not touched"
+
+
+def test_keys_alone_move_and_remove_corners_and_undo(page: Page, editing: Editing) -> None:
+    page.get_by_label("Name of the zone yard").focus()
+    corners(page).nth(2).focus()
+    page.keyboard.press("Shift+ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Delete")
+    assert corners(page).count() == 3
+    page.keyboard.press("Delete")
+    assert corners(page).count() == 3, "a zone keeps three corners"
+    page.get_by_role("button", name="Undo").click()
+    assert corners(page).count() == 4
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved and in force").first.wait_for()
+    assert editing.gate["zones"]["yard"][2] == pytest.approx([0.9, 0.975], abs=0.001)  # type: ignore[index]
+
+
+def test_what_is_wrong_is_said_and_nothing_is_saved(page: Page, editing: Editing) -> None:
+    text = editing.path.read_text()
+    page.get_by_role("button", name="Remove yard").click()
+    page.get_by_text("yard is used by the rule intruder").wait_for()
+    page.locator("#rules fieldset").first.get_by_label("only at").fill("25:00-26:00")
+    page.locator("#rules fieldset").first.get_by_label("only at").press("Enter")
+    page.get_by_role("button", name="Save").click()
+    page.locator("#wrong", has_text="cameras.gate.rules.0.schedule.hours").wait_for()
+    assert editing.path.read_text() == text
+    editing.path.write_text(text + "alerts: {merge_s: 3}\n")
+    page.get_by_role("button", name="Save").click()
+    page.locator("#wrong", has_text="was changed meanwhile").wait_for()
+
+
+def test_without_scripts_and_on_a_camera_page_there_is_a_way_in(page: Page, editing: Editing) -> None:
+    page.goto(f"{editing.url}/cameras/gate")
+    page.get_by_role("link", name="Edit zones and rules").click()
+    page.wait_for_url("**/cameras/gate/edit")
