@@ -145,6 +145,16 @@ def test_the_router_finds_all_first_and_no_baseline_is_ahead_of_it(measured: Cur
             assert "never ahead of the router" in curve_output.comparison_sentence(measured, comparison)
 
 
+def test_the_cascade_asks_about_what_the_appliance_is_unsure_of(measured: CurveReport) -> None:
+    """Three visits and three glares, of one clip: nothing is learnt of them, what is built in must tell them apart."""
+    cascade = measured.cascade
+    assert cascade is not None
+    assert (cascade.alerts, cascade.right, cascade.points[0].asked) == (6, 3, 6)
+    assert cascade.most.lost == 0
+    assert cascade.points[0].bytes > cascade.most.bytes
+    assert cascade.claimed.kept == 0  # six labels claim nothing
+
+
 def test_a_router_whose_values_are_upside_down_is_reported_to_be_behind(
     footage_of_cameras: tuple[ReplayedFootage, ...],
 ) -> None:
@@ -230,7 +240,10 @@ def test_the_command_reports_as_text_json_and_page(
     told = json.loads(capsys.readouterr().out)
     assert (told["incidents"], told["sent"]["curves"][0]["name"], told["bar_met"]) == (1, "router", False)
     html = page.read_text()
-    assert html.count('<svg class="plot"') == 2
+    assert html.count('<svg class="plot"') == 3
+    assert "Cost against accuracy" in html
+    assert "cascade: " in said
+    assert told["cascade"]["alerts"] == len(told["cascade"]["points"]) - 1
     assert "a stand-in that knows the truth" in html
     assert "never ahead of the router" in html
     for outside in ("<script", "http:", "https:", "url("):

@@ -15,6 +15,8 @@ from appliance.errors import UsageError
 from appliance.lab.curve.curve_footage import ReplayedFootage, has_truth, replay_footage
 from appliance.lab.curve.curve_output import (
     bar_sentence,
+    cascade_sentence,
+    cascade_table,
     comparison_sentence,
     curve_page,
     footage_table,
@@ -89,5 +91,8 @@ def print_text(report: CurveReport) -> None:
         print("\n".join(aligned_lines(table)), end="\n\n")
     lines = (f"verdicts: {report.verdicts}", *reading_notes(report), "")
     compared = (comparison_sentence(report, each) for each in report.comparisons)
-    for line in (*lines, *compared, bar_sentence(report)):
+    if report.cascade is not None:
+        print("\n".join(aligned_lines(cascade_table(report.cascade))), end="\n\n")
+    cascade = () if report.cascade is None else (cascade_sentence(report.cascade),)
+    for line in (*lines, *compared, *cascade, bar_sentence(report)):
         print(line)

@@ -183,7 +183,7 @@ class RouterEscalation:
 class ReplayedFootage:
     """The outcome of a replay. bytes: of the footage as the camera sent it; merge_s: seconds within which alerts merge,
     and so how far apart single frames are sent; alerts: those that the site would ask about, as its labels are;
-    judged_by: what answered the escalations, '' for nothing (see Alert.verdict for the verdicts)."""
+    judged_by: what answered the escalations, '' for nothing (see Alert.verdict for the verdicts); clip: the file."""
 
     scenario: str
     camera: str
@@ -198,6 +198,7 @@ class ReplayedFootage:
     examined: tuple[ExaminedFrame, ...]
     best_sightings: tuple[BestSighting, ...]
     judged_by: str = ""
+    clip: str = ""
 
 
 def has_truth(plan: ScenarioPlan) -> bool:
@@ -250,6 +251,7 @@ def _replayed_footage(
         examined=tuple(recorder.examined),
         best_sightings=tuple(recorder.best_sightings),
         judged_by=result.answered_by,
+        clip=str(part.clip),
     )
 
 

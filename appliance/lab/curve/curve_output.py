@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import floor, log10
 
+from appliance.lab.curve.cascade_curve import CascadeCurve, CascadePoint
 from appliance.lab.curve.curve_report import BaselineComparison, CurvePanel, CurveReport, RecallCurve
 from appliance.lab.curve.ranking import Lead
 from appliance.lab.replay.replay_report import format_time
@@ -170,6 +171,60 @@ def reading_notes(report: CurveReport) -> tuple[str, ...]:
     return (*lines, *report.skipped)
 
 
+def cascade_table(curve: CascadeCurve) -> ReportTable:
+    """Cost against accuracy, from asking about all to asking about none, and what the claims allow."""
+    shares = (0.0, 0.25, 0.5, 0.7, curve.goal, 0.95, 1.0)
+    rows = [_cascade_row(f"{100 * share:.0f} % or more", curve, curve.at(share)) for share in shares]
+    rows.append(_cascade_row("the most without a loss", curve, curve.most))
+    rows.append(_cascade_row("as claims allow now", curve, curve.claimed))
+    head = (
+        "stays at the edge",
+        "share",
+        "sure",
+        "doubtful",
+        "asked",
+        "bytes asked",
+        "of all",
+        "GPU s",
+        "cost",
+        "right",
+        "lost",
+    )
+    return ReportTable(head, tuple(rows))
+
+
+def _cascade_row(name: str, curve: CascadeCurve, at: CascadePoint) -> tuple[str, ...]:
+    whole = curve.points[0].bytes
+    return (
+        name,
+        f"{100 * at.kept:.0f} %",
+        str(at.sure),
+        str(at.doubtful),
+        str(at.asked),
+        format_bytes(at.bytes),
+        format_share(at.bytes / whole) if whole else "–",
+        f"{at.gpu_s:.1f}",
+        f"{at.money:.4g}",
+        f"{at.accuracy:.3f}",
+        str(at.lost),
+    )
+
+
+def cascade_sentence(curve: CascadeCurve) -> str:
+    """How much can stay at the edge without an incident lost, against the goal, and how much the claims allow."""
+    most, whole = curve.most, curve.points[0].bytes
+    saved = f", which saves {format_share(1 - most.bytes / whole)} of the bytes of asking" if whole else ""
+    word = "met" if most.kept >= curve.goal - 1e-9 else "missed"
+    alerts = f"{format_count(curve.alerts, 'alert')} ({curve.right} of them right)"
+    judge = f"no more wrong answers than of a judge that is wrong in {100 * curve.judge_error:g} %"
+    return (
+        f"cascade: {100 * most.kept:.0f} % of {alerts} could stay at the edge without an incident lost and {judge} "
+        f"(goal: {100 * curve.goal:.0f} %, {word}){saved}; each chance is learnt from the other clips, the division is "
+        f"chosen on this footage. By its claims the router would keep {100 * curve.claimed.kept:.0f} % with no more "
+        f"labels than these"
+    )
+
+
 def curve_page(report: CurveReport, now: float) -> str:
     """The whole file. now: UTC seconds."""
     lines = tuple(comparison_sentence(report, each) for each in report.comparisons)
@@ -183,6 +238,7 @@ def curve_page(report: CurveReport, now: float) -> str:
             plot=_review_plot(report),
             table=seen_table(report),
         ),
+        *_cascade_sections(report),
         ReportSection("Footage", reading_notes(report), table=footage_table(report)),
     )
     lead = (
@@ -190,6 +246,23 @@ def curve_page(report: CurveReport, now: float) -> str:
         f"model {', '.join(report.models)}"
     )
     return plot_page("The router against what it is held against", lead, sections, now)
+
+
+def _cascade_sections(report: CurveReport) -> tuple[ReportSection, ...]:
+    curve = report.cascade
+    if curve is None:
+        return ()
+    whole = curve.points[0].bytes or 1
+    points = [(100 * each.bytes / whole, 100 * each.accuracy) for each in reversed(curve.points)]
+    low = min(90.0, 10 * floor(min(y for _, y in points) / 10))
+    plot = Plot(
+        "Alerts that are answered right against the bytes of asking, as the appliance keeps fewer of them",
+        PlotAxis("asked, as a share of the bytes of asking about all", "%", 0, 100),
+        PlotAxis("alerts answered right", "%", low, 100),
+        (PlotSeries("cascade", points, strong=True),),
+        mark=PlotMark(100 * curve.most.bytes / whole, 100 * curve.most.accuracy, "the least without an incident lost"),
+    )
+    return (ReportSection("Cost against accuracy", (cascade_sentence(curve),), plot=plot, table=cascade_table(curve)),)
 
 
 def _sent_plot(report: CurveReport) -> Plot:

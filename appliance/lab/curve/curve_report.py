@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.lab.curve.cascade_curve import CascadeCurve, measure_cascade
 from appliance.lab.curve.curve_footage import ReplayedFootage
 from appliance.lab.curve.ranking import (
     Bootstrap,
@@ -107,6 +108,7 @@ class CurveReport:
     sent: recall over the share of the cameras' bytes; seen: over alerts to review per camera-hour
     verdicts: what the simulated verdicts are, as text; judged_by: what gave the verdicts that the scenarios name
     missed: incidents that the router finds at no budget, and whether an alert was raised at all
+    cascade: cost against accuracy of the router's two thresholds; None: nothing raised an alert
     raised, raised_smallest: how many incidents raised an alert, and the least budget that finds the goal's share of
     those
     skipped: scenarios that were left out, with the reason
@@ -125,6 +127,7 @@ class CurveReport:
     seeds: int
     resamples: int
     judged_by: tuple[str, ...] = ()
+    cascade: CascadeCurve | None = None
     skipped: tuple[str, ...] = ()
     goal: float = GOAL
     bar: float = BAR
@@ -212,6 +215,7 @@ def measure_curves(
         seen=_review_panel(seen, footage, incidents, chosen, SimulatedVerdicts(stand_in_error, seeds)),
         verdicts=f"a stand-in that knows the truth and is wrong in {100 * stand_in_error:g} % of its answers",
         judged_by=tuple(sorted({camera.judged_by for camera in footage if camera.judged_by})),
+        cascade=measure_cascade(footage, incidents, stand_in_error),
         missed=tuple(_missed_incidents(footage, incidents, found["router"][0], raised)),
         raised=int(raised.sum()),
         raised_smallest=_finite(smallest_share(found["router"][:, raised], GOAL)) if raised.any() else None,
