@@ -68,13 +68,15 @@ class CascadePoint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeCurve:
     """alerts: how many, right: how many of them; points: from asking about all to asking about none. most: the most
-    that can be kept without an incident lost and with no more wrong answers than the judge would give; claimed: what
-    the router's claims allow with no more labels than these (see docs/router.md). judge_error: assumed."""
+    that can be kept without an incident lost; as_right: the same with no more wrong answers than the judge would give
+    about all; claimed: what the router's claims allow with no more labels than these (see docs/router.md).
+    judge_error: assumed."""
 
     alerts: int
     right: int
     points: tuple[CascadePoint, ...]
     most: CascadePoint
+    as_right: CascadePoint
     claimed: CascadePoint
     goal: float = SHARE_GOAL
     judge_error: float = 0.0
@@ -96,13 +98,15 @@ def cascade_of(alerts: Sequence[JudgedAlert], judge_error: float) -> CascadeCurv
     """There must be at least one alert."""
     order = sorted(alerts, key=lambda each: -each.certainty)
     points = tuple(_point(order[:count], order[count:], judge_error) for count in range(len(order) + 1))
-    fits = [each for each in points if each.lost == 0 and each.accuracy >= points[0].accuracy - 1e-9]
+    lossless = [each for each in points if each.lost == 0]
+    as_right = [each for each in lossless if each.accuracy >= points[0].accuracy - 1e-9]
     kept = [each for each in alerts if each.stays]
     return CascadeCurve(
         alerts=len(alerts),
         right=sum(bool(each.incidents) for each in alerts),
         points=points,
-        most=fits[-1],
+        most=lossless[-1],
+        as_right=as_right[-1],
         claimed=_point(kept, [each for each in alerts if not each.stays], judge_error),
         judge_error=judge_error,
     )

@@ -176,6 +176,7 @@ def cascade_table(curve: CascadeCurve) -> ReportTable:
     shares = (0.0, 0.25, 0.5, 0.7, curve.goal, 0.95, 1.0)
     rows = [_cascade_row(f"{100 * share:.0f} % or more", curve, curve.at(share)) for share in shares]
     rows.append(_cascade_row("the most without a loss", curve, curve.most))
+    rows.append(_cascade_row("and as right as asking", curve, curve.as_right))
     rows.append(_cascade_row("as claims allow now", curve, curve.claimed))
     head = (
         "stays at the edge",
@@ -212,16 +213,17 @@ def _cascade_row(name: str, curve: CascadeCurve, at: CascadePoint) -> tuple[str,
 
 def cascade_sentence(curve: CascadeCurve) -> str:
     """How much can stay at the edge without an incident lost, against the goal, and how much the claims allow."""
-    most, whole = curve.most, curve.points[0].bytes
-    saved = f", which saves {format_share(1 - most.bytes / whole)} of the bytes of asking" if whole else ""
+    at, most, whole = curve.at(curve.goal), curve.most, curve.points[0]
     word = "met" if most.kept >= curve.goal - 1e-9 else "missed"
+    shown = at if at.lost == 0 else most
+    saved = f", {format_share(1 - shown.bytes / whole.bytes)} of the bytes of asking saved" if whole.bytes else ""
     alerts = f"{format_count(curve.alerts, 'alert')} ({curve.right} of them right)"
-    judge = f"no more wrong answers than of a judge that is wrong in {100 * curve.judge_error:g} %"
     return (
-        f"cascade: {100 * most.kept:.0f} % of {alerts} could stay at the edge without an incident lost and {judge} "
-        f"(goal: {100 * curve.goal:.0f} %, {word}){saved}; each chance is learnt from the other clips, the division is "
-        f"chosen on this footage. By its claims the router would keep {100 * curve.claimed.kept:.0f} % with no more "
-        f"labels than these"
+        f"cascade: {100 * shown.kept:.0f} % of {alerts} stay at the edge without an incident lost "
+        f"(goal: {100 * curve.goal:.0f} %, {word}){saved}; {shown.accuracy:.2f} of the alerts are answered right then, "
+        f"{whole.accuracy:.2f} where all are asked about and the judge is wrong in {100 * curve.judge_error:g} %; no "
+        f"more wrong answers than that up to {100 * curve.as_right.kept:.0f} %. Each chance is learnt from the other "
+        f"clips. By its claims the router would keep {100 * curve.claimed.kept:.0f} % with no more labels than these"
     )
 
 
@@ -260,7 +262,7 @@ def _cascade_sections(report: CurveReport) -> tuple[ReportSection, ...]:
         PlotAxis("asked, as a share of the bytes of asking about all", "%", 0, 100),
         PlotAxis("alerts answered right", "%", low, 100),
         (PlotSeries("cascade", points, strong=True),),
-        mark=PlotMark(100 * curve.most.bytes / whole, 100 * curve.most.accuracy, "the least without an incident lost"),
+        mark=PlotMark(100 * curve.as_right.bytes / whole, 100 * curve.as_right.accuracy, "no incident lost, as right"),
     )
     return (ReportSection("Cost against accuracy", (cascade_sentence(curve),), plot=plot, table=cascade_table(curve)),)
 
