@@ -102,6 +102,11 @@ def process_cpu_s() -> float:
     return time.process_time()
 
 
+def thread_cpu_s() -> float:
+    """CPU seconds that the calling thread has used so far."""
+    return time.thread_time()
+
+
 _CALENDAR_FIRST_S, _CALENDAR_LAST_S = -62_135_596_800.0, 253_402_300_799.0  # years 1 and 9999
 
 

@@ -319,6 +319,8 @@ class Core:
                 self._take_rechecks()
 
     def _commit(self, camera: _CameraContext, step: PipelineStep) -> None:
+        for event in step.suppressed:
+            self._stores.meter.add(camera.name, Metric(MetricName.HELD_BACK, event.rule), 1)
         if step.suppressed:
             self._backlog.write(partial(self._stores.alerts.add_suppressed, step.suppressed, camera.session))
         for change in step.changes:

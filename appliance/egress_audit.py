@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from appliance import config
 from appliance.clock import iso_utc, parse_moment
+from appliance.console import text_console
 from appliance.errors import UsageError
 from appliance.store.audit import AuditRow, audit_rows
 from appliance.store.paths import DATABASE
@@ -42,7 +43,7 @@ def egress_command(site_file: Path, audit_filter: AuditFilter, *, as_json: bool)
         for row in wanted:
             print(json.dumps(_as_json(row)))
     else:
-        _print(wanted, Console(highlight=False, soft_wrap=True))
+        _print(wanted, text_console(soft_wrap=True))
     return 0
 
 

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rich.console import Console
 from rich.table import Table
 
-from appliance import config
+from appliance import config, yamlfile
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
+from appliance.console import text_console
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
 from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
-from appliance.ingest.camera_probe import probe
+from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
-from appliance.model_advice import better_models, measure_load
+from appliance.model_advice import DetectorLoad, better_models, measure_load
 from appliance.notify.target_check import check_targets
+from appliance.rules.known_labels import unknown_labels
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits
 from appliance.store.storage_report import read_storage_offline
 
+Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
 PROBES_AT_ONCE = 8
 BROKER_TIMEOUT_S = 3.0
+BUSY_SHARE_MAX = 0.85  # of all cores: recording, tracking and pages need the rest
 DAYS_LEFT_MIN = 2.0  # less is worth a note
 _LEVEL_MARKUP = {
     "ok": "[green]ok[/]",
@@ -56,7 +58,7 @@ class Finding:
 def check(path: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
     site = config.load(path)
-    findings = list(_findings(site, contact=probe))
+    findings = list(_findings(site, yamlfile.line_numbers(path), contact=probe))
     if as_json:
         print(json.dumps(_as_json(path, findings)))
     else:
@@ -72,14 +74,17 @@ def exit_code(findings: list[Finding]) -> int:
     return 1 if "unreachable" in levels else 0
 
 
-def _findings(site: SiteConfig, *, contact: bool) -> Iterator[Finding]:
+def _findings(site: SiteConfig, lines: Lines, *, contact: bool) -> Iterator[Finding]:
+    loads: list[DetectorLoad] = []
     yield _storage(site.storage.dir)
     yield from _preroll(site)
     yield from _forecast(site, SystemClock())
-    yield from _detector(site)
+    yield from _detector(site, lines, loads)
     yield _dashboard(site)
     if contact:
-        yield from _cameras(site)
+        answers = _probed(site)
+        yield from (_camera(each) for each in answers)
+        yield from _together(answers, loads)
         if site.uplink is not None:
             yield _broker(site.uplink.url)
     if site.uplink is None:
@@ -163,7 +168,7 @@ def _existing(folder: Path) -> Path:
     return next(place for place in [folder.absolute(), *folder.absolute().parents] if place.exists())
 
 
-def _detector(site: SiteConfig) -> Iterator[Finding]:
+def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iterator[Finding]:
     try:
         loaded = detector.load(precision.with_remembered_precision(site.detector, site.storage.dir))
     except (ModelError, MissingDependency) as error:
@@ -175,12 +180,11 @@ def _detector(site: SiteConfig) -> Iterator[Finding]:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
     yield from _precision(site)
     yield from _recheck_model(site)
-    yield from _load(site, loaded)
+    yield from _load(site, loaded, loads)
     for name, camera in site.cameras.items():
-        for rule in camera.rules:
-            for label in rule.labels:
-                if label not in loaded.labels:
-                    yield _unknown_label(f"cameras.{name}.rules.{rule.name}.labels", label, loaded.labels)
+        for unknown in unknown_labels(camera.rules, loaded.labels):
+            place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
+            yield Finding(yamlfile.place_in_file(place, lines), "wrong", unknown.text)
 
 
 def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
@@ -194,17 +198,18 @@ def _recheck_model(site: SiteConfig) -> Iterator[Finding]:
         yield Finding("second_look.model", "ok", found.name)
 
 
-def _load(site: SiteConfig, loaded: ObjectDetector) -> Iterator[Finding]:
-    """How busy the detector will be, and what would find more here."""
+def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -> Iterator[Finding]:
+    """How busy the detector will be, and what would find more here. loads: gets what was measured."""
     load = measure_load(loaded, site.cameras)
     if load is None or not load.wanted:
         return
+    loads.append(load)
     text = (
         f"{load.wanted:g} inferences a second when every camera moves, {load.inference_s * 1e3:.0f} ms each: "
         f"{load.share:.0%} of one core"
     )
     if load.share > 1:
-        text += "; frames will be dropped: lower detect.fps, or take a quicker network"
+        text += "; cameras will be overloaded: lower detect.fps, take a quicker network, or fewer cameras"
     yield Finding("detector", "warning" if load.share > 1 else "ok", text)
     better = better_models(site.detector.model, model_bundles(), site.cameras, load)
     if better:
@@ -227,15 +232,17 @@ def _precision(site: SiteConfig) -> Iterator[Finding]:
         yield Finding("detector.precision", "ok", f"the first start measures which is fastest: {', '.join(names)}")
 
 
-def _unknown_label(about: str, label: str, known: tuple[str, ...]) -> Finding:
-    near = difflib.get_close_matches(label, known, n=1)
-    hint = (
-        f"did you mean `{near[0]}`?" if near else f"it knows: {', '.join(known[:12])}{'…' if len(known) > 12 else ''}"
-    )
-    return Finding(about, "wrong", f"the model has no class `{label}`; {hint}")
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one stream of a camera answered. detects: it is the one that is decoded."""
+
+    about: str
+    found: ProbeResult | SourceError
+    detects: bool
 
 
-def _cameras(site: SiteConfig) -> Iterator[Finding]:
+def _probed(site: SiteConfig) -> list[_Answer]:
+    """The streams of all cameras, several at once."""
     jobs = [
         (key, name, camera, url)
         for name, camera in site.cameras.items()
@@ -243,18 +250,40 @@ def _cameras(site: SiteConfig) -> Iterator[Finding]:
         if url is not None and camera.enabled
     ]
     with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe") as pool:
-        yield from pool.map(lambda job: _camera(*job), jobs)
+        return list(pool.map(lambda job: _answer(*job), jobs))
 
 
-def _camera(key: str, name: str, camera: config.CameraConfig, url: str) -> Finding:
-    about = f"cameras.{name}.{key}"
+def _answer(key: str, name: str, camera: config.CameraConfig, url: str) -> _Answer:
+    detects = key == "detect_url" or camera.detect_url is None
     try:
-        found = probe(name, camera, url, key)
-    except SourceRefused as error:
-        return Finding(about, "wrong", str(error))
+        return _Answer(f"cameras.{name}.{key}", probe(name, camera, url, key), detects)
     except SourceError as error:
-        return Finding(about, "unreachable", str(error))
-    return Finding(about, "ok", found.summary())
+        return _Answer(f"cameras.{name}.{key}", error, detects)
+
+
+def _camera(answer: _Answer) -> Finding:
+    if isinstance(answer.found, SourceError):
+        level: Level = "wrong" if isinstance(answer.found, SourceRefused) else "unreachable"
+        return Finding(answer.about, level, str(answer.found))
+    return Finding(answer.about, "ok", answer.found.summary())
+
+
+def _together(answers: list[_Answer], loads: list[DetectorLoad]) -> Iterator[Finding]:
+    """What decoding and detecting come to on this machine when every camera moves, as far as cameras answered."""
+    decoded = [each.found for each in answers if each.detects and isinstance(each.found, ProbeResult)]
+    if not loads or not any(each.decode_s for each in decoded):
+        return
+    cores = len(os.sched_getaffinity(0))
+    decoding = sum(each.decode_share for each in decoded)
+    need = decoding + loads[0].share
+    text = (
+        f"when every camera moves, decoding takes {decoding:.0%} and the detector {loads[0].share:.0%} of a core: "
+        f"{need / cores:.0%} of this machine's {cores}"
+    )
+    busy = need > BUSY_SHARE_MAX * cores
+    if busy:
+        text += "; cameras will be overloaded: a smaller detect_url, a lower detect.fps, or fewer cameras"
+    yield Finding("machine", "warning" if busy else "ok", text)
 
 
 def _broker(url: str) -> Finding:
@@ -290,7 +319,7 @@ def _as_json(path: Path, findings: list[Finding]) -> dict[str, object]:
 
 
 def _print(path: Path, findings: list[Finding]) -> None:
-    console = Console(highlight=False)
+    console = text_console()
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in findings:
         table.add_row(_LEVEL_MARKUP[finding.level], finding.about, finding.text.replace("[", r"\["))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -145,7 +145,7 @@ def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str]) 
         if found is None:
             state = "empty" if name in os.environ else "not set"
             problems.append(
-                f"{_where(key, lines)}: the environment variable {name} is {state} "
+                f"{place_in_file(key, lines)}: the environment variable {name} is {state} "
                 f"(export it, or write ${{{name}:-default}})"
             )
             return ""
@@ -154,7 +154,8 @@ def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str]) 
     return _VARIABLE.sub(replace, value)
 
 
-def _where(key: _Key, lines: dict[_Key, int]) -> str:
+def place_in_file(key: tuple[str | int, ...], lines: Mapping[tuple[str | int, ...], int]) -> str:
+    """`line 12: cameras.gate.rules.0.labels.1`, by what `line_numbers` found."""
     dotted = ".".join(str(part) for part in key) or "file"
     probe = key
     while probe and probe not in lines:
@@ -164,7 +165,7 @@ def _where(key: _Key, lines: dict[_Key, int]) -> str:
 
 def _explain(problem: Any, model: type[BaseModel], lines: dict[_Key, int], data: Any) -> str:
     key = _keys_in_file(problem["loc"], data)
-    where = _where(key, lines)
+    where = place_in_file(key, lines)
     if problem["type"] == "extra_forbidden":
         names = _siblings(model, key[:-1], data)
         near = difflib.get_close_matches(str(key[-1]), names, n=1, cutoff=0.5)

@@ -125,7 +125,10 @@ _SETS = "labelled sets (docs/detector.md)"
 Send recorded footage through the same pipeline as a live camera and print the events, the alerts and what the cloud
 would have been asked. The same footage, file and model give the same log, byte for byte, at any speed.
 
-A clip, a folder of clips (each its own run), or several cameras together, synchronised:
+A clip, with the default settings and rules for people and vehicles in the whole picture:
+  vedette replay door.mp4
+
+With a site file: a clip, a folder of clips (each its own run), or several cameras together, synchronised:
   vedette replay door.mp4 --config site.yaml --camera gate
   vedette replay footage/ --config site.yaml --camera gate --log logs/
   vedette replay --config site.yaml --camera gate=gate.mp4 --camera yard=yard.mp4 --log both.jsonl
@@ -156,7 +159,12 @@ Exit code 0: replayed. 1: some footage cannot be read to its end, or a question 
 use or configuration.
 """,
     option("clips", type=Path, nargs="*", metavar="CLIP|FOLDER", help="video files, or folders of them"),
-    option("--config", type=Path, required=True, metavar="FILE", help="the site file with zones and rules"),
+    option(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the site file with zones and rules (default: whoever or whatever drives enters the picture)",
+    ),
     option(
         "--camera",
         action="append",

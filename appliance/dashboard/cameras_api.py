@@ -71,7 +71,8 @@ class CameraFull(CameraItem):
     something may happen (`active`), key frames only (`idle`); null: not known yet. skipped_today: packets not decoded.
     unexamined_why_today: `unexamined_today` by reason, see docs/scheduling.md. behind_s:
     how late its packets are read; beyond 2 s they are recorded and not examined. promised_fps: inferences a second that
-    were due over the last seconds, examined_fps: those that came; null: not known now.
+    were due over the last seconds, examined_fps: those that came; null: not known now. held_back_today: events that a
+    cooldown held back, by rule.
     """
 
     codec: str = ""
@@ -90,6 +91,7 @@ class CameraFull(CameraItem):
     examined_fps: float | None = None
     decoded_today: int = 0
     skipped_today: int = 0
+    held_back_today: dict[str, int] = {}
     zones: dict[str, tuple[tuple[float, float], ...]] = {}
     lines: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {}
     gaps: list[GapItem] = []
@@ -145,6 +147,11 @@ class CameraReader:
             examined_fps=decoding.examined_fps if decoding else None,
             decoded_today=today[Metric(MetricName.DECODED)],
             skipped_today=today[Metric(MetricName.SKIPPED)],
+            held_back_today={
+                metric.label: n
+                for metric, n in sorted(today.items(), key=lambda item: item[0].label)
+                if metric.name is MetricName.HELD_BACK
+            },
             gaps=[GapItem.model_validate(gap) for gap in self._cameras.gaps(name)],
         )
 

@@ -55,6 +55,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "vedette_health_open": ("1 while it is so; without a camera: of the box.", "camera", "kind"),
     "vedette_health_events_total": ("Times that something was not as it should be.", "camera", "kind"),
+    "vedette_events_held_back_total": (
+        "Events that opened no alert: the rule's cooldown held them back.",
+        "camera",
+        "rule",
+    ),
     "vedette_alerts": ("Alerts in the store.",),
     "vedette_alerts_to_review": ("Alerts that nobody looked at.",),
     "vedette_verdicts": ("Alerts in the store by the verdict that counts.", "decision"),
@@ -109,6 +114,7 @@ _LABELLED = {
     MetricName.UNEXAMINED: "vedette_frames_unexamined_by_reason_total",
     MetricName.RECHECK: "vedette_second_looks_total",
     MetricName.HEALTH: "vedette_health_events_total",
+    MetricName.HELD_BACK: "vedette_events_held_back_total",
     MetricName.UPLINK_BYTES: "vedette_uplink_bytes_by_purpose_total",
 }
 _NOTICE_OUTCOMES = ("told", "updated", "withdrawn", "quiet", "forbidden", "given_up")

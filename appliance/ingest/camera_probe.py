@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from appliance.clock import SystemClock
+from appliance.clock import SystemClock, thread_cpu_s
 from appliance.config import CameraConfig
-from appliance.errors import SourceLost
-from appliance.ingest.file_source import FileSource
+from appliance.errors import SourceError, SourceLost
+from appliance.ingest.file_source import FRAME_S_DEFAULT, FileSource
 from appliance.ingest.rtsp_source import RtspSource
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
-from appliance.media.source import StreamInfo, VideoSource
+from appliance.media.source import StreamInfo, VideoPacket, VideoSource
 
 FIRST_FRAME_S_MAX = 15.0
 PACKETS_MAX = 2000
+RATE_S = 1.5  # of a live camera, for its frame rate and what decoding costs
+RATE_PACKETS_MIN, RATE_PACKETS_MAX = 8, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +29,64 @@ class ProbeResult:
 
     codec: str
     size: tuple[int, int]  # (width, height) of the first frame, upright
-    fps: float  # as announced
+    fps: float | None  # as its stamps say, else as announced; None: neither says
     first_frame_s: float  # seconds until the first frame came
+    decode_s: float = 0.0  # CPU seconds to decode one frame, in the mean; 0: not known
+
+    @property
+    def decode_share(self) -> float:
+        """Of one core, while every frame is decoded."""
+        return self.decode_s * (self.fps or 0.0)
 
     def summary(self) -> str:
         width, height = self.size
-        return f"{self.codec} {width}x{height}, {self.fps:.3g} fps, first picture after {self.first_frame_s:.1f} s"
+        rate = "frame rate not announced" if self.fps is None else f"{self.fps:.3g} fps"
+        return f"{self.codec} {width}x{height}, {rate}, first picture after {self.first_frame_s:.1f} s"
 
 
 def probe(name: str, camera: CameraConfig, url: str, key: str) -> ProbeResult:
-    """Open `url` (the camera's `key`), decode one frame, close. Raises SourceRefused, SourceLost or SourceError."""
+    """Open `url` (the camera's `key`), decode for a moment, close. Raises SourceRefused, SourceLost or SourceError."""
     clock = SystemClock()
     source = _source(name, camera, url, key, clock)
     began = clock.monotonic()
     try:
         info = source.open()
-        frame = _first_frame(name, source, info, clock, began + FIRST_FRAME_S_MAX)
+        packets = source.packets()
+        decoder = Decoder(f"camera {name}", info)
+        frame = _first_frame(name, packets, decoder, info, lambda: clock.monotonic() > began + FIRST_FRAME_S_MAX)
+        took_s = clock.monotonic() - began
+        rate = _rate(packets, decoder, clock)
     finally:
         source.close()
-    return ProbeResult(info.codec, upright_size(frame.av_frame), 1 / info.frame_s, clock.monotonic() - began)
+    announced = 1 / info.frame_s if info.frame_s != FRAME_S_DEFAULT else None
+    return ProbeResult(info.codec, upright_size(frame.av_frame), rate.fps or announced, took_s, rate.decode_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """fps: by the stamps; None: too few came. decode_s: see ProbeResult."""
+
+    fps: float | None = None
+    decode_s: float = 0.0
+
+
+def _rate(packets: Iterator[VideoPacket], decoder: Decoder, clock: SystemClock) -> _Rate:
+    """What the next frames say. A camera that falls silent or ends meanwhile has still given its first frame."""
+    times: list[float] = []
+    spent_s, until = 0.0, clock.monotonic() + RATE_S
+    with contextlib.suppress(SourceError):
+        for packet in itertools.islice(packets, RATE_PACKETS_MAX):
+            times.append(packet.t)
+            before_s = thread_cpu_s()
+            for _ in decoder.decode(packet):
+                pass
+            spent_s += thread_cpu_s() - before_s
+            if clock.monotonic() > until:
+                break
+    span_s = max(times) - min(times) if times else 0.0
+    if len(times) < RATE_PACKETS_MIN or span_s <= 0:
+        return _Rate()
+    return _Rate((len(times) - 1) / span_s, spent_s / len(times))
 
 
 def _source(name: str, camera: CameraConfig, url: str, key: str, clock: SystemClock) -> VideoSource:
@@ -52,12 +96,13 @@ def _source(name: str, camera: CameraConfig, url: str, key: str, clock: SystemCl
     return RtspSource(name, url, clock, SocketFinder(), **waits, key=key)
 
 
-def _first_frame(name: str, source: VideoSource, info: StreamInfo, clock: SystemClock, until: float) -> DecodedFrame:
-    decoder = Decoder(f"camera {name}", info)
-    for count, packet in enumerate(source.packets()):
+def _first_frame(
+    name: str, packets: Iterator[VideoPacket], decoder: Decoder, info: StreamInfo, too_late: Callable[[], bool]
+) -> DecodedFrame:
+    for count, packet in enumerate(packets):
         for frame in decoder.decode(packet):
             return frame
-        if count > PACKETS_MAX or clock.monotonic() > until:
+        if count > PACKETS_MAX or too_late():
             break
     for frame in decoder.flush():
         return frame

@@ -21,6 +21,7 @@ OPEN_S_MAX = 10.0  # a disk that answers no sooner has failed
 READ_S_MAX = 10.0
 PACE_LAG_S_MAX = 2.0  # a reader that fell further behind is not hurried, and a loop that ended longer ago begins now
 FRAME_S_DEFAULT = 0.04  # where a file does not say
+FRAMES_A_SECOND_MAX = 300  # no camera sends more
 DAMAGED_READS_MAX = 100  # in a row
 REORDER_PACKETS_MAX = 20  # at the beginning, among which the first frame to be shown is searched
 
@@ -154,8 +155,9 @@ def _must_be_file(path: Path, name: str) -> None:
 def describe_stream(stream: av.VideoStream, label: str) -> StreamInfo:
     """StreamInfo of a freshly opened PyAV stream, which is set to decode in the calling thread only."""
     context = stream.codec_context
-    rate = stream.average_rate or stream.guessed_rate
-    frame_s = float(1 / rate) if rate else FRAME_S_DEFAULT
+    # Where a container counts in milliseconds and frames come unevenly, libavformat may guess 1000 a second.
+    rates = (stream.average_rate, stream.guessed_rate, stream.base_rate)
+    frame_s = next((float(1 / rate) for rate in rates if rate and 0 < rate <= FRAMES_A_SECOND_MAX), FRAME_S_DEFAULT)
     stream.thread_type = "NONE"
     return StreamInfo(
         codec=stream.codec.canonical_name,

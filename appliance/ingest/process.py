@@ -30,6 +30,7 @@ from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
 from appliance.recheck.worker import RecheckWorker
+from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
 from appliance.track.parked_vehicle_memory import StationaryObjects
 from appliance.types import Command, ConfigureCommand, HealthKind, IngestHealth, IngestMessage, RebaselineCommand
@@ -128,6 +129,8 @@ class IngestProcess:
             on_session=recorder.on_session if recorder is not None and camera.detect_url is None else None,
             known_before=len(parked.objects) > 0,
         )
+        for unknown in self._unknown_labels(name, camera):
+            logger.warning("%s", unknown)
         runner = CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
         return _RunningCamera(camera, runner, stream, parked)
 
@@ -198,6 +201,9 @@ class IngestProcess:
                 ", ".join(new) or "none",
             )  # fmt: skip
 
+    def _unknown_labels(self, name: str, camera: config.CameraConfig) -> list[str]:
+        return [f"camera {name}: {each.text}" for each in unknown_labels(camera.rules, self._detector.labels)]
+
     def _stop_cameras(self, cameras: Collection[_RunningCamera]) -> None:
         """Their segments are closed and their last counters emitted."""
         for camera in cameras:
@@ -242,6 +248,8 @@ class IngestProcess:
             self._worker.warning,
             self._detector.warning,
         ]
+        for name, running in self._cameras.items():
+            texts += self._unknown_labels(name, running.settings)
         if dropped:
             texts.append(f"{dropped} frames of boxes were dropped because the core did not read")
         return [text for text in texts if text]

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance import config
+from appliance.console import text_console
 from appliance.errors import UsageError
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
 from appliance.router.calibration_fit import (
@@ -146,7 +147,7 @@ def calibrate_command(site_file: Path, recall: float | None, out: Path | None, *
     if as_json:
         print(_report.dump_json(found).decode())
     else:
-        _print(found, sum(row.reviewed for row in rows), Console(highlight=False, soft_wrap=True))
+        _print(found, sum(row.reviewed for row in rows), text_console(soft_wrap=True))
     return 0
 
 

@@ -37,6 +37,7 @@ class MetricName(str, Enum):
     OUTBOX_DROPPED_BYTES = "outbox_dropped_bytes"
     NOTICE_LOCAL_BYTES = "notice_local_bytes"  # to a target on the site, so not on the uplink
     HEALTH = "health"  # label: a HealthKind
+    HELD_BACK = "held_back"  # events that a cooldown held back; label: the rule
     RECHECK = "second_look"  # label: the outcome
     FRAME_AGE_MS = "age_ms"  # label: the upper edge in ms, "more" beyond the last, "sum" of all ages in ms
 

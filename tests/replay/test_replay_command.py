@@ -70,6 +70,45 @@ def test_a_folder_that_was_done_in_part_is_finished(vedette: Vedette, footage: P
     assert [run["events"] for run in again] == [run["events"] for run in json.loads(first)["runs"]]
 
 
+def test_a_clip_alone_is_replayed_with_the_defaults(vedette: Vedette, footage: Path) -> None:
+    code, out, err = vedette(footage / "b.mp4", "--json")
+    found = json.loads(out)
+    assert (code, err, found["camera"]) == (0, "", "clip")
+    assert {event["zone"] for event in found["events"]} <= {"picture"}
+    assert found["boxes"] > 0
+    code, out, _ = vedette("--camera", f"yard={footage / 'a.mp4'}", "--camera", f"gate={footage / 'b.mp4'}")
+    assert (code, "Runs (2)" in out) == (0, True)
+    code, _, err = vedette("--camera", "gate", "--from", "2026-11-20T10:00")
+    assert (code, "say which with --config" in err) == (2, True)
+
+
+def test_a_rule_for_a_class_that_the_network_does_not_have_is_named_with_its_line(
+    vedette: Vedette, footage: Path, tmp_path: Path
+) -> None:
+    plain = yaml.safe_load((tmp_path / "one.yaml").read_text())
+    plain["cameras"]["gate"]["rules"] = [
+        {"name": "dog", "kind": "enter", "zone": "yard", "labels": ["dog"]},
+        {"name": "both", "kind": "enter", "zone": "yard", "labels": ["person", "cat"]},
+    ]
+    plain["cameras"]["gate"]["zones"] = {"yard": [[0, 0], [1, 0], [1, 1]]}
+    (tmp_path / "dog.yaml").write_text(yaml.safe_dump(plain))
+    line = next(n for n, text in enumerate((tmp_path / "dog.yaml").read_text().splitlines(), 1) if "- dog" in text)
+    code, _, err = vedette(footage / "b.mp4", "--config", "dog.yaml", "--json")
+    assert code == 0
+    first, second = err.splitlines()
+    assert first.startswith(f"vedette: dog.yaml: line {line}: cameras.gate.rules.0.labels.0: rule `dog` wants `dog`")
+    assert "never fires" in first
+    assert "rule `both` wants `cat`" in second
+    assert "never fires" not in second
+
+
+def test_each_clip_of_a_folder_is_named_before_its_tables(vedette: Vedette, footage: Path) -> None:
+    _, out, _ = vedette("--config", "one.yaml", footage)
+    order = [out.index(text) for text in ("a.mp4 as camera", "b.mp4 as camera", "Runs (2)")]
+    assert order == sorted(order)
+    assert out.index("b.mp4 as camera") < out.index("Events (")
+
+
 def test_one_bad_clip_of_many_is_reported_and_the_others_are_replayed(
     vedette: Vedette, footage: Path, tmp_path: Path
 ) -> None:

@@ -153,6 +153,17 @@ def test_a_blind_model_fails_and_three_frames_show_what_it_missed(folder: Path) 
         assert brightest_column(pictures["gate", moment.frame].jpeg) == pytest.approx(0.7, abs=0.03)
 
 
+def test_a_class_that_the_network_does_not_have_is_the_culprit_and_not_the_footage(folder: Path) -> None:
+    def wants_a_dog(data: dict[str, Any]) -> None:
+        for rule in data["cameras"]["gate"]["rules"]:
+            rule["labels"] = ["dog"]
+        del data["expect"][0]["label"]
+
+    verdict = run(folder, wants_a_dog)
+    assert verdict.status == "failed"
+    assert "wants `dog`, and the network has no such class, so it never fires" in verdict.text
+
+
 def test_an_event_that_must_not_be_is_a_false_alarm_with_its_still(folder: Path) -> None:
     def forbid(data: dict[str, Any]) -> None:
         data["expect"] = data["expect"][1:]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import onnxruntime as ort
 import pytest
+from media import picture
 from streams import clip
 
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
@@ -94,7 +98,41 @@ def test_a_label_the_model_does_not_know_is_named_with_the_nearest(tmp_path: Pat
     )
     done = vedette("check", "--no-probe", "--json", path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "did you mean `person`?" in json.loads(done.stdout)["problems"][0]
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem.startswith("line 1: cameras.gate.rules.0.labels.0: rule `r` wants `persn`")
+    assert "so it never fires; did you mean `person`?" in problem
+
+
+def test_what_goes_into_a_pipe_is_neither_cut_nor_wrapped(tmp_path: Path) -> None:
+    name = "a-very-long-name-of-a-storage-folder-that-is-wider-than-the-eighty-columns-of-a-terminal"
+    path = site(tmp_path, "file:x.mp4", f"storage: {{dir: {name}}}\n")
+    done = vedette("check", "--no-probe", path, cwd=tmp_path)
+    assert any(line.startswith("ok") and name in line and "GB free" in line for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("suffix", ["mkv", "flv", "mp4"])
+def test_the_frame_rate_is_that_of_the_frames(tmp_path: Path, suffix: str) -> None:
+    """Frames that come unevenly, in a container that counts milliseconds, were said to be a thousand a second."""
+    made = uneven(tmp_path / f"uneven.{suffix}")
+    done = vedette("check", "--json", site(tmp_path, f"file:{made}"), cwd=tmp_path)
+    said = {each["about"]: each["text"] for each in json.loads(done.stdout)["findings"]}
+    assert re.search(r"320x240, 1[0-2](\.\d+)? fps", said["cameras.gate.url"]), said["cameras.gate.url"]
+    assert "decoding takes" in said["machine"]
+
+
+def uneven(path: Path) -> Path:
+    """Eleven frames a second in the mean, none of them in step."""
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("libx264", rate=1000)
+        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        stream.options = {"bf": "0"}
+        for n in range(60):
+            frame = av.VideoFrame.from_ndarray(picture(n * 100), format="rgb24")
+            frame.pts, frame.time_base = n * 90 + (n * 37) % 29, Fraction(1, 1000)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return path
 
 
 @pytest.mark.parametrize(

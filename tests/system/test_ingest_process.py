@@ -305,6 +305,19 @@ def test_an_unknown_model_is_exit_2(site: dict[str, Any], tmp_path: Path) -> Non
     assert b"none.onnx" in done.stderr
 
 
+def test_a_rule_for_a_class_that_the_network_does_not_have_is_told_of_as_long_as_it_runs(site: dict[str, Any]) -> None:
+    camera = next(iter(site["cameras"].values())) | {
+        "zones": {"z": [[0, 0], [1, 0], [1, 1]]},
+        "rules": [{"name": "dog", "kind": "enter", "zone": "z", "labels": ["unicorn"]}],
+    }
+    running = Process({**site, "cameras": {"gate": camera}})
+    try:
+        until(lambda: len(running.of(IngestHealth)) > 2, 40)
+        assert all("camera gate: rule `dog` wants `unicorn`" in health.warning for health in running.of(IngestHealth))
+    finally:
+        running.end()
+
+
 def test_a_last_resort_is_told_of_as_long_as_it_watches(site: dict[str, Any]) -> None:
     running = Process({**site, "detector": {"model": "builtin:hog"}})
     try:

@@ -52,8 +52,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "pytest": ("appliance.lab.scenario.pytest_plugin",),
     "rich": (
-        "appliance.egress_audit", "appliance.lab", "appliance.models_command", "appliance.router.calibrate_command",
-        "appliance.site_check",
+        "appliance.console", "appliance.egress_audit", "appliance.lab", "appliance.models_command",
+        "appliance.router.calibrate_command", "appliance.site_check",
     ),
     "sqlite3": ("appliance.store",),
     "starlette": ("appliance.dashboard",),

@@ -35,6 +35,8 @@ vedette_camera_examined_fps gauge camera
     Looks a second that came, over the last seconds.
 vedette_health_open gauge camera,kind
     1 while it is so; without a camera: of the box.
+vedette_events_held_back_total counter camera,rule
+    Events that opened no alert: the rule's cooldown held them back.
 vedette_camera_packets_total counter camera
     Video packets received.
 vedette_frames_decoded_total counter camera
@@ -144,6 +146,7 @@ def text(tmp_path: Path) -> Iterator[str]:
     for name in ("PACKETS", "DECODED", "RETRIED", "UNRECORDED", "RECONNECTS", "OUTBOX_DROPPED"):
         site.meter.add("gate", Metric(MetricName[name]), 3)
     site.meter.add("gate", Metric(MetricName.HEALTH, "moved"), 1)
+    site.meter.add("gate", Metric(MetricName.HELD_BACK, "intruder"), 1)
     site.meter.add("gate", Metric(MetricName.RECHECK, "confirmed"), 1)
     ledger = DeletionLedger(site.db)
     ledger.add("gate", "continuous", "age", 1000, T0)

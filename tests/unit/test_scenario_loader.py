@@ -57,6 +57,10 @@ FAULTS = [
         "line 9: expect.0.count: count.max is 2, less than count.min (3)",
     ),
     (
+        "expect: [{rule: intruder, count: twice}]",
+        "line 9: expect.0.count: `twice` is no count: write a number, as in 2, or {min: 1, max: 3}",
+    ),
+    (
         "expect:\n  - {rule: intruder}\n  - {rule: intrudr}",
         "line 11: expect.1.rule: no rule can report the rule `intrudr` (its rules use: intruder, passage)",
     ),
@@ -121,6 +125,11 @@ def test_an_entry_with_only_a_moment_has_a_window_around_it(tmp_path: Path) -> N
         (0.0, float("inf"), None),
     ]
     assert [each.source for each in found] == ["expect 1 (line 9)", "expect 2 (line 9)"]
+
+
+def test_a_count_may_be_a_number(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, HEAD + "expect: [{rule: intruder, count: 2}]\n").scenario.expect
+    assert (entry.count.min, entry.count.max) == (2, 2)
 
 
 def test_a_count_with_least_only_has_no_most(tmp_path: Path) -> None:

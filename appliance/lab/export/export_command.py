@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from appliance import config
 from appliance.clock import parse_moment
 from appliance.config import SiteConfig
+from appliance.console import text_console
 from appliance.errors import UsageError
 from appliance.lab.export.alert_exporter import Exporter, ExportProgress
 from appliance.lab.export.coco_yolo_formats import ExportReport
@@ -50,7 +51,7 @@ def export_command(options: ExportOptions, site_file: Path) -> int:
     if options.as_json:
         print(json.dumps({"folder": str(options.to), "zip": None if zipped is None else str(zipped), **asdict(report)}))
     else:
-        _print(report, options.to, zipped, Console(highlight=False, soft_wrap=True))
+        _print(report, options.to, zipped, text_console(soft_wrap=True))
     return 0
 
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from appliance import config
+from appliance import config, yamlfile
 from appliance.clock import SystemClock, iso_utc, local_weekday_minute, parse_moment
 from appliance.config import SiteConfig
+from appliance.console import text_console
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
 from appliance.detect.precision import with_remembered_precision
@@ -46,12 +48,14 @@ from appliance.lab.replay.replay_runner import (
     workers_for,
 )
 from appliance.lab.replay.stood_before import read_stood_before
+from appliance.rules.known_labels import unknown_labels
 from appliance.store.archive import StorageArchive
 
 _CONTAINERS = {".mp4", ".mkv", ".avi", ".mov", ".m4v", ".webm", ".ts", ".m2ts", ".mpg", ".mpeg", ".flv", ".wmv", ".3gp"}
 _RAW = {".264", ".h264", ".265", ".h265", ".hevc", ".gif"}
 VIDEO_SUFFIXES = frozenset(_CONTAINERS | _RAW)
 FILES_MAX = 10_000
+DEFAULT_CAMERA = "clip"  # of a replay without a site file
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,20 +226,51 @@ class _Finished:
         return self.error is None and all(each.error is None and not each.unanswered for each in self.results)
 
 
-def replay_command(selection: ReplaySelection, site_file: Path, options: ReplayCommandOptions) -> int:
+def default_site(selection: ReplaySelection) -> SiteConfig:
+    """The site of a replay without a site file: default settings, and for each camera rules for people and vehicles
+    that enter the picture. Raises UsageError for what only a site file says."""
+    if selection.t_from is not None or selection.t_to is not None:
+        raise UsageError("--from replays what a box has recorded: say which with --config")
+    rules = [
+        {"name": "person", "kind": "enter", "zone": "picture", "labels": ["person"]},
+        {"name": "vehicle", "kind": "enter", "zone": "picture", "labels": ["car", "bus", "truck"]},
+    ]
+    zones = {"picture": [[0, 0], [1, 0], [1, 1], [0, 1]]}
+    names = [each.partition("=")[0] for each in selection.cameras] or [DEFAULT_CAMERA]
+    try:
+        return SiteConfig.model_validate(
+            {"cameras": {name: {"url": "file:clip", "zones": zones, "rules": rules} for name in names}}
+        )
+    except ValidationError:
+        raise UsageError(f"--camera {names[0]}: a name is of small letters, digits, - and _") from None
+
+
+def _warn_of_unknown_labels(site: SiteConfig, cameras: Iterable[str], labels: Sequence[str], file: Path) -> None:
+    """On standard error, each with its line: such a rule is silent for another reason than the footage."""
+    lines = yamlfile.line_numbers(file)
+    for name in cameras:
+        for unknown in unknown_labels(site.cameras[name].rules, labels):
+            place = ("cameras", name, "rules", unknown.rule, "labels", unknown.label)
+            print(f"vedette: {file}: {yamlfile.place_in_file(place, lines)}: {unknown.text}", file=sys.stderr)
+
+
+def replay_command(selection: ReplaySelection, site_file: Path | None, options: ReplayCommandOptions) -> int:
     """Replay and print what it found. Returns 0, or 1 when some footage could not be read to its end, or an escalation
     has no verdict although there is a source of them."""
-    site = site_for_verdicts(config.load(site_file), options.verdicts)
+    loaded = default_site(selection) if site_file is None else config.load(site_file)
+    site = site_for_verdicts(loaded, options.verdicts)
     if options.model is not None:
         site = site.model_copy(update={"detector": site.detector.model_copy(update={"model": options.model})})
     if options.resume and options.log is None:
         raise UsageError("--resume goes on with a log: say which with --log")
-    targets = replay_targets(selection, site, site_file)
+    targets = replay_targets(selection, site, site_file or Path("the default site"))
     logs = _logs(targets, options.log)
     with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
-        setup = _Setup(
-            site, detector.load(with_remembered_precision(site.detector, site.storage.dir)), options, verdicts
-        )
+        network = detector.load(with_remembered_precision(site.detector, site.storage.dir))
+        cameras = dict.fromkeys(camera for target in targets for camera in target.cameras)
+        if site_file is not None:
+            _warn_of_unknown_labels(site, cameras, network.labels, site_file)
+        setup = _Setup(site, network, options, verdicts)
         if len(targets) == 1:
             done = [_run(targets[0], logs[0], setup)]
         else:
@@ -312,7 +347,7 @@ def _print(done: Sequence[_Finished], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_json(done)))
         return
-    console = Console(highlight=False)
+    console = text_console()
     for each in done:
         for result in each.results:
             replay_report.print_text(result, console)

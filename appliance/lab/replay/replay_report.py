@@ -59,7 +59,8 @@ def as_json(result: ReplayResult) -> dict[str, Any]:
 
 
 def print_text(result: ReplayResult, console: Console) -> None:
-    """What a person wants to know, most important last, where the terminal stops scrolling."""
+    """What a person wants to know: of what it is, then the most important last, where the terminal stops scrolling."""
+    console.print(_headline(result))
     if result.events:
         console.print(_events(result.events))
     if result.alerts:
@@ -157,15 +158,17 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+def _headline(result: ReplayResult) -> str:
+    made = f", under {result.weather}" if result.weather else ""
+    size = f"{result.size[0]}x{result.size[1]}"
+    return escape(f"{result.clip} as camera {result.camera}, {size}, model {result.model}{made}")
+
+
 def _summary(result: ReplayResult) -> list[str]:
     speed = f", {result.footage_s / result.wall_s:.1f} times real time" if result.wall_s > 0 else ""
-    made = f", under {result.weather}" if result.weather else ""
     passed = f" ({result.skipped} not decoded)" if result.skipped else ""
     held = f", {len(result.suppressed)} of the events held back by a cooldown" if result.suppressed else ""
     lines = [
-        escape(
-            f"{result.clip} as camera {result.camera}, {result.size[0]}x{result.size[1]}, model {result.model}{made}"
-        ),
         f"{_count(result.frames, 'frame')}{passed}, {result.examined} examined, "
         f"{_count(result.boxes, 'box', 'boxes')}, {_count(result.tracks, 'track')}, "
         f"{_count(len(result.events), 'event')}, {_count(len(result.alerts), 'alert')}{held}",

@@ -16,6 +16,7 @@ from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_
 from appliance.lab.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.lab.scenario.scenario_schema import AtMost, RequiredFigures
+from appliance.rules.known_labels import unknown_labels
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.track.association import iou_matrix
 from appliance.track.tracker_tuning import TUNING
@@ -41,7 +42,8 @@ class MissDiagnosis:
     zone and line: those of the rules that could have reported the event, "" if none.
     """
 
-    def __init__(self, miss: Miss, camera: CameraConfig, footage_s: float) -> None:
+    def __init__(self, miss: Miss, camera: CameraConfig, footage_s: float, known: Sequence[str]) -> None:
+        """known: the classes of the network."""
         self._pattern = miss.wanted.pattern
         self._at, self._box = miss.wanted.at, miss.wanted.box
         self._frame_at_truth: FrameBoxes | None = None
@@ -54,6 +56,7 @@ class MissDiagnosis:
         zones = {rule.zone for rule in self._rules if not isinstance(rule, LineRule)}
         self.zone = next(iter(sorted(zones)), "")
         self.line = next((rule.line for rule in self._rules if isinstance(rule, LineRule)), "")
+        self._known, self._rule_texts = known, [each.text for each in unknown_labels(self._rules, known) if each.never]
         self._zones = [Polygon(points) for name, points in camera.zones.items() if name in zones]
         self._frames = self._unanswered = 0
         self._best: tuple[FrameBoxes, TrackedObject] | None = None
@@ -116,6 +119,8 @@ class MissDiagnosis:
         label = _alternatives(sorted(self._labels))
         if self._pattern.start > self._footage_s:
             return f"the clip ends before that, at {format_time(self._footage_s)}"
+        if self._rule_texts and not self._labels & set(self._known):
+            return self._rule_texts[0]
         if self._frames == self._unanswered:
             return (
                 "nobody looked in this time: the detector did not answer" if self._frames else "no frame fell due then"

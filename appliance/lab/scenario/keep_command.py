@@ -13,6 +13,7 @@ from rich.table import Table
 
 from appliance import config
 from appliance.clock import Clock, SystemClock, iso_utc
+from appliance.console import text_console
 from appliance.errors import UsageError
 from appliance.keep.scenario_exporter import KeepOptions, ScenarioExporter
 from appliance.keep.scenario_store import StoredScenario
@@ -38,7 +39,7 @@ def keep_command(
     if as_json:
         print(json.dumps(_as_json(kept)))
     else:
-        _print_kept(kept, Console(highlight=False, soft_wrap=True))
+        _print_kept(kept, text_console(soft_wrap=True))
     return scenario_command([kept.folder], "", DetectorCache(), ReportTargets(as_json=as_json)) if run else 0
 
 
@@ -50,7 +51,7 @@ def list_command(site_file: Path, *, to: Path | None, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"folder": str(store.folder), "scenarios": [_as_json(each) for each in found]}))
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    console = text_console(soft_wrap=True)
     if not found:
         console.print(f"No scenario is kept in {escape(str(store.folder))}.")
         return 0
@@ -67,7 +68,7 @@ def delete_command(name: str, site_file: Path, *, to: Path | None) -> int:
     store = _exporter(site_file, to).store
     if not store.delete(name):
         raise UsageError(f"there is no scenario `{name}` in {store.folder}")
-    Console(highlight=False, soft_wrap=True).print(f"deleted {escape(str(store.folder / name))}")
+    text_console(soft_wrap=True).print(f"deleted {escape(str(store.folder / name))}")
     return 0
 
 

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from appliance.clock import Clock, SystemClock
+from appliance.console import text_console
 from appliance.errors import ConfigError, UsageError
 from appliance.lab.conditions.condition_spec import ConditionSet
 from appliance.lab.replay.replay_report import format_time
@@ -74,7 +75,7 @@ def scenario_command(
     if reports.as_json:
         print(json.dumps(as_json(results)))
     else:
-        print_text(results, Console(highlight=False, soft_wrap=True))
+        print_text(results, text_console(soft_wrap=True))
     return 1 if any(result.status == "failed" for result in results) else 0
 
 

@@ -82,6 +82,7 @@ class _CameraReplay:
 
     result: ReplayResult
     spool: BoxesSpool
+    labels: tuple[str, ...]  # the classes of the network
 
 
 def run_scenario(
@@ -128,7 +129,7 @@ def run_scenario(
                     verdict_source=answers,
                     conditions=plan.conditions,
                 )
-                replays.append(_CameraReplay(result, spool))
+                replays.append(_CameraReplay(result, spool, detector.labels))
         except SourceError as error:
             return replace(
                 empty, status="failed", model=detector.name, faults=(Fault(kind="footage", title=str(error)),)
@@ -247,7 +248,8 @@ def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], misses: Sequ
     diagnoses = []
     for miss in misses:
         each = _responsible_camera(replays, plan, miss)
-        diagnosis = MissDiagnosis(miss, plan.config.cameras[each.result.camera], each.result.footage_s)
+        camera = plan.config.cameras[each.result.camera]
+        diagnosis = MissDiagnosis(miss, camera, each.result.footage_s, each.labels)
         by_camera[each.result.camera].append(diagnosis)
         diagnoses.append(diagnosis)
     for each in replays:

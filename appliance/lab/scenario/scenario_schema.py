@@ -44,10 +44,19 @@ class ScenarioCamera(CameraConfig):
 
 
 class EventCount(ConfigModel):
-    """How many events one entry expects; without `max` any number."""
+    """How many events one entry expects; without `max` any number. A number alone is exactly so many."""
 
     min: Annotated[int, Field(ge=0, le=1000)] = 1
     max: Annotated[int | None, Field(ge=0, le=1000)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _number(cls, data: Any) -> Any:
+        if isinstance(data, int) and not isinstance(data, bool):
+            return {"min": data, "max": data}
+        if not isinstance(data, dict | EventCount):
+            raise ValueError(f"`{data}` is no count: write a number, as in 2, or {{min: 1, max: 3}}")
+        return data
 
     @model_validator(mode="after")
     def _in_order(self) -> EventCount:

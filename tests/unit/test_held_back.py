@@ -1,0 +1,27 @@
+"""What a rule's cooldown holds back on a running appliance is counted and shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core_harness import CoreHarness, site
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.dashboard.app import create_app
+
+
+def test_what_a_cooldown_holds_back_is_counted_and_shown(tmp_path: Path) -> None:
+    plain = site().model_dump(mode="json", exclude_none=True)
+    plain["cameras"]["gate"]["rules"][0]["cooldown_s"] = 600
+    config = SiteConfig.model_validate(plain)
+    box = CoreHarness(tmp_path, config, ManualClock())
+    first = box.walk()
+    assert box.walk() == box.walk() == first, "the cooldown lasts"
+    app = create_app(db=box.db, meter=box.meter, root=tmp_path, config=config, clock=box.clock)
+    client = TestClient(app, base_url="http://127.0.0.1")
+    assert client.get("/api/v1/cameras/gate").json()["held_back_today"] == {"intruder": 2}
+    assert "2 held back today by its cooldown" in client.get("/cameras/gate").text
+    assert 'vedette_events_held_back_total{camera="gate",rule="intruder"} 2.0' in client.get("/metrics").text
+    box.db.close()
