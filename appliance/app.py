@@ -255,6 +255,8 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             health=probes.health,
             targets=lambda: notifier.statuses if notifier else (),
             rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
+            calibration=lambda: context.calibration,
+            pool=(lambda: uplink.pool) if uplink else None,
         ),
     )
 

@@ -18,6 +18,7 @@ from appliance.dashboard import (
     alerts_api,
     auth,
     cameras_api,
+    cascade_api,
     event_stream,
     headroom_api,
     health_api,
@@ -33,6 +34,7 @@ from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
 from appliance.dashboard.cameras_api import CameraReader
+from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import NO_PROBES, CoreProbes, provide
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
@@ -92,6 +94,7 @@ def create_app(
             CameraReader(cameras, segments, boxes, meter, config.cameras),
             HeadroomReader(config.cameras, meter, health_events, probes),
             SavingsReader(meter, cameras, config.cameras),
+            CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock),
             SettingsPart(settings),
@@ -112,8 +115,8 @@ def create_app(
         on_bug=partial(_answer_bug, app),
     )  # fmt: skip
     for module in (
-        alerts_api, cameras_api, headroom_api, health_api, savings_api, scenarios_api, settings_api, storage_api,
-        event_stream, metrics, auth, pages,
+        alerts_api, cameras_api, cascade_api, headroom_api, health_api, savings_api, scenarios_api, settings_api,
+        storage_api, event_stream, metrics, auth, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

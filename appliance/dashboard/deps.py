@@ -10,7 +10,9 @@ from fastapi import FastAPI, Request
 
 from appliance.broker import LinkState
 from appliance.notify.delivery import TargetStatus
+from appliance.router.calibration import Calibration
 from appliance.types import HealthKind
+from appliance.uplink.pool_monitor import PoolState
 
 Part = TypeVar("Part")
 
@@ -38,13 +40,16 @@ class CoreProbes:
     """What the dashboard asks of the core that it runs in, besides the store. None: there is no such part.
 
     link: the uplink now. health: the ingest process now. targets: the notification targets now. rebaseline: called with
-    a camera and a kind of fault when a person says that what the camera shows is right as it is.
+    a camera and a kind of fault when a person says that what the camera shows is right as it is. calibration: what the
+    router has learnt; pool: the workers as they announce themselves.
     """
 
     link: Callable[[], LinkState] | None = None
     health: Callable[[], SystemHealth] | None = None
     targets: Callable[[], Sequence[TargetStatus]] = tuple
     rebaseline: Callable[[str, HealthKind], object] | None = None
+    calibration: Callable[[], Calibration] | None = None
+    pool: Callable[[], PoolState] | None = None
 
 
 NO_PROBES = CoreProbes()

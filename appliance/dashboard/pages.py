@@ -24,6 +24,7 @@ from appliance.dashboard.alerts_api import (
 )
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
@@ -184,6 +185,7 @@ def savings_page(
     templates: TemplatesPart,
     savings: SavingsPart,
     costs: CostPart,
+    cascade: CascadePart,
     since: Annotated[Since, Query()] = "today",
 ) -> HTMLResponse:
     """What came from the cameras against what was sent up."""
@@ -194,6 +196,7 @@ def savings_page(
         since=since,
         savings=savings.report(since),
         costs=costs.report(),
+        cascade=cascade.report(),
         cost_days=COST_DAYS,
         kind_texts=savings_api.KIND_TEXTS,
         headline_after_s=HEADLINE_AFTER_S,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,23 @@ class EscalatedTrackRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierCounts:
+    """Who answered about how many alerts, by the last decision about each.
+
+    kept: at the edge, sure and doubtful of them by its own estimate; asked: escalated, audited of them only as one of a
+    sample, and flagged while the edge's own answer stood. labels: answers that teach, by who gave them.
+    """
+
+    kept: int = 0
+    sure: int = 0
+    doubtful: int = 0
+    asked: int = 0
+    audited: int = 0
+    flagged: int = 0
+    labels: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSpend:
     """What escalating has cost since the day and the month began, what is still to be sent included."""
 
@@ -108,6 +125,25 @@ class DecisionStore:
         """The last decision about each of the newest alerts, whatever became of it. Raises StoreError."""
         with self._db.read() as connection:
             return _read_decided(connection, limit)
+
+    def tiers(self, since_t: float) -> TierCounts:
+        """Of alerts that were last decided about since `since_t`; labels of all time. Raises StoreError."""
+        with self._db.read() as connection:
+            row = _one(
+                connection,
+                """SELECT total(tier = 'edge') AS kept, total(tier = 'edge' AND edge = 'sure') AS sure,
+                          total(tier = 'edge' AND edge = 'doubtful') AS doubtful, total(tier = 'cloud') AS asked,
+                          total(tier = 'cloud' AND reason LIKE 'audit sample%') AS audited,
+                          total(tier = 'cloud' AND flagged <> '') AS flagged
+                   FROM decision WHERE made_t >= ? AND id IN (SELECT max(id) FROM decision GROUP BY alert)""",
+                (since_t,),
+            )
+            labels = connection.execute(
+                f"""SELECT iif(review IS NULL, judge, 'person') AS by, count(*) AS n FROM alert
+                    WHERE audit = 0 AND {LABELLED} GROUP BY 1"""
+            ).fetchall()
+        counts = {name: int(row[name]) for name in row.keys()}  # noqa: SIM118 (a Row is no dict)
+        return TierCounts(**counts, labels={each["by"]: each["n"] for each in labels})
 
     def rechecked(self, limit: int) -> list[RecheckedDecision]:
         """Those that were decided without it, the oldest first. Raises StoreError."""

@@ -1,0 +1,162 @@
+"""`/api/v1/cascade`: what stays at the edge, by which claims, what is missed, and what the workers announce."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.router.calibration import GroupFit
+from appliance.router.calibration_fit import error_bound
+from appliance.store.database import Database
+from appliance.store.decisions import DecisionStore
+from appliance.store.silent_frames import SilentFrameStore
+
+CASCADE_DAYS = 30
+GROUPS_MAX = 64  # cameras and labels with most answers
+DAY_S = 86400.0
+
+router = APIRouter(prefix=API, tags=["savings"])
+
+
+class CascadeClaim(ApiModel):
+    """What is claimed of the alerts of one label on one camera ("": of all). known: answers by people and language
+    models; right: how many of them said that it was.
+
+    sure_from: from this chance on an alert stays at the edge as sure; error_high: with 95 % confidence no larger share
+    of these is wrong. doubtful_below: below this chance it stays as doubtful; recall_low: with 95 % confidence no
+    smaller share of the right ones lies above. null: nothing is claimed (yet); needed: so many answers it takes.
+    """
+
+    camera: str
+    label: str
+    known: int
+    right: int
+    sure_from: float | None
+    error_high: float | None
+    needed: int
+    doubtful_below: float | None
+    recall_low: float | None
+
+    @classmethod
+    def of(cls, camera: str, label: str, fit: GroupFit) -> CascadeClaim:
+        sure, claim = fit.sure, fit.claim
+        return cls(
+            camera=camera,
+            label=label,
+            known=fit.n,
+            right=fit.real,
+            sure_from=sure.chance_max if sure.holds else None,
+            error_high=sure.error_high if sure.holds else None,
+            needed=sure.needed,
+            doubtful_below=claim.chance_min if claim.chance_min > 0 else None,
+            recall_low=claim.recall_low if claim.chance_min > 0 else None,
+        )
+
+
+class SilentMisses(ApiModel):
+    """Frames in which nothing was reported that were sent all the same. known: those of which somebody said whether
+    something was missed, by who said it; missed_high: with 95 % confidence in no larger share of such frames something
+    was; null: nobody said anything."""
+
+    sent: int
+    known: int
+    by: dict[str, int]
+    missed: int
+    missed_high: float | None
+    missed_alerts: list[str]
+
+
+class PoolItem(ApiModel):
+    """The workers as they announced themselves lately; null: nobody said."""
+
+    workers: int
+    ready: int
+    wait_s: float | None
+    gpu_hour: float | None
+
+
+class CascadeReport(ApiModel):
+    """The last decision about each alert of the last `days`. kept: stayed at the edge, of these sure and doubtful by
+    the appliance's own estimate; asked: escalated, of these audited only as one of a sample, and flagged while the
+    appliance's own answer stood. labels: answers that count, by who gave them."""
+
+    days: int
+    alerts: int
+    kept: int
+    kept_share: float | None
+    sure: int
+    doubtful: int
+    asked: int
+    audited: int
+    flagged: int
+    labels: dict[str, int]
+    claims: list[CascadeClaim]
+    silent: SilentMisses
+    pool: PoolItem
+
+
+class CascadeReader:
+    """Reads what the router decided and learnt. Any thread may call."""
+
+    def __init__(self, db: Database, probes: CoreProbes) -> None:
+        self._db = db
+        self._decisions = DecisionStore(db)
+        self._silent = SilentFrameStore(db)
+        self._probes = probes
+
+    def report(self, days: int = CASCADE_DAYS) -> CascadeReport:
+        """Raises StoreError."""
+        tiers = self._decisions.tiers(self._db.clock.now() - days * DAY_S)
+        pool = self._probes.pool() if self._probes.pool is not None else None
+        return CascadeReport(
+            days=days,
+            alerts=tiers.kept + tiers.asked,
+            kept=tiers.kept,
+            kept_share=tiers.kept / (tiers.kept + tiers.asked) if tiers.kept + tiers.asked else None,
+            sure=tiers.sure,
+            doubtful=tiers.doubtful,
+            asked=tiers.asked,
+            audited=tiers.audited,
+            flagged=tiers.flagged,
+            labels=dict(tiers.labels),
+            claims=self._claims(),
+            silent=self._misses(),
+            pool=PoolItem(
+                workers=pool.workers if pool else 0,
+                ready=pool.ready if pool else 0,
+                wait_s=pool.wait_s if pool else None,
+                gpu_hour=pool.gpu_hour if pool else None,
+            ),
+        )
+
+    def _claims(self) -> list[CascadeClaim]:
+        calibration = self._probes.calibration() if self._probes.calibration is not None else None
+        if calibration is None or not calibration.everything.n:
+            return []
+        places = sorted(calibration.cameras.items(), key=lambda each: (-each[1].n, each[0]))[:GROUPS_MAX]
+        everything = CascadeClaim.of("", "", calibration.everything)
+        named = ((place.partition("/"), fit) for place, fit in places)
+        return [everything, *(CascadeClaim.of(camera, label, fit) for (camera, _, label), fit in named)]
+
+    def _misses(self) -> SilentMisses:
+        found = self._silent.counts()
+        return SilentMisses(
+            sent=found.sent,
+            known=found.known,
+            by=dict(found.by),
+            missed=found.missed,
+            missed_high=round(error_bound(found.missed, found.known), 4) if found.known else None,
+            missed_alerts=list(found.missed_alerts),
+        )
+
+
+CascadePart = Annotated[CascadeReader, Depends(provided(CascadeReader))]
+
+
+@router.get("/cascade")
+def cascade(reader: CascadePart, days: Annotated[int, Query(ge=1, le=366)] = CASCADE_DAYS) -> CascadeReport:
+    """What the router kept at the edge in the last days, and what it claims of that."""
+    return reader.report(days)
