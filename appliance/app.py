@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from appliance.broker import LinkState
 from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
@@ -21,7 +22,7 @@ from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
 from appliance.evidence.maker import EvidenceMaker
-from appliance.malloc import return_large_blocks
+from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
 from appliance.media.segment_recovery import recover_segment
 from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
 from appliance.notify.message import MessageBuilder
@@ -37,14 +38,14 @@ from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.paths import DATABASE
+from appliance.store.paths import DATABASE, SEGMENTS
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import StorageLimits
 from appliance.store.retention import Retention
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.threads import Service, ServiceGroup, periodic_service
-from appliance.types import Alert, RebaselineCommand, RecheckResult
+from appliance.types import Alert, HealthEvent, RebaselineCommand, RecheckResult
 from appliance.uplink.commit_batcher import CommitBatcher
 from appliance.uplink.outbox import Outbox
 from appliance.uplink.rate_limiter import ttl_s
@@ -80,7 +81,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     db = Database(root / DATABASE, clock)
     try:
         appliance = build(config, root, db, clock, group, site_file)
-        recover(config, root, appliance.stores, clock)
+        recover(config, root, appliance.stores, clock, new_database=db.is_new)
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         code = group.wait()
@@ -136,7 +137,8 @@ class Appliance:
         meter = periodic_service(
             "meter", METER_EVERY_S, partial(_flush_meter, lasting.stores.meter, lasting.clock), lasting.clock
         )
-        services = [meter, *self._background.services]
+        memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
+        services = [meter, memory, *self._background.services]
         if dashboard is not None:
             services.append(Service("dashboard", dashboard.run, dashboard.stop, resumes=False))
         supervisor = lasting.supervisor
@@ -220,7 +222,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
     context, notices_due = router_context(config), LoopSignal()
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, clock)
+    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
     evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None)
@@ -261,14 +263,17 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     )
 
 
-def recover(config: SiteConfig, root: Path, stores: CoreStores, clock: Clock) -> None:
+def recover(config: SiteConfig, root: Path, stores: CoreStores, clock: Clock, *, new_database: bool = False) -> None:
     """Step 2, after a kill: the index against the disk, alerts that were left open, cameras as the file has them."""
     prepare_ring_folder(root, config.storage.preroll_dir)
+    had_recordings = new_database and any((root / SEGMENTS).glob("*/*/*"))
     stores.segments.reconcile(root, measure=recover_segment)
     ended = stores.alerts.end_interrupted()
     if ended:
         logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
     stores.health.end_open(clock.now(), NOT_RUNNING)
+    if had_recordings:
+        _report_new_database(stores, clock)
     stores.cameras.ensure({name: camera.url for name, camera in config.cameras.items() if camera.enabled})
 
 
@@ -307,6 +312,7 @@ class _SystemProbes:
     supervisor: IngestSupervisor
     uplink: UplinkService | None
     backlog: WriteBacklog
+    db: Database
     clock: Clock
 
     def link(self) -> LinkState:
@@ -336,11 +342,11 @@ class _SystemProbes:
 
     def warning(self) -> str:
         """What is wrong with the database, or ''."""
-        return self.backlog.warning
+        return self.backlog.warning or self.db.displaced
 
     def health(self) -> SystemHealth:
         status = self.supervisor.status
-        warnings = [self.backlog.warning, status.health.warning if status.health else ""]
+        warnings = [self.warning(), status.health.warning if status.health else ""]
         state = SystemHealth(
             ingest_running=status.pid != 0,
             ingest_starts=status.starts,
@@ -378,6 +384,19 @@ def _build_uplink(
     rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     policy = PrivacyEgressPolicy(rules, config.cameras, stores.alerts.events_of)
     return UplinkService(uplink, config.site.name, deps, clock, changed=notices_due.fire, egress_policy=policy)
+
+
+def _report_new_database(stores: CoreStores, clock: Clock) -> None:
+    """Recordings without their database: it was deleted, moved away or emptied while nothing ran."""
+    now = clock.now()
+    reason = (
+        "the database was gone or empty at the start, and a new one was begun beside the recordings that were there: "
+        "they are listed again, alerts and reviews are not; put a copy of it back to have them"
+    )
+    logger.warning("%s", reason)
+    stores.health.put(
+        HealthEvent(camera="", id=uuid4().hex[:16], kind="database", t=now, t_start=now, t_end=now, reason=reason)
+    )
 
 
 def _build_notifier(

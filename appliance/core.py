@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from uuid import uuid4
 
 from appliance import wire
 from appliance.clock import Clock, local_period, local_weekday_minute
@@ -135,6 +136,8 @@ class CoreStores:
     escalations: EscalationStore
     health: HealthEventStore
     silent: SilentFrameStore
+    displaced: Callable[[], str]
+    """Why the database is not where it was opened; '': it is."""
 
     @classmethod
     def of(cls, db: Database, meter: Meter) -> CoreStores:
@@ -148,6 +151,7 @@ class CoreStores:
             EscalationStore(db),
             HealthEventStore(db),
             SilentFrameStore(db),
+            lambda: db.displaced,
         )
 
 
@@ -170,6 +174,7 @@ class Core:
         self._clock = clock
         self._faults: dict[str, HealthEvent] = {}
         self._rechecks_at = float("-inf")
+        self._database_fault: HealthEvent | None = None
 
     @property
     def warning(self) -> str:
@@ -220,6 +225,7 @@ class Core:
         self._backlog.write(partial(self._stores.cameras.mark_all_lost, self._clock.now(), reason))
         self._backlog.write(partial(self._stores.health.end_open, self._clock.now(), reason))
         self._faults.clear()
+        self._database_fault = None
 
     def close(self) -> None:
         """The appliance stops: write what is held and end open alerts."""
@@ -308,6 +314,7 @@ class Core:
             self._settings.listener.alert_stored()
 
     def _each_second(self) -> None:
+        self._watch_database()
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
@@ -382,6 +389,18 @@ class Core:
                 message.examined_fps,
             )
             self._stores.meter.note(message.camera, now)
+
+    def _watch_database(self) -> None:
+        """A file that was moved or deleted is a fault at once, though it is stored only once it is back."""
+        gone, known, now = self._stores.displaced(), self._database_fault, self._clock.now()
+        if gone and known is None:
+            self._database_fault = HealthEvent(
+                camera="", id=uuid4().hex[:16], kind="database", t=now, t_start=now, reason=gone
+            )
+            self._health(self._database_fault)
+        elif known is not None and not gone:
+            self._database_fault = None
+            self._health(replace(known, t=now, t_end=now))
 
     def _health(self, event: HealthEvent) -> None:
         """Written, counted when it is new, and logged at each turn."""

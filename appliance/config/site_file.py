@@ -55,6 +55,7 @@ class HealthConfig(ConfigModel):
     unexamined_s: Annotated[float, Field(ge=2, le=3600)] = 5.0
     detector_s: Annotated[float, Field(ge=2, le=3600)] = 8.0
     overloaded_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
+    offset_s: Annotated[float, Field(ge=0.2, le=3600)] = 1.0
 
 
 class DashboardConfig(ConfigModel):

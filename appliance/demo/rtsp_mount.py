@@ -83,6 +83,7 @@ class Mount:
         self._clock = clock
         self._packetizer = Packetizer(secrets.randbits(32), secrets.randbits(16))
         self._timestamp_base = secrets.randbits(32)
+        self._clock_off_s = 0.0
         self._origin: float | None = None
         self._clip_began_s = 0.0
         self._due_s = 0.0
@@ -170,6 +171,10 @@ class Mount:
         """Let timestamps from now on be `seconds` lower, as a camera does whose clock was set back."""
         self._timestamp_base -= round(seconds * CLOCK_RATE)
 
+    def set_clock_off(self, seconds: float) -> None:
+        """Let sender reports claim that frames were taken so much later than they were: the camera's clock is wrong."""
+        self._clock_off_s = seconds
+
     def resume(self) -> None:
         """End the faults; the viewers get the last group of pictures first."""
         self.faults.stalled = self.faults.hung = False
@@ -184,7 +189,7 @@ class Mount:
         if not self._gop or self.faults.stalled:
             return None
         unit = self._gop[-1]
-        wall_t = self._clock.now() - (self._clock.monotonic() - unit.taken_at)
+        wall_t = self._clock.now() - (self._clock.monotonic() - unit.taken_at) + self._clock_off_s
         return sender_report(self.ssrc, wall_t, unit.timestamp, packets, octets, self.name)
 
     async def _take_next_clip(self) -> None:

@@ -113,6 +113,9 @@ class RtspServerThread:
     def jump_back(self, mount: str, seconds: float) -> None:
         self._call(lambda: self._server.jump_back(mount, seconds))
 
+    def set_clock_off(self, mount: str, seconds: float) -> None:
+        self._call(lambda: self._server.set_clock_off(mount, seconds))
+
     @property
     def _server(self) -> RtspServer:
         return self._ready.result(0)
@@ -293,6 +296,10 @@ class RtspServer:
     def jump_back(self, mount: str, seconds: float) -> None:
         """Set the timestamps of `mount` back."""
         self.mounts[mount].jump_back(seconds)
+
+    def set_clock_off(self, mount: str, seconds: float) -> None:
+        """Have the clock of `mount` be so much ahead, constantly."""
+        self.mounts[mount].set_clock_off(seconds)
 
     # -- for RtspSession
 

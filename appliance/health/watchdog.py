@@ -21,6 +21,7 @@ STARTING_S = 20.0  # models warm up and cameras connect: nobody was promised any
 OVERLOAD_CLEAR_S = 10.0  # so long the promise has to be kept again
 QUIET_FPS = 1.0  # promised so few, how many came says little of whether more could
 QUIET_S = 60.0  # and after so long of that nobody is overloaded
+OFFSET_HOLD_S = 8.0  # a stream that was just opened is steered to its sender's clock first
 BUSY_S_MAX = 1.0  # a call of the detector that lasts longer counts as stuck
 
 Remedy = Literal["", "examine", "connect"]
@@ -39,6 +40,8 @@ class CameraActivity:
         breaks: how often one of its streams was reported as anything but live.
         crowded_out: frames that were due and not examined because the detector was busy.
         lagging: its packets are read so late that most go past the detector.
+        apart_s: by how much camera time of the detect stream is ahead of the main stream's; None: not known, or one
+            stream.
     """
 
     packets: tuple[int, ...]
@@ -50,6 +53,7 @@ class CameraActivity:
     breaks: int = 0
     crowded_out: int = 0
     lagging: bool = False
+    apart_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class DetectorActivity:
 
 
 class CameraWatchdog:
-    """One camera's conditions that need a clock: stalled, unexamined and overloaded.
+    """One camera's conditions that need a clock: stalled, unexamined, overloaded, and streams that are apart in time.
 
     Owner: the thread that calls `tick`, once a second. State: when each of the counts last rose, the conditions.
     Invariant: while a camera is silent, or the detector stuck, the camera counts as neither unexamined nor overloaded,
@@ -87,6 +91,8 @@ class CameraWatchdog:
         self._overloaded_s = settings.overloaded_s
         self._below_s = 0.0  # for so long it got less than was promised, quiet times left out
         self._rated_at = self._below_at = float("-inf")
+        self._offset = HealthCondition(camera, "offset", report, hold_s=OFFSET_HOLD_S)
+        self._offset_s = settings.offset_s
         self.rates: InferenceRates | None = None
         self._rate_meter = InferenceRateMeter(fps)
         self._started_at = clock.monotonic()
@@ -120,6 +126,7 @@ class CameraWatchdog:
                 self._decoded_at = self._examined_at = at
             self._forget_rates()
             return ""
+        self._check_offset(now, activity)
         if self._check_rates(now, at, activity, detector.load):
             self._unexamined.update(now, None)
             return ""
@@ -178,6 +185,16 @@ class CameraWatchdog:
         elif below is False:
             self._below_s = 0.0
         return below
+
+    def _check_offset(self, now: float, activity: CameraActivity) -> None:
+        """Boxes are of the detect stream and the recording is of the main stream: the two must agree on the time."""
+        if "offset" in self._disabled:
+            return
+        apart_s = None if activity.lagging or activity.state != "live" else activity.apart_s
+        reason = f"its second stream is {abs(apart_s or 0.0):.1f} s {'ahead of' if (apart_s or 0.0) > 0 else 'behind'} "
+        reason += "its main stream by their clocks: boxes lie beside what they are of, and stills show another moment; "
+        reason += "set the camera's time (NTP), or detect on the main stream"
+        self._offset.update(now, None if apart_s is None else abs(apart_s) > self._offset_s, reason)
 
     def _forget_rates(self) -> None:
         self.rates = None

@@ -77,6 +77,7 @@ class CameraStates:
                 self._interruptions,
                 detect.crowded_out,
                 lagging,
+                _streams_apart_s(readers),
             )
 
 
@@ -253,6 +254,13 @@ class CameraRunner:
             examined_fps=None if rates is None else round(rates.examined, 2),
             detect_received=received.get(DETECT_STREAM, 0) if MAIN_STREAM in received else 0,
         )
+
+
+def _streams_apart_s(readers: Mapping[str, ReaderCounts]) -> float | None:
+    """By how much the detect stream's camera time is ahead of the main stream's; None: there are not both now."""
+    behind = [readers[role].behind_s for role in (MAIN_STREAM, DETECT_STREAM) if role in readers]
+    main, detect = behind if len(behind) == 2 else (None, None)
+    return None if main is None or detect is None else main - detect
 
 
 def _reader_name(camera: str, role: str) -> str:

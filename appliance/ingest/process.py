@@ -29,6 +29,7 @@ from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
+from appliance.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
 from appliance.track.parked_vehicle_file import ParkedVehiclesStore
@@ -85,6 +86,7 @@ class IngestProcess:
         self._stop = threading.Event()
         self._wake_worker = threading.Event()
         self._finder = SocketFinder()
+        self._trimmed_at = clock.monotonic()
         self._cameras = {name: self._make_camera(name, camera) for name, camera in cameras.items() if camera.enabled}
         self._wanted: Mapping[str, config.CameraConfig] | None = None
         worker = InferenceWorker(detector, self._streams(), clock, self._wake_worker)
@@ -224,6 +226,9 @@ class IngestProcess:
         for camera in self._cameras.values():
             camera.runner.tick(detector)
             camera.parked.tick()
+        if self._clock.monotonic() - self._trimmed_at >= TRIM_EVERY_S:
+            self._trimmed_at = self._clock.monotonic()
+            trim_heaps()
         self._emit(
             IngestHealth(
                 t=self._clock.now(),

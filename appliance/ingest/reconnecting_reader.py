@@ -53,6 +53,11 @@ class ReadPacer:
         self._least_s = float("inf")
         self._bytes = 0
 
+    @property
+    def behind_s(self) -> float | None:
+        """By how much camera time is behind the clock, by the packets that came soonest; None: none came."""
+        return None if self._least_s == float("inf") else self._least_s
+
     def pause_s(self, size: int, t: float, until_needed_s: float) -> float:
         """Seconds to sleep after a packet of `size` bytes and camera time `t`; 0 as long as more has come already.
         until_needed_s: for so long the next one is not needed."""
@@ -99,11 +104,13 @@ class ReaderListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderCounts:
-    """What a reader did since it was made."""
+    """What a reader did since it was made. behind_s: how far camera time is behind the appliance's clock, jitter of the
+    network left out; None: no packet came on this connection yet."""
 
     packets: int
     reconnects: int
     received: ReceivedBytes
+    behind_s: float | None = None
 
 
 class ReconnectingReader:
@@ -151,6 +158,7 @@ class ReconnectingReader:
         self._packet_at = clock.monotonic()
         self._last_t: float | None = None
         self._gap: tuple[float, str] | None = None
+        self._pacer: ReadPacer | None = None
 
     def stop(self) -> None:
         self._stop.set()
@@ -173,7 +181,7 @@ class ReconnectingReader:
         self._silent_after_s = max(SILENT_S, 3 * info.frame_s)
         session_id = uuid4().hex[:12]
         offset = self._clock.now() - began
-        pacer = ReadPacer(self._clock)
+        pacer = self._pacer = ReadPacer(self._clock)
         try:
             for sink in self._sinks:
                 sink.begin(info, session_id)
@@ -185,6 +193,7 @@ class ReconnectingReader:
                     return
                 self._check_clock(offset)
         finally:
+            self._pacer = None
             for sink in self._sinks:
                 sink.end()
             self._source.close()
@@ -209,7 +218,9 @@ class ReconnectingReader:
             self._set_state("stalled", f"connected, but no picture for {quiet_s:.0f} s")
 
     def counts(self) -> ReaderCounts:
-        return ReaderCounts(self._packets, self._reconnects, self._source.received())
+        pacer = self._pacer
+        behind_s = None if pacer is None else pacer.behind_s
+        return ReaderCounts(self._packets, self._reconnects, self._source.received(), behind_s)
 
     def _attempt(self) -> float:
         """One connection; seconds to wait before the next."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.errors import StoreError, StoreUnavailable, lacks_files
-from appliance.store.migrations import migrate
+from appliance.store.migrations import migrate, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,9 @@ class Database:
     """Owner of the database file and of every connection to it.
 
     State: one writing connection behind a re-entrant lock, a few idle reading ones, and a lock file that keeps a
-    second core out. Invariant: nothing is written outside `transaction()`; what `transaction()` returned from
-    (durable, the default) survives a power cut.
+    second core out. Invariants: nothing is written outside `transaction()`; what `transaction()` returned from
+    (durable, the default) survives a power cut. While the file is not at its path any more (moved, deleted, or another
+    one put there) nothing is written, since it would be lost with the process; what was written can still be read.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -59,7 +60,9 @@ class Database:
         self._guard = _only_one(path)
         try:
             with _translated(path):
-                self._writer = _open_writer(path)
+                self.is_new, self._writer = _open_writer(path)
+            self._opened = {each: _identity(each) for each in (path, path.with_name(path.name + "-wal"))}
+            self._opened[_lock_path(path)] = _identity(self._guard)
         except BaseException:
             os.close(self._guard)
             raise
@@ -101,12 +104,29 @@ class Database:
     def read(self) -> Iterator[sqlite3.Connection]:
         """Read one consistent state of the committed data, from any thread, without waiting for the writer."""
         with _translated(self.path):
+            if self.displaced:
+                with self._lock:  # readers of their own would open another file, or none
+                    yield self._writer
+                return
             connection = self._take_reader()
             try:
                 connection.execute("BEGIN")
                 yield connection
             finally:
                 self._give_back(connection)
+
+    @property
+    def displaced(self) -> str:
+        """A sentence with the remedy when the file, its log or its lock is not at its path any more; else ''."""
+        if self._closed:
+            return ""
+        for path, opened in self._opened.items():
+            if _identity(path) != opened:
+                return (
+                    f"{path} was moved, deleted or replaced while Vedette runs: put it back, or restart Vedette to "
+                    "begin a new one; until then nothing is written"
+                )
+        return ""
 
     def next_rev(self, connection: sqlite3.Connection) -> int:
         """The next change number, inside the transaction of `connection`."""
@@ -151,6 +171,8 @@ class Database:
     def _begin(self, durable: bool) -> None:
         if self._closed:
             raise StoreError(f"{self.path}: the database is closed")
+        if gone := self.displaced:
+            raise StoreUnavailable(gone)
         if durable != self._durable:  # a PRAGMA that SQLite refuses inside a transaction
             self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
@@ -212,7 +234,7 @@ def _check_place(path: Path) -> None:
 
 def _only_one(path: Path) -> int:
     """Hold a lock file for as long as this process lives: two cores on one folder would send everything twice."""
-    lock = path.with_name(path.name + ".lock")
+    lock = _lock_path(path)
     try:
         guard = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -225,7 +247,21 @@ def _only_one(path: Path) -> int:
     return guard
 
 
-def _open_writer(path: Path) -> sqlite3.Connection:
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
+
+
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """Device and inode of a path or an open file; None: there is none."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _open_writer(path: Path) -> tuple[bool, sqlite3.Connection]:
+    """Whether the file is a new one, and the connection."""
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
     try:
@@ -233,12 +269,13 @@ def _open_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        is_new = version_of(connection) == 0
         if migrate(connection):
             logger.info("brought %s to the current schema", path)
     except BaseException:
         connection.close()
         raise
-    return connection
+    return is_new, connection
 
 
 def _open_reader(path: Path) -> sqlite3.Connection:

@@ -28,9 +28,22 @@ AuditSide = Literal["", "sure", "doubtful"]
 EvidenceStep = Literal["facts", "crops", "frames", "clip"]
 EVIDENCE_STEPS: tuple[EvidenceStep, ...] = ("facts", "crops", "frames", "clip")
 PrivacyLevel = Literal["free", "image_free", "never"]
-HealthKind = Literal["stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined", "overloaded"]
+HealthKind = Literal[
+    "stalled",
+    "frozen",
+    "black",
+    "covered",
+    "moved",
+    "clock",
+    "offset",
+    "detector",
+    "unexamined",
+    "overloaded",
+    "database",
+]
 HEALTH_KINDS: tuple[HealthKind, ...] = (
-    "stalled", "frozen", "black", "covered", "moved", "clock", "detector", "unexamined", "overloaded",
+    "stalled", "frozen", "black", "covered", "moved", "clock", "offset", "detector", "unexamined", "overloaded",
+    "database",
 )  # fmt: skip
 HEALTH_TITLES: dict[HealthKind, str] = {
     "stalled": "No picture comes",
@@ -39,9 +52,11 @@ HEALTH_TITLES: dict[HealthKind, str] = {
     "covered": "Covered or out of focus",
     "moved": "Camera moved",
     "clock": "Clock jumped",
+    "offset": "Streams apart in time",
     "detector": "Detector stuck",
     "unexamined": "Not examined",
     "overloaded": "Too few inferences",
+    "database": "Database gone",
 }
 SCHEMA = 1  # of the ingest channel and the replay log
 SegmentKind = Literal["continuous", "pre_roll", "alert"]

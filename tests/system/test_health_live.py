@@ -152,6 +152,20 @@ def test_a_stalled_camera_and_a_clock_that_jumps(box: Box, server: RtspServerThr
     assert "camera gate is well again: stalled ended" in box.log
 
 
+def test_two_streams_whose_clocks_differ_are_told(tmp_path: Path, films: dict[str, Path]) -> None:
+    model = yolo(tmp_path / "none.onnx", [Thing((40, 20, 70, 110), 0.9, 0)], ["person"])
+    with RtspServer.in_thread({"main": films["healthy"], "sub": films["healthy"]}) as server:
+        server.set_clock_off("sub", -6.0)
+        text = _SITE.format(model=model, url=server.url("main")).replace(
+            "stall_timeout_s: 3", f"stall_timeout_s: 3, detect_url: '{server.url('sub')}'"
+        )
+        with Box(tmp_path, text) as running:
+            found = wait_for(running, "offset", lambda each: each["t_end"] is None, 60)
+            assert "its second stream is" in found["reason"]
+            assert "behind its main stream" in found["reason"]
+            assert any("second stream" in reason for reason in json.loads(running.page("/healthz"))["reasons"])
+
+
 def test_a_frozen_image_leads_to_a_reconnection(box: Box, server: RtspServerThread, films: dict[str, Path]) -> None:
     watched(box, 2.0)
     before = len(server.sessions())

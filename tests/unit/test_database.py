@@ -114,6 +114,60 @@ def test_a_second_core_on_the_same_folder_is_refused(path: Path) -> None:
     opened(path).close()
 
 
+@pytest.mark.parametrize("what", ["moved", "deleted", "replaced", "log moved", "lock moved"])
+def test_a_file_that_went_away_is_read_and_not_written(path: Path, what: str) -> None:
+    db, aside = opened(path), path.with_name("aside")
+    with db.transaction() as connection:
+        connection.execute("UPDATE counter SET value = 7")
+    target = path.with_name(path.name + {"log moved": "-wal", "lock moved": ".lock"}.get(what, ""))
+    target.rename(aside)
+    if what == "replaced":
+        raw = sqlite3.connect(path)
+        raw.execute("CREATE TABLE counter (name, value)")
+        raw.commit()
+        raw.close()
+    with pytest.raises(StoreUnavailable, match="was moved, deleted or replaced while Vedette runs"), db.transaction():
+        pass
+    assert db.displaced
+    assert db.rev() == 7, "what was written can still be read"
+    if what not in ("deleted", "replaced"):
+        aside.rename(target)
+        assert db.displaced == ""
+        with db.transaction() as connection:
+            connection.execute("UPDATE counter SET value = 8")
+        assert db.rev() == 8
+    db.close()
+
+
+def test_a_truncated_file_is_refused_or_told(path: Path) -> None:
+    db = opened(path)
+    with db.transaction() as connection:
+        rows = [("yard", float(n), "r", n, n, 1, "[]" * 50) for n in range(5000)]
+        connection.executemany("INSERT INTO boxes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    db.close()
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(StoreError, match="damaged"):
+        opened(path).quick_check()
+
+
+def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
+    opened(path).close()
+    path.chmod(0o400)
+    if os.access(path, os.W_OK):
+        pytest.skip("root may write everything")
+    with pytest.raises(StoreError, match="may not be written"):
+        opened(path)
+
+
+def test_says_whether_the_file_is_new(path: Path) -> None:
+    first = opened(path)
+    assert first.is_new
+    first.close()
+    again = opened(path)
+    assert not again.is_new
+    again.close()
+
+
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a folder"):
         opened(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -26,7 +27,7 @@ from appliance.evidence.frame_selection import spread_moments
 from appliance.evidence.maker import EvidenceMaker
 from appliance.media import clips
 from appliance.media.clips import cut_clip
-from appliance.media.segment_reader import RecordedSegment
+from appliance.media.segment_reader import OpenSegment, RecordedSegment
 from appliance.media.stills import crop, cut_still, cut_stills, encode_jpeg
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -177,6 +178,28 @@ class TestClip:
         clip = cut_clip(segments, T0 + 2, T0 + 11, tmp_path / "c.mp4")
         assert [n for _, n in shown(tmp_path / "c.mp4")] == [*range(20, 40), *range(80, 111)]
         assert "cannot be read" in clip.note
+
+    def test_segments_that_are_deleted_while_it_is_cut_cost_what_they_held_and_no_more(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Retention deletes the file that is just read, and with it the next one, before it is opened."""
+        segments = recorded(tmp_path)
+        opens = clips.open_segment
+
+        @contextlib.contextmanager
+        def open_and_delete(segment: RecordedSegment) -> Iterator[OpenSegment]:
+            with opens(segment) as opened:
+                if segment == segments[1]:
+                    segments[1].path.unlink()
+                    segments[2].path.unlink()
+                yield opened
+
+        monkeypatch.setattr(clips, "open_segment", open_and_delete)
+        made = cut_clip(segments, T0, T0 + 16, tmp_path / "clip.mp4", hold_t=T0)
+        numbers = [which for _, which in shown(tmp_path / "clip.mp4")]
+        assert numbers == [*range(80), *range(120, 160)], "what was open is read to its end"
+        assert "the longest gap in it lasts 4 s" in made.note
+        assert sorted(path.name for path in tmp_path.glob("clip*")) == ["clip.mp4"]
 
     def test_notes_when_it_is_shorter_than_requested(self, tmp_path: Path) -> None:
         clip = cut_clip(recorded(tmp_path, 1), T0 - 5, T0 + 9, tmp_path / "c.mp4")

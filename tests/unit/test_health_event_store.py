@@ -12,7 +12,7 @@ from core_harness import CoreHarness, site
 from appliance.clock import ManualClock
 from appliance.store.database import Database
 from appliance.store.health_events import ROWS_MAX, HealthEventStore
-from appliance.types import HealthEvent
+from appliance.types import HealthEvent, TrackedObject
 
 BEGAN = HealthEvent(camera="gate", id="e1", kind="frozen", t=107.0, t_start=100.0, reason="it stands still")
 
@@ -80,6 +80,25 @@ def test_the_table_is_bounded_and_what_lasts_stays(db: Database) -> None:
             connection.execute("SELECT count(*) FROM health_event").fetchone()[0] <= ROWS_MAX + 2
         )  # trimmed before the newest; what lasts is extra
     assert [row.id for row in events.open()] == ["old"]
+
+
+def test_a_database_that_went_away_is_told_at_once_and_what_came_is_kept(tmp_path: Path) -> None:
+    core = CoreHarness(tmp_path, site(), ManualClock(1000.0))
+    aside = core.path.with_name("aside")
+    core.path.rename(aside)
+    core.second()
+    for n in range(16):
+        box = (0.1 + 0.05 * n, 0.2, 0.2 + 0.05 * n, 0.6)
+        core.examine((TrackedObject(track=1, label="person", score=0.85, box=box),) if n < 8 else ())
+    assert "was moved, deleted or replaced" in core.core.warning
+    aside.rename(core.path)
+    core.second()
+    core.second()
+    assert core.core.warning == ""
+    [event] = core.health.page()
+    assert (event.kind, event.camera, event.t_end is not None) == ("database", "", True)
+    assert "put it back" in event.reason
+    assert core.newest.rules == ("intruder",), "the alert of that time waited in memory"
 
 
 def test_the_core_writes_counts_and_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

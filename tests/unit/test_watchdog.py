@@ -29,6 +29,7 @@ class DrivenCamera:
     def run(
         self, seconds: int, *, packets: int = 10, decoded: int = 10, examined: int = 5, crowded_out: int = 0,
         blind: bool = False, lagging: bool = False, state: CameraStateName = "live", reason: str = "",
+        apart_s: float | None = None,
     ) -> None:  # fmt: skip
         for _ in range(seconds):
             self.clock.advance(1.0)
@@ -38,7 +39,7 @@ class DrivenCamera:
             self.crowded_out += crowded_out
             activity = CameraActivity(
                 (self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks, self.crowded_out,
-                lagging,
+                lagging, apart_s,
             )  # fmt: skip
             remedy = self.watchdog.tick(activity, DetectorActivity(load=0.97, stuck=blind))
             if remedy:
@@ -167,6 +168,25 @@ def test_one_cause_is_one_event() -> None:
     camera.run(10)
     camera.run(60, examined=0, blind=True)
     assert camera.events == []
+
+
+def test_two_streams_of_different_clocks_are_told_and_which_is_ahead() -> None:
+    camera = DrivenCamera()
+    camera.run(30, apart_s=0.4)
+    camera.run(5, apart_s=-3.2)
+    camera.run(5, apart_s=0.1)
+    assert camera.events == [], "a stream that was just opened is steered to its sender's clock"
+    camera.run(12, apart_s=3.2)
+    camera.run(12, apart_s=0.0)
+    first, last = camera.events
+    assert (first.kind, first.t - first.t_start <= BOUND_S, last.t_end is not None) == ("offset", True, True)
+    assert "its second stream is 3.2 s ahead of its main stream" in first.reason
+    camera.run(30, apart_s=None)
+    camera.run(12, apart_s=-3.2, lagging=True)
+    assert len(camera.events) == 2, "while it is read late, nobody can tell"
+    ignoring = DrivenCamera(ignore=["offset"])
+    ignoring.run(30, apart_s=5.0)
+    assert ignoring.events == []
 
 
 @pytest.mark.parametrize("kind", ["stalled", "unexamined", "overloaded"])

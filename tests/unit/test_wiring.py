@@ -43,12 +43,25 @@ def test_build_makes_every_service_and_starts_none(
     threads = threading.active_count()
     appliance = build(site(**sections), tmp_path, db, clock, ServiceGroup())
     names = [service.name for service in appliance.services]
-    assert names == ["meter", "retention", "ring", "evidence", "rechecks", *between, "core"]
+    assert names == ["meter", "memory", "retention", "ring", "evidence", "rechecks", *between, "core"]
     assert threading.active_count() == threads
     assert appliance.stores.cameras.all() == []
     recover(site(**sections), tmp_path, appliance.stores, clock)
     assert [camera.name for camera in appliance.stores.cameras.all()] == ["gate"]
     db.close()
+
+
+def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "segments" / "gate" / "2026-01-01"
+    folder.mkdir(parents=True)
+    (folder / "20260101T000000.000Z-abc.mp4").write_bytes(b"x")
+    for is_new, told in ((True, ["database"]), (False, [])):
+        clock = ManualClock()
+        db = Database(tmp_path / f"{is_new}.db", clock)
+        stores = build(site(), tmp_path, db, clock, ServiceGroup()).stores
+        recover(site(), tmp_path, stores, clock, new_database=is_new)
+        assert [event.kind for event in stores.health.page()] == told
+        db.close()
 
 
 def classes(path: Path) -> Iterator[ast.ClassDef]:
