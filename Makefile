@@ -7,7 +7,7 @@ VLM ?=
 VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos format clean browser
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -59,6 +59,9 @@ bench-ingest: setup  ## what ingest costs and finds beside the usual way (ARGS="
 
 soak: setup      ## two hours of `vedette run` with 8 cameras that misbehave (ARGS="--hours 0.1 --cameras 2")
 	$(BIN)/python -m benchmarks.soak $(ARGS)
+
+soak-day: setup  ## the same for a day; cut, it goes on where it was and reports all parts
+	$(BIN)/python -m benchmarks.soak --hours 24 --record benchmarks/out/soak-day.jsonl $(ARGS)
 
 chaos: setup     ## kill -9 and cuts while 2,000 questions flow (ARGS="--with disk --with clock")
 	$(BIN)/python -m benchmarks.chaos $(ARGS)

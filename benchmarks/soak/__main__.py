@@ -2,6 +2,7 @@
 
     python -m benchmarks.soak --hours 2 --cameras 8          # make soak
     python -m benchmarks.soak --hours 0.0167 --cameras 2     # a minute
+    python -m benchmarks.soak --hours 24 --record FILE       # make soak-day; cut, the same command goes on
 
 What goes wrong is a plan made from --seed. The appliance runs as its users run it and is asked over HTTP, once a
 second. It must show every fault that stops pictures within 10 s and leave a gap of it, be live again after it, show no
@@ -26,8 +27,9 @@ from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from benchmarks.ingest.contender import ROOT
 from benchmarks.ingest.measurement import Setting, prepare
 from benchmarks.soak import status_poll
-from benchmarks.soak.checks import SoakResult, evaluate, log_findings
+from benchmarks.soak.checks import SoakResult
 from benchmarks.soak.fault_plan import LONG, SHORT, Fault, Pace, make
+from benchmarks.soak.soak_record import OtherSoak, SoakRecord
 from tests.servers.box import Box
 
 EVERY_S = 1.0
@@ -47,24 +49,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     files, _ = prepare(setting, chosen.footage)
     faults = make(sorted(files), seconds, pace, chosen.seed)
     print(f"{len(faults)} faults in {seconds / 60:.1f} minutes on {chosen.cameras} cameras, seed {chosen.seed}")
-    with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread(files) as server:
-        with Box(Path(folder), _site(server, files, chosen.model)) as box:
-            begun_t, samples = _soak(server, box, faults, seconds, sorted(files))
-            gaps = {camera: status_poll.gaps(box.url, camera) for camera in files}
-        log = box.log
-    verdict = evaluate(faults, begun_t, samples, gaps, pace.recover_s)
-    verdict.findings.extend(log_findings(log))
-    print(told(verdict, faults, samples))
-    if chosen.log:
-        chosen.log.write_text(log)
+    try:
+        record = SoakRecord(chosen.record, _settings(chosen))
+    except OtherSoak as error:
+        print(error, file=sys.stderr)
+        return 2
+    if record.parts:
+        print(f"{record.played_s / 60:.1f} minutes of it are played already, in {len(record.parts)} parts")
+    if record.played_s < seconds - EVERY_S:
+        _play(record, chosen, files, faults, seconds)
+    verdict = record.judge(faults, pace.recover_s)
+    print(told(verdict, record, faults))
     if chosen.json:
-        chosen.json.write_text(json.dumps(_as_json(chosen, pace, faults, begun_t, samples, verdict), indent=1))
+        chosen.json.write_text(json.dumps(_as_json(chosen, pace, faults, record, verdict), indent=1))
     return int(bool(verdict.findings))
 
 
-def told(verdict: SoakResult, faults: Sequence[Fault], samples: Sequence[status_poll.StatusSample]) -> str:
+def _play(
+    record: SoakRecord, chosen: argparse.Namespace, files: Mapping[str, Path], faults: Sequence[Fault], seconds: float
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, RtspServer.in_thread(files) as server:
+        with Box(Path(folder), _site(server, files, chosen.model)) as box:
+            _soak(record, server, box, faults, seconds, sorted(files))
+        record.end(box.log)
+        if chosen.log:
+            chosen.log.write_text(box.log)
+
+
+def told(verdict: SoakResult, record: SoakRecord, faults: Sequence[Fault]) -> str:
     """The report for a person."""
+    samples = [each for part in record.parts for each in part.samples]
     lines = [
+        f"played: {record.played_s / 60:.1f} minutes in {len(record.parts)} part(s)",
         f"faults: {len(faults)}, of which {len(verdict.noticed_s)} stopped a camera's pictures and were noticed",
         f"noticed after {_span(verdict.noticed_s)}; live again {_span(verdict.recovered_s)} after their end",
         f"other cameras disturbed for {verdict.disturbed_s:.0f} s; dashboard silent at "
@@ -77,29 +93,40 @@ def told(verdict: SoakResult, faults: Sequence[Fault], samples: Sequence[status_
 
 
 def _soak(
-    server: RtspServerThread, box: Box, faults: Sequence[Fault], seconds: float, cameras: Sequence[str]
-) -> tuple[float, list[status_poll.StatusSample]]:
-    """Play the plan and look once a second; UTC when the plan began, and what was seen from then on."""
+    record: SoakRecord,
+    server: RtspServerThread,
+    box: Box,
+    faults: Sequence[Fault],
+    seconds: float,
+    cameras: Sequence[str],
+) -> None:
+    """Play what is left of the plan, and look once a second."""
     _settle(box, cameras)
-    begun_t = time.time()
+    part = record.begin(time.time())
+    begun_t, left = part.begun_t, [fault for fault in faults if fault.start_s >= part.from_s]
     due = sorted(
-        [(fault.start_s, fault, True) for fault in faults]
-        + [(fault.end_s, fault, False) for fault in faults if fault.end_s > fault.start_s],
+        [(fault.start_s, fault, True) for fault in left]
+        + [(fault.end_s, fault, False) for fault in left if fault.end_s > fault.start_s],
         key=lambda each: each[0],
     )
-    samples: list[status_poll.StatusSample] = []
-    told_s = 0.0
+    told_s = part.from_s
     while (at := time.time() - begun_t) < seconds:
         while due and due[0][0] <= at:
             _, fault, begins = due.pop(0)
             _apply_fault(server, fault, begins=begins)
-        samples.append(status_poll.poll(box.url, box.pid))
+        sample = status_poll.poll(box.url, box.pid)
+        record.add_sample(sample)
         if at - told_s >= PROGRESS_EVERY_S:
             told_s = at
-            print(f"{at / 60:5.0f} min: {samples[-1].pss_bytes / 1e6:.0f} MB, {samples[-1].states}", flush=True)
+            record.add_gaps(time.time(), _gaps(box, cameras))
+            print(f"{at / 60:5.0f} min: {sample.pss_bytes / 1e6:.0f} MB, {sample.states}", flush=True)
         next_s = min(due[0][0], at + EVERY_S) if due else at + EVERY_S
         time.sleep(max(0.0, begun_t + next_s - time.time()))
-    return begun_t, samples
+    record.add_gaps(time.time(), _gaps(box, cameras))
+
+
+def _gaps(box: Box, cameras: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    return {camera: status_poll.gaps(box.url, camera) for camera in cameras}
 
 
 def _settle(box: Box, cameras: Sequence[str]) -> None:
@@ -155,15 +182,19 @@ def _as_json(
     chosen: argparse.Namespace,
     pace: Pace,
     faults: Sequence[Fault],
-    begun_t: float,
-    samples: Sequence[status_poll.StatusSample],
+    record: SoakRecord,
     verdict: SoakResult,
 ) -> dict[str, Any]:
+    glances = [{**asdict(each), "t": round(each.t - part.begun_t, 2)} for part in record.parts for each in part.samples]
     return {
-        "hours": chosen.hours, "cameras": chosen.cameras, "seed": chosen.seed, "pace": asdict(pace),
-        "verdict": asdict(verdict), "faults": [asdict(each) for each in faults],
-        "glances": [{**asdict(each), "t": round(each.t - begun_t, 2)} for each in samples],
+        **_settings(chosen), "pace": asdict(pace), "verdict": asdict(verdict),
+        "faults": [asdict(each) for each in faults], "glances": glances,
     }  # fmt: skip
+
+
+def _settings(chosen: argparse.Namespace) -> dict[str, object]:
+    """What makes one soak another one."""
+    return {key: getattr(chosen, key) for key in ("hours", "cameras", "seed", "scene", "lines", "model")}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -178,6 +209,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="auto")
     parser.add_argument("--footage", type=Path, default=ROOT / "benchmarks" / "out" / "footage")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write the appliance's log here")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="keep what was seen here; the same command goes on after a cut"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write plan, glances and verdict here")
     return parser
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+
+import pytest
 
 from benchmarks.soak.checks import evaluate, log_findings, slope
 from benchmarks.soak.fault_plan import AT_ONCE, LASTING, LONG, SHORT, Fault, make
+from benchmarks.soak.soak_record import OtherSoak, SoakRecord
 from benchmarks.soak.status_poll import StatusSample
 
 BEGUN = 5000.0
@@ -105,3 +109,51 @@ def test_a_recorder_that_gives_up_is_read_in_the_log_once() -> None:
     )
     (found,) = log_findings(log)
     assert found.text == "the log says: ingest.recorder: camera cam0: recording is paused: invalid argument"
+
+
+SETTINGS = {"hours": 1.0, "seed": 7}
+
+
+def played(record: SoakRecord, seconds: tuple[int, int], *, shown: bool = True, gaps_at: int | None = None) -> None:
+    """A part of a plan whose stall is from 20 to 40 s; its gaps are asked for at `gaps_at`, or at its end."""
+    part = record.begin(BEGUN + seconds[0])
+    for each in watched(not_live=(22.0, 42.0) if shown else (0.0, 0.0))[slice(*seconds)]:
+        record.add_sample(replace(each, t=each.t - BEGUN + part.begun_t))
+    at = seconds[1] if gaps_at is None else gaps_at
+    record.add_gaps(part.begun_t + at, {"yard": [{**GAP, "t_start": part.begun_t + 20, "t_end": part.begun_t + 41}]})
+
+
+def test_a_soak_that_was_cut_goes_on_where_it_was_and_reports_both_parts(tmp_path: Path) -> None:
+    path = tmp_path / "soak.jsonl"
+    first = SoakRecord(path, SETTINGS)
+    played(first, (0, 100))
+    with path.open("a") as file:
+        file.write('{"sample": {"t": 50')  # the power went
+    again = SoakRecord(path, SETTINGS)
+    assert again.played_s == 99.0
+    assert again.begin(BEGUN + 9000).from_s == 99.0
+    assert again.parts[1].begun_t == BEGUN + 9000 - 99, "its faults come when the plan has them"
+    for n in range(99, 119):
+        again.add_sample(replace(watched()[n], t=BEGUN + 9000 + n - 99))
+    again.add_gaps(BEGUN + 9020, {})
+    again.end("12:11:45 warning ingest.recorder: camera cam0: recording is paused: the disk is full\n")
+    verdict = SoakRecord(path, SETTINGS).judge([STALL], 45.0)
+    assert (verdict.noticed_s, verdict.recovered_s) == ([2.0], [2.0])
+    assert [each.text for each in verdict.findings] == [
+        "the log says: ingest.recorder: camera cam0: recording is paused: the disk is full"
+    ]
+
+
+def test_only_what_was_seen_from_beginning_to_end_is_judged(tmp_path: Path) -> None:
+    record = SoakRecord(None, SETTINGS)
+    played(record, (0, 60), shown=False, gaps_at=50)
+    assert record.judge([STALL], 45.0).noticed_s == [], "it was cut before the stall could be recovered from"
+    seen = SoakRecord(None, SETTINGS)
+    played(seen, (0, 100), shown=False)
+    assert "was not noticed" in " ".join(each.text for each in seen.judge([STALL], 45.0).findings)
+
+
+def test_a_record_of_another_soak_is_refused(tmp_path: Path) -> None:
+    played(SoakRecord(tmp_path / "soak.jsonl", SETTINGS), (0, 20))
+    with pytest.raises(OtherSoak, match="name another file"):
+        SoakRecord(tmp_path / "soak.jsonl", {**SETTINGS, "seed": 8})

@@ -1,0 +1,139 @@
+"""The record of a soak on disk, a JSON line at a time: a soak that was cut goes on where it was, and reports all parts.
+
+A part is one run of the appliance. Only what the record holds is judged: of a part that was cut, the faults that could
+be recovered from before the gaps were last asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.soak.checks import Finding, SoakResult, evaluate, log_findings
+from benchmarks.soak.fault_plan import Fault
+from benchmarks.soak.status_poll import StatusSample
+
+Gaps = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+class OtherSoak(Exception):
+    """The file holds a soak of other settings."""
+
+
+@dataclass(slots=True)
+class SoakPart:
+    """One run of the appliance. begun_t: UTC when the plan would have begun; from_s: where in the plan it came in;
+    gaps: by camera, by the time they began; known_s: up to where in the plan they are known."""
+
+    begun_t: float
+    from_s: float
+    known_s: float = 0.0
+    samples: list[StatusSample] = field(default_factory=list)
+    gaps: dict[str, dict[float, Mapping[str, Any]]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def played_s(self) -> float:
+        """How far in the plan it came."""
+        return max([self.from_s, *(each.t - self.begun_t for each in self.samples[-1:])])
+
+    def judge(self, faults: Sequence[Fault], recover_s: float) -> SoakResult:
+        """What was as it should be, and what was not, of the faults that this part saw from beginning to end."""
+        seen = [each for each in faults if each.start_s >= self.from_s and each.end_s + recover_s <= self.known_s]
+        samples = [each for each in self.samples if each.t - self.begun_t <= self.known_s]
+        gaps = {camera: list(found.values()) for camera, found in self.gaps.items()}
+        result = evaluate(seen, self.begun_t, samples, gaps, recover_s)
+        result.findings.extend(self.findings)
+        return result
+
+
+class SoakRecord:
+    """The record of one soak, its earlier parts and the one that runs. State: the file, open to append; the parts.
+
+    Invariant: a line is written whole or is the last one; a last line that was torn is left out when it is read.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
+        """path None: nothing is kept. Raises OtherSoak when the file was begun with other settings."""
+        self._file = None
+        self.parts: list[SoakPart] = []
+        if path is None:
+            return
+        lines = list(_lines(path)) if path.exists() else []
+        if lines and lines[0].get("settings") != settings:
+            raise OtherSoak(f"{path} holds a soak of {lines[0].get('settings')}: name another file, or remove it")
+        for line in lines[1:]:
+            self._read(line)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))  # without a torn last line
+        self._file = path.open("a")
+        if not lines:
+            self._write({"settings": settings})
+
+    @property
+    def played_s(self) -> float:
+        """How much of the plan has been played."""
+        return max((part.played_s for part in self.parts), default=0.0)
+
+    def begin(self, now: float) -> SoakPart:
+        """The appliance runs: the plan goes on where it was cut."""
+        self._add({"begun_t": now - self.played_s, "from_s": self.played_s})
+        return self.parts[-1]
+
+    def add_sample(self, sample: StatusSample) -> None:
+        self._add({"sample": asdict(sample)})
+
+    def add_gaps(self, now: float, gaps: Gaps) -> None:
+        """The gaps that the appliance shows now; of those shown before, only the newest may have changed."""
+        self._add({"t": now, "gaps": {camera: [dict(each) for each in found] for camera, found in gaps.items()}})
+
+    def end(self, log: str) -> None:
+        """The appliance was stopped; what its log says is judged, too."""
+        self._add({"findings": [each.text for each in log_findings(log)]})
+
+    def judge(self, faults: Sequence[Fault], recover_s: float) -> SoakResult:
+        """All parts together; memory is that of the longest part."""
+        found = [(part, part.judge(faults, recover_s)) for part in self.parts]
+        longest = max(found, key=lambda each: len(each[0].samples))[1]
+        return SoakResult(
+            [finding for _, each in found for finding in each.findings],
+            [seconds for _, each in found for seconds in each.noticed_s],
+            [seconds for _, each in found for seconds in each.recovered_s],
+            sum(each.disturbed_s for _, each in found),
+            longest.memory_mb,
+            longest.growth_mb_h,
+        )
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        self._read(line)
+        self._write(line)
+
+    def _read(self, line: Mapping[str, Any]) -> None:
+        if "begun_t" in line:
+            self.parts.append(SoakPart(line["begun_t"], line["from_s"]))
+            return
+        part = self.parts[-1]
+        if "sample" in line:
+            part.samples.append(StatusSample(**line["sample"]))
+        elif "gaps" in line:
+            part.known_s = line["t"] - part.begun_t
+            for camera, gaps in line["gaps"].items():
+                part.gaps.setdefault(camera, {}).update({gap["t_start"]: gap for gap in gaps})
+        elif "findings" in line:
+            part.findings = [Finding(text) for text in line["findings"]]
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for text in path.read_text().splitlines():
+        try:
+            yield json.loads(text)
+        except ValueError:  # it was cut in the middle of a line
+            return
