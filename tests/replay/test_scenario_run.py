@@ -97,6 +97,10 @@ def test_a_raised_threshold_fails_and_names_the_score_that_was_too_low(folder: P
     (fault,) = verdict.failures
     assert fault.title == "missed at 0:02.8: rule intruder, person, 0:01.8 to 0:05.8"
     assert fault.detail.startswith("the best person scored 0.90 at 0:02.6, track 1; the rule wants 0.95")
+    assert (fault.culprit, "culprit: score (track 1 came to 0.90 and the rule wants 0.95)" in fault.detail) == (
+        "score",
+        True,
+    )
     assert (fault.note, fault.source) == ("the postman", f"expect 1 (line {line_of(verdict, '- rule: intruder')})")
     assert_shown(verdict, t=2.8, at_x=0.55)
 
@@ -106,6 +110,7 @@ def test_a_moved_zone_fails_and_shows_the_person_outside_it(folder: Path) -> Non
     intruder, loiterer = verdict.failures
     assert "never stood in the zone" in intruder.detail
     assert "never stood in the zone" in loiterer.detail
+    assert (intruder.culprit, loiterer.culprit) == ("place", "place")
     assert (intruder.zone, loiterer.zone) == ("yard", "yard")
     page = html_report.html_report([verdict], [cut_stills(verdict)], total_figures([verdict]), 0.0)
     assert 'class="zone meant" points="272.0,0.0 320.0,0.0 320.0,240.0 272.0,240.0"' in page
@@ -127,6 +132,7 @@ def test_a_tracker_that_loses_everyone_fails_and_is_suspected(folder: Path, monk
     loiterer = next(fault for fault in verdict.failures if "loiterer" in fault.title)
     assert "for 0.0 s of the 2 s that the rule wants" in loiterer.detail
     assert "different tracks were: does the tracker lose them?" in loiterer.detail
+    assert {fault.culprit for fault in verdict.failures} == {"tracker"}
     assert all(fault.moments for fault in verdict.failures)
 
 
@@ -136,7 +142,8 @@ def test_a_weaker_model_fails_and_is_named(folder: Path) -> None:
     assert [fault.kind for fault in verdict.failures] == ["miss"] * 3
     assert verdict.failures[0].detail == (
         "no person was followed in any of the 21 looks of this time "
-        "(a track begins from a score of 0.50 on, of who walks from 0.30 on)"
+        "(a track begins from a score of 0.50 on, of who walks from 0.30 on); "
+        "culprit: detector (nothing of the label was followed)"
     )
     (moment,) = verdict.failures[0].moments
     assert (moment.t, moment.objects) == (2.8, ())
@@ -162,6 +169,7 @@ def test_a_class_that_the_network_does_not_have_is_the_culprit_and_not_the_foota
     verdict = run(folder, wants_a_dog)
     assert verdict.status == "failed"
     assert "wants `dog`, and the network has no such class, so it never fires" in verdict.text
+    assert {fault.culprit for fault in verdict.failures} == {"network"}
 
 
 def test_an_event_that_must_not_be_is_a_false_alarm_with_its_still(folder: Path) -> None:

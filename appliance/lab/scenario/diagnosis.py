@@ -4,6 +4,7 @@ the detections tell.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import numpy as np
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.lab.replay.replay_report import format_time, missing_verdicts_text
 from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.scenario.culprit import FRAMES_MAX, LEAD_S, Culprit, MissRecord, find_culprit
 from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_estimate
 from appliance.lab.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
@@ -64,9 +66,13 @@ class MissDiagnosis:
         self._inside: dict[int, _TimeInZone] = {}
         self._still_times = [self._start + share * (self._end - self._start) for share in _STILLS_AT]
         self._still_frames: list[FrameBoxes | None] = [None] * len(_STILLS_AT)
+        self._camera = camera
+        self._record: deque[FrameBoxes] = deque(maxlen=FRAMES_MAX)
 
     def add(self, frame: FrameBoxes) -> None:
         """One examined frame of the camera."""
+        if self._start - LEAD_S <= frame.t <= self._end:
+            self._record.append(frame)
         if not self._start <= frame.t <= self._end:
             return
         self._frames += 1
@@ -113,6 +119,22 @@ class MissDiagnosis:
             return alike[int(shared.argmax())].track if shared.max() > 0 else None
         inside = [found for found in alike if any(zone.contains(foot(found.box)) for zone in self._zones)]
         return max(inside or alike, key=lambda found: found.score).track if alike else None
+
+    def culprit(self, result: ReplayResult) -> Culprit:
+        """Who decided that the event did not come."""
+        if self._pattern.start > self._footage_s:
+            return Culprit("footage")
+        if self._rule_texts and not self._labels & set(self._known):
+            return Culprit("network")
+        if self._frames == self._unanswered:
+            return Culprit("detector" if self._frames else "gate")
+        record = MissRecord(self._pattern, self._camera, self._rules, result, tuple(self._record))
+        found = find_culprit(record)
+        if found.name != "unknown":
+            return found
+        if self._best is None:
+            return Culprit("detector", "nothing of the label was followed")
+        return Culprit("place") if self._zones and self._best_inside is None else found
 
     def sentence(self) -> str:
         """The likely reason, in one sentence."""
@@ -194,21 +216,25 @@ def nearest_event_text(miss: Miss) -> str:
     return f"one came at {format_time(event.t)}, {apart}"
 
 
-def miss_fault(miss: Miss, diagnosis: MissDiagnosis | None, camera: str, *, fails: bool) -> Fault:
-    """diagnosis: what was detected at that time; None where too many were missed to diagnose each."""
+def miss_fault(miss: Miss, diagnosis: MissDiagnosis | None, result: ReplayResult, *, fails: bool) -> Fault:
+    """diagnosis: what was detected at that time; None where too many were missed to diagnose each. result: of the
+    camera that should have reported it."""
     wanted = miss.wanted
+    culprit = diagnosis.culprit(result) if diagnosis else None
     reported = f" ({wanted.min - miss.missing} of {wanted.min} came)" if wanted.min > 1 else ""
     moments = diagnosis.moments() if diagnosis else ()
     begin = wanted.pattern.start if not moments else moments[len(moments) // 2].t
     t = wanted.at if wanted.at is not None else begin
     parts = [diagnosis.sentence() if diagnosis else "", nearest_event_text(miss)]
+    parts += [culprit.sentence] if culprit else []
     return Fault(
         kind="miss",
         title=f"missed at {format_time(t)}: {wanted.pattern.text()}{reported}",
         detail="; ".join(part for part in parts if part),
         source=wanted.source,
         note=wanted.note,
-        camera=camera,
+        culprit=culprit.name if culprit else "",
+        camera=wanted.pattern.camera or result.camera,
         t=t,
         zone=wanted.pattern.zone or (diagnosis.zone if diagnosis else ""),
         line=wanted.pattern.line or (diagnosis.line if diagnosis else ""),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from appliance.lab.conditions.condition_spec import describe_conditions
+from appliance.lab.scenario.culprit import CulpritName
 from appliance.lab.scenario.event_metrics import EventFigures
 from appliance.lab.scenario.expectations import NO_MATCHES, EventMatches
 from appliance.types import Alert, Box, Point, TrackedObject
@@ -34,12 +35,14 @@ class FaultMoment:
 class Fault:
     """One thing that was wrong. t: seconds of the clip to seek to; fails: False where only a required share decides.
 
-    title: what; detail: why, as far as the detections tell; source: the entry of the file that expected it.
+    title: what; detail: why, as far as the detections tell; source: the entry of the file that expected it. culprit: of
+    a miss, the part of the pipeline that decided; "": none was looked for.
     """
 
     kind: FaultKind
     title: str
     detail: str = ""
+    culprit: CulpritName | Literal[""] = ""
     source: str = ""
     note: str = ""
     camera: str = ""

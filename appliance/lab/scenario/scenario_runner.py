@@ -235,8 +235,8 @@ def _event_faults(plan: ScenarioPlan, replays: Sequence[_CameraReplay], matches:
     found = []
     for index, miss in enumerate(matches.misses):
         diagnosis = diagnoses[index] if index < len(diagnoses) else None
-        camera = miss.wanted.pattern.camera or plan.parts[0].camera
-        found.append(miss_fault(miss, diagnosis, camera, fails=require.recall is None))
+        result = _responsible_camera(replays, plan, miss).result
+        found.append(miss_fault(miss, diagnosis, result, fails=require.recall is None))
     for index, alarm in enumerate(matches.false_alarms):
         found.append(alarm_fault(alarm, moments.get(index), fails=require.precision is None))
     return sorted(found, key=lambda fault: fault.t or 0.0)

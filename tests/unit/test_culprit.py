@@ -1,0 +1,143 @@
+"""Who kept an expected event from coming: told from the record, one cause at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from appliance.config import CameraConfig
+from appliance.lab.replay.replay_result import ReplayResult
+from appliance.lab.scenario.culprit import LEAD_S, MissRecord, find_culprit
+from appliance.lab.scenario.expectations import EventPattern
+from appliance.rules.engine import RulesEngine
+from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
+
+STEP_S = 0.2
+Object = tuple[int, str, float, float]
+"""track, label, score, x of its left side."""
+Scene = Callable[[float], list[Object]]
+
+
+def frames_of(scene: Scene, seconds: float = 12.0) -> tuple[FrameBoxes, ...]:
+    found = []
+    for n in range(round(seconds / STEP_S)):
+        t = n * STEP_S
+        objects = tuple(
+            TrackedObject(track=track, label=label, score=score, box=(x, 0.3, x + 0.1, 0.7))
+            for track, label, score, x in scene(t)
+        )
+        found.append(FrameBoxes(camera="gate", seq=n, frame=2 * n, t=t, looked=True, objects=objects))
+    return tuple(found)
+
+
+def camera_of(**rule: Any) -> CameraConfig:
+    """The right half of the picture is the yard; a line stands at its border."""
+    plain = {"name": "r", "kind": "enter", "zone": "yard", **rule}
+    if plain["kind"] == "line":
+        plain = {key: value for key, value in plain.items() if key != "zone"} | {"line": "door"}
+    return CameraConfig.model_validate(
+        {
+            "url": "file:x",
+            "zones": {"yard": [[0.5, 0], [1, 0], [1, 1], [0.5, 1]]},
+            "lines": {"door": [[0.5, 1], [0.5, 0]]},
+            "rules": [plain],
+        }
+    )
+
+
+def result_of(events: tuple[Event, ...], suppressed: tuple[Event, ...] = ()) -> ReplayResult:
+    return ReplayResult(
+        clip="x", camera="gate", model="m", run="r", size=(1280, 720), frames=0, examined=0, unlooked=0, boxes=0,
+        tracks=0, events=events, suppressed=suppressed, alerts=(), footage_s=12, wall_s=0, cpu_s=0, decode_errors=0,
+        time_jumps=0,
+    )  # fmt: skip
+
+
+def record_of(scene: Scene, camera: CameraConfig, *, held: bool = False, **pattern: Any) -> MissRecord:
+    frames = frames_of(scene)
+    engine = RulesEngine("gate", camera)
+    engine.feed(StreamHeader(camera="gate", clip="", model="", size=(1280, 720), run="r"))
+    events = tuple(event for frame in frames for event in engine.feed(frame))
+    result = result_of(events, events if held else ())
+    return MissRecord(EventPattern(rule="r", **pattern), camera, camera.rules, result, frames)
+
+
+def walks(number: int = 1, label: str = "person", score: float = 0.8) -> Scene:
+    """From left to right, over the border after 4 s."""
+    return lambda t: [(number, label, score, min(0.8, 0.05 + 0.1 * t))]
+
+
+def together(*scenes: Scene) -> Scene:
+    return lambda t: [each for scene in scenes for each in scene(t)]
+
+
+def changes_number(t: float) -> list[Object]:
+    """Another number with every detection: nobody is ever seen outside and then inside."""
+    return [(1 + round(t / STEP_S), "person", 0.8, 0.05 + 0.1 * t)]
+
+
+def stays(t: float) -> list[Object]:
+    return walks()(t) if t < 7 else []
+
+
+def stands_there(t: float) -> list[Object]:
+    return [(1, "person", 0.8, 0.7)]
+
+
+def from_the_right(t: float) -> list[Object]:
+    return [(1, "person", 0.8, max(0.05, 0.8 - 0.1 * t))]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "scene", "rule"),
+    [
+        ("score", "track 1 came to 0.4", walks(score=0.4), {}),
+        ("label", "taken for a dog", walks(label="dog"), {}),
+        ("at_start", "track 1 was there at the start", stands_there, {}),
+        ("rule", "did not stay for the 9 s", stays, {"kind": "dwell", "seconds": 9}),
+        ("rule", "crossed the other way", from_the_right, {"kind": "line", "direction": "left_to_right"}),
+        ("tracker", "as one track it fires", changes_number, {}),
+    ],
+)  # fmt: skip
+def test_the_culprit_is_whose_change_makes_the_rule_fire(
+    name: str, words: str, scene: Scene, rule: dict[str, Any]
+) -> None:
+    record = record_of(scene, camera_of(**rule))
+    assert record.result.events == ()
+    found = find_culprit(record)
+    assert (found.name, words in found.text) == (name, True), found
+
+
+def test_company_is_told_from_a_score() -> None:
+    """Somebody close by makes a visit too short to be believed; alone, it is believed at once."""
+
+    def short_visit(t: float) -> list[Object]:
+        return [(1, "person", 0.8, 0.6 if 3.9 < t < 4.3 else 0.2)]
+
+    def shadow(t: float) -> list[Object]:
+        return [(2, "person", 0.8, 0.65 if 3.9 < t < 4.3 else 0.25)]
+
+    assert record_of(short_visit, camera_of()).result.events != (), "alone it fires"
+    record = record_of(together(short_visit, shadow), camera_of())
+    assert record.result.events == ()
+    assert find_culprit(record).name == "company"
+
+
+def test_what_fired_is_looked_for_behind_the_rules() -> None:
+    held = record_of(walks(), camera_of(cooldown_s=60), held=True)
+    assert find_culprit(held).name == "cooldown"
+    counted = record_of(walks(), camera_of())
+    assert find_culprit(counted).name == "expectation"
+
+
+def test_nobody_is_accused_where_no_change_helps() -> None:
+    assert find_culprit(record_of(lambda t: [], camera_of())).name == "unknown"
+
+
+def test_a_record_that_begins_in_the_middle_takes_nobody_for_there_at_the_start() -> None:
+    camera = camera_of()
+    later = tuple(frame for frame in frames_of(stands_there) if frame.t > 1)
+    record = MissRecord(EventPattern(rule="r", start=LEAD_S), camera, camera.rules, result_of(()), later)
+    assert find_culprit(record).name == "unknown"
