@@ -18,6 +18,7 @@ from rich.table import Table
 from appliance import config, yamlfile
 from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
+from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.console import text_console
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector, recheck_settings
@@ -58,7 +59,7 @@ class Finding:
 def check(path: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
     site = config.load(path)
-    findings = list(_findings(site, yamlfile.line_numbers(path), contact=probe))
+    findings = [*_secrets(path), *_findings(site, yamlfile.line_numbers(path), contact=probe)]
     if as_json:
         print(json.dumps(_as_json(path, findings)))
     else:
@@ -92,6 +93,13 @@ def _findings(site: SiteConfig, lines: Lines, *, contact: bool) -> Iterator[Find
         what = "only notifications leave this box" if leaves else "nothing leaves this box"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
     yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
+
+
+def _secrets(site_file: Path) -> Iterator[Finding]:
+    """Nothing, if others cannot read the secrets."""
+    if secrets_exposed(site_file):
+        path = secrets_path(site_file)
+        yield Finding("secrets", "warning", f"{path} can be read by other users of this machine: chmod 600 {path}")
 
 
 def _storage(folder: Path) -> Finding:

@@ -32,14 +32,19 @@ class _Loader(yaml.SafeLoader):
     """A loader of our own, which constructors that others add to SafeLoader do not reach."""
 
 
-def load(path: Path, model: type[Model]) -> Model:
-    """Read, expand `${NAME}` (or `${NAME:-default}`) from the environment, validate. Raises ConfigError."""
-    text = read_text(path)
-    return loads(text, model, str(path))
+def load(path: Path, model: type[Model], variables: Mapping[str, str] | None = None) -> Model:
+    """Read, expand `${NAME}` (or `${NAME:-default}`), validate. Raises ConfigError.
+
+    variables: what a name may stand for; None: the environment.
+    """
+    return loads(read_text(path), model, str(path), variables)
 
 
-def loads(text: str, model: type[Model], source: str = "configuration") -> Model:
+def loads(
+    text: str, model: type[Model], source: str = "configuration", variables: Mapping[str, str] | None = None
+) -> Model:
     """The same from text; `source` is what errors call it."""
+    variables = os.environ if variables is None else variables
     root = _compose(text, source)
     _bound(root, source)
     keys = list(_keys(root))
@@ -47,7 +52,7 @@ def loads(text: str, model: type[Model], source: str = "configuration") -> Model
     problems = [
         f"line {line}: {'.'.join(map(str, key))}: the key is written twice" for key, line, twice in keys if twice
     ]
-    data = _expand(_construct(root, source), (), lines, problems)
+    data = _expand(_construct(root, source), (), lines, problems, variables)
     if problems:
         raise ConfigError(source, problems)
     try:
@@ -131,19 +136,19 @@ def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int
             yield from _keys(value, (*parent, index))
 
 
-def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str]) -> Any:
+def _expand(value: Any, key: _Key, lines: dict[_Key, int], problems: list[str], variables: Mapping[str, str]) -> Any:
     if isinstance(value, dict):
-        return {name: _expand(item, (*key, str(name)), lines, problems) for name, item in value.items()}
+        return {name: _expand(item, (*key, str(name)), lines, problems, variables) for name, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, (*key, index), lines, problems) for index, item in enumerate(value)]
+        return [_expand(item, (*key, index), lines, problems, variables) for index, item in enumerate(value)]
     if not isinstance(value, str):
         return value
 
     def replace(match: re.Match[str]) -> str:
         name, default = match.group(1), match.group(2)
-        found = os.environ.get(name) or default  # as in a shell: an empty variable is as good as none
+        found = variables.get(name) or default  # as in a shell: an empty variable is as good as none
         if found is None:
-            state = "empty" if name in os.environ else "not set"
+            state = "empty" if name in variables else "not set"
             problems.append(
                 f"{place_in_file(key, lines)}: the environment variable {name} is {state} "
                 f"(export it, or write ${{{name}:-default}})"

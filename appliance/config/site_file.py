@@ -13,6 +13,7 @@ from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
 from appliance.config.notify_targets import Target, TargetName
+from appliance.config.secrets_file import variables
 from appliance.config.storage_config import StorageConfig
 from appliance.detector_config import DetectorConfig
 from appliance.types import Decision, HealthKind, Severity
@@ -157,4 +158,4 @@ class SiteConfig(ConfigModel):
 
 def load(path: Path) -> SiteConfig:
     """Read and check the site file. Raises ConfigError with every fault, each with its line and remedy."""
-    return yamlfile.load(path, SiteConfig)
+    return yamlfile.load(path, SiteConfig, variables(path))

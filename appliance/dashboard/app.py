@@ -17,6 +17,7 @@ from appliance.config import SiteConfig
 from appliance.dashboard import (
     alerts_api,
     auth,
+    camera_setup_api,
     cameras_api,
     cascade_api,
     event_stream,
@@ -33,6 +34,7 @@ from appliance.dashboard import (
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
+from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import NO_PROBES, CoreProbes, provide
@@ -84,6 +86,8 @@ def create_app(
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
     )  # fmt: skip
 
+    prober = CameraProber()
+
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
         templates = Templates(config.site.name, guarded=access.sessions is not None)
@@ -98,6 +102,7 @@ def create_app(
             CostReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock),
             SettingsPart(settings),
+            prober,
             RuleTrials(boxes, cameras, config, clock),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
@@ -115,8 +120,8 @@ def create_app(
         on_bug=partial(_answer_bug, app),
     )  # fmt: skip
     for module in (
-        alerts_api, cameras_api, cascade_api, headroom_api, health_api, savings_api, scenarios_api, settings_api,
-        storage_api, event_stream, metrics, auth, pages,
+        alerts_api, camera_setup_api, cameras_api, cascade_api, headroom_api, health_api, savings_api, scenarios_api,
+        settings_api, storage_api, event_stream, metrics, auth, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

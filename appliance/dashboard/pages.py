@@ -23,6 +23,7 @@ from appliance.dashboard.alerts_api import (
     Reader,
 )
 from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.camera_setup_api import VENDORS
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import CoreProbes, provided
@@ -133,7 +134,7 @@ def alert_page(
 
 @router.get("/cameras")
 def cameras_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, headroom: Headroom
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, headroom: Headroom, settings: Settings
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
@@ -142,8 +143,16 @@ def cameras_page(
     found = headroom.report()
     return templates.page(
         "cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults,
-        headroom=found, outlook=headroom_api.sentence(found),
+        headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
     )  # fmt: skip
+
+
+@router.get("/cameras/new")
+def camera_new_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
+    """A camera by its address: tried, seen, named, added."""
+    if not settings.is_editable:
+        raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
+    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS)
 
 
 @router.get("/cameras/{name}")

@@ -204,7 +204,7 @@ def settings(part: Settings) -> SettingsReport:
 @router.post("/check")
 def check_change(part: Settings, wanted: ChangeSettings) -> SettingsDiff:
     """What a change would do, without doing it. 422 with every fault of what the file would be."""
-    with _problems():
+    with settings_problems():
         return SettingsDiff(diff=part.service.propose(wanted.parsed(), wanted.base).diff)
 
 
@@ -213,7 +213,7 @@ def try_change(
     part: Settings, trials: Annotated[RuleTrials, Depends(provided(RuleTrials))], wanted: TryRules
 ) -> TrialReport:
     """What changed rules would have reported of the last hours, on stored boxes, beside those in force."""
-    with _problems():
+    with settings_problems():
         then = part.service.propose(wanted.parsed(), wanted.base).after.config
         return trials.run(wanted.camera, then, wanted.hours)
 
@@ -221,16 +221,16 @@ def try_change(
 @router.post("")
 def change_settings(request: Request, part: Settings, wanted: ChangeSettings) -> SettingsReport:
     """Write a change and put it in force; cameras that it does not touch go on as they are."""
-    with _problems():
-        status = part.service.change(wanted.parsed(), wanted.base, _who(request), wanted.why or "changed")
+    with settings_problems():
+        status = part.service.change(wanted.parsed(), wanted.base, user_of(request), wanted.why or "changed")
         return SettingsReport.after(part.service, status)
 
 
 @router.post("/take-edit")
 def take_edit(request: Request, part: Settings) -> SettingsReport:
     """Put the file in force as it was edited by hand."""
-    with _problems():
-        return SettingsReport.after(part.service, part.service.take_edit(_who(request)))
+    with settings_problems():
+        return SettingsReport.after(part.service, part.service.take_edit(user_of(request)))
 
 
 @router.get("/versions")
@@ -242,15 +242,15 @@ def versions(part: Settings) -> VersionList:
 @router.get("/versions/{number}")
 def version_diff(part: Settings, number: int) -> SettingsDiff:
     """What going back to a version would change."""
-    with _problems():
+    with settings_problems():
         return SettingsDiff(diff=part.service.version_diff(number))
 
 
 @router.post("/versions/{number}/restore")
 def restore(request: Request, part: Settings, number: int, wanted: Base) -> SettingsReport:
     """Go back to a version."""
-    with _problems():
-        status = part.service.restore(number, wanted.base, _who(request))
+    with settings_problems():
+        status = part.service.restore(number, wanted.base, user_of(request))
         return SettingsReport.after(part.service, status)
 
 
@@ -275,12 +275,13 @@ def _dotted(path: list[str | int]) -> str:
     return ".".join(map(str, path))
 
 
-def _who(request: Request) -> str:
+def user_of(request: Request) -> str:
+    """Who changes something, for the record."""
     return str(getattr(request.state, "user", "") or "dashboard")
 
 
 @contextmanager
-def _problems() -> Iterator[None]:
+def settings_problems() -> Iterator[None]:
     """Errors of the settings as problems that name the key."""
     try:
         yield

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from appliance.settings.site_editor import (
     difference,
     digest_of,
     replace_text,
+    write_secret,
 )
 from appliance.settings.site_versions import FOLDER, SiteVersion, SiteVersions
 from appliance.settings.yaml_edit import SiteChange
@@ -81,7 +82,7 @@ class SettingsService:
         if digest == self._running.digest:
             return SettingsStatus(digest, waiting=self._waiting)
         try:
-            checked_text(text, str(self._editor.path))
+            checked_text(text, self._editor.path)
         except ConfigError as error:
             return SettingsStatus(digest, True, difference(self._running.text, text), str(error), self._waiting)
         return SettingsStatus(digest, True, difference(self._running.text, text), waiting=self._waiting)
@@ -99,6 +100,12 @@ class SettingsService:
         """The same with the whole text."""
         with self._lock:
             return self._write(self._editor.propose_text(text, base), who, why)
+
+    def keep_secrets(self, values: Mapping[str, str]) -> None:
+        """Write secrets beside the site file, which names them as `${NAME}`. Raises ConfigError, DiskWriteError."""
+        with self._lock:
+            for name, value in values.items():
+                write_secret(self._editor.path, name, value)
 
     def restore(self, number: int, base: str, who: str) -> SettingsStatus:
         """Go back to a version. Raises PreconditionError: it is not kept; and as `change`."""

@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 from appliance import yamlfile
+from appliance.config.secrets_file import NAME, read_secrets, secrets_path, variables
 from appliance.config.site_file import SiteConfig
-from appliance.errors import PreconditionError, redact
+from appliance.errors import ConfigError, PreconditionError, redact
 from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
 from appliance.settings.yaml_edit import SiteChange, edit
 
@@ -63,7 +64,7 @@ class SiteEditor:
 
     def read(self) -> SiteText:
         """The file now. Raises ConfigError with every fault."""
-        return checked_text(yamlfile.read_text(self.path), str(self.path))
+        return checked_text(yamlfile.read_text(self.path), self.path)
 
     def propose(self, changes: Sequence[SiteChange], base: str) -> SiteProposal:
         """What the file would be after `changes`, one after the other. base: the digest that they were made for.
@@ -75,8 +76,8 @@ class SiteEditor:
     def propose_text(self, text: str, base: str) -> SiteProposal:
         """The whole text replaced: an edit in the browser, or an older version. Raises as `propose`."""
         before = self._read_unchecked(base)
-        after = checked_text(text, str(self.path))
-        return SiteProposal(checked_text(before, str(self.path)), after, difference(before, text))
+        after = checked_text(text, self.path)
+        return SiteProposal(checked_text(before, self.path), after, difference(before, text))
 
     def write(self, proposal: SiteProposal) -> None:
         """Put it in place, whole or not at all. Raises SiteFileChanged, DiskWriteError."""
@@ -120,6 +121,22 @@ def difference(before: str, after: str) -> str:
     return "\n".join(_SECRET_LINE.sub(r"\1***", redact(line)) for line in lines)
 
 
-def checked_text(text: str, source: str) -> SiteText:
-    """`text` with what it says. Raises ConfigError with every fault."""
-    return SiteText(text, digest_of(text), yamlfile.loads(text, SiteConfig, source))
+def checked_text(text: str, site_file: Path) -> SiteText:
+    """`text` with what it says, as the text of that file. Raises ConfigError with every fault."""
+    return SiteText(text, digest_of(text), yamlfile.loads(text, SiteConfig, str(site_file), variables(site_file)))
+
+
+def write_secret(site_file: Path, name: str, value: str) -> None:
+    """Keep a secret beside the site file, readable by its owner alone; the lines of others stay as they are.
+
+    Raises ConfigError: the name or the value cannot stand in the file; DiskWriteError.
+    """
+    if not NAME.fullmatch(name) or not value.isprintable() or value != value.strip():
+        raise ConfigError(name, ["a secret has a name of letters and digits, and one line of printable characters"])
+    path = secrets_path(site_file)
+    read_secrets(site_file)  # refuses a file that is none
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    kept = [line for line in lines if line.partition("=")[0].strip() != name]
+    if path.exists():
+        path.chmod(0o600)
+    replace_text(path, "\n".join([*kept, f"{name}={value}", ""]))

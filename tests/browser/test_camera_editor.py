@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from streams import clip
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
+from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from tests.dashboard_site import Site, running
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Locator, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -178,3 +180,27 @@ def test_without_scripts_and_on_a_camera_page_there_is_a_way_in(page: Page, edit
     page.goto(f"{editing.url}/cameras/gate")
     page.get_by_role("link", name="Edit zones and rules").click()
     page.wait_for_url("**/cameras/gate/edit")
+
+
+def test_a_camera_is_added_by_its_address(page: Page, editing: Editing, tmp_path: Path) -> None:
+    film = clip(tmp_path / "c.mp4", 300, fps=10, gop=10)
+    with RtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
+        page.goto(f"{editing.url}/cameras")
+        page.get_by_role("link", name="Add a camera").click()
+        page.get_by_label("Make").select_option("Reolink")
+        page.get_by_label("Address in the network").fill(f"127.0.0.1:{server.port}")
+        expect(page.get_by_label("Stream", exact=True)).to_have_value(re.compile("/h264Preview_01_main$"))
+        page.get_by_label("Stream", exact=True).fill(f"rtsp://127.0.0.1:{server.port}/main")
+        page.get_by_label("Second, smaller stream").fill("")
+        page.get_by_role("button", name="Try it").click()
+        page.get_by_text("asks for a user and a password").wait_for()
+        page.get_by_label("User").fill("viewer")
+        page.get_by_label("Password").fill("geheim")
+        page.get_by_role("button", name="Try it").click()
+        page.get_by_text("10 pictures a second").wait_for()
+        shot(page, f"add-{page.viewport_size['width']}")  # type: ignore[index]
+        page.get_by_label("Name of the camera").fill("yard")
+        page.get_by_role("button", name="Add this camera").click()
+        page.wait_for_url("**/cameras/yard/edit")
+    assert "geheim" not in editing.path.read_text()
+    assert set(editing.in_force[-1].cameras) == {"gate", "yard"}

@@ -1,0 +1,215 @@
+"""`/api/v1/setup`: try a camera's address, see its picture, add it to the site file, its password kept apart."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.responses import Response
+
+from appliance.dashboard.deps import provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
+from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
+from appliance.settings.yaml_edit import SiteChange
+
+IMAGES_MAX = 4
+
+router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """How a vendor's cameras name their streams. sub: of the small second one, for detection; '': it has none."""
+
+    name: str
+    main: str
+    sub: str = ""
+
+
+# As the vendors' manuals have them, for the first channel; {host} is what the person types.
+VENDORS = (
+    Vendor("Other", "rtsp://{host}:554/"),
+    Vendor("Amcrest", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=0", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=1"),
+    Vendor("Axis", "rtsp://{host}:554/axis-media/media.amp", "rtsp://{host}:554/axis-media/media.amp?resolution=640x360"),
+    Vendor("Dahua", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=0", "rtsp://{host}:554/cam/realmonitor?channel=1&subtype=1"),
+    Vendor("Hikvision", "rtsp://{host}:554/Streaming/Channels/101", "rtsp://{host}:554/Streaming/Channels/102"),
+    Vendor("Reolink", "rtsp://{host}:554/h264Preview_01_main", "rtsp://{host}:554/h264Preview_01_sub"),
+    Vendor("TP-Link Tapo, VIGI", "rtsp://{host}:554/stream1", "rtsp://{host}:554/stream2"),
+    Vendor("UniFi Protect", "rtsps://{host}:7441/"),
+)  # fmt: skip
+
+
+class CameraAddress(BaseModel):
+    """Where a camera is. user, password: '' where it wants none, or where they stand in the address."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, Field(min_length=8, max_length=1000, pattern=r"^rtsps?://")]
+    user: Annotated[str, Field(max_length=100)] = ""
+    password: Annotated[SecretStr, Field(max_length=200)] = SecretStr("")
+
+    def parts(self) -> tuple[str, str, str]:
+        """The address without its secrets, the user and the password. Raises Problem."""
+        try:
+            given = urlsplit(self.url)
+            host = given.hostname or ""
+            port = f":{given.port}" if given.port else ""
+        except ValueError:
+            raise Problem(422, "That is not an address like rtsp://192.168.1.20:554/path.") from None
+        if not host:
+            raise Problem(422, "The address has no host; it is like rtsp://192.168.1.20:554/path.")
+        user = self.user or unquote(given.username or "")
+        password = self.password.get_secret_value() or unquote(given.password or "")
+        shown = f"[{host}]" if ":" in host else host
+        return urlunsplit((given.scheme, shown + port, given.path or "/", given.query, "")), user, password
+
+    def whole(self) -> str:
+        """With user and password in it."""
+        bare, user, password = self.parts()
+        return with_login(bare, quote(user, safe=""), quote(password, safe="")) if user or password else bare
+
+
+class AddCamera(CameraAddress):
+    """detect_url: a second, smaller stream of the same camera, with the same user; '': there is none."""
+
+    base: Annotated[str, Field(max_length=64)]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+    detect_url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.*)?$")] = ""
+    record: Literal["continuous", "pre_roll", "none"] = "continuous"
+
+
+class ProbeItem(ApiModel):
+    """What a camera sent in some seconds. picture: where its first picture is, for a short while."""
+
+    codec: str
+    width: int
+    height: int
+    fps: float
+    kbit_s: float
+    keyframe_s: float | None
+    first_frame_s: float
+    advice: list[str]
+    picture: str
+
+
+class VendorItem(ApiModel):
+    name: str
+    main: str
+    sub: str
+
+
+class VendorList(ApiModel):
+    vendors: list[VendorItem]
+
+
+class CameraProber:
+    """Tries addresses, one at a time, and keeps the last pictures for the page that asked. Any thread."""
+
+    def __init__(self, probe: Callable[[str], CameraReport] = probe_camera) -> None:
+        self._probe = probe
+        self._busy = threading.Lock()
+        self._images: OrderedDict[str, bytes] = OrderedDict()
+
+    def probe(self, url: str) -> tuple[CameraReport, str]:
+        """What the camera sent, and the key of its picture. Raises Problem: it cannot be shown; another is tried."""
+        if not self._busy.acquire(blocking=False):
+            raise Problem(429, "Another camera is being tried now; wait some seconds.", {"Retry-After": "10"})
+        try:
+            report = self._probe(url)
+        except ProbeFailed as error:
+            raise Problem(422, str(error)) from None
+        finally:
+            self._busy.release()
+        key = secrets.token_urlsafe(12)
+        self._images[key] = report.picture
+        while len(self._images) > IMAGES_MAX:
+            self._images.popitem(last=False)
+        return report, key
+
+    def image(self, key: str) -> bytes | None:
+        return self._images.get(key)
+
+
+Prober = Annotated[CameraProber, Depends(provided(CameraProber))]
+
+
+@router.get("/vendors")
+def vendors() -> VendorList:
+    """How the streams of common cameras are called."""
+    return VendorList(vendors=[VendorItem.model_validate(each) for each in VENDORS])
+
+
+@router.post("/probe")
+def probe(prober: Prober, address: CameraAddress) -> ProbeItem:
+    """Open a camera for some seconds and say what came. 422 says why nothing did, and what to do."""
+    report, key = prober.probe(address.whole())
+    return ProbeItem(
+        codec=report.codec, width=report.size[0], height=report.size[1], fps=report.fps, kbit_s=report.kbit_s,
+        keyframe_s=report.keyframe_s, first_frame_s=report.first_frame_s, advice=advice(report),
+        picture=f"{API}/setup/pictures/{key}",
+    )  # fmt: skip
+
+
+@router.get("/pictures/{key}")
+def probed_image(prober: Prober, key: str) -> Response:
+    """The picture of a camera that was just tried."""
+    found = prober.image(key)
+    if found is None:
+        raise Problem(404, "That picture is no longer kept; try the camera again.")
+    return Response(found, media_type="image/jpeg")
+
+
+@router.post("/cameras", status_code=201)
+def add_camera(request: Request, part: Settings, wanted: AddCamera) -> SettingsReport:
+    """Add a camera to the site file; user and password go to the secrets file beside it. 409: there is one already."""
+    service = part.service
+    if wanted.name == "new":
+        raise Problem(422, "A camera cannot be called new: that is the name of a page.")
+    if wanted.name in service.running.config.cameras:
+        raise Problem(409, f"There is already a camera {wanted.name}.")
+    bare, user, password = wanted.parts()
+    section: dict[str, Any] = {"url": bare}
+    if wanted.detect_url:
+        section["detect_url"] = CameraAddress(url=wanted.detect_url).parts()[0]
+    if wanted.record != "continuous":
+        section["record"] = False if wanted.record == "none" else wanted.record
+    with settings_problems():
+        if user or password:
+            stem = wanted.name.upper().replace("-", "_")
+            names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
+            service.keep_secrets({names[0]: quote(user, safe=""), names[1]: quote(password, safe="")})
+            for key in ("url", "detect_url"):
+                if key in section:
+                    section[key] = with_login(section[key], f"${{{names[0]}}}", f"${{{names[1]}}}")
+        changes = [SiteChange(("cameras", wanted.name), section)]
+        status = service.change(changes, wanted.base, user_of(request), f"camera {wanted.name} added")
+        return SettingsReport.after(service, status)
+
+
+def with_login(url: str, user: str, password: str) -> str:
+    """`url` with a user and password that are percent-encoded already."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{user}:{password}@{rest}"
+
+
+def advice(report: CameraReport) -> list[str]:
+    """What would make this camera cheaper or surer to watch."""
+    found = []
+    if report.size[0] * report.size[1] > 1280 * 960:
+        found.append("Large for detection: give its small second stream as well, and decoding costs a fraction.")
+    if report.keyframe_s is None or report.keyframe_s > 4.5:
+        found.append("Key frames are far apart: set the I-frame interval to 1 to 2 s, so that quiet hours cost little.")
+    if report.fps < 5:
+        found.append("Few pictures a second: fast things may be missed. 10 to 15 are good.")
+    if report.codec not in {"h264", "hevc"}:
+        found.append(f"{report.codec} is recorded as it comes; H.264 takes far less disk.")
+    return found

@@ -1,0 +1,146 @@
+"""`python -m appliance.ingest.probe_process`: opens a camera for some seconds in a process of its own.
+
+What a stranger's camera sends is decoded here, where there is neither a token nor a database. One JSON object on
+standard input (`url`), one on standard output (`CameraReport` with the picture in base64, or `error`).
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import itertools
+import json
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass
+
+from appliance.errors import SourceError, VedetteError, printable
+from appliance.sandbox import child_environment
+
+WATCH_S = 4.0  # a group of pictures of most cameras, for bit rate and key frames
+FIRST_FRAME_S_MAX = 15.0
+ANSWER_S_MAX = 30.0
+SIDE_MAX = 960
+_MEMORY_BYTES_MAX = 3 << 30  # of address space, most of it libraries
+_ANSWER_BYTES_MAX = 4 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CameraReport:
+    """What a camera sent. size: width and height of its picture, upright. fps: as counted. kbit_s: of video.
+
+    keyframe_s: the longest time between key frames that was seen; None: no second one came in WATCH_S. first_frame_s:
+    until the first picture could be shown. picture: it, as JPEG.
+    """
+
+    codec: str
+    size: tuple[int, int]
+    fps: float
+    kbit_s: float
+    keyframe_s: float | None
+    first_frame_s: float
+    picture: bytes = b""
+
+
+class ProbeFailed(VedetteError):
+    """The camera could not be shown; the message says why and what to do."""
+
+
+def probe_camera(url: str) -> CameraReport:
+    """Watch the camera at `url` for some seconds, in a child process. Raises ProbeFailed. Takes up to 30 s."""
+    command = [sys.executable, "-m", "appliance.ingest.probe_process"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps({"url": url}).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env=child_environment(), timeout=ANSWER_S_MAX, check=False,
+        )  # fmt: skip
+        answer = json.loads(done.stdout[:_ANSWER_BYTES_MAX])
+        if "error" in answer:
+            raise ProbeFailed(printable(str(answer["error"]))[:300])
+        picture = base64.b64decode(answer.pop("picture"))
+        report = CameraReport(**{**answer, "size": tuple(answer["size"])}, picture=picture)
+    except subprocess.TimeoutExpired:
+        raise ProbeFailed(f"the camera gave no picture within {ANSWER_S_MAX:.0f} s") from None
+    except (ValueError, KeyError, TypeError):
+        raise ProbeFailed("what the camera sent could not be decoded") from None
+    return report
+
+
+def main() -> int:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    import av
+
+    av.logging.set_level(None)  # its own log would print addresses with their passwords
+    url = str(json.load(sys.stdin)["url"])
+    try:
+        report = asdict(watch(url))
+        answer = {**report, "picture": base64.b64encode(report["picture"]).decode()}
+    except SourceError as error:
+        answer = {"error": str(error).removeprefix("camera new: ").replace("cameras.new.url", "the address")}
+    sys.stdout.write(json.dumps(answer))
+    return 0
+
+
+def watch(url: str, watch_s: float = WATCH_S) -> CameraReport:
+    """The same in this process. Raises SourceError."""
+    # Imported here: the appliance's core starts this process and needs no FFmpeg for that.
+    import numpy as np
+
+    from appliance.clock import SystemClock
+    from appliance.ingest.file_source import FileSource
+    from appliance.ingest.rtsp_source import RtspSource
+    from appliance.ingest.socket_meter import SocketFinder
+    from appliance.media.decoder import Decoder
+    from appliance.media.frames import upright_size
+    from appliance.media.stills import encode_jpeg
+
+    clock = SystemClock()
+    source = (
+        FileSource("new", url, clock, threading.Event())
+        if url.startswith("file:")
+        else RtspSource("new", url, clock, SocketFinder(), key="url")
+    )
+    began = clock.monotonic()
+    times: list[float] = []
+    keys: list[float] = []
+    size_bytes, first_s, jpeg, size = 0, 0.0, b"", (0, 0)
+    try:
+        info = source.open()
+        decoder = Decoder("camera new", info)
+        for packet in source.packets():
+            times.append(packet.t)
+            size_bytes += packet.size
+            if packet.keyframe:
+                keys.append(packet.t)
+            for frame in [] if jpeg else decoder.decode(packet):
+                size, first_s = upright_size(frame.av_frame), clock.monotonic() - began
+                jpeg = encode_jpeg(np.asarray(frame.av_frame.to_ndarray(format="bgr24"), np.uint8), side_max=SIDE_MAX)
+                break
+            watched_s = clock.monotonic() - began
+            if (jpeg and times[-1] - times[0] >= watch_s) or watched_s > FIRST_FRAME_S_MAX:
+                break
+    finally:
+        source.close()
+    if not jpeg:
+        raise SourceError(f"camera new: {info.label} was opened, but no picture came (no key frame?)")
+    seconds = max(times[-1] - times[0], 1e-3)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(keys)]
+    return CameraReport(
+        codec=info.codec,
+        size=size,
+        fps=round((len(times) - 1) / seconds, 2),
+        kbit_s=round(size_bytes * 8 / 1000 / seconds, 1),
+        keyframe_s=round(max(gaps), 2) if gaps else None,
+        first_frame_s=round(first_s, 2),
+        picture=jpeg,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
