@@ -118,9 +118,14 @@ def _omitted_fields(line: object) -> Any:
         return {"verdict"}
     if isinstance(line, FrameBoxes) and all(found.stood_s is None for found in line.objects):
         return {"objects": {"__all__": {"stood_s"}}}
-    if isinstance(line, StreamHeader) and not line.known_before:
-        return {"known_before"}
+    if isinstance(line, StreamHeader):
+        return unused_header_fields(line)
     return None
+
+
+def unused_header_fields(header: StreamHeader) -> set[str]:
+    """What a header says only where there is something to say."""
+    return {name for name in ("known_before", "calibration") if not getattr(header, name)}
 
 
 def _decode(adapter: TypeAdapter[Any], data: bytes) -> Any:

@@ -15,7 +15,7 @@ packets, camera times and detections, in order. That is what makes a replay exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import av
 import numpy as np
@@ -25,7 +25,7 @@ from appliance.analysis.frame_selector import FrameFilter, FrameSelector
 from appliance.analysis.session_tracks import InferenceRequest, ObjectTracker, SessionTracks
 from appliance.config import DetectConfig
 from appliance.decode_policy.keyframe_policy import DecodePolicy
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import ObjectDetector, calibration_of
 from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
@@ -97,6 +97,11 @@ class CameraAnalysis:
     @property
     def has_session(self) -> bool:
         return self._tracks is not None
+
+    @property
+    def calibration(self) -> Mapping[str, tuple[float, float]]:
+        """Of the detector's scores, for the headers of sessions."""
+        return calibration_of(self._detector)
 
     @property
     def is_moving(self) -> bool:

@@ -15,6 +15,7 @@ from appliance.config.camera_config import NeverExportConfig as NeverExportConfi
 from appliance.config.camera_config import PrivacyConfig as PrivacyConfig
 from appliance.config.camera_config import Rule as Rule
 from appliance.config.camera_config import RuleBase as RuleBase
+from appliance.config.camera_config import rule_labels as rule_labels
 from appliance.config.cost_config import CloudCostConfig as CloudCostConfig
 from appliance.config.cost_config import CostsConfig as CostsConfig
 from appliance.config.cost_config import EdgeCostConfig as EdgeCostConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -176,6 +177,11 @@ class CameraConfig(ConfigModel):
     @property
     def is_file(self) -> bool:
         return self.url.startswith("file:")
+
+
+def rule_labels(cameras: Iterable[CameraConfig]) -> frozenset[str]:
+    """What the rules of these cameras want."""
+    return frozenset(label for camera in cameras for rule in camera.rules for label in rule.labels)
 
 
 def _must_exist(what: str, name: str, known: tuple[str, ...], where: str) -> None:

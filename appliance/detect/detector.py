@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import cv2
@@ -59,6 +59,36 @@ class VariableInput(Protocol):
     def shape_step(self) -> int:
         """A frame costs by its area, its sides rounded up to multiples of this; 0: as much as a whole one."""
         ...
+
+
+@runtime_checkable
+class CalibratedDetector(Protocol):
+    """A detector whose scores are not on the common scale."""
+
+    @property
+    def calibration(self) -> Mapping[str, tuple[float, float]]:
+        """For `StreamHeader.calibration`: by label, the line that puts its log-odds there; {}: they are."""
+        ...
+
+
+@runtime_checkable
+class PreferringDetector(Protocol):
+    """A detector that can be told which labels rules want."""
+
+    def prefer(self, wanted: Iterable[str]) -> None:
+        """Where it gives one object several classes, those that nobody wants give way. Any thread."""
+        ...
+
+
+def prefer_labels(detector: ObjectDetector, wanted: Iterable[str]) -> None:
+    """Tell the detector, if it can be told, which labels rules want."""
+    if isinstance(detector, PreferringDetector):
+        detector.prefer(wanted)
+
+
+def calibration_of(detector: ObjectDetector) -> Mapping[str, tuple[float, float]]:
+    """What a session's header says of the detector's scores."""
+    return detector.calibration if isinstance(detector, CalibratedDetector) else {}
 
 
 def load(settings: DetectorConfig) -> OnnxDetector | HogDetector:
@@ -124,6 +154,7 @@ def _load_network(settings: DetectorConfig, found: ModelFile) -> OnnxDetector:
         head=settings.head if settings.head != "auto" else found.head,
         label_names=class_labels.read(settings.labels) if settings.labels else found.labels,
         bf16=found.bf16,
+        calibration=found.calibration,
     )
 
 

@@ -6,13 +6,14 @@ import hashlib
 import os
 import platform
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from appliance.detect.class_labels import COCO_80
+from appliance.detect.score_calibration import ScoreLines, checked_lines
 from appliance.detector_config import HeadName, Precision
 from appliance.errors import ModelError
 from appliance.yamlfile import ConfigModel
@@ -91,6 +92,7 @@ class ModelBundle(ConfigModel):
     bytes: Annotated[int, Field(ge=0)] = 0  # of the file; 0: not given
     note: str = ""  # what a person should know before choosing it
     cost: Annotated[float, Field(ge=0)] = 0.0  # CPU time of an inference against vedette-nano; 0: not measured
+    calibration: Annotated[dict[str, tuple[float, float]], AfterValidator(checked_lines)] = {}  # see ScoreLines
     unseen: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}  # AP50 on images that none was tuned to, by view_class
 
 
@@ -102,6 +104,7 @@ class ModelFile:
     labels: tuple[str, ...] = ()
     head: HeadName = "auto"
     bf16: bool = False
+    calibration: ScoreLines = field(default_factory=dict)
 
 
 def model_folders() -> tuple[Path, ...]:
@@ -236,7 +239,7 @@ def _recognised(path: Path, places: tuple[Path, ...]) -> ModelFile:
 
 def _model_file(path: Path, bundle: ModelBundle) -> ModelFile:
     labels = COCO_80 if bundle.labels == "coco-80" else bundle.labels
-    return ModelFile(path, labels, bundle.head, bundle.precision == "bf16")
+    return ModelFile(path, labels, bundle.head, bundle.precision == "bf16", bundle.calibration)
 
 
 def _file(model: str, places: tuple[Path, ...]) -> Path:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.detect.class_preference import ClassPreference
 from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nms import non_maximum_suppression, to_detections
 from appliance.types import Detections
@@ -50,13 +51,15 @@ class DistributionHead:
     placing: Placing = "stretch"
     scale: float = 1.0
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
-        parts = [self._decode_level(outputs, level, score_min) for level in self.levels]
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
+        parts = [self._decode_level(outputs, level, score_min, prefer) for level in self.levels]
         boxes, scores, class_ids = (np.concatenate(each) for each in zip(*parts, strict=True))
         return non_maximum_suppression(to_detections(boxes, scores, class_ids), IOU_MAX, per_class=True)
 
     def _decode_level(
-        self, outputs: Mapping[str, Array], level: GridLevel, score_min: float
+        self, outputs: Mapping[str, Array], level: GridLevel, score_min: float, prefer: ClassPreference | None
     ) -> tuple[Floats, Floats, NDArray[np.intp]]:
         scores = np.asarray(outputs[level.scores][0], np.float32)
         best = scores.max(axis=1)
@@ -68,7 +71,8 @@ class DistributionHead:
         sides = weights @ np.arange(weights.shape[2], dtype=np.float32) * np.float32(level.stride)
         centres = level.centres[kept]
         boxes = np.concatenate([centres - sides[:, :2], centres + sides[:, 2:]], axis=1)
-        return boxes.astype(np.float32), best[kept], scores[kept].argmax(axis=1)
+        class_ids = scores[kept].argmax(axis=1) if prefer is None else prefer.best(scores[kept], score_min)
+        return boxes.astype(np.float32), scores[kept, class_ids], class_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +90,31 @@ class FastestDetHead:
     scale: float = 1 / 255
     normalisation: Normalisation | None = None
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
         grid = np.asarray(outputs[self.output][0], np.float32)
         _, rows, columns = grid.shape
         cells = grid.reshape(grid.shape[0], -1).T
-        scores = np.clip(cells[:, 0], 0, 1) ** 0.6 * np.clip(cells[:, 5:].max(axis=1), 0, 1) ** 0.4
+        scores = _fused(cells[:, 0], cells[:, 5:].max(axis=1))
         kept = np.flatnonzero(scores >= score_min)
-        cells = cells[kept]
+        cells, scores = cells[kept], scores[kept]
+        class_ids = cells[:, 5:].argmax(axis=1)
+        if prefer is not None:
+            class_ids = prefer.best(_fused(cells[:, :1], cells[:, 5:]), score_min)
+            scores = _fused(cells[:, 0], cells[np.arange(len(cells)), 5 + class_ids])
         x = (kept % columns + np.tanh(cells[:, 1])) / columns
         y = (kept // columns + np.tanh(cells[:, 2])) / rows
         half = 0.5 / (1 + np.exp(-cells[:, 3:5]))
         boxes = np.stack([x - half[:, 0], y - half[:, 1], x + half[:, 0], y + half[:, 1]], axis=1)
         boxes = boxes * np.array(self.size * 2, np.float32)
-        found = to_detections(boxes, scores[kept], cells[:, 5:].argmax(axis=1))
+        found = to_detections(boxes, scores, class_ids)
         return non_maximum_suppression(found, 0.5, per_class=True)
+
+
+def _fused(objectness: Floats, class_scores: Floats) -> Floats:
+    """FastestDet's score of a box."""
+    return np.asarray(np.clip(objectness, 0, 1) ** 0.6 * np.clip(class_scores, 0, 1) ** 0.4, np.float32)
 
 
 def distribution_head(size: tuple[int, int], outputs: Mapping[str, Array], wanted: str) -> DistributionHead | None:

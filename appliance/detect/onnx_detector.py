@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from appliance.detect import class_labels, yolo_detr_heads
+from appliance.detect import class_labels, score_calibration, yolo_detr_heads
+from appliance.detect.class_preference import ClassPreference
 from appliance.detect.letterbox import GREY, Letterbox
 from appliance.detect.model_files import sha256_of
 from appliance.detect.nms import filter_and_sort
@@ -24,6 +25,7 @@ from appliance.types import Detections
 
 RUNTIME = f"onnxruntime {ort.__version__}"
 SIDE_DEFAULT = 640
+GIVES_WAY_IOU_MIN = 0.7  # of two boxes of one object that the network gave two classes
 SIDE_MAX = 4096
 STEP = 32
 DTYPES: dict[str, type[np.floating[Any]]] = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -81,9 +83,11 @@ class OnnxDetector:
         head: HeadName = "auto",
         label_names: tuple[str, ...] = (),
         bf16: bool = False,
+        calibration: score_calibration.ScoreLines | None = None,
     ) -> None:
         """Load, try the network on a grey frame, choose the head. Raises ModelError.
 
+        calibration: of its scores, where models.toml knows it; else the file's metadata say it, or nobody.
         bf16: products in bfloat16 where ONNX Runtime has them (see `cpu.multiplies_bf16`); elsewhere it does nothing.
         """
         self.warning = ""
@@ -100,11 +104,19 @@ class OnnxDetector:
         self._heads: dict[tuple[int, int], yolo_detr_heads.OutputHead] = {size: self._head}
         self._letterbox = Letterbox(*size, self._head.placing, self.shape_step)
         self._buffers = threading.local()
+        self._preference: ClassPreference | None = None
         self.labels = class_labels.resolve(path, self._head.classes, self._metadata, label_names)
+        lines = calibration or score_calibration.lines_from_metadata(path.name, self._metadata)
+        self.calibration = score_calibration.to_common_scale(lines, self.labels)
 
     def preferred_size(self, width: int, height: int) -> tuple[int, int]:
         """The size in which a whole frame of `width` x `height` is wanted; larger ones are scaled down here."""
         return self._letterbox.preferred_size(width, height)
+
+    def prefer(self, wanted: Iterable[str]) -> None:
+        """Classes of which no rule wants any give way to those of `wanted` (see ClassPreference). Any thread."""
+        preference = ClassPreference(self.labels, wanted)
+        self._preference = preference if preference.gives_way.any() else None
 
     def detect(self, frames: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """One Detections per BGR uint8 (H, W, 3) frame, of any sizes. Raises DetectorError."""
@@ -118,10 +130,13 @@ class OnnxDetector:
         except ORT_ERRORS as error:
             raise DetectorError(f"{self.name}: {_first_line(error)}") from None
         found = self._head_at(self._letterbox.input_size(frame.shape[1], frame.shape[0])).decode(
-            outputs, self._score_min
+            outputs, self._score_min, self._preference
         )
         shares = self._letterbox.to_shares(found.boxes, frame.shape[1], frame.shape[0])
-        result = filter_and_sort(Detections(shares, found.scores, found.class_ids), self._score_min)
+        result = Detections(shares, found.scores, found.class_ids)
+        if self._preference is not None and len(result) and int(result.class_ids.max()) < len(self.labels):
+            result = self._preference.resolve(result, GIVES_WAY_IOU_MIN)
+        result = filter_and_sort(result, self._score_min)
         if len(result) and not 0 <= result.class_ids.min() <= result.class_ids.max() < len(self.labels):
             raise DetectorError(f"{self.name} answers with more than {len(self.labels)} classes; set detector.labels")
         return result

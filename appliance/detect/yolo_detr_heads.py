@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.detect.class_preference import ClassPreference
 from appliance.detect.letterbox import Normalisation, Placing
 from appliance.detect.nanodet_picodet_fastestdet_heads import distribution_head, fastestdet_head
 from appliance.detect.nms import non_maximum_suppression, to_detections
@@ -62,8 +63,10 @@ class OutputHead(Protocol):
     @property
     def classes(self) -> int | None: ...
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
-        """Boxes in input pixels, doubles removed, score at least `score_min`."""
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
+        """Boxes in input pixels, doubles removed, score at least `score_min`. prefer: which classes give way."""
         ...
 
 
@@ -84,12 +87,16 @@ class YoloxHead:
     scale: float = 1.0
     normalisation: Normalisation | None = None
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
         # Class scores are at most 1, so objectness alone settles nearly every row.
         some = np.flatnonzero(rows[:, 4] >= score_min)
         rows = rows[some]
         class_ids = rows[:, 5:].argmax(axis=1)
+        if prefer is not None:
+            class_ids = prefer.best(rows[:, 4:5] * rows[:, 5:], score_min)
         scores = rows[:, 4] * rows[np.arange(len(rows)), 5 + class_ids]
         keep = scores >= score_min
         rows, centres, sizes = rows[keep], rows[keep, :2], rows[keep, 2:4]
@@ -114,12 +121,17 @@ class YoloHead:
     scale: float = 1 / 255
     normalisation: Normalisation | None = None
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
         columns = np.asarray(outputs[self.output][0], np.float32)
         columns = columns.T if self.transposed else columns
         best = columns[4:].max(axis=0)
         columns = columns[:, np.flatnonzero(best >= score_min)]
         class_ids, scores = columns[4:].argmax(axis=0), columns[4:].max(axis=0, initial=0.0)
+        if prefer is not None:
+            class_ids = prefer.best(columns[4:].T, score_min)
+            scores = columns[4 + class_ids, np.arange(columns.shape[1])]
         found = to_detections(_corners(columns[:2].T, columns[2:4].T), scores, class_ids)
         return non_maximum_suppression(found, 0.6, per_class=True)
 
@@ -136,7 +148,9 @@ class EndToEndHead:
     scale: float = 1 / 255
     normalisation: Normalisation | None = None
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
         rows = np.asarray(outputs[self.output][0], np.float32)
         rows = rows[rows[:, 4] >= score_min]
         return to_detections(rows[:, :4], rows[:, 4], rows[:, 5])
@@ -158,10 +172,14 @@ class DetrHead:
     scale: float = 1 / 255
     normalisation: Normalisation | None = None
 
-    def decode(self, outputs: Mapping[str, Array], score_min: float) -> Detections:
+    def decode(
+        self, outputs: Mapping[str, Array], score_min: float, prefer: ClassPreference | None = None
+    ) -> Detections:
         scores = np.asarray(outputs[self.scores][0], np.float32)
         keep = np.flatnonzero(scores >= score_min)
         found = to_detections(outputs[self.boxes][0][keep], scores[keep], outputs[self.labels][0][keep])
+        if prefer is not None:
+            found = prefer.resolve(found, 0.7)
         return non_maximum_suppression(found, 0.7, per_class=False)
 
 

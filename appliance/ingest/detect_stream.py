@@ -215,6 +215,7 @@ class DetectStream:
                 size=size,
                 run=self._session_id,
                 known_before=self._known_before,
+                calibration=self._analysis.calibration,
             )
             self._emit(header)
             self._known_before = True

@@ -19,7 +19,7 @@ from appliance import config
 from appliance.analysis.camera_analysis import CameraAnalysis
 from appliance.analysis.session_tracks import ObjectTracker
 from appliance.clock import Clock
-from appliance.detect.detector import ObjectDetector
+from appliance.detect.detector import ObjectDetector, prefer_labels
 from appliance.health.tamper_detector import TamperDetector
 from appliance.health.watchdog import ApplianceWatchdog, CameraWatchdog, DetectorActivity
 from appliance.inference.detector_watchdog import DetectorHung
@@ -80,6 +80,7 @@ class IngestProcess:
         self._health = health
         self._storage = storage
         self._detector = detector
+        prefer_labels(detector, config.rule_labels(cameras.values()))
         self._new_tracker = new_tracker
         self._channel = channel
         self._clock = clock
@@ -183,6 +184,7 @@ class IngestProcess:
         wanted, self._wanted = self._wanted, None
         if wanted is None:
             return
+        prefer_labels(self._detector, config.rule_labels(wanted.values()))
         enabled = {name: camera for name, camera in wanted.items() if camera.enabled}
         gone = {
             name: running

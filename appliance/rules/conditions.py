@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 from appliance.config import DwellRule, EnterRule, ExitRule, LineRule, Rule
 from appliance.geometry import iou
+from appliance.rules.certainty import Calibration, TrackCertainty, calibrated
 from appliance.rules.zones_and_lines import (
     TUNING,
     Debounce,
@@ -21,28 +21,6 @@ from appliance.rules.zones_and_lines import (
 from appliance.types import Box, TrackedObject
 
 
-class PeakMedianScore:
-    """The highest median that the last nine scores of a track have ever had; 0 until there are two.
-
-    A median, so that one strong false detection cannot fire a rule and one weak one cannot hide a person; the lower of
-    the two middle scores where their number is even, so that of two detections both must be good. The highest so far,
-    because a person who was well seen does not become less of a person behind a bush. Frames in which the object was
-    not detected add nothing (adding zeros would make every occlusion a doubt).
-    """
-
-    __slots__ = ("_recent", "value")
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=TUNING.scores_max)
-        self.value = 0.0
-
-    def add(self, score: float) -> None:
-        self._recent.append(score)
-        count = len(self._recent)
-        if count >= TUNING.scores_min and score > self.value:
-            self.value = max(self.value, sorted(self._recent)[(count - 1) // 2])
-
-
 @dataclass(slots=True)
 class RuleTrackState:
     """One track. Owner: the RulesEngine.
@@ -51,7 +29,7 @@ class RuleTrackState:
     seen: time of its last detection. known_since: it stood where it is first seen since then, as is known from before,
     so it did not enter there now. missing_since: time of the first frame since then that did not show it. lost: it has
     been missing for so long that its path and dwells are broken off. passages and crossings hold what changed in the
-    present frame only. pending: what has happened for a rule, and until when it waits for the track to be confident.
+    present frame only. pending: what has happened for a rule, and until when it waits for the track to be certain.
     """
 
     last: TrackedObject
@@ -62,7 +40,7 @@ class RuleTrackState:
     off_place: Debounce = field(default_factory=Debounce)
     missing_since: float | None = None
     lost: bool = False
-    scores: dict[str, PeakMedianScore] = field(default_factory=dict)
+    certainties: dict[str, TrackCertainty] = field(default_factory=dict)
     members: dict[str, ZoneMembership] = field(default_factory=dict)
     positions: dict[str, LinePosition] = field(default_factory=dict)
     dwells: dict[str, DwellTimer] = field(default_factory=dict)
@@ -70,13 +48,13 @@ class RuleTrackState:
     passages: dict[str, Passage] = field(default_factory=dict)
     crossings: dict[str, Direction] = field(default_factory=dict)
 
-    def update(self, found: TrackedObject, t: float) -> None:
+    def update(self, found: TrackedObject, t: float, calibration: Calibration) -> None:
         """The object is seen. Scores are kept by label: a car that reads `person` once is not a well-seen person."""
         self.last, self.seen, self.missing_since, self.lost = found, t, None, False
-        confidence = self.scores.get(found.label)
-        if confidence is None:
-            confidence = self.scores[found.label] = PeakMedianScore()
-        confidence.add(found.score)
+        certainty = self.certainties.get(found.label)
+        if certainty is None:
+            certainty = self.certainties[found.label] = TrackCertainty()
+        certainty.add(calibrated(found.score, found.label, calibration), found.box)
 
     def update_start(self, t: float, settle_s: float) -> None:
         """Note whether it has moved off from where it stood when the session began."""
@@ -88,10 +66,10 @@ class RuleTrackState:
         elif self.off_place.add(t, settle_s) is not None:
             self.start_box, self.moves_off = None, True
 
-    def confidence(self, label: str) -> float:
-        """The score on which rules judge this track as a `label` (see PeakMedianScore)."""
-        confidence = self.scores.get(label)
-        return confidence.value if confidence else 0.0
+    def certainty(self, label: str, score_min: float) -> float:
+        """How sure it is that this track is a `label`, for a rule that wants `score_min` (see TrackCertainty)."""
+        certainty = self.certainties.get(label)
+        return certainty.at_least(score_min) if certainty else 0.0
 
     def break_off(self) -> None:
         """Missing for too long: what it did meanwhile is unknown. Being inside a zone stands until it is seen again."""

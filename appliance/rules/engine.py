@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
+from appliance.rules.certainty import Calibration
 from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
 from appliance.rules.line_polygon_geometry import at_frame_edge, foot, touching
 from appliance.rules.schedule import ArmedHours, LocalTime
@@ -36,7 +37,8 @@ class RulesEngine:
     what they make of it (`at_start`). Unless it is known what stood there before (`StreamHeader.known_before`): then
     what is not known has come meanwhile.
 
-    A rule judges a track by its PeakMedianScore, not by the score of one detection; an event carries it as its `score`.
+    A rule judges a track by its TrackCertainty, not by the score of one detection; an event carries it as its `score`.
+    Scores are put on the common scale first, by what the header says of the network (`StreamHeader.calibration`).
 
     Where boxes touch, a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame count: who
     left a moment ago is no company to the next one in that place.
@@ -71,6 +73,7 @@ class RulesEngine:
         self._tracks: dict[int, RuleTrackState] = {}
         self._began: float | None = None
         self._known_before = False
+        self._calibration: Calibration = {}
         self._offset = 0.0
         self._latest: float | None = None
         self.evicted = 0
@@ -97,6 +100,7 @@ class RulesEngine:
         self._tracks.clear()
         self._began, self._offset, self._latest = None, 0.0, None
         self._known_before = header.known_before
+        self._calibration = header.calibration
 
     def _judge_frame(self, frame: FrameBoxes) -> tuple[Event, ...]:
         now = self._steady(frame.t)
@@ -143,7 +147,7 @@ class RulesEngine:
         elif track.missing_since is not None and now - track.seen > TUNING.row_s:
             track.break_debounces()
         self._tracks[found.track] = track
-        track.update(found, now)
+        track.update(found, now, self._calibration)
         return track
 
     def _move(self, track: RuleTrackState, now: float, settle_s: float) -> None:
@@ -202,19 +206,20 @@ class RulesEngine:
         if not track.pending:
             return []
         events = []
-        confidence = track.confidence(track.last.label)
         for each in self._rules:
             until = track.pending.get(each.rule.name)
             if until is None:
                 continue
             if now > until:
                 del track.pending[each.rule.name]
-            elif track.last.label in each.rule.labels and confidence >= each.rule.score_min:
-                del track.pending[each.rule.name]
-                events.append(self._event(each.rule, track.last, confidence, t))
+            elif track.last.label in each.rule.labels:
+                certainty = track.certainty(track.last.label, each.rule.score_min)
+                if certainty >= each.rule.score_min:
+                    del track.pending[each.rule.name]
+                    events.append(self._event(each.rule, track.last, certainty, t))
         return events
 
-    def _event(self, rule: Rule, found: TrackedObject, confidence: float, t: float) -> Event:
+    def _event(self, rule: Rule, found: TrackedObject, certainty: float, t: float) -> Event:
         content = f"{self._camera}|{self._session}|{rule.name}|{found.track}|{t!r}|{rule.kind}"
         return Event(
             camera=self._camera,
@@ -223,7 +228,7 @@ class RulesEngine:
             track=found.track,
             label=found.label,
             t=t,
-            score=round(confidence, 3),
+            score=round(certainty, 3),
             box=found.box,
             zone="" if rule.kind == "line" else rule.zone,
             line=rule.line if rule.kind == "line" else "",

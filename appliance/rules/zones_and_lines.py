@@ -26,8 +26,8 @@ class RuleTuning:
     start_s: what is first reported within so long after a session's first examined frame was there when it began.
     start_overlap_max: it stands where it stood as long as its box overlaps that of then by more (intersection over
     union); boxes of what stands breathe, and people who pass before a car cut its box.
-    pending_s: a passage is over in a moment, the track may be confident enough only a few frames later.
-    scores_min, scores_max: of so many scores the median is taken. forget_s, tracks_max: bound what is remembered.
+    pending_s: a passage is over in a moment, the track may be certain enough only a few frames later.
+    forget_s, tracks_max: bound what is remembered.
     """
 
     settle_s: float = 0.15
@@ -38,8 +38,6 @@ class RuleTuning:
     start_s: float = 3.0
     start_overlap_max: float = 0.3
     pending_s: float = 3.0
-    scores_min: int = 2
-    scores_max: int = 9
     forget_s: float = 60.0
     tracks_max: int = 512
 

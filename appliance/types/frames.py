@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -55,7 +56,8 @@ class StreamHeader:
     """First line of a camera's session (or of a replay log). A new `run` makes all its earlier track ids stale.
 
     known_before: what stood there before the session is known, from an earlier session or a file; what is there and is
-    not known (`TrackedObject.stood_s` is None) came meanwhile.
+    not known (`TrackedObject.stood_s` is None) came meanwhile. calibration: by label, (slope, offset) of the line from
+    the log-odds of this network's scores to those of the common scale; a label that is not in it needs none.
     """
 
     type: Literal["header"] = "header"
@@ -66,6 +68,7 @@ class StreamHeader:
     size: tuple[int, int]
     run: str = ""
     known_before: bool = False
+    calibration: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,8 @@ class ClassBoxes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionFigures:
     """How well one class was found. ap50_low, ap50_high: the bootstrap's interval over images; precision, recall: at
-    SCORE and IoU 0.5; calibration_error: mean distance of scores from the share of right ones. None: no detections.
+    SCORE and IoU 0.5; calibration_error: mean distance of scores from the share of right ones; calibration: slope and
+    offset of the line from a score's log-odds to those of being right (Platt 1999). None: no detections.
     """
 
     images: int
@@ -59,6 +60,7 @@ class DetectionFigures:
     precision: float | None
     recall: float
     calibration_error: float | None
+    calibration: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ def detection_figures(images: Sequence[ClassBoxes], *, use_pycocotools: bool) ->
         precision=right / int(sure.sum()) if sure.any() else None,
         recall=right / int(matches.boxes.sum()),
         calibration_error=_calibration_error(matches),
+        calibration=_calibration_line(matches),
     )
 
 
@@ -188,6 +191,25 @@ def _calibration_error(matches: _Matches) -> float | None:
     bins = np.minimum((scores * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, weights=scores - hits, minlength=CALIBRATION_BINS)
     return float(np.abs(gaps).sum() / len(scores))
+
+
+def _calibration_line(matches: _Matches) -> tuple[float, float] | None:
+    """Logistic regression on the scores' log-odds by Newton's method, of those that the error counts. A weak prior
+    keeps it finite where all are right."""
+    counted = (matches.scores >= CALIBRATED_FROM) & ~matches.void
+    scores, hits = np.clip(matches.scores[counted], 1e-3, 1 - 1e-3), matches.hits[counted].astype(float)
+    if not len(scores):
+        return None
+    odds = np.log(scores / (1 - scores))
+    line = np.array([1.0, 0.0])
+    design = np.stack([odds, np.ones(len(odds))], axis=1)
+    prior = np.array([0.5, 0.05])
+    for _ in range(50):
+        chance = 1 / (1 + np.exp(-np.clip(design @ line, -30, 30)))
+        gradient = design.T @ (chance - hits) + prior * (line - np.array([1.0, 0.0]))
+        curvature = design.T @ (design * (chance * (1 - chance))[:, None]) + np.diag(prior)
+        line = line - np.linalg.solve(curvature, gradient)
+    return float(line[0]), float(line[1])
 
 
 def _coco_average_precision(images: Sequence[ClassBoxes]) -> tuple[float, float]:

@@ -46,6 +46,7 @@ class FigureRow(_ReportPart):
     precision: _Share | None
     recall: _Share
     calibration_error: _Share | None
+    calibration: tuple[float, float] | None = None
 
     @property
     def title(self) -> str:
@@ -78,6 +79,9 @@ def figure_row(model: str, set_name: str, label: str, figures: DetectionFigures)
         precision=_rounded(figures.precision),
         recall=round(figures.recall, _PLACES),
         calibration_error=_rounded(figures.calibration_error),
+        calibration=None
+        if figures.calibration is None
+        else (round(figures.calibration[0], 2), round(figures.calibration[1], 2)),
     )
 
 

@@ -215,6 +215,7 @@ class CameraReplay:
             size=self._stats.size,
             run=run,
             known_before=self._known_before or self._sessions > 1,
+            calibration=self.analysis.calibration,
         )
         gaps, self._gaps = self._gaps, []
         self._context.executor.call(partial(self._log_start, header, gaps))

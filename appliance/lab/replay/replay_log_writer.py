@@ -33,7 +33,7 @@ from appliance.types import (
     StreamHeader,
 )
 from appliance.version import version
-from appliance.wire import encode_log
+from appliance.wire import encode_log, unused_header_fields
 from appliance.yamlfile import ConfigModel
 
 LOG = "vedette.replay"
@@ -120,6 +120,7 @@ class LogHeader(StreamHeader):
             size=header.size,
             run=header.run,
             known_before=header.known_before,
+            calibration=header.calibration,
         )
 
 
@@ -191,9 +192,7 @@ def _dumped(header: LogHeader) -> bytes:
     )
     if not settings.stood_before:
         omitted |= {"stood_before"}
-    exclude: dict[str, Any] = (
-        {"settings": omitted} if header.known_before else {"settings": omitted, "known_before": True}
-    )
+    exclude: dict[str, Any] = {"settings": omitted, **dict.fromkeys(unused_header_fields(header), True)}
     return _header.dump_json(header, exclude=exclude)
 
 

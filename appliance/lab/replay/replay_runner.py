@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from appliance.clock import Clock, SystemClock, process_cpu_s
-from appliance.config import SiteConfig
-from appliance.detect.detector import ObjectDetector
+from appliance.config import SiteConfig, rule_labels
+from appliance.detect.detector import ObjectDetector, prefer_labels
 from appliance.lab.cassette.verdict_source import VerdictSource
 from appliance.lab.conditions.condition_spec import NO_CONDITIONS, ConditionSet
 from appliance.lab.conditions.stream_faults import with_stream_faults
@@ -182,6 +182,7 @@ def play(plan: ReplayPlan, log: LogSink | None, options: ReplayOptions) -> tuple
     Raises SourceError when one of them is no video, OSError when the log cannot be written.
     """
     wall_s, cpu_s = options.clock.monotonic(), process_cpu_s()
+    prefer_labels(plan.detector, rule_labels(plan.config.cameras.values()))
     pacer = ReplayPacer(options.clock, options.speed)
     with OrderedExecutor[Detections | None](options.workers) as executor:
         context = ReplayContext(
