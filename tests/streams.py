@@ -91,6 +91,9 @@ class ScriptedSource:
         if self._end is not None:
             raise self._end
 
+    def unread_bytes(self) -> int | None:
+        return None
+
     def received(self) -> ReceivedBytes:
         return ReceivedBytes(self._bytes, exact=False)
 

@@ -40,6 +40,7 @@ class CameraActivity:
         breaks: how often one of its streams was reported as anything but live.
         crowded_out: frames that were due and not examined because the detector was busy.
         lagging: its packets are read so late that most go past the detector.
+        waiting: more comes than can be read, so that no packet was taken says nothing.
         apart_s: by how much camera time of the detect stream is ahead of the main stream's; None: not known, or one
             stream.
     """
@@ -54,6 +55,7 @@ class CameraActivity:
     crowded_out: int = 0
     lagging: bool = False
     apart_s: float | None = None
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,9 @@ class CameraWatchdog:
             return
         for n, (before, after) in enumerate(zip(last.packets, activity.packets, strict=True)):
             flowing_from = self._flowing_from[n]
-            if activity.breaks != last.breaks:
+            if activity.waiting:
+                self._received_at[n] = at
+            elif activity.breaks != last.breaks:
                 self._flowing_from[n] = None
             elif after != before and flowing_from is None:
                 self._flowing_from[n] = at

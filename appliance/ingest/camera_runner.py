@@ -78,6 +78,7 @@ class CameraStates:
                 detect.crowded_out,
                 lagging,
                 _streams_apart_s(readers),
+                any(counts.waiting for counts in readers.values()),
             )
 
 

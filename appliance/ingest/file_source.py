@@ -106,6 +106,9 @@ class FileSource:
             t = (stamp.dts if stamp.pts is None else stamp.pts) / SECOND_US
             yield VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump)
 
+    def unread_bytes(self) -> int | None:
+        return None
+
     def received(self) -> ReceivedBytes:
         return ReceivedBytes(self._received, exact=False)
 

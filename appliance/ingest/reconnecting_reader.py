@@ -23,6 +23,7 @@ RETRY_S_MAX = 4.0  # with the connect time-out of 5 s: back within 10 s of a cam
 FORGIVE_AFTER_S = 30.0  # a connection that held so long begins with the shortest wait again
 SILENT_S = 1.5  # without a packet: stalled
 CLOCK_STEP_S = 2.0  # the system's clock was set: camera time must be anchored anew
+UNREAD_MIN_BYTES = 16_384  # that wait: not what a camera drips, and not a frame of which the rest is still on its way
 DRY_SHARE = 0.1  # of the bytes taken: signs of life beside frames, such as reports and answers
 GAP_S_MIN, GAP_STEPS = (
     3.0,
@@ -105,12 +106,13 @@ class ReaderListener(Protocol):
 @dataclass(frozen=True, slots=True)
 class ReaderCounts:
     """What a reader did since it was made. behind_s: how far camera time is behind the appliance's clock, jitter of the
-    network left out; None: no packet came on this connection yet."""
+    network left out; None: no packet came on this connection yet. waiting: more came than could be read."""
 
     packets: int
     reconnects: int
     received: ReceivedBytes
     behind_s: float | None = None
+    waiting: bool = False
 
 
 class ReconnectingReader:
@@ -150,7 +152,7 @@ class ReconnectingReader:
         self._state: CameraStateName = "connecting"
         self._packets = self._bytes = 0
         self._noticed = (0, 0)
-        self._dry = False
+        self._dry = self._waiting = False
         self._usual_s = 0.0
         self._arrived_at = clock.monotonic()
         self._reconnects = 0
@@ -204,23 +206,27 @@ class ReconnectingReader:
 
     def check_silence(self) -> None:
         """Call about once a second: reports `stalled` when a live source has gone quiet, though packets that came
-        before may still be read."""
-        received = self._source.received().bytes
+        before may still be read.
+
+        A camera that goes on sending while nobody comes to read it is not quiet: the machine is busy.
+        """
+        received, unread = self._source.received().bytes, self._source.unread_bytes()
         with self._lock:
             now = self._clock.monotonic()
+            self._waiting = received > self._noticed[1] and (unread or 0) >= UNREAD_MIN_BYTES
             (bytes_before, received_before), self._noticed = self._noticed, (self._bytes, received)
             taken = self._bytes - bytes_before
             self._dry = taken > 0 and received - received_before < DRY_SHARE * taken
             self._arrived_at = self._arrived_at if self._dry else now
             quiet_s = now - min(self._packet_at, self._arrived_at)
-            stalled = self._state == "live" and quiet_s > self._silent_after_s
+            stalled = self._state == "live" and quiet_s > self._silent_after_s and not self._waiting
         if stalled:
             self._set_state("stalled", f"connected, but no picture for {quiet_s:.0f} s")
 
     def counts(self) -> ReaderCounts:
         pacer = self._pacer
         behind_s = None if pacer is None else pacer.behind_s
-        return ReaderCounts(self._packets, self._reconnects, self._source.received(), behind_s)
+        return ReaderCounts(self._packets, self._reconnects, self._source.received(), behind_s, self._waiting)
 
     def _attempt(self) -> float:
         """One connection; seconds to wait before the next."""

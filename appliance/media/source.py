@@ -67,6 +67,10 @@ class VideoSource(Protocol):
 
     def received(self) -> ReceivedBytes: ...
 
+    def unread_bytes(self) -> int | None:
+        """Bytes that came and were not read yet; None where nobody can say. Any thread."""
+        ...
+
     def close(self) -> None:
         """Give everything back. May be called twice."""
         ...

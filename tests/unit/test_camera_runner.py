@@ -155,6 +155,40 @@ class Backlogged(ScriptedSource):
         return ReceivedBytes(1_000_000, exact=True)
 
 
+class Unread(ScriptedSource):
+    """A camera that goes on sending what a busy machine does not come to read."""
+
+    unread, sent = 200_000, 0
+
+    def unread_bytes(self) -> int | None:
+        return self.unread
+
+    def received(self) -> ReceivedBytes:
+        self.sent += 50_000
+        return ReceivedBytes(self.sent, exact=True)
+
+
+@pytest.mark.parametrize(("unread", "seen"), [(200_000, ["live"]), (500, ["live", "stalled"])])
+def test_a_camera_that_sends_on_while_the_machine_is_too_busy_to_read_is_not_stalled(
+    ten: Path, unread: int, seen: list[str]
+) -> None:
+    source = Unread(ten, end=CUT)
+    source.unread = unread
+    reader, sink, listener, clock = a_reader(source)
+
+    def starved() -> None:
+        if sink.packets == 8:
+            for _ in range(6):
+                clock.advance(1)
+                reader.check_silence()
+            assert reader.counts().waiting is (unread > 1000)
+
+    sink.on_packet = starved
+    sink.stop_after = 8
+    reader.run()
+    assert listener.states == ["connecting", *seen]
+
+
 def test_a_camera_is_stalled_by_what_arrives_and_not_by_what_is_still_read(ten: Path) -> None:
     reader, sink, listener, clock = a_reader(Backlogged(ten, end=CUT))
 

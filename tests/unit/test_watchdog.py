@@ -29,7 +29,7 @@ class DrivenCamera:
     def run(
         self, seconds: int, *, packets: int = 10, decoded: int = 10, examined: int = 5, crowded_out: int = 0,
         blind: bool = False, lagging: bool = False, state: CameraStateName = "live", reason: str = "",
-        apart_s: float | None = None,
+        apart_s: float | None = None, waiting: bool = False,
     ) -> None:  # fmt: skip
         for _ in range(seconds):
             self.clock.advance(1.0)
@@ -39,7 +39,7 @@ class DrivenCamera:
             self.crowded_out += crowded_out
             activity = CameraActivity(
                 (self.packets,), self.decoded, self.examined, state, reason, self.tries, self.breaks, self.crowded_out,
-                lagging, apart_s,
+                lagging, apart_s, waiting,
             )  # fmt: skip
             remedy = self.watchdog.tick(activity, DetectorActivity(load=0.97, stuck=blind))
             if remedy:
@@ -168,6 +168,15 @@ def test_one_cause_is_one_event() -> None:
     camera.run(10)
     camera.run(60, examined=0, blind=True)
     assert camera.events == []
+
+
+def test_a_machine_that_is_too_busy_to_read_makes_no_camera_stalled() -> None:
+    camera = DrivenCamera()
+    camera.run(30)
+    camera.run(20, packets=0, decoded=0, examined=0, waiting=True)
+    assert not [event for event in camera.events if event.kind == "stalled"]
+    camera.silent(12)
+    assert [event.kind for event in camera.events if event.kind == "stalled"], "and a camera that is silent still is"
 
 
 def test_two_streams_of_different_clocks_are_told_and_which_is_ahead() -> None:
