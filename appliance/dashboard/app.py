@@ -90,7 +90,7 @@ def create_app(
 
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
-        templates = Templates(config.site.name, guarded=access.sessions is not None)
+        templates = Templates(config.site.name, guarded=access.sessions is not None, editable=settings is not None)
         storage = StorageReportCache(db, root, StorageLimits.of(config.storage, config.cameras))
         health_reader = HealthReader(health_events, cameras, probes, clock)
         provide(

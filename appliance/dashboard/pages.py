@@ -33,7 +33,7 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
-from appliance.dashboard.settings_api import Settings
+from appliance.dashboard.settings_api import Settings, SettingsReport
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow
@@ -186,6 +186,16 @@ def camera_edit_page(
     if not settings.is_editable:
         raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
     return templates.page("camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS)
+
+
+@router.get("/settings")
+def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
+    """The site file: whether it is in force as it stands, and its versions."""
+    service = settings.service
+    return templates.page(
+        "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
+        cameras=sorted(service.running.config.cameras),
+    )  # fmt: skip
 
 
 @router.get("/savings")

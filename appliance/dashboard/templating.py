@@ -15,15 +15,16 @@ FOLDER = Path(__file__).parent / "templates"
 
 
 class Templates:
-    """Owner of the template environment; `site` is the site's name, shown on each page."""
+    """Owner of the template environment. site: its name, shown on each page. editable: its settings can be changed."""
 
-    def __init__(self, site: str, *, guarded: bool) -> None:
+    def __init__(self, site: str, *, guarded: bool, editable: bool = False) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, auto_reload=False,
         )  # fmt: skip
-        self._environment.globals.update(site=site, guarded=guarded)
+        self._environment.globals.update(site=site, guarded=guarded, editable_site=editable)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
+        self._environment.filters.update(diff=diff)
         self._environment.filters.update(percent=percent, score=score, money=money)
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
@@ -39,6 +40,14 @@ def when(t: float, style: str = "clock") -> Markup:
     """
     stamp = iso_utc(t)
     return Markup('<time datetime="{}" data-style="{}">{} UTC</time>').format(stamp, style, stamp[11:19])
+
+
+def diff(text: str) -> Markup:
+    """A unified difference, its lines marked as new or gone."""
+    kinds = {"+": "new", "-": "gone"}
+    return Markup("").join(
+        Markup('<span class="{}">{}\n</span>').format(kinds.get(line[:1], ""), line) for line in text.splitlines()
+    )
 
 
 def size(amount: float) -> str:

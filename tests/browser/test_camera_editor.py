@@ -204,3 +204,19 @@ def test_a_camera_is_added_by_its_address(page: Page, editing: Editing, tmp_path
         page.wait_for_url("**/cameras/yard/edit")
     assert "geheim" not in editing.path.read_text()
     assert set(editing.in_force[-1].cameras) == {"gate", "yard"}
+
+
+def test_an_edit_by_hand_is_offered_and_a_version_brought_back(page: Page, editing: Editing) -> None:
+    text = editing.path.read_text()
+    editing.path.write_text(text + "alerts: {merge_s: 3}\n")
+    page.goto(f"{editing.url}/settings")
+    expect(page.locator(".edited .diff")).to_contain_text("+alerts: {merge_s: 3}")
+    shot(page, f"settings-{page.viewport_size['width']}")  # type: ignore[index]
+    page.get_by_role("button", name="Take the change").click()
+    expect(page.locator(".edited")).to_have_count(0)
+    assert editing.in_force[-1].alerts.merge_s == 3
+    page.locator("summary", has_text="as the appliance was started").click()
+    expect(page.locator("details[open] .diff")).to_contain_text("-alerts: {merge_s: 3}")
+    page.get_by_role("button", name="Go back to version 1").click()
+    expect(page.locator(".versions li")).to_have_count(3)
+    assert editing.path.read_text() == text
