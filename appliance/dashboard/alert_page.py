@@ -10,9 +10,9 @@ from appliance.dashboard.alerts_api import AlertReader
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.schemas import AlertItem, EvidenceItem
-from appliance.dashboard.templating import score
+from appliance.dashboard.templating import percent, score
 from appliance.store.boxes import BoxStore
-from appliance.store.rows import AlertDetail, AlertRow, EscalationRow, EvidenceRow
+from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
 
 _COLOURS = 6
@@ -104,15 +104,17 @@ class AlertPageView:
             "steps": _steps(detail) if escalation else (),
             "notices": self._alerts.notices(row.id),
             "end_texts": _END_TEXTS,
-            "waiting_text": self._waiting_text(row, escalation),
+            "waiting_text": self._waiting_text(row, escalation, detail.decision),
             "second_look": detail.recheck,
         }
 
-    def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None) -> str:
+    def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:
         """What holds until there is a verdict, and what is wrong meanwhile: here, on the way, or in the cloud."""
         if escalation is None:
-            return "Not asked: this alert was settled on the edge."
+            return f"Not asked: this alert was settled on the edge.{_edge_text(decision)}"
         texts = [f"Unverified: the edge saw it ({score(row.score)} sure). {_DELIVERY_TEXTS[escalation.state]}"]
+        if decision is not None and decision.flagged:
+            texts.append(f"Until then this stands{_certainty_text(decision)}: {decision.flagged}.")
         link = self._probes.link() if self._probes.link is not None else None
         if link is not None and not link.up:
             texts.append("The cloud cannot be reached now.")
@@ -151,6 +153,20 @@ def _steps(detail: AlertDetail) -> list[tuple[str, int]]:
         for step in detail.steps
         if escalation is not None and step.escalation == escalation.id
     ]
+
+
+def _edge_text(decision: DecisionRow | None) -> str:
+    """Why it was not asked about, how sure the appliance is, and what is claimed of such alerts."""
+    if decision is None or not decision.tier:
+        return ""
+    text = f" {decision.reason[:1].upper()}{decision.reason[1:]}{_certainty_text(decision)}."
+    if decision.edge == "sure" and decision.error_high < 1:
+        text += f" Of such alerts at most {percent(decision.error_high)} are wrong, with 95 % confidence."
+    return text
+
+
+def _certainty_text(decision: DecisionRow) -> str:
+    return f" ({score(decision.certainty)} sure)" if decision.edge else ""
 
 
 def _event_line(event: Event, row: AlertRow, start: float, end: float) -> EventLine:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
+    DecisionRow,
     Delivery,
     EscalationRow,
     EvidenceRow,
@@ -25,11 +26,14 @@ from appliance.types import (
     CONFIRMING_KINDS,
     Box,
     Decision,
+    EdgeAnswer,
     EdgeVerdict,
     EventKind,
     JudgeKind,
     Review,
+    SendTiming,
     Severity,
+    Tier,
     TrackedObject,
 )
 from appliance.wire import Need, Verdict
@@ -220,8 +224,37 @@ class SecondLookItem(ApiModel):
         )  # fmt: skip
 
 
+class DecisionItem(ApiModel):
+    """What the router decided last: who answers (`tier`), what the appliance itself says (`edge`) and the probability
+    that this is right (`certainty`). error_high: of the alerts that the appliance is sure of no larger share is wrong,
+    with 95 % confidence; null: nothing is claimed. flagged: why its own answer stands for now although the cloud is
+    asked."""
+
+    made_t: float
+    when: SendTiming
+    tier: Tier | Literal[""]
+    edge: EdgeAnswer
+    certainty: float
+    error_high: float | None
+    flagged: str
+    reason: str
+
+    @classmethod
+    def of(cls, row: DecisionRow) -> DecisionItem:
+        return cls(
+            made_t=row.made_t,
+            when=row.when,
+            tier=row.tier,
+            edge=row.edge,
+            certainty=row.certainty,
+            error_high=row.error_high if row.error_high < 1 else None,
+            flagged=row.flagged,
+            reason=row.reason,
+        )
+
+
 class AlertFull(ApiModel):
-    """Everything about one alert. `verdict`, `delivery`, `second_look` null: there is none."""
+    """Everything about one alert. `verdict`, `delivery`, `second_look`, `decision` null: there is none."""
 
     alert: AlertItem
     events: list[EventItem]
@@ -229,6 +262,7 @@ class AlertFull(ApiModel):
     delivery: DeliveryItem | None
     verdict: Verdict | None
     second_look: SecondLookItem | None = None
+    decision: DecisionItem | None = None
 
     @classmethod
     def of(cls, detail: AlertDetail) -> AlertFull:
@@ -241,6 +275,7 @@ class AlertFull(ApiModel):
             delivery=DeliveryItem.of(escalation, detail.steps) if escalation else None,
             verdict=verdict.body if verdict else None,
             second_look=SecondLookItem.of(recheck, superseded=superseded) if recheck else None,
+            decision=DecisionItem.of(detail.decision) if detail.decision else None,
         )
 
 

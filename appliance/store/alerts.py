@@ -25,6 +25,7 @@ from appliance.store.rows import (
     AlertDetail,
     AlertRow,
     read_alert,
+    read_decision,
     read_escalation,
     read_event,
     read_evidence,
@@ -239,6 +240,9 @@ class AlertStore:
                 one,
             )
             recheck = connection.execute("SELECT * FROM second_look WHERE alert = ?", one).fetchone()
+            decision = connection.execute(
+                "SELECT * FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", one
+            ).fetchone()
             return AlertDetail(
                 alert=read_alert(row),
                 events=tuple(map(read_event, events)),
@@ -247,6 +251,7 @@ class AlertStore:
                 verdicts=tuple(map(read_verdict, verdicts)),
                 steps=tuple(map(read_step, steps)),
                 recheck=None if recheck is None else read_recheck(recheck),
+                decision=None if decision is None else read_decision(decision),
             )
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:

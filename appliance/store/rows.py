@@ -15,6 +15,7 @@ from appliance.types import (
     BestView,
     Box,
     Decision,
+    EdgeAnswer,
     EdgeVerdict,
     Event,
     EvidenceStep,
@@ -23,7 +24,9 @@ from appliance.types import (
     JudgeKind,
     Review,
     SegmentRow,
+    SendTiming,
     Severity,
+    Tier,
     TrackedObject,
 )
 
@@ -235,6 +238,27 @@ class MediaRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """What the router decided last about an alert: who answers, what the appliance itself says and how sure it is.
+
+    Attributes:
+        chance: that the alert is right. error_high: of the alerts that the appliance is sure of no larger share is
+            wrong, with 95 % confidence; 1: nothing is claimed.
+        flagged: why the appliance's own answer stands for now although the cloud is asked.
+    """
+
+    made_t: float
+    when: SendTiming
+    tier: Tier | Literal[""]
+    edge: EdgeAnswer
+    certainty: float
+    flagged: str
+    reason: str
+    chance: float
+    error_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDetail:
     """One alert with all that belongs to it: events, evidence, escalations, verdicts and steps, oldest first."""
 
@@ -245,6 +269,7 @@ class AlertDetail:
     verdicts: tuple[VerdictRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
     recheck: RecheckRow | None = None
+    decision: DecisionRow | None = None
 
     @property
     def escalation(self) -> EscalationRow | None:
@@ -332,6 +357,21 @@ def read_escalation(row: sqlite3.Row | Mapping[str, Any]) -> EscalationRow:
 
 def read_verdict(row: sqlite3.Row) -> VerdictRow:
     return VerdictRow(**{**dict(row), "body": wire.Verdict.from_stored(row["body"].encode())})
+
+
+def read_decision(row: sqlite3.Row) -> DecisionRow:
+    inputs = json.loads(row["inputs"])
+    return DecisionRow(
+        made_t=row["made_t"],
+        when=row["moment"],
+        tier=row["tier"],
+        edge=row["edge"],
+        certainty=row["certainty"],
+        flagged=row["flagged"],
+        reason=row["reason"],
+        chance=inputs.get("chance", 0.0),
+        error_high=inputs.get("error_high", 1.0),
+    )
 
 
 def read_step(row: sqlite3.Row) -> StepRow:

@@ -16,6 +16,7 @@ from appliance.clock import ManualClock
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes
 from appliance.router.calibration import Calibration, GroupFit, RecallClaim, SureClaim
+from appliance.router.decide import SystemLoad
 from appliance.store.decisions import TierCounts
 from appliance.uplink.pool_monitor import PoolState
 
@@ -102,6 +103,39 @@ def test_the_api_says_share_claims_misses_and_workers(box: CoreHarness, client: 
     assert "in 1 of the 2 that were answered (people 0, language models 2)" in page
     assert "2 of 3 workers are ready" in page
     assert client.get(f"/alerts/{silent['missed_alerts'][0]}").status_code == 200
+
+
+def test_an_alert_says_who_answered_how_sure_and_by_which_claim(box: CoreHarness, client: TestClient) -> None:
+    keep_the_sure(box)
+    alert = box.walk()
+    decision = client.get(f"/api/v1/alerts/{alert}").json()["decision"]
+    assert (decision["tier"], decision["edge"], decision["when"], decision["error_high"]) == (
+        "edge",
+        "sure",
+        "never",
+        0.04,
+    )
+    assert decision["certainty"] > 0.5
+    page = client.get(f"/alerts/{alert}").text
+    assert "The appliance is sure: such alerts are hardly ever wrong (" in page
+    assert f"({100 * decision['certainty']:.0f} % sure)" in page
+    assert "Of such alerts at most 4.0 % are wrong, with 95 % confidence." in page
+
+
+def test_where_the_cloud_is_gone_the_boxs_own_answer_stands_is_flagged_and_asked_later(
+    box: CoreHarness, client: TestClient
+) -> None:
+    box.system_load = SystemLoad(link_up=False)
+    box.second()
+    alert = box.walk()
+    decision = client.get(f"/api/v1/alerts/{alert}").json()["decision"]
+    assert (decision["tier"], decision["flagged"]) == (
+        "cloud", "the cloud cannot be reached: the appliance's own answer stands until it can",
+    )  # fmt: skip
+    assert "Until then this stands" in client.get(f"/alerts/{alert}").text
+    row = box.escalated(alert)
+    assert row is not None
+    assert row.state == "waiting"  # kept, and asked when it can be
 
 
 def test_a_new_site_claims_nothing_and_says_so(box: CoreHarness, tmp_path: Path) -> None:

@@ -200,6 +200,12 @@ ANY = st.fixed_dictionaries(
         "own_question": st.booleans(),
         "chance": st.floats(0, 1),
         "chance_min": st.floats(0, 1),
+        "chance_max": st.floats(0, 1),
+        "learn_share": st.floats(0, 1),
+        "crowd": st.integers(0, 100),
+        "rechecked": st.sampled_from([None, "unsure", "rechecked"]),
+        "pool_wait_s": st.none() | st.floats(0, 1e5),
+        "gpu_hour": st.none() | st.floats(0, 1e4),
         "repeat": st.booleans(),
         "link_up": st.sampled_from([None, True, False]),
         "queue_age_s": st.none() | st.floats(0, 1e6),
@@ -213,7 +219,7 @@ ANY = st.fixed_dictionaries(
 @settings(max_examples=300, deadline=None)
 @given(inputs=ANY, name=st.text(max_size=8), first=st.sampled_from(["facts", "crops", "frames", "clip"]))
 def test_privacy_stands_whatever_else_is_the_case(inputs: dict[str, Any], name: str, first: str) -> None:
-    settings = told({"audit_share": 1.0}, first=first, severities=["info", "warning", "alert"])
+    settings = told({"audit_share": 1.0, "answer_s": 30}, first=first, severities=["info", "warning", "alert"])
     privacy: PrivacyLevel
     for privacy in ("never", "image_free"):
         decision = decide(case(name, privacy=privacy, **inputs), settings)
