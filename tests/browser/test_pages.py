@@ -109,9 +109,37 @@ def test_a_card_changes_in_place_when_its_verdict_lands(visit: Visit, house: Hou
     page = visit("/")
     live(page)
     expect(page.locator("#a-asked")).to_contain_text("Unverified")
-    house.site.answer(alert, "rejected")
-    expect(page.locator("#a-asked")).to_contain_text("Rejected")
+    house.site.answer(alert, "unsure")
+    expect(page.locator("#a-asked")).to_contain_text("Unsure")
     assert page.locator("#a-asked").count() == 1
+
+
+def test_a_rejected_alert_leaves_the_list_and_is_behind_its_link(visit: Visit, house: House) -> None:
+    alert = house.site.raise_alert("asked", house.t0 + 10, seconds=1.0)
+    page = visit("/")
+    live(page)
+    expect(page.locator("#to-review")).to_have_text("2 to review")
+    house.site.answer(alert, "rejected")
+    expect(page.locator("#a-asked")).to_have_count(0)
+    expect(page.locator("#to-review")).to_have_text("1 to review · 1 rejected")
+    page.reload()
+    expect(page.locator("#a-walker")).to_be_visible()
+    expect(page.locator("#a-asked")).to_have_count(0)
+    page.locator("#to-review a", has_text="1 rejected").click()
+    expect(page.locator("#a-asked")).to_contain_text("Rejected")
+    expect(page.locator("#a-walker")).to_have_count(0)
+
+
+def test_what_a_detector_found_again_is_not_green(visit: Visit, house: House) -> None:
+    house.site.answer(house.site.raise_alert("dog", house.t0 + 10, seconds=1.0), "confirmed", engine="redetect")
+    page = visit("/")
+    expect(page.locator("#a-walker .chip.good")).to_have_text("Confirmed")
+    expect(page.locator("#a-dog .chip")).to_have_text("Rechecked")
+    expect(page.locator("#a-dog .chip.good")).to_have_count(0)
+    page.goto(f"{house.url}/alerts/dog")
+    expect(page.locator("#verdict")).to_contain_text("a detector that looked again, not a language model")
+    expect(page.locator("#verdict")).to_contain_text("it cannot confirm")
+    expect(page.locator("#verdict .chip.good")).to_have_count(0)
 
 
 def test_news_does_not_move_what_is_being_read(visit: Visit, house: House) -> None:
@@ -234,7 +262,7 @@ def test_an_event_seeks_the_clip(visit: Visit, house: House) -> None:
 def test_the_verdict_says_who_judged(visit: Visit) -> None:
     panel = visit("/alerts/walker").locator("#verdict")
     expect(panel).to_contain_text("A person walks through the yard.")
-    expect(panel).to_contain_text("a second look by a detector, not a language model")
+    expect(panel).to_contain_text("a vision-language model")
     expect(panel.locator(".support li")).to_have_count(3)
 
 
