@@ -85,7 +85,10 @@ class Redetect:
 
     async def check(self) -> str:
         await self._in_thread(lambda: self._detect([np.zeros((96, 96, 3), np.uint8)]))
-        return f"a second look by the detector {self.model}, which knows {len(self._detector.labels)} kinds of objects"
+        return (
+            f"a second look by the detector {self.model}, which knows {len(self._detector.labels)} kinds of objects; "
+            "it can reject or doubt an alert, and does not confirm any"
+        )
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -50,6 +50,7 @@ def test_a_worker_that_is_not_told_what_judges_refuses_to_start(
 ) -> None:
     path = tmp_path / "worker.yaml"
     path.write_text(text)
+    assert main(["check", "--config", str(path)]) == 2
     assert main(["run", "--config", str(path)]) == 2
     said = capsys.readouterr().err
     assert str(path) in said
