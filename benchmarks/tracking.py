@@ -8,6 +8,8 @@ Libraries are optional and no part of Vedette: what is not installed is named an
     python -m venv /tmp/rivals && /tmp/rivals/bin/pip install -e . trackers norfair motmetrics trackeval
     /tmp/rivals/bin/python -m benchmarks.tracking --looks looks.npz
 
+    python -m benchmarks.tracking --scenes 20                 # made-up scenes instead: who had which numbers
+
 (supervision has a ByteTrack up to 0.27: a second environment.) CPU is that of following alone, per look: no decoding,
 no detector. Ours is measured with pictures (what it does in the appliance; looking at them is counted) and without.
 """
@@ -33,9 +35,10 @@ from appliance.lab.scenario.tracking_metrics import LabelledBoxes
 from appliance.media.frames import FrameConverter
 from appliance.track.appearance import Planes
 from appliance.track.tracker import Tracker
-from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check
+from benchmarks import tracking_detections, tracking_libraries, tracking_metrics_check, tracking_scenes
 from benchmarks.tracking_detections import ClipDetections, FrameDetections
 from benchmarks.tracking_libraries import Answer, LibraryTracker
+from benchmarks.tracking_scenes import Scene
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("VEDETTE_SHARED", ROOT / ".." / "shared")) / "data"
@@ -63,6 +66,8 @@ class Row:
 
 def main() -> int:
     chosen = _arguments()
+    if chosen.scenes:
+        return _compare_on_scenes(chosen.scenes)
     if not chosen.clip.exists() or not chosen.truth.exists():
         print(f"no {chosen.clip} or no {chosen.truth}: nothing to compare on", file=sys.stderr)
         return 2
@@ -102,9 +107,44 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--clip", type=Path, default=PETS, help="footage (default PETS09-S2L1)")
     options.add_argument("--truth", type=Path, default=PETS_TRUTH, metavar="FILE", help="its true boxes, MOTChallenge")
     options.add_argument("--fps", type=float, default=5.0, help="looks a second (default 5)")
+    options.add_argument("--scenes", type=int, default=0, metavar="N", help="made-up scenes of N seeds, no footage")
     options.add_argument("--phase", type=int, default=0, help="begin at this frame (default 0)")
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     return options.parse_args()
+
+
+def _compare_on_scenes(seeds: int) -> int:
+    """Made-up scenes: our tracker, with pictures and without, and the libraries that are installed."""
+    scenes: tuple[tuple[str, str, Callable[[int], Scene], int], ...] = (
+        ("pavement", "person", tracking_scenes.busy_pavement, tracking_scenes.HELD_LOOKS),
+        ("junction", "car", tracking_scenes.junction, 2),
+        ("junction, alike", "car", lambda seed: tracking_scenes.junction(seed, alike=True), 2),
+    )
+    for title, label, make, held_looks in scenes:
+        rivals, _ = tracking_libraries.available(tracking_scenes.LABELS.index(label), 5.0, tracking_scenes.SIZE)
+        followers: list[tuple[str, Callable[[Scene], Sequence[Sequence[Answer]]]]] = [
+            ("vedette", lambda scene: tracking_scenes.follow(Tracker(tracking_scenes.LABELS), scene, pictures=True)),
+            (
+                "vedette, boxes alone",
+                lambda scene: tracking_scenes.follow(Tracker(tracking_scenes.LABELS), scene, pictures=False),
+            ),
+            *((f"{name}, {settings}", _library(make_library)) for name, settings, make_library in rivals),
+        ]
+        for name, answer in followers:
+            total = tracking_scenes.IdentityFigures(0, 0, 0)
+            for scene in map(make, range(seeds)):
+                total += tracking_scenes.identity_figures(answer(scene), scene.truth, held_looks=held_looks)
+            each = f"{total.actors} actors, {total.numbers_each:.3f} numbers each, {total.mixed} that two had"
+            print(f"{title + ': ' + name:<58} {each}", flush=True)
+    return 0
+
+
+def _library(make: Callable[[], LibraryTracker]) -> Callable[[Scene], Sequence[Sequence[Answer]]]:
+    def answers(scene: Scene) -> Sequence[Sequence[Answer]]:
+        follower = make()
+        return [follower.follow(each) for each in scene.looks]
+
+    return answers
 
 
 def _ours(clip: Path, clip_frames: ClipDetections) -> list[tuple[str, str, Callable[[], LibraryTracker]]]:

@@ -67,11 +67,12 @@ class TwoStageMatcher:
         self._slow = slow
 
     def match(self, held: Sequence[int]) -> None:
-        """Confident detections for confirmed tracks, then doubtful ones for those that are left, then unconfirmed and
-        tentative tracks. held: rows of parked tracks that need no box."""
+        """Confident detections for confirmed tracks, then doubtful ones for those that are left, then unconfirmed,
+        hidden and tentative tracks. held: rows of parked tracks that need no box."""
         frame, tracks = self._frame, self._tracks
         rows = self._matchable(held)
-        confirmed = [row for row in rows if tracks[row].number]
+        hidden = [row for row in rows if tracks[row].number and tracks[row].is_hidden()]
+        confirmed = [row for row in rows if tracks[row].number and row not in hidden]
         unconfirmed = [row for row in rows if not tracks[row].number and tracks[row].tentative is None]
         tentative = [row for row in rows if tracks[row].tentative is not None]
         self._associate(confirmed, frame.free(TUNING.high_score))
@@ -80,6 +81,8 @@ class TwoStageMatcher:
             self._associate(left, frame.free(0.0, TUNING.high_score), doubtful=True)
         if unconfirmed:
             self._associate(unconfirmed, frame.free(TUNING.high_score))
+        if hidden:
+            self._associate(hidden, frame.free(0.0), in_place=True)
         if tentative:
             self._associate(tentative, frame.free(0.0))
 
@@ -92,10 +95,10 @@ class TwoStageMatcher:
         tracks = self._tracks
         return [row for row in rows if not (tracks[row].at_rest and outside_regions(tracks[row].filter.box, regions))]
 
-    def _associate(self, rows: list[int], free: list[int], *, doubtful: bool = False) -> None:
+    def _associate(self, rows: list[int], free: list[int], *, doubtful: bool = False, in_place: bool = False) -> None:
         """Assign the detections `free` to the tracks `rows`; adds to `frame.taken`.
 
-        doubtful: the detections are, and must overlap; to be near is not enough.
+        doubtful: the detections are, and must overlap; to be near is not enough. in_place: only where the track stands.
         """
         if not rows or not free:
             return
@@ -119,10 +122,18 @@ class TwoStageMatcher:
                     for cost, box in zip(costs, boxes, strict=True)
                 ]
             cost_max = 1 - TUNING.gap_overlap_min if lost else TUNING.cost_max
-            possible = (cost <= cost_max and group == track.group for cost, group in zip(costs, groups, strict=True))
+            possible = (
+                cost <= cost_max and group == track.group and not (track.comes_in(box) or track.is_other_size(box))
+                for cost, group, box in zip(costs, groups, boxes, strict=True)
+            )
+            if in_place:
+                possible = (
+                    each and track.is_place(box, self._frame.planes) for each, box in zip(possible, boxes, strict=True)
+                )
             table.append([cost if each else IMPOSSIBLE for cost, each in zip(costs, possible, strict=True)])
         if self._frame.planes:
             self._add_appearance_costs(table, rows, free)
+            self._forbid_strangers(table, rows, free)
         for row, column in assign(table, TUNING.cost_max):
             self._frame.taken[rows[row]] = free[column]
 
@@ -144,6 +155,24 @@ class TwoStageMatcher:
             weight = TUNING.appearance_weight * min(1.0, samples / TUNING.appearance_samples_min)
             for column, each in zip(columns, line, strict=True):
                 table[row][column] += weight * (1 - each)
+
+    def _forbid_strangers(self, table: list[list[float]], rows: list[int], free: list[int]) -> None:
+        """A confident box that looks quite different is somebody else's, also where it is the only one near."""
+        known = [
+            (row, appearance)
+            for row, each in enumerate(rows)
+            if (appearance := self._tracks[each].appearance) is not None
+            and any(cost < IMPOSSIBLE for cost in table[row])
+        ]
+        columns = [column for column, index in enumerate(free) if self._frame.scores[index] >= TUNING.high_score]
+        if not known or not columns:
+            return
+        seen = np.array(self._frame.appearance([free[column] for column in columns]))
+        alike = similarity(np.array([appearance for _, appearance in known]), seen).tolist()
+        for (row, _), line in zip(known, alike, strict=True):
+            for column, each in zip(columns, line, strict=True):
+                if each < TUNING.stranger_similarity_max:
+                    table[row][column] = IMPOSSIBLE
 
 
 def _continues(track: Track, expected: Box, box: Box, shared: float) -> bool:

@@ -58,10 +58,10 @@ def covers_known_track(tentative: Track, tracks: Iterable[Track]) -> bool:
 def reidentify(track: Track, lost: Iterable[Track]) -> Track | None:
     """The one of the numbered tracks `lost` that the new `track` continues, or None.
 
-    It must have been within reach, of about the same size, of the same appearance, and be the only such one. A track
-    that was last seen at the frame's border has left: a person who comes in there is another one.
+    It must have been within reach, of about the same size, of the same appearance, and be the only such one. Who was
+    last seen at the frame's border has left, and who is first seen there has come in: both are somebody else.
     """
-    if track.appearance is None:
+    if track.appearance is None or track.came_in:
         return None
     found = [
         (float(similarity(track.appearance[None], each.appearance[None])[0, 0]), each)
@@ -97,4 +97,13 @@ def _in_reach(track: Track, known: Track) -> bool:
         for at, was, size, other in zip(here[:2], there[:2], sizes(here), sizes(there), strict=True)
     )
     reach = TUNING.reid_distance_max + TUNING.reid_speed * known.unseen_s
-    return math.sqrt(step_x * step_x + step_y * step_y) <= reach
+    return math.sqrt(step_x * step_x + step_y * step_y) <= reach and not _comes_towards(track, (step_x, step_y))
+
+
+def _comes_towards(track: Track, step: tuple[float, float]) -> bool:
+    """Whether the new `track`, `step` (in sizes) from where another was last seen, moves towards that place."""
+    wide, tall = sizes(to_centre(track.last))
+    pace_x, pace_y = track.filter.speed[0] / wide, track.filter.speed[1] / tall
+    pace = math.sqrt(pace_x * pace_x + pace_y * pace_y)
+    away = (step[0] * pace_x + step[1] * pace_y) / max(pace, 1e-9)
+    return pace >= TUNING.reid_pace_min and away < -TUNING.reid_towards_max

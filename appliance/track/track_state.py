@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.track.appearance import Planes
 from appliance.track.kalman import Kalman, sizes, to_centre
 from appliance.track.parked_vehicle_memory import StationaryObject
 from appliance.track.tracker_tuning import TUNING
@@ -26,7 +27,9 @@ class Track:
     parked one whose place looks as it did counts as seen; missed: frames that looked for it and did not see it since.
     appearance: the mean of what it looked like while clear of others (`appearance.describe`), of appearance_samples.
     stationary: where it is parked; stood_s: how long it was known to stand there before this track began.
-    last_report: as it was last returned. tentative: not None while it is too doubtful to count.
+    to_return: detections in its place that are wanted before it is believed to be back there.
+    came_in: its first box was cut off by the frame's border. last_report: as it was last returned.
+    is_vehicle: what may drive off. tentative: not None while it is too doubtful to count.
     """
 
     group: int
@@ -34,6 +37,7 @@ class Track:
     last: Box
     score_sum: float
     t: float
+    is_vehicle: bool = False
     number: int = 0
     detections: int = 1
     unseen_s: float = 0.0
@@ -45,11 +49,14 @@ class Track:
     stood_s: float | None = None
     last_report: TrackedObject | None = None
     tentative: TentativePath | None = None
+    to_return: int = 0
+    came_in: bool = field(init=False)
     score: float = field(init=False)
     filter: Kalman = field(init=False)
     standstill: Standstill = field(init=False)
 
     def __post_init__(self) -> None:
+        self.came_in = self.at_edge()
         self.score = self.score_sum
         self.filter = Kalman(self.last)
         self.standstill = Standstill(self.last, self.t)
@@ -68,13 +75,14 @@ class Track:
         # A doubtful box is most often one that two people share, or half of one.
         self.filter.correct(box, 1 + 3 * (1 - score))
         self.last, self.score = box, score
+        self.to_return = TUNING.return_detections_min - 1 if self._is_out_of_sight() else max(0, self.to_return - 1)
         self.standstill.update(box, t)
         self.unseen_s = self.undetected_s = 0.0
         self.missed = 0
 
     def keep_unseen(self) -> None:
         """It was not detected in this frame, but is there all the same."""
-        self.unseen_s, self.missed = 0.0, 0
+        self.unseen_s, self.missed, self.to_return = 0.0, 0, 0
 
     def update_appearance(self, sample: Floats) -> None:
         """It was seen clear of others in this frame."""
@@ -102,6 +110,53 @@ class Track:
     def has_left(self) -> bool:
         """Whether it went out of the frame, as far as is known. It ages whatever region is examined."""
         return self.missed >= TUNING.left_misses and self.stationary is None and self.at_edge()
+
+    def is_hidden(self) -> bool:
+        """It stood, was not seen for a moment, and was not found in its place often enough since.
+
+        Only a box there may be of it: what passes there is another, and takes over neither its number nor its place.
+        """
+        return self._stands() and (self.to_return > 0 or self._is_out_of_sight())
+
+    def is_place(self, box: Box, planes: Planes) -> bool:
+        """Whether `box` is where it stands, and the place does not look as if another stood there."""
+        if self.stationary is None:
+            return is_same_place(self.standstill.box, box)
+        return is_same_place(self.stationary.box, box) and self.stationary.unchanged(planes) is not False
+
+    def is_other_size(self, box: Box) -> bool:
+        """Whether it is a vehicle, whole in the frame, and `box` twice or half as high: of what is before it."""
+        if not self.is_vehicle or self.at_edge():
+            return False
+        was, now = self.last[3] - self.last[1], box[3] - box[1]
+        return max(was, now) >= TUNING.vehicle_growth_max * min(was, now)
+
+    def comes_in(self, box: Box) -> bool:
+        """Whether `box` is of somebody who comes in where this one goes out.
+
+        At a border of the frame that cuts it off it was on its way out, and `box` reaches further in than it can be.
+        Call it with the filter at the time of this frame.
+        """
+        if self.stationary is not None:
+            return False
+        x, y, width, height = self.filter.speed
+        pace = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        wide, tall = sizes(to_centre(self.last))
+        for side, size in enumerate((wide, tall, wide, tall)):
+            inner = (side + 2) % 4
+            low = side < 2  # the left or upper border: outwards is towards 0
+            outer = self.filter.box[side]
+            cut = min(self.last[side], outer) <= TUNING.edge if low else max(self.last[side], outer) >= 1 - TUNING.edge
+            sign = 1 if low else -1
+            if cut and sign * pace[inner] < -TUNING.leaving_speed_min * size:
+                return sign * (box[inner] - self.filter.box[inner]) > TUNING.leaving_step_max * size
+        return False
+
+    def _is_out_of_sight(self) -> bool:
+        return self._stands() and self.missed > 0 and self.unseen_s > TUNING.out_of_sight_s
+
+    def _stands(self) -> bool:
+        return self.stationary is not None or (self.is_vehicle and self.standstill.at_rest)
 
     def is_settled(self) -> bool:
         """Whether nothing is to be expected of it within the next seconds."""

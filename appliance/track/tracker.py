@@ -202,6 +202,7 @@ class Tracker:
         for index in (*confident, *tentative):
             score, box = frame.scores[index], frame.boxes[index]
             track = Track(frame.groups[index], {frame.class_ids[index]: score}, box, score, self._steady_t)
+            track.is_vehicle = self._kind(track) == VEHICLE
             track.tentative = TentativePath(box, score) if index in tentative else None
             self._tracks.append(track)
 

@@ -42,6 +42,9 @@ class TrackerTuning:
     # From so many samples on an appearance counts in full; it is a mean, never over more than samples_max.
     appearance_samples_min: int = 3
     appearance_samples_max: int = 10
+    # What looks less alike than this is another one, however near: on PETS 0.5 finds fewer, 0.7 parts people from
+    # themselves when they are half hidden.
+    stranger_similarity_max: float = 0.6
     # Two boxes that overlap more share pixels enough to spoil an appearance.
     clear_overlap_max: float = 0.15
 
@@ -73,9 +76,19 @@ class TrackerTuning:
     lost_s: float = 2.5
     left_s: float = 1.0
     left_misses: int = 2
+    # Who is cut off by the border and goes outwards so fast (sizes a second) is not who is seen so much (sizes)
+    # further in than expected: that one comes in.
+    leaving_speed_min: float = 0.2
+    leaving_step_max: float = 0.3
     # What is parked may be hidden by a lorry; what stands and is seen every few seconds must be missed more than once.
     hidden_s: float = 60.0
     still_misses: int = 3
+    # The height of a vehicle's box grows or shrinks by less from one frame to the next; a lorry before it is as high.
+    vehicle_growth_max: float = 2.0
+    # What stood and was out of sight for so long may have left meanwhile: it is only taken for the same again in its
+    # very place, and before it may move from there it must be found there so often, which what passes is not.
+    out_of_sight_s: float = 0.5
+    return_detections_min: int = 2
     # Whatever happens, nothing is kept longer unseen.
     gap_s: float = 60.0
     tracks_max: int = 300
@@ -87,6 +100,9 @@ class TrackerTuning:
     reid_s: float = 5.0
     reid_speed: float = 2.0
     reid_distance_max: float = 0.8
+    # Who walks so fast (sizes a second) towards where somebody vanished, so far off (sizes), does not come from there.
+    reid_pace_min: float = 0.5
+    reid_towards_max: float = 0.5
     # 19 of 20 samples of one person are at least so alike; a second candidate must be clearly less alike.
     reid_similarity_min: float = 0.88
     reid_margin: float = 0.03
