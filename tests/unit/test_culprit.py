@@ -9,7 +9,7 @@ import pytest
 
 from appliance.config import CameraConfig
 from appliance.lab.replay.replay_result import ReplayResult
-from appliance.lab.scenario.culprit import LEAD_S, MissRecord, find_culprit
+from appliance.lab.scenario.culprit import MissRecord, find_culprit
 from appliance.lab.scenario.expectations import EventPattern
 from appliance.rules.engine import RulesEngine
 from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
@@ -137,7 +137,12 @@ def test_nobody_is_accused_where_no_change_helps() -> None:
 
 
 def test_a_record_that_begins_in_the_middle_takes_nobody_for_there_at_the_start() -> None:
+    """Who stood in the zone before it and moves off later did not enter then: no change would have helped."""
+
+    def moves_off(t: float) -> list[Object]:
+        return [(1, "person", 0.8, 0.55 if t < 8 else 0.85)]
+
     camera = camera_of()
-    later = tuple(frame for frame in frames_of(stands_there) if frame.t > 1)
-    record = MissRecord(EventPattern(rule="r", start=LEAD_S), camera, camera.rules, result_of(()), later)
+    later = tuple(frame for frame in frames_of(moves_off) if frame.t > 1)
+    record = MissRecord(EventPattern(rule="r", start=5), camera, camera.rules, result_of(()), later)
     assert find_culprit(record).name == "unknown"

@@ -256,12 +256,12 @@ def test_a_detector_that_was_held_up_for_six_seconds_is_no_overload() -> None:
 
 
 def test_an_overload_in_bursts_is_one_all_the_same() -> None:
-    """People pass for seven seconds at a time: in between hardly anything is due, which proves nothing."""
+    """People pass for five seconds at a time: in between hardly anything is due, which proves nothing."""
     camera = DrivenCamera()
     camera.run(30)
     for _ in range(3):
-        camera.run(7, examined=1, crowded_out=4)
-        camera.run(12, examined=0)
+        camera.run(5, examined=1, crowded_out=4)
+        camera.run(14, examined=0)
         camera.run(1, examined=1)
     assert [event.kind for event in camera.events] == ["overloaded"]
     for _ in range(80):
