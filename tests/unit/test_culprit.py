@@ -93,7 +93,7 @@ def from_the_right(t: float) -> list[Object]:
 @pytest.mark.parametrize(
     ("name", "words", "scene", "rule"),
     [
-        ("score", "track 1 came to 0.4", walks(score=0.4), {}),
+        ("score", "and the rule wants 1.00", walks(score=0.3), {"score_min": 1.0}),
         ("label", "taken for a dog", walks(label="dog"), {}),
         ("at_start", "track 1 was there at the start", stands_there, {}),
         ("rule", "did not stay for the 9 s", stays, {"kind": "dwell", "seconds": 9}),

@@ -7,7 +7,7 @@ is the first whose change makes the rule fire in the expected time. Nothing is g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
@@ -15,6 +15,7 @@ from appliance.lab.replay.replay_report import format_time
 from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.scenario.expectations import EventPattern
 from appliance.lab.scenario.scenario_verdicts import rejected_events
+from appliance.rules.certainty import Calibration
 from appliance.rules.engine import RulesEngine
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
@@ -49,13 +50,14 @@ class Culprit:
 @dataclass(frozen=True, slots=True)
 class MissRecord:
     """What is on record around one missed event. rules: those that could have reported it; frames: the examined ones,
-    from LEAD_S before the expected time to its end, in order."""
+    from LEAD_S before the expected time to its end, in order. calibration: of the network, see `StreamHeader`."""
 
     pattern: EventPattern
     camera: CameraConfig
     rules: tuple[Rule, ...]
     result: ReplayResult
     frames: Sequence[FrameBoxes]
+    calibration: Calibration = field(default_factory=dict)
 
 
 class RulesReplay:
@@ -65,7 +67,15 @@ class RulesReplay:
         self._record = record
         cut = bool(record.frames) and record.frames[0].seq > 0
         camera, size = record.result.camera, record.result.size
-        self._header = StreamHeader(camera=camera, clip="", model="", size=size, run="again", known_before=cut)
+        self._header = StreamHeader(
+            camera=camera,
+            clip="",
+            model="",
+            size=size,
+            run="again",
+            known_before=cut,
+            calibration=record.calibration,
+        )
 
     def event(
         self,

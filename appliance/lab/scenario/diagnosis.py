@@ -18,6 +18,7 @@ from appliance.lab.scenario.event_metrics import Estimate, EventFigures, format_
 from appliance.lab.scenario.expectations import EventPattern, FalseAlarm, Miss
 from appliance.lab.scenario.scenario_result import Fault, FaultMoment, TrackFigures, WatchedCamera
 from appliance.lab.scenario.scenario_schema import AtMost, RequiredFigures
+from appliance.rules.certainty import Calibration
 from appliance.rules.known_labels import unknown_labels
 from appliance.rules.line_polygon_geometry import Polygon, foot
 from appliance.track.association import iou_matrix
@@ -37,6 +38,14 @@ class _TimeInZone:
     last: float
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkTraits:
+    """What a diagnosis knows of the network: its classes, and the scale of its scores (see `StreamHeader`)."""
+
+    labels: tuple[str, ...]
+    calibration: Calibration
+
+
 class MissDiagnosis:
     """Collects what was detected around one missed event.
 
@@ -44,8 +53,7 @@ class MissDiagnosis:
     zone and line: those of the rules that could have reported the event, "" if none.
     """
 
-    def __init__(self, miss: Miss, camera: CameraConfig, footage_s: float, known: Sequence[str]) -> None:
-        """known: the classes of the network."""
+    def __init__(self, miss: Miss, camera: CameraConfig, footage_s: float, network: NetworkTraits) -> None:
         self._pattern = miss.wanted.pattern
         self._at, self._box = miss.wanted.at, miss.wanted.box
         self._frame_at_truth: FrameBoxes | None = None
@@ -58,7 +66,8 @@ class MissDiagnosis:
         zones = {rule.zone for rule in self._rules if not isinstance(rule, LineRule)}
         self.zone = next(iter(sorted(zones)), "")
         self.line = next((rule.line for rule in self._rules if isinstance(rule, LineRule)), "")
-        self._known, self._rule_texts = known, [each.text for each in unknown_labels(self._rules, known) if each.never]
+        self._network = network
+        self._rule_texts = [each.text for each in unknown_labels(self._rules, network.labels) if each.never]
         self._zones = [Polygon(points) for name, points in camera.zones.items() if name in zones]
         self._frames = self._unanswered = 0
         self._best: tuple[FrameBoxes, TrackedObject] | None = None
@@ -121,14 +130,16 @@ class MissDiagnosis:
         return max(inside or alike, key=lambda found: found.score).track if alike else None
 
     def culprit(self, result: ReplayResult) -> Culprit:
-        """Who decided that the event did not come."""
+        """Who decided that the event did not come. result: of the camera."""
         if self._pattern.start > self._footage_s:
             return Culprit("footage")
-        if self._rule_texts and not self._labels & set(self._known):
+        if self._rule_texts and not self._labels & set(self._network.labels):
             return Culprit("network")
         if self._frames == self._unanswered:
             return Culprit("detector" if self._frames else "gate")
-        record = MissRecord(self._pattern, self._camera, self._rules, result, tuple(self._record))
+        record = MissRecord(
+            self._pattern, self._camera, self._rules, result, tuple(self._record), self._network.calibration
+        )
         found = find_culprit(record)
         if found.name != "unknown":
             return found
@@ -141,7 +152,7 @@ class MissDiagnosis:
         label = _alternatives(sorted(self._labels))
         if self._pattern.start > self._footage_s:
             return f"the clip ends before that, at {format_time(self._footage_s)}"
-        if self._rule_texts and not self._labels & set(self._known):
+        if self._rule_texts and not self._labels & set(self._network.labels):
             return self._rule_texts[0]
         if self._frames == self._unanswered:
             return (

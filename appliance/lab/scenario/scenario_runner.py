@@ -19,6 +19,7 @@ from appliance.lab.replay.replay_result import ReplayResult
 from appliance.lab.replay.replay_runner import ReplayProgress
 from appliance.lab.scenario.diagnosis import (
     MissDiagnosis,
+    NetworkTraits,
     alarm_fault,
     answer_faults,
     figure_faults,
@@ -82,7 +83,7 @@ class _CameraReplay:
 
     result: ReplayResult
     spool: BoxesSpool
-    labels: tuple[str, ...]  # the classes of the network
+    network: NetworkTraits
 
 
 def run_scenario(
@@ -129,7 +130,9 @@ def run_scenario(
                     verdict_source=answers,
                     conditions=plan.conditions,
                 )
-                replays.append(_CameraReplay(result, spool, detector.labels))
+                replays.append(
+                    _CameraReplay(result, spool, NetworkTraits(detector.labels, detectors.calibration_of(detector)))
+                )
         except SourceError as error:
             return replace(
                 empty, status="failed", model=detector.name, faults=(Fault(kind="footage", title=str(error)),)
@@ -249,7 +252,7 @@ def _diagnose(plan: ScenarioPlan, replays: Sequence[_CameraReplay], misses: Sequ
     for miss in misses:
         each = _responsible_camera(replays, plan, miss)
         camera = plan.config.cameras[each.result.camera]
-        diagnosis = MissDiagnosis(miss, camera, each.result.footage_s, each.labels)
+        diagnosis = MissDiagnosis(miss, camera, each.result.footage_s, each.network)
         by_camera[each.result.camera].append(diagnosis)
         diagnoses.append(diagnosis)
     for each in replays:
