@@ -8,6 +8,7 @@ VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos attack lock sbom format clean browser
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -65,6 +66,15 @@ soak-day: setup  ## the same for a day; cut, it goes on where it was and reports
 
 chaos: setup     ## kill -9 and cuts while 2,000 questions flow (ARGS="--with disk --with clock")
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+attack: setup    ## over 30,000 hostile requests and messages at an appliance, a worker and a broker (ARGS=--quick)
+	$(BIN)/python -m benchmarks.attack $(ARGS)
+
+lock: setup      ## write the lock file of what runs, with hashes, from what is installed here
+	$(BIN)/python deploy/lock.py > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements.lock
+
+sbom: setup      ## write vedette.cdx.json, the bill of materials (CycloneDX) of what is installed here
+	$(BIN)/python deploy/sbom.py deploy/requirements.lock > vedette.cdx.json
 
 clean:           ## remove what was built and the demo's data
 	rm -rf $(VENV) build dist vedette-data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -20,6 +20,9 @@ from cloud_worker.media_fetch import EvidenceFile, MediaAbsent, MediaRefused, fe
 EVIDENCE_BYTES_MAX = MEDIA_BYTES_MAX
 REASON_CHARS_MAX = 400
 _SPACE = re.compile(r"\s+")
+_ADDRESS = re.compile(
+    r"\b\w{2,10}://\S+"
+)  # of our model server, or one that a model was told to name: neither is a site's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +194,7 @@ class Judge:
         }
         answer = {
             "decision": _understood(opinion.decision, escalation),
-            "reason": one_line(opinion.reason),
+            "reason": one_line(_ADDRESS.sub("", opinion.reason)),
             "confidence": opinion.confidence,
             "support": opinion.support,
             "need": self._need(escalation, opinion),

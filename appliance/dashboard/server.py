@@ -75,6 +75,13 @@ class _BoundedProtocol(H11Protocol):
         if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
             self._request_timer.cancel()
 
+    def send_400_response(self, msg: str) -> None:
+        """What came behind a request is none: the answer that is still being made has nowhere to go."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE:  # from here on uvicorn's own limit for idle connections holds

@@ -58,7 +58,8 @@ class OpenAiVlm:
         self._clock = clock
         key = settings.api_key.get_secret_value() if settings.api_key else ""
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            # An encoding would be undone before its length is known: a bomb of a kilobyte becomes gigabytes.
+            headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
             timeout=httpx.Timeout(settings.timeout_s, connect=min(CONNECT_S_MAX, settings.timeout_s)),
             follow_redirects=False,
             trust_env=False,
@@ -161,8 +162,10 @@ class OpenAiVlm:
     async def _exchange(self, request: bytes) -> tuple[httpx.Response, bytes]:
         url, headers = f"{self._settings.url}/chat/completions", {"Content-Type": "application/json"}
         async with self._http.stream("POST", url, content=request, headers=headers) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise EngineError(f"{self._where}: the answer is compressed, which was not asked for")
             body = bytearray()
-            async for part in response.aiter_bytes():
+            async for part in response.aiter_raw():
                 body += part
                 if len(body) > ANSWER_BYTES_MAX:
                     raise EngineError(f"{self._where}: an answer of over {ANSWER_BYTES_MAX} bytes was cut off")
@@ -310,7 +313,7 @@ def _complaint(status: int, body: bytes) -> str:
     try:
         found = json.loads(body)
         message = found["error"]["message"] if "error" in found else found.get("message", found.get("detail", ""))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         message = ""
     detail = f": {' '.join(str(message).split())[:160]}" if message else ""
     remedy = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gzip
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -143,6 +144,11 @@ class OpenAiStub:
             return JSONResponse({**completion("", "stop"), "choices": []})
         if mode == "html":
             return Response("<html>hello</html>", media_type="text/html")
+        if mode == "gzip bomb":
+            bomb = gzip.compress(gzip.compress(b" " * 50_000_000))
+            return Response(bomb, headers={"content-encoding": "gzip, gzip"}, media_type="application/json")
+        if mode == "deep error":
+            return Response(b'{"error": ' + b"[" * 100_000, 400, media_type="application/json")
         if mode == "429":
             return _error(429, "Too many requests", "RateLimitError", {"Retry-After": "2"})
         if mode == "too long":

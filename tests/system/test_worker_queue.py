@@ -332,7 +332,7 @@ def test_dead_letters_are_listed_shown_and_asked_again(
 
 # an adversary for a model ---------------------------------------------------------------------------------------------
 
-FAILURES = ("html", "no choices", "tool", "too long", "500", "cut", "flood")
+FAILURES = ("html", "no choices", "tool", "too long", "500", "cut", "flood", "gzip bomb", "deep error")
 ENDLESS = ("drip", "blank drip", "hang")
 
 
@@ -356,6 +356,10 @@ def test_whatever_the_model_says_every_escalation_gets_a_valid_verdict(one_broke
     sure = {verdict.escalation for _, verdict in listener.heard if verdict.decision != "unsure"}
     assert sure == {f"esc-{modes.index('good')}", f"esc-{modes.index('rejected')}", "esc-999"}
     assert {verdict.answer_schema for _, verdict in listener.heard} == {engine.answer_schema}
+    reasons = " ".join(verdict.reason for _, verdict in listener.heard)
+    assert "a fault in the worker" not in reasons
+    assert "the answer is compressed, which was not asked for" in reasons
+    assert "://" not in reasons, "where the model server stands is no site's business"
 
 
 def test_a_model_that_never_comes_to_an_end_holds_no_escalation_for_ever(one_broker: NatsServer) -> None:

@@ -152,3 +152,20 @@ def test_the_backlog_is_the_one_that_is_meant(site: Site) -> None:
     server = site.serve()
     assert server._server.config.backlog == BACKLOG <= 128
     server._listening.close()
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"DELETE"])
+def test_a_body_that_is_none_ends_the_connection_and_is_no_bug(
+    site: Site, method: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer that was being made met a connection in no state to take it: 70 lines of log for each."""
+    head = b" HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with running(site.serve(LIMITS)) as url:
+        for path in (b"/healthz", b"/login", b"/api/v1/alerts"):
+            with socket.create_connection(address_of(url), 10) as client, contextlib.suppress(ConnectionError):
+                client.sendall(method + b" " + path + head + b"no chunk\r\n")
+                while client.recv(65536):
+                    pass
+        assert httpx.get(f"{url}/healthz").status_code == 200
+    assert "met a bug" not in caplog.text
+    assert "Exception in ASGI" not in caplog.text
