@@ -130,9 +130,9 @@ def _one(choose: random.Random, template: str, names: Sequence[str], alerts: Seq
     if names and choose.random() < 0.5:
         path += "?" + "&".join(f"{choose.choice(names)}={choose.choice(VALUES)}" for _ in range(choose.randint(1, 4)))
     method, given = choose.choice(METHODS), choose.random() < 0.6
-    headers = [f"Host: {'127.0.0.1'}", "Connection: close"]
-    if given:
-        headers.append(f"Authorization: Bearer {TOKEN}")
+    # A folded line among the odd ones may belong to the header before it: never to the token, or it would be a wrong one.
+    headers = [f"Authorization: Bearer {TOKEN}"] if given else []
+    headers += ["Host: 127.0.0.1", "Connection: close"]
     if choose.random() < 0.3:
         headers.append(f"Range: {choose.choice(RANGES)}")
     hostile_origin = choose.random() < 0.1

@@ -146,7 +146,7 @@ def _escalations(choose: random.Random, count: int) -> list[Message]:
         if " " in subject or ".." in subject or "*" in subject:
             subject = wire.escalation_subject(SITE, "odd")
         headers = {"Nats-Msg-Id": f"attack-{n}-{choose.random()}", "X-Odd": "y" * choose.choice((0, 10, 3000))}
-        found.append((subject, data, headers))
+        found.append((subject, data[:1_000_000], headers))
     return found
 
 

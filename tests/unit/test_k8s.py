@@ -8,6 +8,7 @@ import re
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import nats
 import pytest
@@ -45,8 +46,45 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> WorkerConfig:
 
 
 def test_there_is_what_it_takes() -> None:
-    assert set(ALL) == {"Namespace", "ConfigMap", "Deployment", "ScaledObject", "Secret"}
+    assert set(ALL) == {"Namespace", "ConfigMap", "Deployment", "ScaledObject", "Secret", "NetworkPolicy"}
     assert {each["metadata"].get("namespace", "vedette") for each in ALL.values()} == {"vedette"}
+
+
+def policies() -> dict[str, Any]:
+    found = yaml.safe_load_all((FOLDER / "network.yaml").read_text())
+    return {each["metadata"]["name"]: each["spec"] for each in found}
+
+
+def ports_of(rules: list[dict[str, Any]], app: str = "", namespace: str = "") -> set[int]:
+    """Those that are open between a pod and one with this label, or from a namespace of this name."""
+    peers = [{"podSelector": {"matchLabels": {"app": app}}},
+             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]  # fmt: skip
+    return {
+        port["port"] for rule in rules for port in rule.get("ports", ())
+        if any(peer in peers for peer in (*rule.get("to", ()), *rule.get("from", ())))
+    }  # fmt: skip
+
+
+def test_nothing_but_what_the_worker_file_names_may_be_reached(settings: WorkerConfig) -> None:
+    found = policies()
+    assert found["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    worker = found["vedette-worker"]
+    assert worker["podSelector"]["matchLabels"] == ALL["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert isinstance(settings.engine, OpenAiEngine)
+    broker, model = urlsplit(settings.nats.url), urlsplit(settings.engine.url)
+    assert ports_of(worker["egress"], app="nats") == {broker.port}
+    assert (
+        ports_of(worker["egress"], app="vllm") == {model.port} == ports_of(found["vllm"]["ingress"], "vedette-worker")
+    )
+    assert ports_of(worker["ingress"], namespace="monitoring") == {settings.status.port}
+
+
+def test_the_brokers_monitoring_is_for_the_autoscaler_alone() -> None:
+    (trigger,) = ALL["ScaledObject"]["spec"]["triggers"]
+    port = urlsplit(trigger["metadata"]["url"]).port
+    rules = policies()["nats"]["ingress"]
+    assert ports_of(rules, namespace="keda") == {port}
+    assert port not in {each["port"] for rule in rules if "from" not in rule for each in rule["ports"]}
 
 
 def test_the_worker_file_is_a_valid_one(settings: WorkerConfig) -> None:

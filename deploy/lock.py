@@ -1,0 +1,94 @@
+"""Writes the lock file of what runs, from the installed environment: `make lock`.
+
+The versions are those that are installed here, by which the tests passed; the hashes are of the wheels for x86-64 and
+arm64 (glibc) that pip would take, of each Python named below, or of the source where a package has no wheel.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from collections import defaultdict
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+EXTRAS = ("cloud", "s3", "notify")
+PYTHONS = ("3.11", "3.12", "3.13")
+PLATFORMS = {
+    "x86_64": ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64"),
+    "aarch64": ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64"),
+}
+HEAD = """\
+# What runs, with hashes: `pip install --require-hashes -r deploy/requirements.lock`, then `pip install --no-deps .`
+# Python 3.11 to 3.13, Linux with glibc, x86-64 and arm64; the extras cloud, s3 and notify are in it. Made by
+# deploy/lock.py (`make lock`) from an environment that passed the tests; tests/unit/test_supply.py checks it.
+"""
+
+
+def runtime_packages(extras: tuple[str, ...] = EXTRAS) -> dict[str, str]:
+    """Canonical name and installed version of everything that Vedette needs when it runs, itself left out."""
+    found: dict[str, str] = {}
+    waiting = [("vedette", extras)]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        name, wanted = waiting.pop()
+        distribution = importlib.metadata.distribution(name)
+        if name != "vedette":
+            found[canonicalize_name(name)] = distribution.version
+        for text in distribution.requires or ():
+            needed = Requirement(text)
+            for extra in ("", *wanted):
+                key = (canonicalize_name(needed.name), ",".join(sorted(needed.extras)))
+                if (needed.marker is None or needed.marker.evaluate({"extra": extra})) and key not in seen:
+                    seen.add(key)
+                    waiting.append((needed.name, tuple(needed.extras)))
+    return dict(sorted(found.items()))
+
+
+def wheel_hashes(packages: dict[str, str]) -> dict[str, set[str]]:
+    """sha256 of the files that pip takes for each package."""
+    hashes: dict[str, set[str]] = defaultdict(set)
+    for python in PYTHONS:
+        for tags in PLATFORMS.values():
+            for name, digest in _report(packages, python, tags).items():
+                hashes[name].add(digest)
+    for name in packages.keys() - hashes.keys():
+        hashes[name] |= set(_report({name: packages[name]}, "", ()).values())
+    return hashes
+
+
+def _report(packages: dict[str, str], python: str, tags: tuple[str, ...]) -> dict[str, str]:
+    """pip's choice of a file for each package; those without a wheel are left out. python "": of this machine."""
+    wanted = [f"{name}=={version}" for name, version in packages.items()]
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps",
+               "--no-build-isolation", "--report", "-"]  # fmt: skip
+    if python:
+        command += ["--only-binary", ":all:", "--python-version", python, "--target", "unused"]
+        command += [word for tag in tags for word in ("--platform", tag)]
+    done = subprocess.run([*command, *wanted], capture_output=True, text=True, check=False)
+    if done.returncode:
+        absent = re.search(r"No matching distribution found for ([^=\s]+)==", done.stderr)
+        name = canonicalize_name(absent.group(1)) if absent else ""
+        if name not in packages:
+            raise RuntimeError(done.stderr[-2000:])
+        return _report({each: packages[each] for each in packages if each != name}, python, tags)
+    found = {}
+    for each in json.loads(done.stdout)["install"]:
+        found[canonicalize_name(each["metadata"]["name"])] = each["download_info"]["archive_info"]["hashes"]["sha256"]
+    return found
+
+
+def main() -> None:
+    packages = runtime_packages()
+    hashes = wheel_hashes(packages)
+    print(HEAD, end="")
+    for name, version in packages.items():
+        print(" \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{each}" for each in sorted(hashes[name]))]))
+
+
+if __name__ == "__main__":
+    main()

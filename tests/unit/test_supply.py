@@ -1,0 +1,87 @@
+"""What comes with Vedette is pinned, listed and spoken of."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+LOCK = (ROOT / "deploy" / "requirements.lock").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PINNED = dict(re.findall(r"^([a-z0-9-]+)==(\S+) \\$", LOCK, re.MULTILINE))
+BINARY = ("numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic-core", "markupsafe", "pyyaml")
+
+
+def wanted() -> list[Requirement]:
+    """What pyproject.toml asks for at run time, for the Pythons of the lock file."""
+    extras = PROJECT["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *extras["cloud"], *extras["s3"], *extras["notify"]]
+    return [
+        each for each in map(Requirement, texts) if not each.marker or each.marker.evaluate({"python_version": "3.12"})
+    ]
+
+
+@pytest.mark.parametrize("needed", wanted(), ids=str)
+def test_the_lock_file_holds_what_pyproject_asks_for(needed: Requirement) -> None:
+    assert needed.specifier.contains(PINNED[canonicalize_name(needed.name)])
+
+
+def test_each_package_of_the_lock_file_has_hashes_and_comes_from_nowhere_in_particular() -> None:
+    blocks = re.split(r"\n(?=[a-z])", LOCK.partition("\n\n")[2] or LOCK)
+    named = [block for block in blocks if "==" in block]
+    assert len(PINNED) == len(named) > 40
+    assert all("--hash=sha256:" in block for block in named)
+    assert "://" not in LOCK
+    assert not re.search(r"^-", LOCK, re.MULTILINE), "no option: which registry is its user's business"
+    assert not re.search(r"^(ultralytics|torch|pytest|moto)==", LOCK, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_package_with_machine_code_has_a_wheel_for_both_machines(name: str) -> None:
+    """One of each Python and machine; those that serve several Pythons have fewer."""
+    (block,) = re.findall(rf"^{name}==[^\n]*\\\n((?:    --hash=\S+(?: \\)?\n)+)", LOCK, re.MULTILINE)
+    assert len(set(re.findall(r"sha256:([0-9a-f]{64})", block))) >= 2
+
+
+def test_the_bill_of_materials_names_packages_and_the_libraries_inside_their_wheels() -> None:
+    done = subprocess.run(
+        [sys.executable, "sbom.py", "requirements.lock"],
+        cwd=ROOT / "deploy",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    bill: dict[str, Any] = json.loads(done.stdout)
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    components = {each["name"]: each for each in bill["components"]}
+    assert {canonicalize_name(each.name) for each in wanted()} <= set(components)
+    assert all(each["licenses"][0]["license"]["name"] for each in components.values())
+    assert all(re.fullmatch(r"pkg:pypi/[a-z0-9-]+@\S+", each["purl"]) for each in components.values())
+    libraries = {each["name"] for each in components["av"].get("components", ())}
+    if libraries:  # a wheel; PyAV built from source carries none
+        assert {"libavcodec", "libavformat"} <= libraries
+    refs = {each["bom-ref"] for each in bill["components"]}
+    assert all(ref in refs for each in bill["dependencies"] for ref in each["dependsOn"])
+    numbers = re.findall(r"[0-9a-f]{64}", json.dumps(components["av"]))
+    assert numbers or components["av"]["version"] != PINNED["av"], "of the lock file"
+
+
+def test_the_papers_speak_of_what_a_shipper_must_know() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    assert all(word in notice for word in ("libx264", "libx265", "GPL", "no legal advice"))
+    papers = (ROOT / "SECURITY.md").read_text()
+    for path in re.findall(r"`((?:tests|deploy|docs)/[\w/.-]+)`|\]\(([\w/.-]+)\)", papers):
+        assert (ROOT / "".join(path)).exists(), path
