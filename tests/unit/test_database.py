@@ -150,13 +150,18 @@ def test_a_truncated_file_is_refused_or_told(path: Path) -> None:
         opened(path).quick_check()
 
 
-def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
-    opened(path).close()
-    path.chmod(0o400)
-    if os.access(path, os.W_OK):
-        pytest.skip("root may write everything")
-    with pytest.raises(StoreError, match="may not be written"):
-        opened(path)
+def test_a_disk_that_may_only_be_read_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "card"
+    place.mkdir()
+    opened(place / "vedette.db").close()
+    bound = [["mount", "--bind", str(place), str(place)], ["mount", "-o", "remount,ro,bind", str(place)]]
+    if os.geteuid() or any(subprocess.run(each, capture_output=True, check=False).returncode for each in bound):
+        pytest.skip("a disk can be made read-only by root only")
+    try:
+        with pytest.raises(StoreError, match="may not be written: check its owner and rights"):
+            opened(place / "vedette.db")
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
 
 
 def test_says_whether_the_file_is_new(path: Path) -> None:
