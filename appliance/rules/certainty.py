@@ -24,7 +24,7 @@ class CertaintyTuning:
     look_offset: added to the log-odds of an independent look's score: of boxes that move with a track those of 0.27 are
     right as often as not. look_max: what one look may add at most, so that no strong one decides. looks_min: from so
     many on they count. sum_min: however long a track was doubtful, some good looks convince. sum_max: looks at one
-    object are never wholly independent; beyond that (0.95) only the median leads.
+    object are never wholly independent; beyond that (0.88) only the median leads.
     """
 
     scores_min: int = 2
@@ -35,7 +35,7 @@ class CertaintyTuning:
     look_max: float = 0.7
     looks_min: int = 3
     sum_min: float = -2.0
-    sum_max: float = 3.0
+    sum_max: float = 2.0
     odds_clip: float = 0.01
 
 

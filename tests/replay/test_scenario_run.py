@@ -253,6 +253,7 @@ def test_what_a_cooldown_held_back_was_not_reported(tmp_path: Path) -> None:
     film(tmp_path / "visit.mp4", 11, lambda t: 0.7 if 1 <= t < 3 or t >= 9 else None)
     data = copy.deepcopy(VISIT)
     data |= {"expect": [{"rule": "intruder", "count": {"min": 2}}], "others": "allowed", "alerts": {"merge_s": 1}}
+    data["cameras"]["gate"]["rules"][0]["at_start"] = "report"
     assert verdict_of(write(tmp_path, data), lambda _: BrightBlock()).judgement.required_outcomes == (True, True)
     data["cameras"]["gate"]["rules"][0]["cooldown_s"] = 60
     verdict = verdict_of(write(tmp_path, data), lambda _: BrightBlock())
@@ -264,6 +265,7 @@ def test_two_cameras_of_a_site_file_in_one_scenario(tmp_path: Path) -> None:
     visit_clip(tmp_path)
     film(tmp_path / "dock.mp4", 5, lambda t: 0.7)
     rules = json.loads(json.dumps(VISIT["cameras"]["gate"]))
+    rules["rules"][0]["at_start"] = "report"
     cameras = {name: {"url": "rtsp://192.0.2.1/x", **rules} for name in ("gate", "dock")}
     (tmp_path / "site.yaml").write_text(json.dumps({"cameras": cameras}))
     data = {
