@@ -6,7 +6,7 @@ import logging
 import resource
 import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
+from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.media.segment_recovery import recover_segment
 from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
 from appliance.notify.message import MessageBuilder
@@ -41,6 +42,7 @@ from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.paths import DATABASE, SEGMENTS
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import StorageLimits
+from appliance.store.reconcile import MeasureSegment
 from appliance.store.retention import Retention
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
@@ -59,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 8192
 METER_EVERY_S = 1.0
+VIEW_IDLE_S = 60.0  # after which the child that decodes for the live view ends
 RETENTION_EVERY_S = 10.0
 RING_EVERY_S = 1.0
 
@@ -81,7 +84,9 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     db = Database(root / DATABASE, clock)
     try:
         appliance = build(config, root, db, clock, group, site_file)
-        recover(config, root, appliance.stores, clock, new_database=db.is_new)
+        reader = SandboxedReader(root)
+        recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
+        reader.close()
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
         code = group.wait()
@@ -140,7 +145,11 @@ class Appliance:
         memory = periodic_service("memory", TRIM_EVERY_S, trim_heaps, lasting.clock)
         services = [meter, memory, *self._background.services]
         if dashboard is not None:
-            services.append(Service("dashboard", dashboard.run, dashboard.stop, resumes=False))
+            services.append(
+                Service(
+                    "dashboard", dashboard.run, partial(_stop_both, dashboard.stop, lasting.viewer.close), resumes=False
+                )
+            )
         supervisor = lasting.supervisor
         return (*services, Service("core", partial(supervisor.run, self.core), supervisor.stop))
 
@@ -170,7 +179,7 @@ class Appliance:
 
 @dataclass(frozen=True, slots=True)
 class _Lasting:
-    """The parts that stay when the settings change."""
+    """The parts that stay when the settings change. viewer: reads the recording for the dashboard."""
 
     db: Database
     root: Path
@@ -178,6 +187,7 @@ class _Lasting:
     stores: CoreStores
     backlog: WriteBacklog
     supervisor: IngestSupervisor
+    viewer: SandboxedReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +222,9 @@ def build(
     Nothing is written but, with a site file, its text as the newest version.
     """
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
-    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), IngestSupervisor(config.for_ingest(), clock))
+    supervisor = IngestSupervisor(config.for_ingest(), clock)
+    viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file)
@@ -225,14 +237,15 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
-    evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None)
+    reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
+    evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
     recheck = RecheckService(
         config.second_look, config.escalation.router, db, stores.meter, clock, supervisor.send, sources
     )
     services = [
         *_storage_services(config, root, db, clock),
-        Service("evidence", evidence.run, evidence.stop),
+        Service("evidence", evidence.run, partial(_stop_both, evidence.stop, reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
     ]
     services += [
@@ -263,11 +276,19 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     )
 
 
-def recover(config: SiteConfig, root: Path, stores: CoreStores, clock: Clock, *, new_database: bool = False) -> None:
+def recover(
+    config: SiteConfig,
+    root: Path,
+    stores: CoreStores,
+    clock: Clock,
+    measure: MeasureSegment = recover_segment,
+    *,
+    new_database: bool = False,
+) -> None:
     """Step 2, after a kill: the index against the disk, alerts that were left open, cameras as the file has them."""
     prepare_ring_folder(root, config.storage.preroll_dir)
     had_recordings = new_database and any((root / SEGMENTS).glob("*/*/*"))
-    stores.segments.reconcile(root, measure=recover_segment)
+    stores.segments.reconcile(root, measure=measure)
     ended = stores.alerts.end_interrupted()
     if ended:
         logger.info("%d alerts were left open by the last run; they were ended where their boxes end", ended)
@@ -281,6 +302,12 @@ def start(appliance: Appliance, group: ServiceGroup) -> None:
     """Step 3: one thread for each service."""
     for service in appliance.services:
         group.start(service)
+
+
+def _stop_both(stop: Callable[[], None], close_reader: Callable[[], None]) -> None:
+    """A service that waits for a decoder need not wait for its end."""
+    stop()
+    close_reader()
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +461,7 @@ def _build_dashboard(
         meter=lasting.stores.meter,
         probes=background.dashboard_probes,
         settings=settings,
+        reader=lasting.viewer,
     )
     served = config.dashboard
     return DashboardServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies)

@@ -37,7 +37,7 @@ _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ"
 _SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "/dev/null")
 
 Value = Any
-"""What may be handed over: None, bool, int, float, str, bytes, lists, and dicts with string keys (JSON and bytes)."""
+"""What may be handed over: what JSON holds, and bytes, which arrive as a bytearray."""
 
 
 class SandboxError(VedetteError):
@@ -49,7 +49,11 @@ class SandboxTimeout(SandboxError):
 
 
 class SandboxDied(SandboxError):
-    """It ended in the middle: out of memory, killed by its limits, a crash, or it could not be started."""
+    """It ended in the middle: out of memory, killed by its limits, or a crash."""
+
+
+class SandboxUnavailable(SandboxError):
+    """It could not be started, or was ended: nothing is known of the data."""
 
 
 class SandboxFailed(SandboxError):
@@ -104,6 +108,7 @@ class Sandbox:
         self._raises = {each.__name__: each for each in raises}
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self.confined: tuple[str, ...] = ()
@@ -121,13 +126,17 @@ class Sandbox:
                     self._end()
                     if attempt == 2:
                         raise SandboxDied("the sandbox ended by itself, twice") from None
-                except (SandboxTimeout, SandboxDied):
+                except (SandboxTimeout, SandboxDied, SandboxUnavailable):
                     self._end()
                     raise
             raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """End the child. A later call starts another."""
+        """End the child, also in the middle of a call, which then raises SandboxUnavailable, as all later ones do."""
+        self._closed.set()
+        child = self._child
+        if child is not None:
+            child.kill()
         with self._lock:
             self._end()
 
@@ -179,8 +188,8 @@ class Sandbox:
 
     def _death(self, function: str) -> SandboxError:
         child = self._child
-        if child is None:
-            return SandboxDied(f"{function}: the sandbox is not there")
+        if child is None or self._closed.is_set():
+            return SandboxUnavailable(f"{function}: the sandbox was ended")
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(2.0)
         if child.returncode == 0:
@@ -189,10 +198,12 @@ class Sandbox:
         return SandboxDied(f"{function}: the sandbox died ({how})")
 
     def _start(self) -> socket.socket:
+        if self._closed.is_set():
+            raise SandboxUnavailable("the sandbox was ended")
         try:
             here, there = socket.socketpair()
         except OSError as error:
-            raise SandboxDied(f"the sandbox cannot be started: {error.strerror}") from None
+            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror}") from None
         task = {
             "fd": there.fileno(),
             "module": self._module,
@@ -209,16 +220,20 @@ class Sandbox:
             )  # fmt: skip
         except OSError as error:
             here.close()
-            raise SandboxDied(f"the sandbox cannot be started: {error.strerror}") from None
+            raise SandboxUnavailable(f"the sandbox cannot be started: {error.strerror}") from None
         finally:
             there.close()
         self._channel = here
         self.starts += 1
+        if self._closed.is_set():  # just now, by another thread
+            self._child.kill()
         try:
             here.settimeout(START_S_MAX)
             ready = self._receive(here, START_S_MAX)
         except (OSError, EOFError, ValueError):  # TimeoutError is an OSError
-            raise SandboxDied(f"the sandbox for {self._module} does not start; the lines above say why") from None
+            if self._closed.is_set():
+                raise SandboxUnavailable("the sandbox was ended") from None
+            raise SandboxUnavailable(f"the sandbox for {self._module} does not start; see the lines above") from None
         self.confined = tuple(str(each) for each in ready.get("confined", ()))
         return here
 
@@ -257,7 +272,7 @@ def _plain(text: str) -> str:
 
 
 def _send(channel: socket.socket, value: Value) -> None:
-    parts: list[bytes] = []
+    parts: list[memoryview] = []
     text = json.dumps(_flattened(value, parts)).encode()
     head = _HEAD.pack(len(text), len(parts)) + b"".join(struct.pack("!Q", len(each)) for each in parts)
     channel.sendall(head + text)
@@ -265,9 +280,9 @@ def _send(channel: socket.socket, value: Value) -> None:
         channel.sendall(part)
 
 
-def _flattened(value: Value, parts: list[bytes]) -> Value:
+def _flattened(value: Value, parts: list[memoryview]) -> Value:
     if isinstance(value, bytes | bytearray | memoryview):
-        parts.append(bytes(value))
+        parts.append(memoryview(value).cast("B"))
         return {"$part": len(parts) - 1}
     if isinstance(value, dict):
         return {name: _flattened(each, parts) for name, each in value.items()}
@@ -286,13 +301,13 @@ def _take(channel: socket.socket, bytes_max: int, remaining_s: Callable[[], floa
         raise ValueError(f"it is over {bytes_max} bytes")
     try:
         value = json.loads(_exactly(channel, length, remaining_s))
-        parts = [bytes(_exactly(channel, size, remaining_s)) for size in sizes]
+        parts = [_exactly(channel, size, remaining_s) for size in sizes]
         return _joined(value, parts)
     except (RecursionError, IndexError, TypeError) as error:
         raise ValueError(type(error).__name__) from None
 
 
-def _joined(value: Value, parts: Sequence[bytes]) -> Value:
+def _joined(value: Value, parts: Sequence[bytearray]) -> Value:
     if isinstance(value, dict):
         if "$part" in value:
             return parts[value["$part"]]

@@ -48,6 +48,7 @@ from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
 from appliance.keep.scenario_exporter import ScenarioExporter
+from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
@@ -70,16 +71,23 @@ def create_app(
     root: Path,
     config: SiteConfig,
     clock: Clock,
-    cut: CutSnapshot = cut_snapshot,
+    cut: CutSnapshot | None = None,
+    reader: RecordingReader = READ_DIRECTLY,
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
 ) -> FastAPI:
-    """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only."""
+    """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
+
+    reader: of the recording.
+    """
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
     access = Access.of(config.dashboard.token, clock)
-    alert_counts, snapshots = AlertCountCache(db, alerts), SnapshotCache(segments, boxes, root, clock, cut)
+    alert_counts, snapshots = (
+        AlertCountCache(db, alerts),
+        SnapshotCache(segments, boxes, root, clock, cut or partial(cut_snapshot, reader)),
+    )
     alert_reader = AlertReader(alerts, NoticeStore(db), root, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
@@ -100,7 +108,7 @@ def create_app(
             SavingsReader(meter, cameras, config.cameras),
             CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
-            ScenarioExporter(root, config, clock),
+            ScenarioExporter(root, config, clock, reader=reader),
             SettingsPart(settings),
             prober,
             RuleTrials(boxes, cameras, config, clock),

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.errors import EvidenceError, StoreError
+from appliance.media.recording_reader import RecordingReader
 from appliance.media.segment_reader import RecordedSegment
-from appliance.media.stills import cut_still, encode_jpeg
+from appliance.media.stills import encode_jpeg
+from appliance.sandbox import SandboxError
 from appliance.store.boxes import BoxStore
 from appliance.store.paths import SEGMENTS, inside
 from appliance.store.segments import SegmentStore
@@ -38,13 +40,13 @@ CutSnapshot = Callable[[Path, SegmentRow, float], Snapshot]
 """Cut the frame at camera time t from a segment under the storage folder. Raises EvidenceError."""
 
 
-def cut_snapshot(root: Path, segment: SegmentRow, t: float) -> Snapshot:
+def cut_snapshot(reader: RecordingReader, root: Path, segment: SegmentRow, t: float) -> Snapshot:
     """The frame at `t` as JPEG, at most `SIDE_MAX` wide. Raises EvidenceError."""
     try:
         path = inside(root, segment.path, SEGMENTS)
     except StoreError as error:
         raise EvidenceError(str(error)) from None
-    still = cut_still([RecordedSegment(path, segment.t_start, segment.t_end)], t)
+    still = reader.stills([RecordedSegment(path, segment.t_start, segment.t_end)], [t])[0]
     return Snapshot(encode_jpeg(still.image, side_max=SIDE_MAX), still.t)
 
 
@@ -102,7 +104,7 @@ class SnapshotCache:
         last.error = ""
         try:
             self._take_newest(camera, last)
-        except EvidenceError as error:
+        except (EvidenceError, SandboxError) as error:
             last.snapshot, last.error = None, str(error)
         ended = self._clock.monotonic()
         last.fresh_until = ended + max(INTERVAL_S_MIN, (ended - began) * REST_PER_WORK)

@@ -19,8 +19,8 @@ from appliance.evidence.recording_index import (
     disk_may_recover,
 )
 from appliance.media.atomic_file import write_file
-from appliance.media.clips import ClipFile, cut_clip
-from appliance.media.stills import CROP_SIDE_MAX, Still, crop, cut_still, encode_jpeg
+from appliance.media.clips import ClipFile
+from appliance.media.stills import CROP_SIDE_MAX, Still, crop, encode_jpeg
 from appliance.store.boxes import SPAN_ROWS_MAX, BoxStore
 from appliance.store.evidence import EvidenceStore
 from appliance.store.paths import evidence_folder
@@ -77,7 +77,7 @@ class AlertStillMaker:
             return "made"
         if coverage == "ready":
             try:
-                still = cut_still(self._recording.segments(alert.camera, t - 1, t + 1), t)
+                still = self._recording.reader.stills(self._recording.segments(alert.camera, t - 1, t + 1), [t])[0]
                 self._evidence.put(*self._write_images(alert, view, still))
                 return "made"
             except EvidenceError as error:
@@ -97,7 +97,9 @@ class AlertStillMaker:
             return False
         for each in self._stand_ins(alert, t)[:STAND_IN_TRIES_MAX]:
             try:
-                still = cut_still(self._recording.segments(alert.camera, each.t - 1, each.t + 1), each.t)
+                still = self._recording.reader.stills(
+                    self._recording.segments(alert.camera, each.t - 1, each.t + 1), [each.t]
+                )[0]
             except EvidenceError:
                 continue
             off_s = each.t - t
@@ -209,7 +211,8 @@ class AlertClipMaker:
     def _cut(self, alert: AlertRow, t0: float, t1: float) -> list[EvidenceRow]:
         hold_t = alert.t_start if alert.best is None else alert.best.t
         path = f"{evidence_folder(alert.id)}/clip.mp4"
-        clip = cut_clip(self._recording.segments(alert.camera, t0, t1), t0, t1, self._root / path, hold_t=hold_t)
+        segments = self._recording.segments(alert.camera, t0, t1)
+        clip = self._recording.reader.clip(segments, t0, t1, self._root / path, hold_t=hold_t)
         return [clip_row(alert.id, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
 
     def _go_without(self, alert: AlertRow, t0: float, t1: float, reason: str) -> Outcome:

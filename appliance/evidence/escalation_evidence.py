@@ -36,8 +36,8 @@ from appliance.evidence.recording_index import (
 )
 from appliance.evidence.redaction import HIDE_EVERYTHING, PEOPLE_WITHIN_S, Redactor, people_in_frame
 from appliance.media.atomic_file import DiskWriteError, write_file
-from appliance.media.clips import ClipFile, cut_clip
-from appliance.media.stills import Still, cut_stills, load_still
+from appliance.media.clips import ClipFile
+from appliance.media.stills import Still
 from appliance.store.alerts import AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
@@ -110,7 +110,7 @@ class EvidenceFileWriter:
         if still is None or still.state != "ready":
             return []
         try:
-            shown = load_still(self._root / still.path, still.t_start)
+            shown = self._recording.reader.load_still(self._root / still.path, still.t_start)
         except EvidenceError as error:
             logger.warning("the still of alert %s: %s", detail.alert.id, error)
             return []
@@ -123,7 +123,8 @@ class EvidenceFileWriter:
         path = f"{folder}/clip-{n}.mp4"
         size = 0
         for begin, end in ((t0, t1), (t - CLIP_SHORT_S, t + CLIP_SHORT_S)):
-            clip = cut_clip(self._recording.segments(camera, begin, end), begin, end, self._root / path, hold_t=t)
+            segments = self._recording.segments(camera, begin, end)
+            clip = self._recording.reader.clip(segments, begin, end, self._root / path, hold_t=t)
             if clip.written.bytes <= self._settings.clip_bytes_max:
                 return [_clip_file(detail.alert.id, n, path, clip)]
             size = clip.written.bytes
@@ -328,13 +329,15 @@ class EscalationEvidenceMaker:
             return []
         segments = self._recording.segments(escalation.camera, moments[0].t - 1, moments[-1].t + 1)
         try:
-            return list(zip(moments, cut_stills(segments, [each.t for each in moments]), strict=True))
+            return list(
+                zip(moments, self._recording.reader.stills(segments, [each.t for each in moments]), strict=True)
+            )
         except EvidenceError:
             pass  # one bad frame spoils the batch: take them one by one
         stills = []
         for moment in moments:
             try:
-                stills.append((moment, cut_stills(segments, [moment.t])[0]))
+                stills.append((moment, self._recording.reader.stills(segments, [moment.t])[0]))
             except EvidenceError as error:
                 logger.info("a frame for escalation %s is missing: %s", escalation.id, error)
         return stills

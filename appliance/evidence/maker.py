@@ -13,6 +13,7 @@ from appliance.errors import VedetteError
 from appliance.evidence.alert_evidence import AlertClipMaker, AlertStillMaker
 from appliance.evidence.escalation_evidence import EscalationEvidenceMaker
 from appliance.evidence.recording_index import Outcome, RecordingIndex, RetryTracker
+from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore
@@ -43,12 +44,16 @@ class EvidenceMaker:
         clock: Clock,
         *,
         ready: Callable[[], None] | None = None,
+        reader: RecordingReader = READ_DIRECTLY,
     ) -> None:
-        """root: the storage folder, to which all stored paths are relative. ready: called once an escalation is."""
+        """root: the storage folder, to which all stored paths are relative. ready: called once an escalation is.
+
+        reader: of the recording.
+        """
         self._evidence = EvidenceStore(db)
         self._escalations = EscalationStore(db)
         self._retries = RetryTracker(clock)
-        recording = RecordingIndex(db, root, config.cameras)
+        recording = RecordingIndex(db, root, config.cameras, reader)
         self._for_escalations = EscalationEvidenceMaker(
             db, root, config.cameras, config.escalation, config.image_free, recording, self._retries
         )

@@ -12,6 +12,7 @@ from appliance.clock import Clock
 from appliance.config import CameraConfig
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.atomic_file import DiskWriteError
+from appliance.media.recording_reader import RecordingReader
 from appliance.media.segment_reader import RecordedSegment
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -32,9 +33,10 @@ FIRST_RETRY_S, RETRY_S_MAX = 0.25, 5.0
 
 
 class RecordingIndex:
-    """The recorded segments of all cameras, as the evidence maker needs them. Holds no state of its own."""
+    """The recorded segments of all cameras, as the evidence maker needs them, and their reader. No state of its own."""
 
-    def __init__(self, db: Database, root: Path, cameras: Mapping[str, CameraConfig]) -> None:
+    def __init__(self, db: Database, root: Path, cameras: Mapping[str, CameraConfig], reader: RecordingReader) -> None:
+        self.reader = reader
         self._segments = SegmentStore(db)
         self._cameras = CameraStore(db)
         self._root = root

@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 import av
 
 from appliance.clock import Clock
-from appliance.errors import SourceError
+from appliance.errors import SourceError, SourceRefused
 from appliance.ingest.timestamps import Timeline
-from appliance.media.source import MICROSECOND, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
+from appliance.media.source import MICROSECOND, PIXELS_MAX, SECOND_US, ReceivedBytes, StreamInfo, VideoPacket
 
 OPEN_S_MAX = 10.0  # a disk that answers no sooner has failed
 READ_S_MAX = 10.0
@@ -80,7 +80,11 @@ class FileSource:
         if not isinstance(stream, av.VideoStream):
             self.close()
             raise SourceError(f"{self._name}: {self._path.name} holds no video")
-        self._info = describe_stream(stream, self._path.name)
+        try:
+            self._info = describe_stream(stream, self._path.name, self._name)
+        except SourceError:
+            self.close()
+            raise
         self._set_pace(self._info)
         return self._info
 
@@ -155,9 +159,19 @@ def _must_be_file(path: Path, name: str) -> None:
         raise SourceError(f"{name}: {path} cannot be read: permission denied")
 
 
-def describe_stream(stream: av.VideoStream, label: str) -> StreamInfo:
-    """StreamInfo of a freshly opened PyAV stream, which is set to decode in the calling thread only."""
+def describe_stream(stream: av.VideoStream, label: str, name: str) -> StreamInfo:
+    """StreamInfo of a freshly opened PyAV stream, which is set to decode in the calling thread only.
+
+    Raises SourceRefused for a codec that this FFmpeg does not know, and for frames of more than PIXELS_MAX.
+    """
     context = stream.codec_context
+    if context is None:  # PyAV makes none without a decoder
+        raise SourceRefused(f"{name}: {label}: this video is of a codec that cannot be decoded; use H.264 or H.265")
+    if context.width * context.height > PIXELS_MAX:
+        raise SourceRefused(
+            f"{name}: {label}: frames of {context.width}x{context.height} are over {PIXELS_MAX // 1_000_000} "
+            "megapixels; choose a smaller size at the camera"
+        )
     # Where a container counts in milliseconds and frames come unevenly, libavformat may guess 1000 a second.
     rates = (stream.average_rate, stream.guessed_rate, stream.base_rate)
     frame_s = next((float(1 / rate) for rate in rates if rate and 0 < rate <= FRAMES_A_SECOND_MAX), FRAME_S_DEFAULT)

@@ -93,7 +93,11 @@ class RtspSource:
         if not streams:
             self.close()
             raise SourceRefused(f"{self._name}: {address.label} offers no video; check the path in {self._where}")
-        self._info = describe_stream(streams[0], address.label)
+        try:
+            self._info = describe_stream(streams[0], address.label, self._name)
+        except SourceError:
+            self.close()
+            raise
         base = streams[0].time_base or MICROSECOND
         self._scale = base.numerator * SECOND_US, base.denominator
         self._sender_reports = SenderReports()

@@ -5,7 +5,7 @@ copied from the recording or from the alert's own clip.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +14,9 @@ from appliance.clock import local_weekday_minute
 from appliance.config import AlertsConfig, CameraConfig, DwellRule, LineRule, Rule
 from appliance.errors import EvidenceError, PreconditionError, StoreError
 from appliance.media.atomic_file import DiskWriteError
-from appliance.media.clips import ClipFile, cut_clip
-from appliance.media.segment_reader import ROUNDING_S, RecordedSegment, open_segment
+from appliance.media.clips import ClipFile
+from appliance.media.recording_reader import RecordingReader
+from appliance.media.segment_reader import ROUNDING_S, RecordedSegment
 from appliance.rules.schedule import ArmedHours
 from appliance.rules.zones_and_lines import TUNING
 from appliance.store.archive import StorageArchive
@@ -88,14 +89,16 @@ def clip_window(detail: AlertDetail, camera: CameraConfig, rolls: AlertsConfig) 
     return ClipWindow(min(first, alert.t_start) - rolls.pre_roll_s, max(end, last) + rolls.post_roll_s, first, last)
 
 
-def cut_alert_clip(archive: StorageArchive, detail: AlertDetail, window: ClipWindow, path: Path) -> ClipFile:
+def cut_alert_clip(
+    archive: StorageArchive, reader: RecordingReader, detail: AlertDetail, window: ClipWindow, path: Path
+) -> ClipFile:
     """Cut the window to `path`. Raises DiskWriteError, and EvidenceError when what is left does not show the alert."""
     reasons = []
     for source in (_segments(archive, detail.alert.camera, window), _own_clip(archive, detail)):
         if not source:
             continue
         try:
-            clip = _cut_unbroken(source, window, path)
+            clip = _cut_unbroken(reader, source, window, path)
         except DiskWriteError:
             raise
         except EvidenceError as error:
@@ -129,10 +132,12 @@ def _own_clip(archive: StorageArchive, detail: AlertDetail) -> list[RecordedSegm
     return [RecordedSegment(path, row.t_start, row.t_end)] if path.is_file() else []
 
 
-def _cut_unbroken(source: Sequence[RecordedSegment], window: ClipWindow, path: Path) -> ClipFile:
+def _cut_unbroken(
+    reader: RecordingReader, source: Sequence[RecordedSegment], window: ClipWindow, path: Path
+) -> ClipFile:
     whole = _unbroken(source, window)
-    clip = cut_clip(source, whole.t0, whole.t1, path, hold_t=whole.first_t)
-    hole_s = max(_steps(RecordedSegment(path, clip.t_start, clip.t_end)), default=0.0)
+    clip = reader.clip(source, whole.t0, whole.t1, path, hold_t=whole.first_t)
+    hole_s = reader.longest_step_s(RecordedSegment(path, clip.t_start, clip.t_end))
     if hole_s < HOLE_S_MAX:
         return clip
     path.unlink()
@@ -149,13 +154,3 @@ def _unbroken(source: Sequence[RecordedSegment], window: ClipWindow) -> ClipWind
         elif before.t_end >= window.last_t:
             window = replace(window, t1=min(window.t1, before.t_end))
     return window
-
-
-def _steps(clip: RecordedSegment) -> Iterator[float]:
-    """Seconds from each frame to the next."""
-    last: float | None = None
-    with open_segment(clip) as opened:
-        for timed in opened.packets():
-            if last is not None:
-                yield timed.order_t - last
-            last = timed.order_t

@@ -26,6 +26,7 @@ from appliance.keep.scenario_file import (
 from appliance.keep.scenario_store import CARD, NOTE_LENGTH_MAX, ScenarioCard, ScenarioStore, StoredScenario
 from appliance.media.atomic_file import DiskWriteError, write_file
 from appliance.media.clips import ClipFile
+from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.pipeline import Pipeline
 from appliance.store.archive import StorageArchive
 from appliance.store.paths import SCENARIOS
@@ -65,8 +66,10 @@ class ScenarioExporter:
         clock: Clock,
         folder: Path | None = None,
         free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        reader: RecordingReader = READ_DIRECTLY,
     ) -> None:
         """root: the storage folder; folder: where scenarios go, if not `scenarios` in it."""
+        self._reader = reader
         self.store = ScenarioStore(folder or root / SCENARIOS, clock)
         self._archive = StorageArchive(root)
         self._config = config
@@ -97,7 +100,7 @@ class ScenarioExporter:
             raise UsageError(f"the note has {len(options.note)} characters; at most {NOTE_LENGTH_MAX}")
         self._must_have_room(detail, window.t0, window.t1)
         with self.store.placing(name) as folder:
-            clip = cut_alert_clip(self._archive, detail, window, folder / f"{name}.mp4")
+            clip = cut_alert_clip(self._archive, self._reader, detail, window, folder / f"{name}.mp4")
             truth = self._truth(detail, camera, clip, reviewed_as, complete=options.complete)
             content = ScenarioContent(
                 name=name, note=options.note, clip=f"{name}.mp4", alert=alert_id, reviewed_as=reviewed_as,

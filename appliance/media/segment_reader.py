@@ -13,6 +13,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from appliance.errors import EvidenceError
+from appliance.media.source import PIXELS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,10 @@ def open_segment(segment: RecordedSegment) -> Iterator[OpenSegment]:
             raise EvidenceError(f"the segment {segment.path.name} holds no video")
         stream = container.streams.video[0]
         context = stream.codec_context
+        if context is None:  # PyAV makes none without a decoder
+            raise EvidenceError(f"the segment {segment.path.name} is of a codec that cannot be decoded")
+        if context.width * context.height > PIXELS_MAX:
+            raise EvidenceError(f"the segment {segment.path.name} has frames of {context.width}x{context.height}")
         parameters = (context.name, context.width, context.height, bytes(context.extradata or b""))
         yield OpenSegment(segment, container, stream, parameters)
 

@@ -45,7 +45,9 @@ def _read(path: Path) -> tuple[MeasuredSegment | None, bool]:
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            codec = stream.codec_context
+            codec: av.VideoCodecContext | None = stream.codec_context
+            if codec is None:  # PyAV makes none without a decoder
+                return None, False
             size, name = (codec.width, codec.height), codec.name
             for packet in container.demux(stream):
                 # Of the fragment that was cut off, the last packet lacks its end.

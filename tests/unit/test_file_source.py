@@ -14,7 +14,7 @@ from media import number
 from streams import clip
 
 from appliance.clock import ManualClock
-from appliance.errors import SourceError
+from appliance.errors import SourceError, SourceRefused
 from appliance.ingest.clip_reader import ClipReader
 from appliance.ingest.file_source import FileSource, clip_path
 from appliance.media.frames import FrameConverter, upright_size
@@ -168,3 +168,24 @@ def test_a_phone_clip_stands_upright(tmp_path: Path) -> None:
         frame = next(iter(footage.frames()))
         assert upright_size(frame.av_frame) == (240, 320)
         assert FrameConverter().bgr(frame.av_frame, (240, 320)).shape == (320, 240, 3)
+
+
+def test_a_codec_that_nobody_knows_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    data = bytearray((Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4").read_bytes())
+    at = data.index(b"avc1", data.index(b"stsd"))
+    data[at : at + 4] = b"zzzz"
+    (tmp_path / "odd.mp4").write_bytes(data)
+    with pytest.raises(SourceRefused, match=r"camera gate: odd\.mp4: .* cannot be decoded; use H\.264"):
+        FileSource("camera gate", f"file:{tmp_path / 'odd.mp4'}").open()
+
+
+def test_frames_that_are_too_large_are_refused_before_any_is_decoded(tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "large.mp4"), "w") as out:
+        stream = out.add_stream("mjpeg", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 8200, 5000, "yuvj420p"
+        frame = av.VideoFrame(8200, 5000, "yuvj420p")
+        frame.pts = 0
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    with pytest.raises(SourceRefused, match="8200x5000 are over 40 megapixels"):
+        FileSource("camera gate", f"file:{tmp_path / 'large.mp4'}").open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,15 @@ import pytest
 import waiting
 
 from appliance.errors import EvidenceError
-from appliance.sandbox import Sandbox, SandboxDied, SandboxFailed, SandboxFolders, SandboxLimits, SandboxTimeout
+from appliance.sandbox import (
+    Sandbox,
+    SandboxDied,
+    SandboxFailed,
+    SandboxFolders,
+    SandboxLimits,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
 
 LIMITS = SandboxLimits(wall_s=20.0, memory_bytes=64 << 20, file_bytes_max=1 << 20, reply_bytes_max=8 << 20)
 
@@ -133,6 +142,18 @@ def test_it_opens_files_of_its_folders_only(confined: Sandbox, media: Path, tmp_
 def test_it_makes_no_connection_starts_no_program_and_signals_nobody(confined: Sandbox, attempt: str) -> None:
     with pytest.raises(SandboxFailed, match="Operation not permitted"):
         confined.call(attempt)
+
+
+def test_it_is_ended_in_the_middle_of_a_call_and_for_good(sandbox: Sandbox) -> None:
+    sandbox.call("echo", 1)
+    began = time.monotonic()
+    threading.Timer(0.2, sandbox.close).start()
+    with pytest.raises(SandboxUnavailable, match="was ended"):
+        sandbox.call("spin")
+    assert time.monotonic() - began < 15
+    with pytest.raises(SandboxUnavailable, match="was ended"):
+        sandbox.call("echo", 1)
+    assert sandbox.pid == 0
 
 
 def test_it_ends_when_its_parent_does(sandbox: Sandbox) -> None:

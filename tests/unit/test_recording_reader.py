@@ -1,0 +1,185 @@
+"""The recording read directly and in a sandbox: the same frames and clips, and hostile files that cost one answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from media import film, number, record
+from sample_rows import T0
+
+from appliance.errors import EvidenceError
+from appliance.media import recording_reader
+from appliance.media.atomic_file import DiskWriteError
+from appliance.media.recording_reader import LIMITS, READ_DIRECTLY, RecordingReader, SandboxedReader
+from appliance.media.segment_reader import RecordedSegment
+from appliance.media.stills import encode_jpeg
+from appliance.sandbox import SandboxUnavailable
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def segments(root: Path) -> list[RecordedSegment]:
+    rows = [record(root, film(40 * n, 40), T0 + 4 * n) for n in range(2)]
+    return [RecordedSegment(root / row.path, row.t_start, row.t_end) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def sandboxed(root: Path) -> Iterator[SandboxedReader]:
+    reader = SandboxedReader(root)
+    yield reader
+    reader.close()
+
+
+@pytest.fixture(params=["directly", "sandboxed"])
+def reader(request: pytest.FixtureRequest, sandboxed: SandboxedReader) -> RecordingReader:
+    return READ_DIRECTLY if request.param == "directly" else sandboxed
+
+
+def test_stills_are_the_frames_that_were_asked_for(reader: RecordingReader, segments: list[RecordedSegment]) -> None:
+    stills = reader.stills(segments, [T0 + 6.1, T0 + 0.3])
+    assert [number(each.image) for each in stills] == [61, 3]
+    assert [each.t for each in stills] == pytest.approx([T0 + 6.1, T0 + 0.3], abs=1e-4)
+    assert stills[0].size == (320, 240)
+    assert encode_jpeg(stills[0].image)[:2] == b"\xff\xd8"
+
+
+def test_what_is_not_recorded_is_said_in_the_same_words(
+    reader: RecordingReader, segments: list[RecordedSegment]
+) -> None:
+    with pytest.raises(EvidenceError, match="the recording does not hold the moment asked for"):
+        reader.stills(segments, [T0 + 90])
+
+
+def test_a_clip_is_whole_where_it_was_asked_for(
+    reader: RecordingReader, segments: list[RecordedSegment], root: Path
+) -> None:
+    path = root / "evidence" / f"{type(reader).__name__}" / "clip.mp4"
+    clip = reader.clip(segments, T0 + 2, T0 + 6, path, hold_t=T0 + 3)
+    assert (clip.size, clip.frames, clip.note) == ((320, 240), 41, "")
+    assert clip.written.bytes == path.stat().st_size
+    assert [each.name for each in path.parent.iterdir()] == ["clip.mp4"]
+    assert reader.longest_step_s(RecordedSegment(path, clip.t_start, clip.t_end)) == pytest.approx(0.1, abs=0.01)
+
+
+def test_both_ways_give_the_same_pixels_and_bytes(
+    sandboxed: SandboxedReader, segments: list[RecordedSegment], root: Path
+) -> None:
+    times = [T0 + 1.5, T0 + 5.2]
+    for ours, theirs in zip(READ_DIRECTLY.stills(segments, times), sandboxed.stills(segments, times), strict=True):
+        assert np.array_equal(ours.image, theirs.image)
+    clips = [
+        each.clip(segments, T0, T0 + 4, root / "evidence" / "same" / f"{n}.mp4")
+        for n, each in enumerate((READ_DIRECTLY, sandboxed))
+    ]
+    assert clips[0] == clips[1]
+
+
+def test_an_image_on_disk_is_read(reader: RecordingReader, segments: list[RecordedSegment], root: Path) -> None:
+    path = root / "evidence" / "still.jpg"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_jpeg(READ_DIRECTLY.stills(segments, [T0])[0].image))
+    assert number(reader.load_still(path, T0).image) == 0
+    with pytest.raises(EvidenceError, match=r"gone\.jpg cannot be read"):
+        reader.load_still(root / "evidence" / "gone.jpg", T0)
+
+
+def test_a_disk_that_takes_no_file_is_told_from_a_recording_that_cannot_be_read(
+    sandboxed: SandboxedReader, segments: list[RecordedSegment], root: Path
+) -> None:
+    """The sandbox may not write there; that it could not is a matter of the disk, so it is tried later."""
+    if sandboxed._sandbox.call("longest_step_s", [[str(segments[0].path), T0, T0 + 1]]) is None:
+        pytest.fail("unreachable")
+    if "landlock" not in sandboxed._sandbox.confined:
+        pytest.skip("this kernel has no Landlock")
+    with pytest.raises(DiskWriteError):
+        sandboxed.clip(segments, T0, T0 + 2, root / "elsewhere" / "clip.mp4")
+    assert not (root / "elsewhere").exists()
+
+
+def test_a_frame_that_is_too_large_is_not_decoded(reader: RecordingReader, root: Path) -> None:
+    path = root / "segments" / "large.mp4"
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream("mjpeg", rate=1)
+        stream.width, stream.height, stream.pix_fmt = 8200, 5000, "yuvj420p"
+        frame = av.VideoFrame(8200, 5000, "yuvj420p")
+        frame.pts = 0
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    with pytest.raises(EvidenceError, match="frames of 8200x5000"):
+        reader.stills([RecordedSegment(path, T0, T0 + 1)], [T0])
+
+
+def test_a_codec_that_nobody_knows_is_an_error_and_no_bug(reader: RecordingReader, root: Path) -> None:
+    data = bytearray((Path(__file__).parents[2] / "fixtures" / "clips" / "gate.mp4").read_bytes())
+    at = data.index(b"avc1", data.index(b"stsd"))
+    data[at : at + 4] = b"zzzz"
+    path = root / "segments" / "unknown.mp4"
+    path.write_bytes(data)
+    with pytest.raises(EvidenceError, match="of a codec that cannot be decoded"):
+        reader.stills([RecordedSegment(path, T0, T0 + 1)], [T0])
+
+
+def test_what_needs_too_much_memory_costs_that_answer_alone(root: Path, segments: list[RecordedSegment]) -> None:
+    reader = SandboxedReader(root, replace(LIMITS, memory_bytes=24 << 20))
+    rows = record(root, film(0, 2, size=(3840, 2160)), T0, camera="large")
+    large = RecordedSegment(root / rows.path, rows.t_start, rows.t_end)
+    with pytest.raises(EvidenceError):
+        reader.stills([large], [T0])
+    assert number(reader.stills(segments, [T0 + 0.3])[0].image) == 3
+    reader.close()
+
+
+def test_it_ends_with_its_time_limit(root: Path, segments: list[RecordedSegment]) -> None:
+    reader = SandboxedReader(root, replace(LIMITS, wall_s=0.0005))
+    with pytest.raises(EvidenceError, match="took longer"):
+        reader.stills(segments, [T0 + n / 10 for n in range(80)])
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [{"t": 1.0, "width": 4, "height": 4, "pixels": b"short"}],
+        [{"t": "x", "width": 1, "height": 1, "pixels": b"abc"}],
+        [{"width": -1}], [], "text", None, [None], [{"t": 1, "width": 10**400, "height": 1, "pixels": b""}],
+    ],
+)  # fmt: skip
+def test_an_answer_of_a_child_that_was_taken_over_is_checked(
+    monkeypatch: pytest.MonkeyPatch, root: Path, answer: Any
+) -> None:
+    reader = SandboxedReader(root)
+    monkeypatch.setattr(reader._sandbox, "call", lambda *_, **__: answer)
+    with pytest.raises(EvidenceError, match="the sandbox"):
+        reader.stills([], [T0])
+    with pytest.raises(EvidenceError, match="the sandbox"):
+        reader.clip([], T0, T0, root / "evidence" / "x.mp4")
+
+
+def test_a_segment_that_a_kill_left_is_measured_in_the_sandbox(
+    sandboxed: SandboxedReader, segments: list[RecordedSegment], root: Path
+) -> None:
+    found = sandboxed.recover_segment(segments[0].path)
+    assert found is not None
+    assert (found.seconds, found.frames, found.size) == (pytest.approx(4.0), 40, (320, 240))
+    torn = root / "segments" / "torn.mp4"
+    torn.write_bytes(os.urandom(1000))
+    assert sandboxed.recover_segment(torn) is None
+
+
+def test_a_sandbox_that_cannot_start_deletes_nothing(
+    monkeypatch: pytest.MonkeyPatch, segments: list[RecordedSegment], root: Path
+) -> None:
+    monkeypatch.setattr(recording_reader, "FUNCTIONS", "appliance.media.no_such_module")
+    with pytest.raises(SandboxUnavailable, match="does not start"):
+        SandboxedReader(root).recover_segment(segments[0].path)
