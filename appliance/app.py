@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import resource
 import secrets
 import signal
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +42,7 @@ from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.paths import DATABASE, SEGMENTS
+from appliance.store.paths import DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import StorageLimits
 from appliance.store.reconcile import MeasureSegment
@@ -74,13 +77,14 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     Raises UsageError before anything is started: a taken port, an unusable storage folder. The model is loaded where
     it is used, in the ingest process: here it would cost 70 MB for nothing.
     """
+    os.umask(0o077)  # recordings show people: they are nobody else's on this machine
     return_large_blocks()
     _raise_open_files_limit()
     group = ServiceGroup()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: group.stop())
     clock = SystemClock()
-    root = _storage_folder(config.storage)
+    root = storage_folder(config.storage)
     db = Database(root / DATABASE, clock)
     try:
         appliance = build(config, root, db, clock, group, site_file)
@@ -483,10 +487,23 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
     meter.flush(local_day(clock.now()))
 
 
-def _storage_folder(storage: StorageConfig) -> Path:
+def _keep_from_others(root: Path) -> None:
+    """What an earlier version wrote was for every user of the machine to read. A group that was let in stays in."""
+    files = (f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock"))
+    for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, *files):
+        with contextlib.suppress(FileNotFoundError):
+            path = root / name
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & stat.S_IRWXO:
+                path.chmod(mode & ~stat.S_IRWXO)
+
+
+def storage_folder(storage: StorageConfig) -> Path:
+    """The folder that everything is stored in, made if need be. Raises MissingDependency."""
     root = storage.dir.absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
+        _keep_from_others(root)
     except OSError as error:
         raise MissingDependency(f"storage.dir {root} cannot be made: {error.strerror}") from None
     return root

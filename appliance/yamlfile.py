@@ -17,6 +17,7 @@ from appliance.errors import ConfigError
 FILE_BYTES_MAX = 4 * 1024 * 1024
 NODES_MAX = 200_000
 DEPTH_MAX = 40
+_TOO_LARGE = f"over {NODES_MAX} values or nested too deep"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _Key = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -29,7 +30,21 @@ class ConfigModel(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader of our own, which constructors that others add to SafeLoader do not reach."""
+    """A loader of our own, which constructors that others add to SafeLoader do not reach. It counts as it reads."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._nodes += 1
+        self._depth += 1
+        if self._nodes > NODES_MAX or self._depth > DEPTH_MAX:
+            raise yaml.YAMLError(_TOO_LARGE)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 def load(path: Path, model: type[Model], variables: Mapping[str, str] | None = None) -> Model:
@@ -87,6 +102,12 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         return yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise _not_yaml(error, source) from None
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise ConfigError(source, [f"not valid YAML for a configuration: {_brief(error)}"]) from None
+
+
+def _brief(error: Exception) -> str:
+    return str(error)[:100] or type(error).__name__
 
 
 def _not_yaml(error: yaml.YAMLError, source: str) -> ConfigError:
@@ -103,10 +124,13 @@ def _bound(root: yaml.Node | None, source: str) -> None:
         node, depth = stack.pop()
         nodes += 1
         if nodes > NODES_MAX or depth > DEPTH_MAX:
-            raise ConfigError(
-                source, [f"not valid YAML for a configuration: over {NODES_MAX} values or nested too deep"]
-            )
+            raise ConfigError(source, [f"not valid YAML for a configuration: {_TOO_LARGE}"])
         if isinstance(node, yaml.MappingNode):
+            for name, _ in node.value:
+                if not isinstance(name, yaml.ScalarNode):
+                    raise ConfigError(
+                        source, [f"line {name.start_mark.line + 1}: a key is a word, not a list or a section"]
+                    )
             stack += [(child, depth + 1) for pair in node.value for child in pair]
         elif isinstance(node, yaml.SequenceNode):
             stack += [(child, depth + 1) for child in node.value]
@@ -119,6 +143,8 @@ def _construct(node: yaml.Node | None, source: str) -> Any:
         return _Loader("").construct_document(node)
     except yaml.YAMLError as error:
         raise _not_yaml(error, source) from None
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # 2001-02-30, a number of 5,000 digits
+        raise ConfigError(source, [f"a value in it cannot be understood: {_brief(error)}"]) from None
 
 
 def _keys(node: yaml.Node | None, parent: _Key = ()) -> Iterator[tuple[_Key, int, bool]]:

@@ -295,10 +295,9 @@ def evidence_file(
     row = detail.piece(_KINDS[name])
     if row is None or row.state != "ready":
         raise Problem(404, _why_not(row))
-    # While an alert lasts, a better still may replace the first; afterwards its evidence stays as it is.
-    lasting = "private, max-age=86400, immutable" if detail.alert.t_end is not None else "private, no-cache"
+    # A browser asks each time whether it may show what it has kept: after signing out it may not.
     etag = f'"{row.sha256 or f"{row.bytes}-{row.t_end}"}"'
-    headers = {"ETag": etag, "Cache-Control": lasting}
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return FileResponse(alerts.file(row), headers=headers, media_type=_TYPES[name])

@@ -59,6 +59,7 @@ from appliance.store.meter import Meter
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.segments import SegmentStore
+from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
 
 STATIC = Path(__file__).parent / "static"
@@ -83,7 +84,7 @@ def create_app(
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
-    access = Access.of(config.dashboard.token, clock)
+    access = Access.of(config.dashboard.token, clock, SessionStore(db))
     alert_counts, snapshots = (
         AlertCountCache(db, alerts),
         SnapshotCache(segments, boxes, root, clock, cut or partial(cut_snapshot, reader)),
@@ -92,6 +93,7 @@ def create_app(
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
+        responses=problems.DOCUMENTED,
     )  # fmt: skip
 
     prober = CameraProber()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -19,6 +20,7 @@ from appliance.clock import Clock
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.templating import Templates
+from appliance.store.sessions import SessionStore
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -34,33 +36,50 @@ router = APIRouter(include_in_schema=False)
 
 
 class SessionCookies:
-    """Issues and checks signed session cookies `expiry.nonce.signature`; keeps no list, so a restart ends no session.
+    """Issues and checks signed session cookies `expiry.nonce.signature`.
 
-    The key is derived from the token: changing the token ends every session, and the cookie does not hold it.
+    The key is derived from the token: changing the token ends every session, and the cookie does not hold it. State:
+    the sessions of the store, from which a restart takes them over; a cookie of none of them is signed out.
     """
 
-    def __init__(self, token: str, clock: Clock) -> None:
+    def __init__(self, token: str, clock: Clock, store: SessionStore) -> None:
         self._token = hashlib.sha256(token.encode()).digest()
         self._signer = Signer(
             token, salt="vedette dashboard session", key_derivation="hmac", digest_method=hashlib.sha256
         )
         self._clock = clock
+        self._store = store
+        self._sessions = store.all()
 
     def is_token(self, given: str) -> bool:
         """Constant-time comparison with the configured token (of digests: the length does not leak either)."""
         return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self._token)
 
     def issue(self) -> str:
-        """A new cookie value, good for `SESSION_S`."""
-        return self._signer.sign(f"{int(self._clock.now()) + SESSION_S}.{secrets.token_urlsafe(12)}").decode()
+        """A new cookie value, good for `SESSION_S`. Raises StoreError."""
+        expiry, nonce = int(self._clock.now()) + SESSION_S, secrets.token_urlsafe(12)
+        self._store.add(_digest(nonce), "", expiry)
+        self._sessions.add(_digest(nonce))
+        return self._signer.sign(f"{expiry}.{nonce}").decode()
+
+    def revoke(self, cookie: str) -> None:
+        """End the session of `cookie`, wherever the cookie was copied to. Raises StoreError."""
+        if self.accepts(cookie):
+            session = _digest(self._signer.unsign(cookie).decode().partition(".")[2])
+            self._store.remove(session)
+            self._sessions.discard(session)
 
     def accepts(self, cookie: str) -> bool:
-        """Whether this is a cookie of ours that has not expired."""
+        """Whether this is a cookie of ours that has not expired and was not signed out."""
         try:
-            expiry = self._signer.unsign(cookie).partition(b".")[0]
+            expiry, _, nonce = self._signer.unsign(cookie).decode().partition(".")
         except BadSignature:
             return False
-        return int(expiry) > self._clock.now()
+        return int(expiry) > self._clock.now() and _digest(nonce) in self._sessions
+
+
+def _digest(nonce: str) -> str:
+    return hashlib.sha256(nonce.encode()).hexdigest()
 
 
 @dataclass(slots=True)
@@ -116,8 +135,10 @@ class Access:
     throttle: LoginThrottle
 
     @classmethod
-    def of(cls, token: SecretStr | None, clock: Clock) -> Access:
-        return cls(None if token is None else SessionCookies(token.get_secret_value(), clock), LoginThrottle(clock))
+    def of(cls, token: SecretStr | None, clock: Clock, store: SessionStore) -> Access:
+        """Raises StoreError."""
+        sessions = None if token is None else SessionCookies(token.get_secret_value(), clock, store)
+        return cls(sessions, LoginThrottle(clock))
 
 
 AccessPart = Annotated[Access, Depends(provided(Access))]
@@ -168,14 +189,17 @@ async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONRe
     throttle.right(address)
     answer = JSONResponse({"signed_in": True})
     secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, sessions.issue(), SESSION_S, httponly=True, samesite="strict", secure=secure)
+    cookie = await asyncio.to_thread(sessions.issue)
+    answer.set_cookie(COOKIE, cookie, SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
 @router.post("/logout")
-async def sign_out() -> JSONResponse:
-    """Take the cookie away."""
-    answer = JSONResponse({"signed_in": False})
+async def sign_out(request: Request, access: AccessPart) -> JSONResponse:
+    """End the session, and let the browser forget the cookie and what it has kept of the pictures."""
+    if access.sessions is not None:
+        await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))
+    answer = JSONResponse({"signed_in": False}, headers={"Clear-Site-Data": '"cache"'})
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return answer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -33,6 +34,26 @@ _TITLES = {
     503: "Not available now",
     507: "No room",
 }
+
+
+# For the schema: what any request may be answered with, beside what its own description says.
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": _TITLES[status],
+        "content": {
+            "application/problem+json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "type": {"type": "string"}, "title": {"type": "string"}, "status": {"type": "integer"},
+                        "detail": {"type": "string"},
+                    },
+                }
+            }
+        },
+    }
+    for status in sorted(_TITLES)
+}  # fmt: skip
 
 
 class Problem(Exception):

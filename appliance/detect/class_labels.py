@@ -29,6 +29,8 @@ def resolve(
 
     classes: how many the output layout has room for, None where it does not tell. Raises ModelError.
     """
+    for name in given:
+        _must_be_readable(model, name)
     if given:
         return _fitting(model, given, classes, "the labels given")
     if metadata.get("names"):
@@ -75,7 +77,15 @@ def from_metadata(model: Path, text: str) -> tuple[str, ...]:
         value = [value[index] for index in range(len(value))]
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(name, str) for name in value):
         raise ModelError(f"{model}: the names in its metadata cannot be understood; set detector.labels to a file")
+    for name in value:
+        _must_be_readable(model, name)
     return tuple(value)
+
+
+def _must_be_readable(model: Path, name: str) -> None:
+    """Lone surrogates cannot be written anywhere, and control characters would steer a terminal. Raises ModelError."""
+    if not name.isprintable():
+        raise ModelError(f"{model}: a class is called {ascii(name)[:40]}, which cannot be shown; set detector.labels")
 
 
 def _fitting(model: Path, names: tuple[str, ...], classes: int | None, source: str) -> tuple[str, ...]:

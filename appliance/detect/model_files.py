@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -17,6 +18,8 @@ from appliance.detect.score_calibration import ScoreLines, checked_lines
 from appliance.detector_config import HeadName, Precision
 from appliance.errors import ModelError
 from appliance.yamlfile import ConfigModel
+
+log = logging.getLogger(__name__)
 
 
 def sha256_of(path: Path) -> str:
@@ -105,6 +108,9 @@ class ModelFile:
     head: HeadName = "auto"
     bf16: bool = False
     calibration: ScoreLines = field(default_factory=dict)
+
+
+_PACKAGED = frozenset((Path(__file__).parents[2].resolve() / "models", Path(__file__).parent.resolve() / "models"))
 
 
 def model_folders() -> tuple[Path, ...]:
@@ -203,7 +209,10 @@ def _variant(
 
 
 def _file_of(bundle: ModelBundle, places: tuple[Path, ...]) -> Path | None:
-    return next((place / bundle.file for place in places if (place / bundle.file).is_file()), None)
+    """Where two files have its name, the one that is as promised."""
+    found = [place / bundle.file for place in places if (place / bundle.file).is_file()]
+    right = (path for path in found if len(found) > 1 and sha256_of(path) == bundle.sha256)
+    return next(right, found[0] if found else None)
 
 
 def _present(model: str, bundle: ModelBundle, places: tuple[Path, ...]) -> ModelFile:
@@ -219,6 +228,7 @@ def _present(model: str, bundle: ModelBundle, places: tuple[Path, ...]) -> Model
             f"{path} is not the file that {MANIFEST} describes for `{model}` (its sha256 differs); "
             + _remedy(model, bundle, path)
         )
+    log.info("the model `%s` is %s", model, path)
     return _model_file(path, bundle)
 
 
@@ -255,11 +265,16 @@ def _file(model: str, places: tuple[Path, ...]) -> Path:
 
 
 def _bundles(places: tuple[Path, ...]) -> dict[str, ModelBundle]:
-    """All bundles; where two folders name the same one, the first counts."""
+    """All bundles; where two folders name the same one, what comes with Vedette counts, then the first."""
     bundles: dict[str, ModelBundle] = {}
+    ours: dict[str, ModelBundle] = {}
     for place in reversed(places):
-        bundles.update(_manifest(place / MANIFEST))
-    return bundles
+        found = _manifest(place / MANIFEST)
+        (ours if place in _PACKAGED else bundles).update(found)
+    for name in sorted(ours.keys() & bundles.keys()):
+        if bundles[name].sha256 != ours[name].sha256:
+            log.warning("a %s describes `%s`, which comes with Vedette: give that network another name", MANIFEST, name)
+    return bundles | ours
 
 
 def _manifest(path: Path) -> dict[str, ModelBundle]:

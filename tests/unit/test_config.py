@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -122,10 +123,23 @@ def test_a_variable_may_have_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cameras: {'../etc': {url: 'rtsp://x/y'}}", "cameras"),
         ("cameras: !!python/object/apply:os.system ['true']", "not valid YAML"),
         ("a: &a [*a]", "not valid YAML"),
+        ("a: " + "[" * 900 + "]" * 900, "nested too deep"),
+        ("a: " + "{a: " * 900 + "}" * 900, "nested too deep"),
+        ("port: " + "9" * 5000, "cannot be understood"),
+        ("? [a, b]\n: 1", "line 1: a key is a word"),
+        ("? {a: b}\n: 1", "line 1: a key is a word"),
+        ("site: {name: 9999-99-99}", "cannot be understood"),
+        ("site: {name: 2001-02-30}", "cannot be understood"),
     ],
 )
 def test_what_is_not_a_site_file_is_refused(text: str, words: str) -> None:
     assert any(words in problem for problem in problems(text)), problems(text)
+
+
+def test_a_list_without_end_is_refused_as_it_is_read() -> None:
+    began = time.process_time()
+    assert any("over 200000 values" in problem for problem in problems("a: [" + "1," * 2_000_000 + "]"))
+    assert time.process_time() - began < 25, "40 s and more before"
 
 
 def test_no_password_in_errors_or_in_the_repr() -> None:

@@ -169,7 +169,7 @@ def test_serves_the_clip_in_ranges_and_never_twice(site: Site, client: TestClien
     whole = client.get(url)
     assert whole.headers["content-type"] == "video/mp4"
     assert whole.headers["accept-ranges"] == "bytes"
-    assert "immutable" in whole.headers["cache-control"]
+    assert whole.headers["cache-control"] == "private, no-cache"
     part = client.get(url, headers={"Range": "bytes=100-199"})
     assert part.status_code == 206
     assert part.headers["content-range"] == f"bytes 100-199/{len(whole.content)}"
@@ -599,6 +599,18 @@ def test_a_verdict_with_a_time_beyond_the_calendar_hides_no_page(site: Site, cli
     assert site.alerts.apply_verdict(verdict, T0)
     assert client.get("/alerts/a").status_code == 200
     assert "9999-12-31" in when(1e308)
+
+
+def test_the_schema_names_every_status_that_an_error_may_have(client: TestClient) -> None:
+    schema = client.get("/api/openapi.json").json()
+    for path, methods in schema["paths"].items():
+        for method, described in methods.items():
+            statuses = {status for status in described["responses"] if status[0] in "45"}
+            assert {"400", "401", "403", "404", "409", "411", "413", "415", "422", "429", "500", "503"} <= statuses, (
+                path
+            )
+            for status in statuses - ({"503"} if path == "/readyz" else set()):  # that one answers its own report
+                assert "application/problem+json" in described["responses"][status]["content"], (method, path, status)
 
 
 def test_the_first_page_is_quick_with_100_000_alerts(site: Site, client: TestClient) -> None:

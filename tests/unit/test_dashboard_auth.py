@@ -19,6 +19,7 @@ from appliance.dashboard.guard import AllowedHosts
 from appliance.dashboard.server import DashboardServer
 from appliance.errors import MissingDependency
 from appliance.store.alerts import AlertStore
+from appliance.store.sessions import SessionStore
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"
@@ -253,16 +254,45 @@ def test_a_made_up_cookie_is_refused(guarded: Site, change: str) -> None:
         assert answer.status_code == 401
 
 
-def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock) -> None:
-    sessions = SessionCookies(TOKEN, clock)
+def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock, site: Site) -> None:
+    store = SessionStore(site.db)
+    sessions = SessionCookies(TOKEN, clock, store)
     cookie = sessions.issue()
     assert sessions.accepts(cookie)
     expiry, nonce, mac = cookie.split(".")
     assert not sessions.accepts(f"{int(expiry) + 1}.{nonce}.{mac}")
-    assert not SessionCookies("another token", clock).accepts(cookie)
-    assert SessionCookies(TOKEN, clock).accepts(cookie), "a restart signs nobody out"
+    assert not SessionCookies("another token", clock, store).accepts(cookie)
+    assert SessionCookies(TOKEN, clock, store).accepts(cookie), "a restart signs nobody out"
     clock.advance(SESSION_S + 1)
     assert not sessions.accepts(cookie)
+
+
+def test_signing_out_ends_the_session_wherever_the_cookie_was_copied_to(guarded: Site) -> None:
+    with client_of(guarded) as client, client_of(guarded) as thief:
+        for each in (client, client):  # two sessions: another browser stays signed in
+            answer = each.post("/login", json={"token": TOKEN})
+        cookie = answer.headers["set-cookie"].split(";")[0]
+        assert client.get("/api/v1/alerts", headers={"Cookie": cookie}).status_code == 200
+        out = client.post("/logout", json={})
+        assert out.headers["clear-site-data"] == '"cache"'
+        assert client.get("/api/v1/alerts", headers={"Cookie": cookie}).status_code == 401
+        assert thief.get("/api/v1/alerts", headers={"Cookie": cookie}).status_code == 401, "after a restart, too"
+    assert len(SessionStore(guarded.db).all()) == 1
+
+
+def test_sessions_are_bounded_and_hold_no_cookie(clock: ManualClock, site: Site) -> None:
+    store = SessionStore(site.db)
+    sessions = SessionCookies(TOKEN, clock, store)
+    cookie = sessions.issue()
+    with site.db.read() as connection:
+        row = connection.execute("SELECT * FROM session").fetchone()
+    assert row["user"] == ""
+    assert cookie.split(".")[1] not in str(tuple(row))
+    clock.advance(SESSION_S + 1)
+    sessions.issue()
+    assert len(store.all()) == 1
+    with site.db.read() as connection:
+        assert connection.execute("SELECT count(*) FROM session").fetchone()[0] == 1, "what is over is removed"
 
 
 def test_guessing_gets_slow_and_patience_is_forgiven(guarded: Site, clock: ManualClock) -> None:

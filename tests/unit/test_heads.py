@@ -170,3 +170,11 @@ def test_a_labels_file_has_a_name_on_every_line(tmp_path: Path) -> None:
         class_labels.read(path)
     with pytest.raises(ModelError, match=r"gone\.txt: the labels file cannot be read"):
         class_labels.read(tmp_path / "gone.txt")
+
+
+@pytest.mark.parametrize("name", ["\ud800", "person\x1b[31m", "a\nb"])
+def test_a_name_that_cannot_be_shown_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="cannot be shown"):
+        class_labels.from_metadata(Path("m.onnx"), repr({0: name}))
+    with pytest.raises(ModelError, match="cannot be shown"):
+        class_labels.resolve(Path("m.onnx"), 1, {}, (name,))

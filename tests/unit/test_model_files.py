@@ -117,3 +117,24 @@ def test_every_bundle_of_the_repository_is_complete() -> None:
         "vedette-nano, vedette-nano-bf16, vedette-nano-int8, yolox",
     ):
         model_files.find_model("nothing", (Path(__file__).parents[2] / "models",))
+
+
+def test_a_folder_here_does_not_redefine_what_comes_with_vedette(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """./models/models.toml had made another file, with its own sha256, the default network."""
+    here = tmp_path / "models"
+    here.mkdir()
+    (here / "vedette-nano.onnx").write_bytes(b"another network")
+    sha256 = hashlib.sha256(b"another network").hexdigest()
+    (here / "models.toml").write_text(
+        '[vedette-nano]\nfile = "vedette-nano.onnx"\n'
+        f'sha256 = "{sha256}"\nlicence = "x"\nlabels = ["person"]\ninput = [416, 416]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VEDETTE_MODELS", raising=False)
+    found = model_files.find_model("vedette-nano")
+    assert found.path.parent != here
+    assert "which comes with Vedette: give that network another name" in caplog.text
+    (here / "models.toml").unlink()
+    assert model_files.find_model("vedette-nano").path.parent != here, "the file that is as promised counts"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from appliance.app import build, recover
+from appliance.app import build, recover, storage_folder
 from appliance.clock import ManualClock
-from appliance.config import SiteConfig
+from appliance.config import SiteConfig, StorageConfig
 from appliance.store.database import Database
 from appliance.threads import ServiceGroup
 
@@ -49,6 +49,16 @@ def test_build_makes_every_service_and_starts_none(
     recover(site(**sections), tmp_path, appliance.stores, clock)
     assert [camera.name for camera in appliance.stores.cameras.all()] == ["gate"]
     db.close()
+
+
+def test_what_an_earlier_version_left_open_is_closed_to_others(tmp_path: Path) -> None:
+    for name in ("segments", "evidence"):
+        (tmp_path / name).mkdir(mode=0o755)
+    (tmp_path / "vedette.db").touch(mode=0o644)
+    (tmp_path / "mine").mkdir(mode=0o755)
+    storage_folder(StorageConfig(dir=tmp_path))
+    modes = {each.name: oct(each.stat().st_mode & 0o777) for each in tmp_path.iterdir()}
+    assert modes == {"segments": "0o750", "evidence": "0o750", "vedette.db": "0o640", "mine": "0o755"}
 
 
 def test_recordings_without_their_database_are_told(tmp_path: Path) -> None:

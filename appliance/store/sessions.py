@@ -1,0 +1,36 @@
+"""Who is signed in to the dashboard: one row a session, which signing out removes."""
+
+from __future__ import annotations
+
+from appliance.store.database import Database
+
+SESSIONS_MAX = 1000  # the oldest is signed out beyond
+
+
+class SessionStore:
+    """The session table. An id is a digest: what can be read here signs nobody in."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add(self, session: str, user: str, expires_t: float) -> None:
+        """A new session. Those that are over, and the oldest of too many, are removed. Raises StoreError."""
+        now = self._db.clock.now()
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM session WHERE expires_t <= ?", (now,))
+            connection.execute("INSERT INTO session VALUES (?, ?, ?, ?)", (session, user, now, expires_t))
+            connection.execute(
+                "DELETE FROM session WHERE id NOT IN (SELECT id FROM session ORDER BY created_t DESC LIMIT ?)",
+                (SESSIONS_MAX,),
+            )
+
+    def remove(self, session: str) -> None:
+        """End a session; nothing where there is none. Raises StoreError."""
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM session WHERE id = ?", (session,))
+
+    def all(self) -> set[str]:
+        """The ids of all sessions that are not over. Raises StoreError."""
+        with self._db.read() as connection:
+            rows = connection.execute("SELECT id FROM session WHERE expires_t > ?", (self._db.clock.now(),))
+            return {row["id"] for row in rows}
