@@ -185,7 +185,8 @@ class SystemLoad:
 def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
     """Whether the cloud is asked about this alert. Depends on nothing but its arguments."""
     inputs = case.inputs
-    edge = edge_answer(inputs)
+    # Where nothing is ever asked, tracks are not followed for it, and so the chance says little.
+    edge = edge_answer(inputs) if case.uplink and settings.enabled else ""
     refused = _refused(case, settings)
     if refused:
         return RouterDecision("never", refused, edge=edge)

@@ -240,7 +240,7 @@ class EscalationPlanner:
             until_t=wait.until_t if wait else None,
             tier=decision.tier,
             edge=decision.edge,
-            certainty=certainty_of(inputs),
+            certainty=certainty_of(inputs) if decision.edge else 0.0,
             flagged=decision.flagged,
             inputs=replace(inputs, audit_share=decision.audit_share, audit_of=decision.audit_of),
         )

@@ -53,6 +53,12 @@ def test_without_a_claim_nothing_is_sure_however_high_its_chance() -> None:
     assert (decision.tier, decision.edge) == ("cloud", "between")
 
 
+def test_a_site_without_a_cloud_is_told_no_certainty_that_nobody_looked_for() -> None:
+    for refused in (decide(replace(case(**SURE), uplink=False), told()), decide(case(**SURE), told(enabled=False))):
+        assert (refused.tier, refused.edge) == ("edge", "")
+    assert decide(case(escalate=False, **SURE), told()).edge == "sure"
+
+
 def test_a_question_of_the_owners_and_a_crowd_are_never_the_edges_to_answer() -> None:
     quiet = told({"audit_share": 0, "crowd_max": 5})
     assert decide(case(**SURE, own_question=True), quiet).tier == "cloud"
