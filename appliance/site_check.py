@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -59,7 +60,7 @@ class Finding:
 def check(path: Path, *, probe: bool, as_json: bool) -> int:
     """Print what was found; 0 ready, 1 something did not answer, 2 the file is wrong. Raises ConfigError."""
     site = config.load(path)
-    findings = [*_secrets(path), *_findings(site, yamlfile.line_numbers(path), contact=probe)]
+    findings = [*_secrets(path), *exposures(site, path), *_findings(site, yamlfile.line_numbers(path), contact=probe)]
     if as_json:
         print(json.dumps(_as_json(path, findings)))
     else:
@@ -100,6 +101,26 @@ def _secrets(site_file: Path) -> Iterator[Finding]:
     if secrets_exposed(site_file):
         path = secrets_path(site_file)
         yield Finding("secrets", "warning", f"{path} can be read by other users of this machine: chmod 600 {path}")
+
+
+def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
+    """Secrets that others can read: in the site file, and on the way to the broker."""
+    uplink, text = site.uplink, site_file.read_text(encoding="utf-8")
+    urls = [url for each in site.cameras.values() for url in (each.url, each.detect_url) if url and "@" in url]
+    secrets = [url.rpartition("@")[0].rpartition(":")[2] for url in urls] + list(uplink.secrets if uplink else ())
+    if site.dashboard.token is not None:
+        secrets.append(site.dashboard.token.get_secret_value())
+    if site_file.stat().st_mode & stat.S_IROTH and any(each and each in text for each in secrets):
+        yield Finding(
+            "secrets", "warning",
+            f"{site_file} holds a password and can be read by every user of this machine: chmod 640 {site_file}, or "
+            "write ${NAME} for it",
+        )  # fmt: skip
+    if uplink is None or not uplink.secrets or uplink.tls_ca is not None:
+        return
+    parts = urlsplit(uplink.url)
+    if parts.scheme in {"nats", "ws"} and parts.hostname not in {"127.0.0.1", "localhost", "::1"}:
+        yield Finding("uplink.url", "warning", f"its secret crosses the network to {uplink} in the clear: use tls://")
 
 
 def _storage(folder: Path) -> Finding:
