@@ -48,10 +48,14 @@ def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
         logging.getLogger(room).setLevel(level)
 
 
-class LogThrottle:
-    """Reports a repeated matter at most once per `every_s`, with a count of what was held back.
+LINES_MAX = 30  # of one reporter in `every_s`
 
-    State: the last text and when it was logged. Owner: one thread or task.
+
+class LogThrottle:
+    """Reports a repeated matter at most once per `every_s`, and LINES_MAX different ones, with a count of what was held
+    back: what another side sends may be as various as it likes.
+
+    State: the last text, when it was logged, and how many since the last pause. Owner: one thread or task.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 60.0) -> None:
@@ -61,6 +65,8 @@ class LogThrottle:
         self._text = ""
         self._logged_at = float("-inf")
         self._held = 0
+        self._since = float("-inf")
+        self._lines = 0
 
     def report(self, matter: object, level: int = logging.WARNING, *, with_traceback: bool = False) -> None:
         """Log `matter` (an error or a sentence) unless the same was logged less than `every_s` seconds ago.
@@ -68,9 +74,12 @@ class LogThrottle:
         with_traceback: of the exception that is being handled.
         """
         text, now = str(matter), self._clock.monotonic()
-        if text == self._text and now - self._logged_at < self._every_s:
+        if now - self._since >= self._every_s:
+            self._since, self._lines = now, 0
+        if (text == self._text and now - self._logged_at < self._every_s) or self._lines >= LINES_MAX:
             self._held += 1
             return
+        self._lines += 1
         suffix = f" (and {self._held} times more before)" if self._held else ""
         self._logger.log(level, "%s%s", text, suffix, exc_info=with_traceback)
         self._text, self._logged_at, self._held = text, now, 0

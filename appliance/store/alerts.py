@@ -155,7 +155,9 @@ class AlertStore:
         ).fetchone()
         if row is None or row["alert"] != verdict.alert or row["site"] != verdict.site:
             self.orphans += 1
-            logger.warning("refused a verdict on escalation %s: it was not asked here", verdict.escalation)
+            if self.orphans & (self.orphans - 1) == 0:  # the 1st, 2nd, 4th …: a worker may send as many as it likes
+                text = "refused a verdict on escalation %s: it was not asked here (%d by now)"
+                logger.warning(text, verdict.escalation, self.orphans)
             return None
         step: int = row["step"]
         return step

@@ -120,6 +120,9 @@ def test_a_verdict_on_what_was_not_escalated_is_refused_and_counted(
     assert not alerts.apply_verdict(verdict, T0 + 5)  # type: ignore[arg-type]
     assert alerts.orphans == 1
     assert "not asked here" in caplog.text
+    for _ in range(999):
+        assert not alerts.apply_verdict(verdict, T0 + 5)  # type: ignore[arg-type]
+    assert caplog.text.count("not asked here") == 10, "a flood of them is no flood of lines"
     assert alerts.apply_verdict(sample_verdict(), T0 + 6)
 
 
