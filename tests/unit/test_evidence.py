@@ -411,12 +411,14 @@ class TestMaker:
         site.put(film(0, 20), T0)
         for n in (4, 8, 12):
             site.put(film(10 * n, 40), T0 + n)
-        site.see([3.0, 3.2, 3.4, 4.2, 4.4])
+        later = (0.2, 0.2, 0.4, 0.8)
+        frames = [sample_frame(T0 + t, seq=round(t * 10), box=BOX if t < 4 else later) for t in (3.0, 3.4, 4.2, 4.4)]
+        BoxStore(site.db).append("yard", "r1", frames)
         site.apply(opened(t=T0 + 3, view=best(T0 + 3)))
         site.maker.run_once()
         [still] = [row for row in site.detail().evidence if row.kind == "still"]
         assert (still.state, still.t_start) == ("ready", pytest.approx(T0 + 4.2))
-        assert (number(picture(site.root, still.path)), still.box, still.score) == (42, BOX, 0.8)
+        assert (number(picture(site.root, still.path)), still.box, still.score) == (42, later, 0.8)
         assert still.reason == "1.2 s after the best view, which is not recorded"
         site.pass_time(3)
         assert site.maker.made == 1, "it is not cut again and again"
