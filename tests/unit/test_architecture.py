@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "numpy": (
         "appliance.analysis", "appliance.detect", "appliance.evidence", "appliance.health", "appliance.inference",
         "appliance.lab", "appliance.media", "appliance.model_advice", "appliance.motion", "appliance.recheck",
-        "appliance.router",
+        "appliance.ingest.probe_process", "appliance.router",
         "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "onnxruntime": ("appliance.detect.onnx_detector",),
