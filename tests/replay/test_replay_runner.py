@@ -169,3 +169,23 @@ def test_the_report_speaks_to_people_and_to_machines(clip: Path) -> None:
 )
 def test_times_are_written_as_a_player_shows_them(seconds: float, text: str) -> None:
     assert replay_report.format_time(seconds) == text
+
+
+class Told(BrightBlock):
+    """A detector of a network whose scores are another's, and that can be told what rules want."""
+
+    calibration = {"person": (2.0, 0.4)}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[frozenset[str]] = []
+
+    def prefer(self, wanted: frozenset[str]) -> None:
+        self.wanted.append(frozenset(wanted))
+
+
+def test_the_detector_is_told_what_rules_want_and_the_log_how_its_scores_are_meant(clip: Path) -> None:
+    detector = Told()
+    _, log = run(clip, detector)
+    assert detector.wanted == [frozenset({"person"})]
+    assert json.loads(log.split(b"\n", 1)[0])["calibration"] == {"person": [2.0, 0.4]}

@@ -82,6 +82,24 @@ def test_live_and_replay_give_the_same_boxes(tmp_path: Path, latency: config.Lat
     assert [header.run for header in heard.of(StreamHeader)] == ["live"]
 
 
+def test_only_of_a_cameras_first_session_is_it_unknown_what_stood_there_before(tmp_path: Path) -> None:
+    path = place(tmp_path / "visit.mp4", 2, [], bframes="0")
+
+    def sessions(**more: bool) -> list[bool]:
+        heard, clock = Heard(), ManualClock()
+        stream = detect_stream("gate", Lookout(), config.DetectConfig(), clock, heard, new_tracker=Tracker, **more)
+        for session in ("one", "two"):
+            source = FileSource("gate", str(path))
+            stream.begin(source.open(), session)
+            for packet in source.packets():
+                stream.take(packet)
+            stream.end()
+        return [header.known_before for header in heard.of(StreamHeader)]
+
+    assert sessions() == [False, True]
+    assert sessions(known_before=True) == [True, True]
+
+
 def test_a_frame_of_another_size_begins_a_session_and_old_requests_stay_with_their_own_tracker() -> None:
     detector = NumberReader()
     made = analysis(detector)

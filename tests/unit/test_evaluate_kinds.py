@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from appliance.lab.evaluate.detection_figures import ClassBoxes, detection_figures
 from appliance.types import Detections
 from models.evaluation import kinds, public
 from models.evaluation.arithmetic import Matched
@@ -126,3 +127,20 @@ def test_six_kinds_of_view_and_every_picture_behind_the_fence() -> None:
     assert all(len(source.commit) == 40 for source in SOURCES)
     assert len(fence.listed(public.HASHES)) >= 400
     assert public.HASHES == fence.OWN_HASHES
+
+
+def test_the_line_of_a_networks_scores_is_found() -> None:
+    rng = np.random.default_rng(3)
+    scores = rng.uniform(0.1, 0.95, 4000)
+    right = rng.random(4000) < 1 / (1 + np.exp(-(2 * np.log(scores / (1 - scores)) + 0.5)))
+    images = [
+        ClassBoxes(
+            truth=np.array([[0.1, 0.1, 0.4, 0.4]]),
+            ignored=np.zeros(1, bool),
+            found=np.array([[0.1, 0.1, 0.4, 0.4] if hit else [0.6, 0.6, 0.9, 0.9]]),
+            scores=np.array([score]),
+        )
+        for score, hit in zip(scores, right, strict=True)
+    ]
+    line = detection_figures(images, use_pycocotools=False).calibration
+    assert line == pytest.approx((2.0, 0.5), abs=0.15)

@@ -254,6 +254,11 @@ class TestAtStart:
         made.feed(header(run="run-2"))
         assert fired(made.feed, looks([IN] * 5, t=60.0)) == []
 
+    def test_what_is_not_known_where_it_is_known_what_stood_there_has_come_meanwhile(self) -> None:
+        made = RulesEngine("gate", camera({**INTRUDER, "at_start": "moving"}))
+        made.feed(replace(header(), known_before=True))
+        assert fired(made.feed, looks([IN] * 5)) == [("intruder", 0.2)]
+
 
 class TestLoss:
     def test_a_frame_that_failed_changes_nothing(self) -> None:

@@ -1,0 +1,46 @@
+"""The ingest process tells its detector which labels the rules want, at the start and when cameras are changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from camera_rig import NumberReader
+
+from appliance import config
+from appliance.clock import ManualClock
+from appliance.ingest.channel import IngestChannel
+from appliance.ingest.process import IngestProcess
+from appliance.track.tracker import Tracker
+
+
+class Told(NumberReader):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[frozenset[str]] = []
+
+    def prefer(self, wanted: frozenset[str]) -> None:
+        self.wanted.append(frozenset(wanted))
+
+
+def section(*labels: str) -> dict[str, object]:
+    rule = {"name": "any", "kind": "enter", "zone": "all", "labels": list(labels)}
+    return {
+        "url": "file:x",
+        "enabled": False,
+        "zones": {"all": [[0, 0], [1, 0], [1, 1], [0, 1]]},
+        "rules": [rule],
+    }
+
+
+def test_its_detector_hears_what_rules_want(tmp_path: Path) -> None:
+    detector = Told()
+    storage = config.StorageConfig.model_validate({"dir": str(tmp_path)})
+    cameras = {"gate": config.CameraConfig.model_validate(section("person"))}
+    with open(os.devnull, "wb") as nowhere:
+        channel = IngestChannel(nowhere.fileno())
+        made = IngestProcess(cameras, config.HealthConfig(), storage, detector, Tracker, channel, ManualClock())
+        assert detector.wanted == [frozenset({"person"})]
+        made.configure({"gate": section("car", "dog")})
+        made._tick()
+    assert detector.wanted[-1] == {"car", "dog"}
