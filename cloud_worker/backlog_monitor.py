@@ -21,7 +21,7 @@ from cloud_worker.metrics import WorkerMetrics
 from cloud_worker.stream_setup import site_and_priority
 
 SWEEP_S = 1.0  # how late an escalation is noticed that nobody announced: given back, or of another server
-STRAYS_PER_SWEEP_MAX = 20  # each costs three requests to the broker
+STRAYS_PER_SWEEP_MAX = 100  # each costs three requests to the broker
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +78,20 @@ class BacklogMonitor:
             if self.stored.counts:
                 self._queue.mark_stored(self.stored.counts, self._clock.monotonic())
                 self._changed()
-            for subject in self.stored.strays[:STRAYS_PER_SWEEP_MAX]:
-                letter = await dead_letter_store.move_stray(jetstream, subject, self._worker)
-                if letter is not None:
-                    self._metrics.dead.labels(letter.kind).inc()
-                    self._throttle.report(f"moved an escalation on {subject} to the dead letters: {letter.reason}")
+            await self._move_strays(jetstream)
             await asyncio.sleep(SWEEP_S)
+
+    async def _move_strays(self, jetstream: JetStreamContext) -> None:
+        """All that are stored, STRAYS_PER_SWEEP_MAX at most, several of a subject too."""
+        left = STRAYS_PER_SWEEP_MAX
+        for subject in self.stored.strays:
+            while left:
+                letter = await dead_letter_store.move_stray(jetstream, subject, self._worker)
+                if letter is None:
+                    break
+                left -= 1
+                self._metrics.dead.labels(letter.kind).inc()
+                self._throttle.report(f"moved an escalation on {subject} to the dead letters: {letter.reason}")
 
 
 async def _stored_escalations(js: JetStreamContext) -> StoredEscalations:

@@ -118,9 +118,12 @@ async def requeue(js: JetStreamContext, seq: int) -> DeadLetter:
 
 
 async def move_stray(js: JetStreamContext, subject: str, worker: str) -> DeadLetter | None:
-    """Move the last message of a subject that no worker reads out of the queue. Raises UplinkError."""
+    """Move the first message of a subject that no worker reads out of the queue. Raises UplinkError.
+
+    Not the last: after some hundred of those were deleted nats-server 2.15 no longer finds the ones before them.
+    """
     try:
-        found = await js.get_last_msg(STREAM_ESCALATION, subject)
+        found = await js.get_msg(STREAM_ESCALATION, seq=1, subject=subject, next=True)
         headers = found.headers or {}
         letter = DeadLetter(
             kind="stray",

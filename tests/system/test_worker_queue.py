@@ -246,6 +246,20 @@ def test_what_cannot_be_judged_is_kept_with_the_reason(broker: NatsServer) -> No
     assert engine.judged == []
 
 
+def test_a_flood_where_no_site_may_ask_does_not_stay_in_the_queue(one_broker: NatsServer) -> None:
+    """One message a second of each such subject left it: a thousand of them stood there for a quarter of an hour."""
+    make_streams(one_broker.url)
+
+    async def flood(js: Any) -> None:
+        for _ in range(400):
+            await js.publish_async("vedette.depot-7.escalation.odd", b"{}")
+        await js.publish_async_completed()
+
+    ask_broker(one_broker.url, flood)
+    with worker(one_broker.url, Steady()):
+        until(lambda: left_in_queue(one_broker.url) == 0, 30)
+
+
 @pytest.mark.parametrize(("limit", "answered"), [(900, ["The answer was too long for the broker."]), (100, [])])
 def test_a_verdict_that_the_broker_never_takes_is_given_up_at_once(
     one_broker: NatsServer, limit: int, answered: list[str]
