@@ -231,7 +231,7 @@ def _film(rng: np.random.Generator, actors: list[Actor], fps: float, seconds: fl
     looks, truth = [], []
     for index in range(round(seconds * fps)):
         t = index / fps
-        there = [(actor, box) for actor in actors if (box := actor.box(t)) is not None and _inside(box) >= VISIBLE_MIN]
+        there = [(actor, box) for actor in actors if (box := actor.box(t)) is not None and inside(box) >= VISIBLE_MIN]
         there.sort(key=lambda each: -each[1][3])
         rows: list[tuple[Box, float, int]] = []
         seen = []
@@ -244,7 +244,7 @@ def _film(rng: np.random.Generator, actors: list[Actor], fps: float, seconds: fl
                 continue
             doubtful = rng.random() < (DOUBTFUL_SHARE if visible > 0.7 else 0.5)
             score = float(rng.uniform(0.2, 0.5) if doubtful else rng.uniform(0.55, 0.92))
-            rows.append((_clip(_noisy(rng, box)), score, LABELS.index(actor.label)))
+            rows.append((_clip(noisy(rng, box)), score, LABELS.index(actor.label)))
         found = Detections(
             np.array([box for box, _, _ in rows], np.float32).reshape(-1, 4),
             np.array([score for _, score, _ in rows], np.float32),
@@ -256,7 +256,8 @@ def _film(rng: np.random.Generator, actors: list[Actor], fps: float, seconds: fl
     return Scene(tuple(actors), tuple(looks), tuple(truth), ground)
 
 
-def _noisy(rng: np.random.Generator, box: Box) -> Box:
+def noisy(rng: np.random.Generator, box: Box) -> Box:
+    """`box` as a detector places it."""
     wide, tall = box[2] - box[0], box[3] - box[1]
     size = np.sqrt(wide * tall * ASPECT)  # in shares of the height
     noise = rng.normal(0, SIDE_STD, 4) * np.array([size / ASPECT, size, size / ASPECT, size])
@@ -274,7 +275,8 @@ def _hidden(nearer: Sequence[Box], box: Box) -> float:
     return float(covered.mean())
 
 
-def _inside(box: Box) -> float:
+def inside(box: Box) -> float:
+    """The share of `box` that lies in the frame."""
     x1, y1, x2, y2 = _clip(box)
     return max(0.0, x2 - x1) * max(0.0, y2 - y1) / ((box[2] - box[0]) * (box[3] - box[1]))
 

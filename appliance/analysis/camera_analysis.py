@@ -15,7 +15,7 @@ packets, camera times and detections, in order. That is what makes a replay exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import av
 import numpy as np
@@ -30,7 +30,7 @@ from appliance.health.tamper_detector import TamperDetector
 from appliance.media.decoder import DecodedFrame, Decoder
 from appliance.media.frames import upright_size
 from appliance.media.source import StreamInfo, VideoPacket
-from appliance.types import Detections, FrameBoxes, HealthKind
+from appliance.types import Detections, FrameBoxes, HealthKind, Point
 
 NewTracker = Callable[[tuple[str, ...]], ObjectTracker]
 """The detector's labels to a tracker for one session."""
@@ -80,8 +80,9 @@ class CameraAnalysis:
         frame_filter: FrameFilter | None = None,
         drain: Callable[[], None] | None = None,
         decode_everything: bool = False,
+        lines: Sequence[tuple[Point, Point]] = (),
     ) -> None:
-        """drain: see `SessionTracks`. decode_everything: as with `latency: lowest`, whatever the settings say."""
+        """drain, lines: see `SessionTracks`. decode_everything: as with `latency: lowest`, whatever is configured."""
         self._camera = camera
         self._detector = detector
         self._new_tracker = new_tracker
@@ -89,6 +90,7 @@ class CameraAnalysis:
         self._tamper = tamper
         self._frame_filter = frame_filter
         self._drain = drain
+        self._lines = tuple(lines)
         self.probe = SessionProbe()
         self._tracks: SessionTracks | None = None
         latency = "lowest" if decode_everything else settings.latency
@@ -107,6 +109,12 @@ class CameraAnalysis:
     def is_moving(self) -> bool:
         """An object is new since the last result, or has moved: its camera should not wait for the detector."""
         return self._tracks is not None and self._tracks.summary.is_moving
+
+    def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
+        """The lines of the camera's rules have changed. Any thread."""
+        self._lines, tracks = tuple(lines), self._tracks
+        if tracks is not None:
+            tracks.watch_lines(self._lines)
 
     def open(self, decoder: Decoder, info: StreamInfo) -> None:
         """A new connection. Its first frame begins a session, whatever its size."""
@@ -131,7 +139,7 @@ class CameraAnalysis:
     def start_session(self, frame: DecodedFrame) -> tuple[int, int]:
         """Forget what was tracked: earlier track ids mean nothing now. The (width, height) of its frames, upright."""
         tracker = self._new_tracker(self._detector.labels)
-        self._tracks = SessionTracks(self._camera, self._detector, tracker, self._drain)
+        self._tracks = SessionTracks(self._camera, self._detector, tracker, self._drain, self._lines)
         self.probe.size = upright_size(frame.av_frame)
         self.probe.selector = FrameSelector(
             self._detector,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import av
@@ -10,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.analysis.region_selector import RegionSelector
-from appliance.analysis.session_tracks import InferenceRequest, SessionTracks
+from appliance.analysis.session_tracks import RATE_TUNING, InferenceRequest, SessionTracks
 from appliance.config import DetectConfig
 from appliance.decode_policy import keyframe_policy
 from appliance.detect.detector import ObjectDetector
 from appliance.media.decoder import DecodedFrame
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion.motion_gate import MotionGate
+from appliance.motion.region_mosaic import contained_share
+from appliance.types import Box
 
 FrameFilter = Callable[[int, float, av.VideoFrame], av.VideoFrame]
 """(frame index, t, frame) to the frame that is analysed instead: how a replay makes weather."""
@@ -38,6 +41,10 @@ class SelectionTuning:
     """A person who was not found for so long does not stand there any more."""
     confirm_s: float = 0.06
     """With `latency: lowest`, a new object is examined again in the next frame; at 30 fps in the one after it."""
+    fast_s: float = 0.25
+    """After something fast was last seen, frames come at `fps_max` for so long: it may have been missed just now."""
+    searching_s: float = 1.0
+    """When motion has led to nothing for so long, and nothing else moves, every second frame is enough."""
     luma_every_s: float = 1.0
     """The tamper detector gets one plane in so long: what it detects lasts for seconds."""
     luma_between_s: tuple[float, ...] = (0.2, 0.6, 0.4, 0.8)
@@ -48,6 +55,7 @@ class SelectionTuning:
 
 
 TUNING = SelectionTuning()
+FRUITLESS_MAX = 16  # requests whose motion is remembered: two seconds at the usual rate
 
 
 class FrameSelector:
@@ -70,6 +78,7 @@ class FrameSelector:
         self._detector = detector
         self._tracks = tracks
         self._every_s = min(1 / settings.fps, settings.heartbeat_s)
+        self._fast_every_s = 1 / settings.fps_max
         self._heartbeat_s = settings.heartbeat_s
         self._hurries = settings.latency == "lowest"
         self._frame_filter = frame_filter
@@ -77,6 +86,7 @@ class FrameSelector:
         self._gate = MotionGate(eager=self._hurries)
         self._regions = RegionSelector(detector, tracks)
         self._converter = FrameConverter()
+        self._fruitless: deque[tuple[float, tuple[Box, ...]]] = deque(maxlen=FRUITLESS_MAX)
         self._peeked: tuple[av.VideoFrame, NDArray[np.uint8]] | None = None
         self._next_t: float | None = None
         self._request_t = self._motion_t = self._luma_t = float("-inf")
@@ -91,7 +101,7 @@ class FrameSelector:
         (`DecodedFrame.next_s`), by more than `wait_share`, is due now.
         """
         t, av_frame = frame.t, frame.av_frame
-        if not self._in_step(t) and not self._must_confirm(t):
+        if not self._in_step(t) and not (self._must_confirm(t) or self._must_hurry(t)):
             return None
         if self._frame_filter is not None:
             av_frame = self._frame_filter(frame.index, t, av_frame)
@@ -100,10 +110,14 @@ class FrameSelector:
         motion = self._gate.measure(plane)
         if motion.priority > 0:
             self._motion_t = t
-            self._regions.add_motion(t, [region.box for region in motion.regions])
+            boxes = [region.box for region in motion.regions]
+            self._regions.add_motion(t, boxes)
+            if self._is_fruitless(t, boxes, whole=motion.whole):
+                return None
         elif not self._is_wanted(t, frame.next_s):
             return None
         self._request_t = t
+        self._fruitless.append((t, tuple(region.box for region in motion.regions)))
         mosaic = self._regions.select(t, av_frame, whole=motion.whole)
         whole = self._detector.preferred_size(*upright_size(av_frame))
         size = whole if mosaic is None else mosaic.size
@@ -134,6 +148,8 @@ class FrameSelector:
         """Seconds from camera time `t` on until another frame can be due."""
         if self._next_t is None or (self._hurries and self.has_motion(t)):
             return 0.0
+        if t - self._tracks.summary.fast_t <= TUNING.fast_s:
+            return max(0.0, min(self._next_t, self._request_t + self._fast_every_s) - t)
         return max(0.0, self._next_t - t)
 
     def _in_step(self, t: float) -> bool:
@@ -153,6 +169,35 @@ class FrameSelector:
         if not self._hurries or t - self._request_t < TUNING.confirm_s or not self.has_motion(t):
             return False
         return self._tracks.settled().unconfirmed_t == self._request_t
+
+    def _must_hurry(self, t: float) -> bool:
+        """Something is fast or new: this frame comes between two of the usual ones. The next usual one moves on."""
+        if self._fast_every_s >= self._every_s or not self.has_motion(t):
+            return False
+        if t - self._request_t < self._fast_every_s - TUNING.early_s:
+            return False
+        summary = self._tracks.settled()
+        is_new = summary.unconfirmed_t == self._request_t and len(summary.objects) < RATE_TUNING.few_max
+        if t - summary.fast_t > TUNING.fast_s and not is_new:
+            return False
+        self._next_t = t + self._every_s
+        return True
+
+    def _is_fruitless(self, t: float, boxes: Sequence[Box], *, whole: bool) -> bool:
+        """This motion was examined again and again and is nothing: a tree, rain. Every second frame is enough, until it
+        moves elsewhere."""
+        if self._fast_every_s >= self._every_s or whole or self._hurries:
+            return False
+        if t - self._request_t >= 2 * self._every_s - TUNING.early_s:
+            return False
+        summary = self._tracks.settled()
+        if t - summary.active_t <= TUNING.searching_s or summary.unconfirmed_t == self._request_t:
+            return False
+        lately = [(at, found) for at, found in self._fruitless if t - at <= 2 * TUNING.searching_s]
+        if not lately or min(t, summary.answered_t) - lately[0][0] < TUNING.searching_s:
+            return False
+        known = [box for _, found in lately for box in found]
+        return all(any(contained_share(box, other) >= 0.5 for other in known) for box in boxes)
 
     def _is_wanted(self, t: float, next_s: float) -> bool:
         """Whether a frame without motion is due. That depends on what was found so far."""

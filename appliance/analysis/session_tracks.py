@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -14,8 +15,9 @@ from appliance.detect.detector import ObjectDetector
 from appliance.media.frames import FrameConverter, upright_size
 from appliance.motion import region_mosaic
 from appliance.motion.region_mosaic import Mosaic, contained_share
+from appliance.rules.line_polygon_geometry import crossing, foot
 from appliance.track.tracker import VEHICLES
-from appliance.types import Box, Detections, FrameBoxes, TrackedObject
+from appliance.types import Box, Detections, FrameBoxes, Point, TrackedObject
 
 MOVED_SHARE_MIN = 0.01  # of the frame: the box of an object at rest is never measured quite alike
 _NEVER = float("-inf")
@@ -60,6 +62,7 @@ class TrackSummary:
     has_people: bool = False  # the latest frame shows one
     unconfirmed_t: float = _NEVER  # of the latest frame, if it shows an object that is not confirmed yet
     is_moving: bool = False  # an object is new in the latest frame, or has moved since the one before
+    fast_t: float = _NEVER  # when something was last tracked that needs more than the usual rate, see `RateNeed`
     whole_t: float = _NEVER  # of the latest frame that was examined as a whole
     whole_wanted: int = 0  # how often a result has asked for the whole of the next frame
 
@@ -78,6 +81,65 @@ class InferenceRequest:
     area: float = 1.0  # of that, as a share of the whole frame's input
 
 
+@dataclass(frozen=True, slots=True)
+class RateTuning:
+    """What needs more than the usual rate. Speeds in sizes (geometric mean of the box's sides) a second."""
+
+    fast: float = 2.5
+    """At five a second what goes so fast moves by half its size between two frames, and a car is gone after four."""
+    near_line: float = 1.0
+    """Who goes so fast towards a line of a rule."""
+    line_s: float = 0.5
+    """And reaches it within so long: a crossing is believed after two or three frames beyond it."""
+    people_max: int = 3
+    """With more people their boxes jump where they pass each other, and whole frames are examined: vehicles count."""
+    few_max: int = 2
+    """With more objects than that somebody is always new, and whole frames are examined: only what is fast counts."""
+    known_s: float = 0.5
+    """Between two frames that are further apart a speed is not measured."""
+
+
+RATE_TUNING = RateTuning()
+
+
+class RateNeed:
+    """Whether the objects of a frame need the next frame sooner: one is new, is fast, or is about to cross a line."""
+
+    def __init__(self, lines: Sequence[tuple[Point, Point]]) -> None:
+        self._lines = tuple(lines)
+
+    def needs_more(self, objects: Sequence[TrackedObject], before: TrackSummary, t: float) -> bool:
+        """objects: of the frame at `t`; before: the summary of the frame before it."""
+        passed = t - before.answered_t
+        if not 0 < passed <= RATE_TUNING.known_s:
+            return False
+        known = {each.track: each.box for each in before.objects}
+        people = sum(each.label not in VEHICLES for each in objects)
+        watched = [each for each in objects if people <= RATE_TUNING.people_max or each.label in VEHICLES]
+        if any(self._is_fast(known[each.track], each.box, passed) for each in watched if each.track in known):
+            return True
+        few = len(objects) <= RATE_TUNING.few_max
+        return few and any(each.track not in known and each.stood_s is None for each in objects)
+
+    def _is_fast(self, was: Box, box: Box, passed: float) -> bool:
+        size = math.sqrt(max((box[2] - box[0]) * (box[3] - box[1]), 1e-9))
+        # The side that moved less: a box that grows at the frame's border, or loses its half, does not go anywhere.
+        step_x, step_y = (_least(box[low] - was[low], box[low + 2] - was[low + 2]) for low in (0, 1))
+        speed = math.hypot(step_x, step_y) / size / passed
+        if speed >= RATE_TUNING.fast:
+            return True
+        if not self._lines or speed < RATE_TUNING.near_line:
+            return False
+        here, ahead = foot(box), RATE_TUNING.line_s / passed
+        there = here[0] + step_x * ahead, here[1] + step_y * ahead
+        return any(crossing(here, there, a, b) for a, b in self._lines)
+
+
+def _least(a: float, b: float) -> float:
+    """The smaller of two steps in one direction; 0 for steps in opposite ones."""
+    return 0.0 if a * b <= 0 else min(a, b, key=abs)
+
+
 class SessionTracks:
     """Shows the detector frames, and turns its detections into `FrameBoxes`.
 
@@ -92,14 +154,21 @@ class SessionTracks:
         detector: ObjectDetector,
         tracker: ObjectTracker,
         drain: Callable[[], None] | None = None,
+        lines: Sequence[tuple[Point, Point]] = (),
     ) -> None:
+        """lines: of the camera's rules."""
         self.summary = TrackSummary()
         self._camera = camera
         self._detector = detector
         self._tracker = tracker
         self._drain = drain
         self._converter = FrameConverter()
+        self._rate = RateNeed(lines)
         self._seq = 0
+
+    def watch_lines(self, lines: Sequence[tuple[Point, Point]]) -> None:
+        """The lines of the camera's rules have changed. Any thread."""
+        self._rate = RateNeed(lines)
 
     def settled(self) -> TrackSummary:
         """The summary where a decision depends on it: in a replay, after the results of all requests so far. Called by
@@ -156,6 +225,7 @@ class SessionTracks:
             has_people=has_people,
             unconfirmed_t=t if self._tracker.has_unconfirmed else _NEVER,
             is_moving=_has_moved(objects, before.objects),
+            fast_t=t if self._rate.needs_more(objects, before, t) else before.fast_t,
             whole_t=whole_t,
             whole_wanted=whole_wanted,
         )

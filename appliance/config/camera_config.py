@@ -82,9 +82,11 @@ LatencyMode = Literal["lowest", "normal", "thrifty"]
 
 
 class DetectConfig(ConfigModel):
-    """fps: inferences a second while something moves; heartbeat_s: longest time without; latency: docs/decode.md."""
+    """fps: inferences a second while something moves; fps_max: while something fast or new is followed, more than
+    fps: by need; heartbeat_s: longest time without; latency: docs/decode.md."""
 
     fps: Annotated[float, Field(gt=0, le=60)] = 5.0
+    fps_max: Annotated[float, Field(gt=0, le=60)] = 5.0
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 4.0
     latency: LatencyMode = "normal"
 
@@ -131,6 +133,12 @@ class CameraConfig(ConfigModel):
     zones: dict[str, tuple[SharePoint, ...]] = {}
     lines: dict[str, tuple[SharePoint, SharePoint]] = {}
     rules: tuple[Rule, ...] = ()
+
+    @property
+    def rule_lines(self) -> tuple[tuple[SharePoint, SharePoint], ...]:
+        """The lines that a rule asks for, in the order of their names in the site file."""
+        wanted = {rule.line for rule in self.rules if isinstance(rule, LineRule)}
+        return tuple(line for name, line in self.lines.items() if name in wanted)
 
     @field_validator("url", "detect_url")
     @classmethod

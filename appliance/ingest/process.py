@@ -44,7 +44,7 @@ RING_FREE_BYTES_MIN = 8_000_000  # of a folder in memory: others may lie there, 
 
 
 _CAMERAS = TypeAdapter(dict[config.CameraName, config.CameraConfig])
-_DECIDED_BY_THE_CORE = {"rules", "zones", "lines", "privacy", "image_free"}  # not read in this process
+_DECIDED_BY_THE_CORE = {"rules", "zones", "lines", "privacy", "image_free"}  # a running camera takes new ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class _RunningCamera:
     """A camera with all that was made for it. settings: as it was made."""
 
     settings: config.CameraConfig
+    analysis: CameraAnalysis
     runner: CameraRunner
     stream: DetectStream
     parked: ParkedVehiclesStore
@@ -120,6 +121,7 @@ class IngestProcess:
             lambda labels: self._new_tracker(labels, parked.objects),  # for each session; all know the same
             camera.detect,
             tamper=tamper,
+            lines=camera.rule_lines,
         )
         stream = DetectStream(
             name,
@@ -135,7 +137,7 @@ class IngestProcess:
         for unknown in self._unknown_labels(name, camera):
             logger.warning("%s", unknown)
         runner = CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
-        return _RunningCamera(camera, runner, stream, parked)
+        return _RunningCamera(camera, analysis, runner, stream, parked)
 
     def run(self) -> None:
         """Until `stop()`. Raises DetectorHung when the detector does not come back."""
@@ -192,6 +194,8 @@ class IngestProcess:
             if name not in enabled or _ingest_settings(enabled[name]) != _ingest_settings(running.settings)
         }
         stay = {name: running for name, running in self._cameras.items() if name not in gone}
+        for name, running in stay.items():
+            running.analysis.watch_lines(enabled[name].rule_lines)
         self._worker.replace_clients([running.stream for running in stay.values()])
         self._stop_cameras(gone.values())
         new = {name: self._make_camera(name, camera) for name, camera in enabled.items() if name not in stay}
