@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from appliance.config import DetectorConfig
-from appliance.detect import detector
+from appliance.detect import detector, model_files
 from appliance.detect.onnx_detector import OnnxDetector
 from appliance.errors import ModelError
 from models import shapes
@@ -52,13 +52,12 @@ def test_is_the_default_detector(network: OnnxDetector) -> None:
     assert network.warning == ""
 
 
-def test_without_it_nothing_stands_in_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_nothing_stands_in_for_it(tmp_path: Path) -> None:
     manifest = (ROOT / "models" / "models.toml").read_text()
     (tmp_path / "models.toml").write_text(manifest)
     (tmp_path / FILE.name).write_bytes(b"half a file")
-    monkeypatch.setenv("VEDETTE_MODELS", str(tmp_path))
     with pytest.raises(ModelError, match="sha256 differs") as caught:
-        detector.load(DetectorConfig())
+        model_files.find_model("vedette-nano", (tmp_path,))
     assert "comes with Vedette: install it again" in str(caught.value)
 
 
