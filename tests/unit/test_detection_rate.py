@@ -65,7 +65,7 @@ def test_in_a_crowd_of_people_only_vehicles_are_fast() -> None:
 
 def test_a_box_that_only_grows_goes_nowhere() -> None:
     whole, half = an_object(0.2), TrackedObject(track=1, label="car", score=0.9, box=(0.26, 0.5, 0.3, 0.6))
-    assert not needs([half], [whole])
+    assert not needs([half], [whole], passed=0.1)
 
 
 def test_who_is_about_to_cross_a_line_of_a_rule_is_examined_more_often() -> None:
