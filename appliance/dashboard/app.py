@@ -30,6 +30,7 @@ from appliance.dashboard import (
     scenarios_api,
     settings_api,
     storage_api,
+    timeline_api,
 )
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
@@ -47,6 +48,7 @@ from appliance.dashboard.savings_api import CostReader, SavingsReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
+from appliance.dashboard.timeline_api import TimelineReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.settings.settings_service import SettingsService
@@ -61,6 +63,7 @@ from appliance.store.quotas import StorageLimits
 from appliance.store.segments import SegmentStore
 from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
+from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
 
@@ -114,6 +117,7 @@ def create_app(
             SettingsPart(settings),
             prober,
             RuleTrials(boxes, cameras, config, clock),
+            TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
@@ -131,7 +135,7 @@ def create_app(
     )  # fmt: skip
     for module in (
         alerts_api, camera_setup_api, cameras_api, cascade_api, headroom_api, health_api, savings_api, scenarios_api,
-        settings_api, storage_api, event_stream, metrics, auth, pages,
+        settings_api, storage_api, timeline_api, event_stream, metrics, auth, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

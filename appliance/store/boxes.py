@@ -12,6 +12,7 @@ from appliance.types import FrameBoxes
 
 SPAN_ROWS_MAX = 20_000
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
+MINUTE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class BoxStore:
         ]
         with self._db.transaction(durable=False) as connection:
             connection.executemany("INSERT OR REPLACE INTO boxes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            for minute in sorted({int(each.t // MINUTE_S) for each in frames}):
+                _count_minute(connection, camera, minute)
 
     def span(
         self, camera: str, t0: float, t1: float, limit: int = SPAN_ROWS_MAX, *, run: str | None = None
@@ -88,6 +91,16 @@ class BoxStore:
                 {"camera": camera, "t": self._db.clock.now() + AHEAD_S_MAX},
             ).fetchone()
         return None if row is None else read_boxes(row)
+
+
+def _count_minute(connection: sqlite3.Connection, camera: str, minute: int) -> None:
+    """Counted anew rather than added to: a frame that is written twice is one."""
+    connection.execute(
+        """INSERT OR REPLACE INTO activity
+           SELECT :camera, :minute, CAST(total(looked) AS INTEGER), CAST(total(looked AND objects <> '[]') AS INTEGER)
+           FROM boxes WHERE camera = :camera AND t >= :begin AND t < :end""",
+        {"camera": camera, "minute": minute, "begin": minute * MINUTE_S, "end": (minute + 1) * MINUTE_S},
+    )
 
 
 def boxes_between(

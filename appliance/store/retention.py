@@ -228,6 +228,11 @@ def prune_boxes(db: Database, keep_s: float, held: str) -> int:
                 {"camera": camera, "cutoff_t": cutoff_t},
             )
             deleted += gone.rowcount
+            connection.execute(
+                """DELETE FROM activity WHERE camera = :camera AND minute < CAST(min(:cutoff_t, coalesce(
+                    (SELECT min(t) FROM boxes WHERE camera = :camera), 9e15)) / 60 AS INTEGER)""",
+                {"camera": camera, "cutoff_t": cutoff_t},
+            )
     return deleted
 
 

@@ -1,0 +1,242 @@
+"""`/api/v1/cameras/{name}/timeline` and `/api/v1/timeline`: a day of a camera or of all, for drawing and looking up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Query
+
+from appliance.clock import Clock
+from appliance.config import CameraConfig
+from appliance.dashboard.deps import provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.storage_api import REASON_TEXTS
+from appliance.store.cameras import CameraStore
+from appliance.store.timeline import AlertMark, CameraTimeline, TimelineStore
+from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
+
+SPAN_S_MAX = 2 * 86400.0  # the longest day of a calendar has 25 hours
+T_MAX = 253_402_300_800.0  # the year 10000
+HOLE_S_MIN = 5.0  # a shorter hole needs no reason of its own
+
+HoleKind = Literal["interrupted", "deleted", "not_kept", "unknown"]
+From = Annotated[float, Query(alias="from", ge=0, le=T_MAX, allow_inf_nan=False)]
+To = Annotated[float, Query(alias="to", ge=0, le=T_MAX, allow_inf_nan=False)]
+
+router = APIRouter(prefix=API, tags=["timeline"])
+
+
+class SpanItem(ApiModel):
+    """A stretch of recording."""
+
+    t_start: float
+    t_end: float
+
+
+class HoleItem(ApiModel):
+    """Nothing is recorded, and why; `t_end` null while it lasts.
+
+    kind: interrupted (nothing came, or it could not be recorded), deleted (it was recorded and had to go), not_kept
+    (the camera is set so), unknown.
+    """
+
+    t_start: float
+    t_end: float | None
+    kind: HoleKind
+    reason: str
+
+
+class AlertMarkItem(ApiModel):
+    """An alert; `t_end` null while it lasts, `still` null: there is no picture of it."""
+
+    id: str
+    severity: Severity
+    title: str
+    t_start: float
+    t_end: float | None
+    verdict: Decision | None
+    review: Review | None
+    page: str
+    still: str | None
+
+    @classmethod
+    def of(cls, mark: AlertMark) -> AlertMarkItem:
+        key = quote(mark.id, safe="")
+        title = " and ".join(mark.labels[:2]) or "something"
+        return cls(
+            id=mark.id, severity=mark.severity, title=title[:1].upper() + title[1:], t_start=mark.t_start,
+            t_end=mark.t_end, verdict=mark.verdict, review=mark.review, page=f"/alerts/{key}",
+            still=f"{API}/alerts/{key}/evidence/still.jpg" if mark.has_still else None,
+        )  # fmt: skip
+
+
+class HealthMarkItem(ApiModel):
+    """A fault of the camera, or (`camera` "") of the appliance."""
+
+    id: str
+    camera: str
+    kind: HealthKind
+    title: str
+    reason: str
+    t_start: float
+    t_end: float | None
+
+
+class MinuteItem(ApiModel):
+    """A minute that begins at `t`: examined frames, and those of them with any object. More looks mean more motion."""
+
+    t: float
+    looks: int
+    seen: int
+
+
+class TimelineReport(ApiModel):
+    """A camera from `t_start` to `t_end` (asked for), at `now`, each list oldest first.
+
+    recorded: holes of up to `joined_s` are not told apart. missing: what of the span up to now is not recorded.
+    alerts_left_out: older alerts of the span that are not in the list. codec: of the newest recording, "" if there is
+    none. oldest_t, newest_t: what the recording holds at all; null: nothing. frame, recording: where a picture and a
+    recording of it are, with `?t=` and `?from=&to=`.
+    """
+
+    camera: str
+    t_start: float
+    t_end: float
+    now: float
+    codec: str
+    oldest_t: float | None
+    newest_t: float | None
+    recorded: list[SpanItem]
+    joined_s: float
+    missing: list[HoleItem]
+    alerts: list[AlertMarkItem]
+    alerts_left_out: int
+    health: list[HealthMarkItem]
+    activity: list[MinuteItem]
+    page: str
+    frame: str
+    recording: str
+
+
+class SiteTimeline(ApiModel):
+    """The same of every camera, by name."""
+
+    cameras: list[TimelineReport]
+
+
+class TimelineReader:
+    """Timelines as the API and the page show them. Any thread may call."""
+
+    def __init__(
+        self, store: TimelineStore, cameras: CameraStore, configured: Mapping[str, CameraConfig], clock: Clock
+    ) -> None:
+        """configured: the cameras of the site file, by name."""
+        self._store = store
+        self._cameras = cameras
+        self._configured = configured
+        self._clock = clock
+
+    def report(self, name: str, t0: float, t1: float) -> TimelineReport:
+        """One camera. Raises Problem for an unknown one, and for a span that ends before it begins or is too long."""
+        _check(t0, t1)
+        if self._cameras.get(name) is None:
+            raise Problem(404, "There is no such camera in the site file.")
+        return self._report(name, t0, t1)
+
+    def site(self, t0: float, t1: float) -> SiteTimeline:
+        """Every camera. Raises Problem."""
+        _check(t0, t1)
+        return SiteTimeline(cameras=[self._report(row.name, t0, t1) for row in self._cameras.all()])
+
+    def _report(self, name: str, t0: float, t1: float) -> TimelineReport:
+        found, now, key = self._store.read(name, t0, t1), self._clock.now(), quote(name, safe="")
+        return TimelineReport(
+            camera=name,
+            t_start=t0,
+            t_end=t1,
+            now=now,
+            codec=found.codec,
+            oldest_t=found.oldest_t,
+            newest_t=found.newest_t,
+            recorded=[SpanItem.model_validate(each) for each in found.recorded],
+            joined_s=found.join_s,
+            missing=_missing(found, self._configured.get(name), now),
+            alerts=[AlertMarkItem.of(each) for each in found.alerts],
+            alerts_left_out=found.alerts_left_out,
+            health=[
+                HealthMarkItem(
+                    id=each.id, camera=each.camera, kind=each.kind, title=HEALTH_TITLES[each.kind], reason=each.reason,
+                    t_start=each.t_start, t_end=each.t_end,
+                )
+                for each in found.health
+            ],
+            activity=[MinuteItem.model_validate(each) for each in found.activity],
+            page=f"/cameras/{key}/timeline",
+            frame=f"{API}/cameras/{key}/frame",
+            recording=f"{API}/cameras/{key}/recording",
+        )  # fmt: skip
+
+
+Timelines = Annotated[TimelineReader, Depends(provided(TimelineReader))]
+
+
+def _check(t0: float, t1: float) -> None:
+    if not t0 < t1 <= t0 + SPAN_S_MAX:
+        raise Problem(422, f"`to` must come after `from`, by at most {SPAN_S_MAX / 3600:g} hours.")
+
+
+def _missing(found: CameraTimeline, configured: CameraConfig | None, now: float) -> list[HoleItem]:
+    """Interruptions as they were noted, and a reason for whatever else is not there."""
+    noted = [
+        HoleItem(t_start=gap.t_start, t_end=gap.t_end, kind="interrupted", reason=gap.reason) for gap in found.gaps
+    ]
+    known = sorted(
+        [
+            *((each.t_start, each.t_end) for each in found.recorded),
+            *((each.t_start, now if each.t_end is None else each.t_end) for each in found.gaps),
+        ]
+    )
+    holes = [
+        HoleItem(t_start=begin, t_end=end, kind=kind, reason=reason)
+        for begin, end in _between(known, found.t_start, min(found.t_end, now))
+        for kind, reason in [_why(found, configured, begin)]
+    ]
+    return sorted([*noted, *holes], key=lambda hole: hole.t_start)
+
+
+def _between(known: list[tuple[float, float]], t0: float, t1: float) -> Iterator[tuple[float, float]]:
+    """What of t0..t1 none of the known stretches, oldest first, covers."""
+    until = t0
+    for begin, end in known:
+        if begin - until >= HOLE_S_MIN:
+            yield until, min(begin, t1)
+        until = max(until, end)
+    if t1 - until >= HOLE_S_MIN:
+        yield until, t1
+
+
+def _why(found: CameraTimeline, configured: CameraConfig | None, t: float) -> tuple[HoleKind, str]:
+    if found.deleted_until_t is not None and found.deleted_why is not None and t < found.deleted_until_t:
+        return "deleted", f"deleted: {REASON_TEXTS[found.deleted_why]}"
+    if configured is not None and configured.record == "pre_roll":
+        return "not_kept", "only the time around alerts is kept (record: pre_roll)"
+    if configured is not None and configured.record is False:
+        return "not_kept", "this camera is not recorded (record: false)"
+    if found.oldest_t is None or t < found.oldest_t:
+        return "unknown", "nothing was recorded yet, or it is gone"
+    return "unknown", "nothing is recorded, and no interruption was noted"
+
+
+@router.get("/timeline")
+def site_timeline(timelines: Timelines, t0: From, t1: To) -> SiteTimeline:
+    """What every camera recorded, missed and reported between two times, at most two days apart."""
+    return timelines.site(t0, t1)
+
+
+@router.get("/cameras/{name}/timeline")
+def camera_timeline(timelines: Timelines, name: str, t0: From, t1: To) -> TimelineReport:
+    """What one camera recorded, missed and reported between two times, at most two days apart."""
+    return timelines.report(name, t0, t1)
