@@ -42,7 +42,7 @@ from appliance.store.escalations import OutboxStore
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
-from appliance.store.paths import DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
+from appliance.store.paths import CUTS, DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import StorageLimits
 from appliance.store.reconcile import MeasureSegment
@@ -151,7 +151,10 @@ class Appliance:
         if dashboard is not None:
             services.append(
                 Service(
-                    "dashboard", dashboard.run, partial(_stop_both, dashboard.stop, lasting.viewer.close), resumes=False
+                    "dashboard",
+                    dashboard.run,
+                    partial(_stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close),
+                    resumes=False,
                 )
             )
         supervisor = lasting.supervisor
@@ -183,7 +186,8 @@ class Appliance:
 
 @dataclass(frozen=True, slots=True)
 class _Lasting:
-    """The parts that stay when the settings change. viewer: reads the recording for the dashboard."""
+    """The parts that stay when the settings change. viewer: reads the recording for the dashboard, cutter:
+    copies stretches of it for playing, which may take long."""
 
     db: Database
     root: Path
@@ -192,6 +196,7 @@ class _Lasting:
     backlog: WriteBacklog
     supervisor: IngestSupervisor
     viewer: SandboxedReader
+    cutter: SandboxedReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +233,8 @@ def build(
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
     supervisor = IngestSupervisor(config.for_ingest(), clock)
     viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer)
+    cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file)
@@ -249,7 +255,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     )
     services = [
         *_storage_services(config, root, db, clock),
-        Service("evidence", evidence.run, partial(_stop_both, evidence.stop, reader.close)),
+        Service("evidence", evidence.run, partial(_stop_all, evidence.stop, reader.close)),
         Service("rechecks", recheck.run, recheck.stop),
     ]
     services += [
@@ -308,10 +314,11 @@ def start(appliance: Appliance, group: ServiceGroup) -> None:
         group.start(service)
 
 
-def _stop_both(stop: Callable[[], None], close_reader: Callable[[], None]) -> None:
+def _stop_all(stop: Callable[[], None], *close_readers: Callable[[], None]) -> None:
     """A service that waits for a decoder need not wait for its end."""
     stop()
-    close_reader()
+    for close in close_readers:
+        close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +473,7 @@ def _build_dashboard(
         probes=background.dashboard_probes,
         settings=settings,
         reader=lasting.viewer,
+        cutter=lasting.cutter,
     )
     served = config.dashboard
     return DashboardServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies)
@@ -490,7 +498,7 @@ def _flush_meter(meter: Meter, clock: Clock) -> None:
 def _keep_from_others(root: Path) -> None:
     """What an earlier version wrote was for every user of the machine to read. A group that was let in stays in."""
     files = (f"{DATABASE}{suffix}" for suffix in ("", "-wal", "-shm", ".lock"))
-    for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, *files):
+    for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS, *files):
         with contextlib.suppress(FileNotFoundError):
             path = root / name
             mode = stat.S_IMODE(path.stat().st_mode)

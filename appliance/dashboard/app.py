@@ -26,6 +26,7 @@ from appliance.dashboard import (
     metrics,
     pages,
     problems,
+    recordings_api,
     savings_api,
     scenarios_api,
     settings_api,
@@ -44,6 +45,7 @@ from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.savings_api import CostReader, SavingsReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
@@ -77,12 +79,13 @@ def create_app(
     clock: Clock,
     cut: CutSnapshot | None = None,
     reader: RecordingReader = READ_DIRECTLY,
+    cutter: RecordingReader | None = None,
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
 
-    reader: of the recording.
+    reader: of the recording; cutter: another one for stretches of it, which may take long; None: the same.
     """
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
@@ -92,6 +95,8 @@ def create_app(
         AlertCountCache(db, alerts),
         SnapshotCache(segments, boxes, root, clock, cut or partial(cut_snapshot, reader)),
     )
+    frames = FrameCache(segments, root, reader)
+    cuts = RecordingCuts(segments, root, cutter or reader, clock)
     alert_reader = AlertReader(alerts, NoticeStore(db), root, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
@@ -104,10 +109,13 @@ def create_app(
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
         templates = Templates(config.site.name, guarded=access.sessions is not None, editable=settings is not None)
-        storage = StorageReportCache(db, root, StorageLimits.of(config.storage, config.cameras))
+        limits = StorageLimits.of(config.storage, config.cameras)
+        storage = StorageReportCache(db, root, limits)
+        cuts.keep_free = limits.free_bytes_wanted
         health_reader = HealthReader(health_events, cameras, probes, clock)
         provide(
-            app, db, templates, access, hub, probes, snapshots, storage, alert_counts, alert_reader, health_reader,
+            app, db, templates, access, hub, probes, snapshots, frames, cuts, storage, alert_counts, alert_reader,
+            health_reader,
             CameraReader(cameras, segments, boxes, meter, config.cameras),
             HeadroomReader(config.cameras, meter, health_events, probes),
             SavingsReader(meter, cameras, config.cameras),
@@ -121,7 +129,7 @@ def create_app(
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
-                storage=storage, probes=probes, snapshots=snapshots, hub=hub,
+                storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts, hub=hub,
             ),
         )  # fmt: skip
         app.state.on_bug = problems.install(app, templates)
@@ -134,8 +142,8 @@ def create_app(
         on_bug=partial(_answer_bug, app),
     )  # fmt: skip
     for module in (
-        alerts_api, camera_setup_api, cameras_api, cascade_api, headroom_api, health_api, savings_api, scenarios_api,
-        settings_api, storage_api, timeline_api, event_stream, metrics, auth, pages,
+        alerts_api, camera_setup_api, cameras_api, cascade_api, headroom_api, health_api, recordings_api, savings_api,
+        scenarios_api, settings_api, storage_api, timeline_api, event_stream, metrics, auth, pages,
     ):  # fmt: skip
         app.include_router(module.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -97,6 +98,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     ),
     "vedette_dashboard_streams": ("Event streams open.",),
     "vedette_pictures_cut_total": ("Live pictures cut for the dashboard.",),
+    "vedette_recorded_frames_cut_total": ("Pictures of the recording cut for the timeline.",),
+    "vedette_recordings_cut_total": ("Stretches of the recording cut for playing or download.",),
+    "vedette_recordings_cut_bytes_total": ("Bytes of the stretches that were cut.",),
 }
 _UNLABELLED = {
     MetricName.PACKETS: "vedette_camera_packets_total",
@@ -132,6 +136,8 @@ class ApplianceCollector:
     storage: StorageReportCache
     probes: CoreProbes
     snapshots: SnapshotCache
+    frames: FrameCache
+    cuts: RecordingCuts
     hub: StreamHub
 
     def collect(self) -> Iterator[Family]:
@@ -226,6 +232,9 @@ class ApplianceCollector:
             yield "vedette_frame_age_recent_seconds", [(("0.95",), now.age_p95_ms / 1000)]
         yield "vedette_dashboard_streams", [((), self.hub.viewers)]
         yield "vedette_pictures_cut_total", [((), self.snapshots.cuts)]
+        yield "vedette_recorded_frames_cut_total", [((), self.frames.cuts)]
+        yield "vedette_recordings_cut_total", [((), self.cuts.cuts)]
+        yield "vedette_recordings_cut_bytes_total", [((), self.cuts.bytes_cut)]
 
 
 def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:

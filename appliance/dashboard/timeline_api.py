@@ -1,8 +1,8 @@
-"""`/api/v1/cameras/{name}/timeline` and `/api/v1/timeline`: a day of a camera or of all, for drawing and looking up."""
+"""`/api/v1/cameras/{name}/timeline`: a day of a camera, for drawing and looking up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -14,8 +14,9 @@ from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.storage_api import REASON_TEXTS
+from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
-from appliance.store.timeline import AlertMark, CameraTimeline, TimelineStore
+from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, TimelineStore
 from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severity
 
 SPAN_S_MAX = 2 * 86400.0  # the longest day of a calendar has 25 hours
@@ -85,12 +86,24 @@ class HealthMarkItem(ApiModel):
     t_end: float | None
 
 
-class MinuteItem(ApiModel):
-    """A minute that begins at `t`: examined frames, and those of them with any object. More looks mean more motion."""
+class ActivityItem(ApiModel):
+    """Minute by minute from `t` on: examined frames, and those of them with any object. More looks mean more motion."""
 
     t: float
-    looks: int
-    seen: int
+    looks: list[int]
+    seen: list[int]
+
+    @classmethod
+    def of(cls, minutes: Sequence[MinuteActivity]) -> ActivityItem:
+        if not minutes:
+            return cls(t=0, looks=[], seen=[])
+        t = minutes[0].t
+        count = round((minutes[-1].t - t) / MINUTE_S) + 1
+        looks, seen = [0] * count, [0] * count
+        for each in minutes:
+            n = round((each.t - t) / MINUTE_S)
+            looks[n], seen[n] = each.looks, each.seen
+        return cls(t=t, looks=looks, seen=seen)
 
 
 class TimelineReport(ApiModel):
@@ -115,16 +128,10 @@ class TimelineReport(ApiModel):
     alerts: list[AlertMarkItem]
     alerts_left_out: int
     health: list[HealthMarkItem]
-    activity: list[MinuteItem]
+    activity: ActivityItem
     page: str
     frame: str
     recording: str
-
-
-class SiteTimeline(ApiModel):
-    """The same of every camera, by name."""
-
-    cameras: list[TimelineReport]
 
 
 class TimelineReader:
@@ -141,17 +148,10 @@ class TimelineReader:
 
     def report(self, name: str, t0: float, t1: float) -> TimelineReport:
         """One camera. Raises Problem for an unknown one, and for a span that ends before it begins or is too long."""
-        _check(t0, t1)
+        if not t0 < t1 <= t0 + SPAN_S_MAX:
+            raise Problem(422, f"`to` must come after `from`, by at most {SPAN_S_MAX / 3600:g} hours.")
         if self._cameras.get(name) is None:
             raise Problem(404, "There is no such camera in the site file.")
-        return self._report(name, t0, t1)
-
-    def site(self, t0: float, t1: float) -> SiteTimeline:
-        """Every camera. Raises Problem."""
-        _check(t0, t1)
-        return SiteTimeline(cameras=[self._report(row.name, t0, t1) for row in self._cameras.all()])
-
-    def _report(self, name: str, t0: float, t1: float) -> TimelineReport:
         found, now, key = self._store.read(name, t0, t1), self._clock.now(), quote(name, safe="")
         return TimelineReport(
             camera=name,
@@ -173,7 +173,7 @@ class TimelineReader:
                 )
                 for each in found.health
             ],
-            activity=[MinuteItem.model_validate(each) for each in found.activity],
+            activity=ActivityItem.of(found.activity),
             page=f"/cameras/{key}/timeline",
             frame=f"{API}/cameras/{key}/frame",
             recording=f"{API}/cameras/{key}/recording",
@@ -181,11 +181,6 @@ class TimelineReader:
 
 
 Timelines = Annotated[TimelineReader, Depends(provided(TimelineReader))]
-
-
-def _check(t0: float, t1: float) -> None:
-    if not t0 < t1 <= t0 + SPAN_S_MAX:
-        raise Problem(422, f"`to` must come after `from`, by at most {SPAN_S_MAX / 3600:g} hours.")
 
 
 def _missing(found: CameraTimeline, configured: CameraConfig | None, now: float) -> list[HoleItem]:
@@ -228,12 +223,6 @@ def _why(found: CameraTimeline, configured: CameraConfig | None, t: float) -> tu
     if found.oldest_t is None or t < found.oldest_t:
         return "unknown", "nothing was recorded yet, or it is gone"
     return "unknown", "nothing is recorded, and no interruption was noted"
-
-
-@router.get("/timeline")
-def site_timeline(timelines: Timelines, t0: From, t1: To) -> SiteTimeline:
-    """What every camera recorded, missed and reported between two times, at most two days apart."""
-    return timelines.site(t0, t1)
 
 
 @router.get("/cameras/{name}/timeline")

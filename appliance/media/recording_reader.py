@@ -19,9 +19,9 @@ from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.clips import CLIP_BYTES_MAX, ClipFile, cut_clip
 from appliance.media.segment_reader import RecordedSegment, open_segment
-from appliance.media.stills import Still, cut_stills, load_still
+from appliance.media.stills import Still, cut_key_frame, cut_stills, load_still
 from appliance.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
-from appliance.store.paths import EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
+from appliance.store.paths import CUTS, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.reconcile import MeasuredSegment
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,10 @@ class RecordingReader(Protocol):
         """See `media.stills.cut_stills`."""
         ...
 
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
+        """See `media.stills.cut_key_frame`."""
+        ...
+
     def load_still(self, path: Path, t: float) -> Still:
         """See `media.stills.load_still`."""
         ...
@@ -66,6 +70,9 @@ class DirectReader:
     def stills(self, segments: Sequence[RecordedSegment], times: Sequence[float]) -> list[Still]:
         return cut_stills(segments, times)
 
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
+        return cut_key_frame(segment, t, side_max)
+
     def load_still(self, path: Path, t: float) -> Still:
         return load_still(path, t)
 
@@ -81,7 +88,7 @@ class DirectReader:
 
 
 class SandboxedReader:
-    """Reads in a child process that may open the recording, evidence and kept scenarios, and nothing else.
+    """Reads in a child process that may open the recording, evidence, kept scenarios and cuts, and nothing else.
 
     State: the sandbox. One call at a time; any thread. All methods raise SandboxUnavailable when no child
     can be started, and after `close`. What the child answers is checked: it may have been taken over.
@@ -89,7 +96,7 @@ class SandboxedReader:
 
     def __init__(self, root: Path, limits: SandboxLimits = LIMITS) -> None:
         """root: the storage folder."""
-        self._folders = tuple(root / name for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS))
+        self._folders = tuple(root / name for name in (SEGMENTS, PREROLL, EVIDENCE, SCENARIOS, CUTS))
         self._sandbox = Sandbox(
             FUNCTIONS, limits, SandboxFolders(writable=self._folders), raises=(DiskWriteError, EvidenceError)
         )
@@ -101,6 +108,10 @@ class SandboxedReader:
         if len(stills) != len(times):
             raise EvidenceError("the sandbox did not answer with the frames that were asked for")
         return stills
+
+    def key_frame(self, segment: RecordedSegment, t: float, side_max: int) -> Still:
+        found = self._call("key_frame", _plain([segment]), t, side_max)
+        return _checked(lambda: _still(found))
 
     def load_still(self, path: Path, t: float) -> Still:
         found = self._call("image", str(path), t)

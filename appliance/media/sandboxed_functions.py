@@ -24,6 +24,10 @@ def stills(segments: Sequence[Sequence[object]], times: Sequence[float]) -> list
     return [_plain(each) for each in READ_DIRECTLY.stills(_segments(segments), times)]
 
 
+def key_frame(segments: Sequence[Sequence[object]], t: float, side_max: int) -> Plain:
+    return _plain(READ_DIRECTLY.key_frame(_segments(segments)[0], t, side_max))
+
+
 def image(path: str, t: float) -> Plain:
     return _plain(READ_DIRECTLY.load_still(Path(path), t))
 

@@ -115,6 +115,12 @@ vedette_dashboard_streams gauge -
     Event streams open.
 vedette_pictures_cut_total counter -
     Live pictures cut for the dashboard.
+vedette_recorded_frames_cut_total counter -
+    Pictures of the recording cut for the timeline.
+vedette_recordings_cut_total counter -
+    Stretches of the recording cut for playing or download.
+vedette_recordings_cut_bytes_total counter -
+    Bytes of the stretches that were cut.
 vedette_storage_days_left gauge -
     Days until a limit deletes recording before its time; absent: not known, or never.
 vedette_storage_deleted_files_total counter class,reason

@@ -1,0 +1,233 @@
+"""Pictures and playable stretches cut out of the recording for people: made when asked for, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import shutil
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.clock import Clock
+from appliance.dashboard.snapshots import Snapshot
+from appliance.errors import EvidenceError, StoreError
+from appliance.media.atomic_file import DiskWriteError
+from appliance.media.clips import ClipFile
+from appliance.media.recording_reader import RecordingReader
+from appliance.media.segment_reader import RecordedSegment
+from appliance.media.stills import encode_jpeg
+from appliance.store.paths import CUTS, SEGMENTS, inside
+from appliance.store.segments import SegmentStore
+from appliance.types import SegmentRow
+
+FRAME_OFF_S_MAX = 5.0  # a key frame further from the moment asked for is not of that moment
+SLOT_S = 1.0  # moments of a file this near share a picture
+FRAMES_BYTES_MAX = 24 * 1024 * 1024  # some 2,000 thumbnails of 320 pixels
+SPAN_S_MAX = 900.0  # of a recording that is cut
+CUTS_MAX = 24
+CUTS_BYTES_MAX = 1024 * 1024 * 1024  # two of the longest
+CUT_S_MAX = 600.0  # a cut that nobody asked for in so long is deleted
+WAITING_MAX = 16  # requests for one of the two; more are refused, for each holds a connection
+FreeBytes = Callable[[Path], int]
+
+
+class TooBusy(EvidenceError):
+    """More people wait for pictures than can be served."""
+
+
+class _Turn:
+    """One at a time, and no more than `WAITING_MAX` that wait. Owner: the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    @contextlib.asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Raises TooBusy."""
+        if self._waiting >= WAITING_MAX:
+            raise TooBusy("too many wait for the recording; try again in a moment")
+        self._waiting += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._waiting -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFrame:
+    """A JPEG of a key frame, its camera time, and a tag that changes with its bytes."""
+
+    snapshot: Snapshot
+    etag: str
+
+
+class FrameCache:
+    """Key frames of the recording as JPEG.
+
+    State: the pictures used last, at most `FRAMES_BYTES_MAX` of them, and `cuts`, how many were made. Owner: the event
+    loop's thread; it decodes in another one, one picture at a time.
+    """
+
+    def __init__(self, segments: SegmentStore, root: Path, reader: RecordingReader) -> None:
+        """root: the storage folder."""
+        self._segments = segments
+        self._root = root
+        self._reader = reader
+        self._turn = _Turn()
+        self._kept: OrderedDict[tuple[str, int, int], RecordedFrame] = OrderedDict()
+        self._bytes = 0
+        self.cuts = 0
+
+    async def at(self, camera: str, t: float, side_max: int) -> RecordedFrame:
+        """The key frame of `t` (the last before it in its file), its longer side at most `side_max` pixels.
+
+        Raises EvidenceError when nothing is recorded within `FRAME_OFF_S_MAX` of `t`, and TooBusy.
+        """
+        row = await asyncio.to_thread(self._nearest, camera, t)
+        key = (row.path, int((t - row.t_start) // SLOT_S), side_max)
+        if (kept := self._take(key)) is not None:
+            return kept
+        async with self._turn.take():
+            if (kept := self._take(key)) is not None:  # another viewer had it cut meanwhile
+                return kept
+            made = await asyncio.to_thread(self._cut, row, t, side_max)
+        self.cuts += 1
+        self._keep(key, made)
+        return made
+
+    def _nearest(self, camera: str, t: float) -> SegmentRow:
+        rows = self._segments.covering(camera, t - FRAME_OFF_S_MAX, t + FRAME_OFF_S_MAX)
+        if not rows:
+            raise EvidenceError("nothing is recorded at this time")
+        return min(rows, key=lambda row: (max(row.t_start - t, t - row.t_end, 0.0), -row.t_start))
+
+    def _cut(self, row: SegmentRow, t: float, side_max: int) -> RecordedFrame:
+        still = self._reader.key_frame(_on_disk(self._root, row), t, side_max)
+        jpeg = encode_jpeg(still.image, side_max=side_max)
+        return RecordedFrame(Snapshot(jpeg, still.t), f'"{hashlib.sha256(jpeg).hexdigest()[:32]}"')
+
+    def _take(self, key: tuple[str, int, int]) -> RecordedFrame | None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            self._kept.move_to_end(key)
+        return kept
+
+    def _keep(self, key: tuple[str, int, int], made: RecordedFrame) -> None:
+        self._kept[key] = made
+        self._bytes += len(made.snapshot.jpeg)
+        while self._bytes > FRAMES_BYTES_MAX:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest.snapshot.jpeg)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingCut:
+    """A playable stretch on disk. codec: h264 or hevc."""
+
+    path: Path
+    clip: ClipFile
+    codec: str
+
+    @property
+    def etag(self) -> str:
+        return f'"{self.clip.written.sha256}"'
+
+
+@dataclass(slots=True)
+class _KeptCut:
+    cut: RecordingCut
+    used: float
+
+
+class RecordingCuts:
+    """Stretches of the recording as MP4 files, kept while somebody plays them.
+
+    State: at most `CUTS_MAX` files of `CUTS_BYTES_MAX` together in the folder `cuts`; the one used longest ago goes
+    first, and each after `CUT_S_MAX` without a request. `cuts` counts what was made, `bytes_cut` its size. Owner: the
+    event loop's thread; it copies in another one, one stretch at a time. Invariant: the folder holds nothing else.
+    """
+
+    def __init__(
+        self,
+        segments: SegmentStore,
+        root: Path,
+        reader: RecordingReader,
+        clock: Clock,
+        *,
+        keep_free: float = 0,
+        free_bytes: FreeBytes = lambda root: shutil.disk_usage(root).free,
+    ) -> None:
+        """root: the storage folder. keep_free: bytes of the disk that a cut must leave: retention deletes for them."""
+        self._segments = segments
+        self._root = root
+        self._reader = reader
+        self._clock = clock
+        self._free_bytes = free_bytes
+        self.keep_free = keep_free
+        self._turn = _Turn()
+        self._kept: OrderedDict[tuple[str, float, float], _KeptCut] = OrderedDict()
+        self._number = 0
+        self.cuts = 0
+        self.bytes_cut = 0
+        shutil.rmtree(root / CUTS, ignore_errors=True)  # of an earlier run
+
+    async def get(self, camera: str, t0: float, t1: float) -> RecordingCut:
+        """What is recorded of t0..t1, at most `SPAN_S_MAX`, from the key frame at or before `t0`.
+
+        Raises EvidenceError when there is nothing or it cannot be read, DiskWriteError, TooBusy.
+        """
+        key = (camera, t0, t1)
+        if (kept := self._take(key)) is not None:
+            return kept
+        async with self._turn.take():
+            if (kept := self._take(key)) is not None:
+                return kept
+            self._drop_old()
+            self._number += 1
+            made = await asyncio.to_thread(self._cut, camera, t0, t1, self._root / CUTS / f"{self._number}.mp4")
+            self.cuts += 1
+            self.bytes_cut += made.clip.written.bytes
+            self._kept[key] = _KeptCut(made, self._clock.monotonic())
+            self._drop_old()
+            asyncio.get_running_loop().call_later(CUT_S_MAX + 1, self._drop_old)
+        return made
+
+    def _cut(self, camera: str, t0: float, t1: float, path: Path) -> RecordingCut:
+        rows = self._segments.covering(camera, t0, t1)
+        if not rows:
+            raise EvidenceError("nothing is recorded in this time")
+        if self._free_bytes(self._root) - sum(row.bytes for row in rows) < self.keep_free:
+            raise DiskWriteError("the disk is too full to cut a recording; take a shorter span, or free some space")
+        clip = self._reader.clip([_on_disk(self._root, row) for row in rows], t0, t1, path)
+        return RecordingCut(path, clip, rows[0].codec)
+
+    def _take(self, key: tuple[str, float, float]) -> RecordingCut | None:
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        kept.used = self._clock.monotonic()
+        self._kept.move_to_end(key)
+        return kept.cut
+
+    def _drop_old(self) -> None:
+        now = self._clock.monotonic()
+        size = sum(each.cut.clip.written.bytes for each in self._kept.values())
+        for key, each in list(self._kept.items()):
+            newest = len(self._kept) == 1
+            if now - each.used >= CUT_S_MAX or (not newest and (len(self._kept) > CUTS_MAX or size > CUTS_BYTES_MAX)):
+                del self._kept[key]
+                size -= each.cut.clip.written.bytes
+                with contextlib.suppress(OSError):
+                    each.cut.path.unlink()
+
+
+def _on_disk(root: Path, row: SegmentRow) -> RecordedSegment:
+    try:
+        return RecordedSegment(inside(root, row.path, SEGMENTS), row.t_start, row.t_end)
+    except StoreError as error:
+        raise EvidenceError(str(error)) from None
