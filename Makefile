@@ -7,8 +7,8 @@ VLM ?=
 VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos attack lock sbom format clean browser
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos attack lock sbom format clean browser mosquitto
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -26,13 +26,13 @@ demo: setup      ## see it work: cameras over RTSP, alerts, cloud verdicts, dash
 	$(BIN)/vedette demo $(if $(CLIP),--clip "$(CLIP)") $(if $(VLM),--vlm "$(VLM)") $(if $(VLM_MODEL),--vlm-model "$(VLM_MODEL)")
 
 # Twice as many as there are cores: many tests wait for cameras and brokers that go on in real time.
-test: setup browser  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
+test: setup browser mosquitto  ## run every test that CI runs, files side by side on all cores (ARGS="--durations=80")
 	$(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: setup ## the unit tests that need no browser, broker or camera, in about a minute
 	$(BIN)/python -m pytest tests/unit -m 'not slow and not thorough' -n $$(( $$(nproc) * 3 / 2 )) --dist loadfile -q $(ARGS)
 
-test-slow: setup browser  ## run also what takes minutes
+test-slow: setup browser mosquitto  ## run also what takes minutes
 	$(BIN)/python -m pytest -m 'slow or not slow' $(ARGS)
 
 test-train: setup ## the tests of the training, which need PyTorch (gigabytes where CUDA comes with it)
@@ -41,6 +41,9 @@ test-train: setup ## the tests of the training, which need PyTorch (gigabytes wh
 
 browser:         ## bring Chromium for the browser tests, by the distribution's package (needs root; tests skip without)
 	@deploy/get-chromium.sh
+
+mosquitto:       ## bring the MQTT broker of the tests, likewise
+	@deploy/get-mosquitto.sh
 
 lint: setup      ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .

@@ -58,6 +58,7 @@ from appliance.uplink.send_queue import SendQueue
 from appliance.uplink.uplink_service import UplinkDeps, UplinkService
 
 if TYPE_CHECKING:
+    from appliance.mqtt.publisher import MqttPublisher
     from appliance.notify.notifier import Notifier
 
 logger = logging.getLogger(__name__)
@@ -247,6 +248,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
+    publisher = _build_mqtt(config, root, db, stores, clock, probes)
     reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
     evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader)
     sources = StatusSources(probes.appliance, probes.cloud, lambda: context.calibration)
@@ -260,7 +262,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     ]
     services += [
         Service(name, each.run, each.stop, resumes=False)
-        for name, each in (("notifier", notifier), ("uplink", uplink))
+        for name, each in (("notifier", notifier), ("mqtt", publisher), ("uplink", uplink))
         if each is not None
     ]
     return _Background(
@@ -279,6 +281,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             link=link,
             health=probes.health,
             targets=lambda: notifier.statuses if notifier else (),
+            mqtt=(lambda: publisher.status) if publisher else None,
             rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
             calibration=lambda: context.calibration,
             pool=(lambda: uplink.pool) if uplink else None,
@@ -459,6 +462,30 @@ def _build_notifier(
         due=due,
     )
     return Notifier(config.notify, means, db)
+
+
+def _build_mqtt(
+    config: SiteConfig, root: Path, db: Database, stores: CoreStores, clock: Clock, probes: _SystemProbes
+) -> MqttPublisher | None:
+    """None: there is no broker, or it is switched off."""
+    if config.mqtt is None or not config.mqtt.enabled:
+        return None
+    from appliance.mqtt.publisher import MqttDeps, MqttPublisher  # only where home automation listens
+
+    means = MqttDeps(
+        db=db,
+        root=root,
+        alerts=stores.alerts,
+        boxes=stores.boxes,
+        cameras=stores.cameras,
+        health=stores.health,
+        privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
+        meter=stores.meter,
+        clock=clock,
+        warning=probes.warning,
+        detector_load=lambda: probes.appliance().detector_load,
+    )
+    return MqttPublisher(config, config.mqtt, means)
 
 
 def _build_dashboard(

@@ -63,6 +63,11 @@ class PrivacyRules:
             return False
         return not any(each.is_in_force(t, self._local_time) for each in never)
 
+    def lets_facts_leave(self, camera: str, t: float) -> bool:
+        """Whether what is seen by this camera now may leave: not where any `never` is in force, be it of one zone."""
+        never = self._never.get(camera)
+        return never is not None and not any(each.is_in_force(t, self._local_time) for each in never)
+
     def is_image_free(self, camera: str) -> bool:
         """No pixels of this camera may leave, by its own setting or the site's."""
         return camera in self._image_free

@@ -28,6 +28,7 @@ from appliance.errors import MissingDependency, ModelError, SourceError, SourceR
 from appliance.ingest.camera_probe import ProbeResult, probe
 from appliance.ingest.process import RING_FREE_BYTES_MIN
 from appliance.model_advice import DetectorLoad, better_models, measure_load
+from appliance.mqtt.broker_check import check_mqtt
 from appliance.notify.target_check import check_targets
 from appliance.rules.known_labels import unknown_labels
 from appliance.store.paths import DATABASE, PREROLL
@@ -90,10 +91,14 @@ def _findings(site: SiteConfig, lines: Lines, *, contact: bool) -> Iterator[Find
         if site.uplink is not None:
             yield _broker(site.uplink.url)
     if site.uplink is None:
-        leaves = any(each.enabled and not each.local for each in site.notify.values())
-        what = "only notifications leave this box" if leaves else "nothing leaves this box"
+        leaving = ["notifications"] if any(each.enabled and not each.local for each in site.notify.values()) else []
+        if site.mqtt is not None and site.mqtt.enabled and not site.mqtt.local:
+            leaving.append("what `mqtt` publishes")
+        what = f"only {' and '.join(leaving)} leave this box" if leaving else "nothing leaves this box"
         yield Finding("uplink", "ok", f"absent: edge only, {what}")
     yield from (Finding(each.about, each.level, each.text) for each in check_targets(site, contact=contact))
+    if site.mqtt is not None and site.mqtt.enabled:
+        yield from (Finding(*each) for each in check_mqtt(site.mqtt, contact=contact))
 
 
 def _secrets(site_file: Path) -> Iterator[Finding]:
@@ -108,6 +113,8 @@ def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
     uplink, text = site.uplink, site_file.read_text(encoding="utf-8")
     urls = [url for each in site.cameras.values() for url in (each.url, each.detect_url) if url and "@" in url]
     secrets = [url.rpartition("@")[0].rpartition(":")[2] for url in urls] + list(uplink.secrets if uplink else ())
+    if site.mqtt is not None and site.mqtt.password is not None:
+        secrets.append(site.mqtt.password.get_secret_value())
     if site.dashboard.token is not None:
         secrets.append(site.dashboard.token.get_secret_value())
     if site_file.stat().st_mode & stat.S_IROTH and any(each and each in text for each in secrets):

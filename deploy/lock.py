@@ -12,11 +12,17 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("cloud", "s3", "notify")
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+EXTRAS = ("cloud", "s3", "notify", "mqtt")
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {
     "x86_64": ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64"),
@@ -24,7 +30,7 @@ PLATFORMS = {
 }
 HEAD = """\
 # What runs, with hashes: `pip install --require-hashes -r deploy/requirements.lock`, then `pip install --no-deps .`
-# Python 3.11 to 3.13, Linux with glibc, x86-64 and arm64; the extras cloud, s3 and notify are in it. Made by
+# Python 3.11 to 3.13, Linux with glibc, x86-64 and arm64; the extras cloud, s3, notify and mqtt are in it. Made by
 # deploy/lock.py (`make lock`) from an environment that passed the tests; tests/unit/test_supply.py checks it.
 """
 
@@ -32,14 +38,16 @@ HEAD = """\
 def runtime_packages(extras: tuple[str, ...] = EXTRAS) -> dict[str, str]:
     """Canonical name and installed version of everything that Vedette needs when it runs, itself left out."""
     found: dict[str, str] = {}
-    waiting = [("vedette", extras)]
+    # Our own needs as pyproject.toml has them: what pip noted when it installed us may be older.
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    ours = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    waiting: list[tuple[str, tuple[str, ...]]] = [("", ())]
     seen: set[tuple[str, str]] = set()
     while waiting:
         name, wanted = waiting.pop()
-        distribution = importlib.metadata.distribution(name)
-        if name != "vedette":
-            found[canonicalize_name(name)] = distribution.version
-        for text in distribution.requires or ():
+        if name:
+            found[canonicalize_name(name)] = importlib.metadata.version(name)
+        for text in importlib.metadata.requires(name) or () if name else ours:
             needed = Requirement(text)
             for extra in ("", *wanted):
                 key = (canonicalize_name(needed.name), ",".join(sorted(needed.extras)))

@@ -66,7 +66,7 @@ class HttpTarget(TargetBase):
 
     @model_validator(mode="after")
     def _really_local(self) -> HttpTarget:
-        if self.local and _is_public(self.host):
+        if self.local and is_public(self.host):
             raise ValueError(f"local: {self.host} is not an address of a site's own network")
         return self
 
@@ -163,7 +163,8 @@ def _header_value(value: SecretStr | None) -> SecretStr | None:
     return value
 
 
-def _is_public(host: str) -> bool:
+def is_public(host: str) -> bool:
+    """Whether it is an address beyond a site's own networks; a name is not."""
     try:
         return ipaddress.ip_address(host).is_global
     except ValueError:

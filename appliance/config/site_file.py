@@ -12,6 +12,7 @@ from appliance import yamlfile
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
+from appliance.config.mqtt_config import MqttConfig
 from appliance.config.notify_targets import Target, TargetName
 from appliance.config.secrets_file import variables
 from appliance.config.storage_config import StorageConfig
@@ -123,6 +124,7 @@ class SiteConfig(ConfigModel):
     second_look: RecheckConfig = RecheckConfig()
     uplink: UplinkConfig | None = None
     notify: Annotated[dict[TargetName, Target], Field(max_length=16)] = {}
+    mqtt: MqttConfig | None = None
     costs: CostsConfig = CostsConfig()
     dashboard: DashboardConfig = DashboardConfig()
 

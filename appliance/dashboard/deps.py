@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 
 from appliance.broker import LinkState
+from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.router.calibration import Calibration
 from appliance.types import HealthKind
@@ -39,14 +40,15 @@ class SystemHealth:
 class CoreProbes:
     """What the dashboard asks of the core that it runs in, besides the store. None: there is no such part.
 
-    link: the uplink now. health: the ingest process now. targets: the notification targets now. rebaseline: called with
-    a camera and a kind of fault when a person says that what the camera shows is right as it is. calibration: what the
-    router has learnt; pool: the workers as they announce themselves.
+    link: the uplink now. health: the ingest process now. targets: the notification targets now. mqtt: the broker of
+    home automation now. rebaseline: called with a camera and a kind of fault when a person says that what the camera
+    shows is right as it is. calibration: what the router has learnt; pool: the workers as they announce themselves.
     """
 
     link: Callable[[], LinkState] | None = None
     health: Callable[[], SystemHealth] | None = None
     targets: Callable[[], Sequence[TargetStatus]] = tuple
+    mqtt: Callable[[], MqttStatus] | None = None
     rebaseline: Callable[[str, HealthKind], object] | None = None
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None

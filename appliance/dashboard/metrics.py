@@ -76,6 +76,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_notify_failures_total": ("Tries that did not arrive.", "target"),
     "vedette_notify_waiting": ("Messages that are held or to be sent.", "target"),
     "vedette_notify_failing": ("1 since a target's last message did not arrive.", "target"),
+    "vedette_mqtt_up": ("1 while the MQTT broker is connected.",),
+    "vedette_mqtt_messages_total": ("Messages published to the MQTT broker.",),
+    "vedette_mqtt_dropped_total": ("Messages to the MQTT broker that were given up.",),
     "vedette_storage_bytes": ("Bytes stored by camera and class.", "camera", "class"),
     "vedette_storage_disk_free_bytes": ("Bytes that are free on the disk of storage.dir.",),
     "vedette_storage_days_left": (
@@ -143,7 +146,7 @@ class ApplianceCollector:
     def collect(self) -> Iterator[Family]:
         """The families that have samples. Raises StoreError."""
         totals = self.meter.totals("start")
-        sources = (self._cameras(), _metered(totals), self._alerts(), self._targets(), self._storage(), self._process())
+        sources = (self._cameras(), _metered(totals), self._alerts(), self._targets(), self._services())
         for name, samples in (each for source in sources for each in source):
             text, *labels = FAMILIES[name]
             of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
@@ -203,6 +206,18 @@ class ApplianceCollector:
         yield "vedette_notify_failures_total", [((each.name,), each.failures) for each in found]
         yield "vedette_notify_waiting", [((each.name,), each.waiting) for each in found]
         yield "vedette_notify_failing", [((each.name,), each.failing_since is not None) for each in found]
+
+    def _services(self) -> Iterator[tuple[str, Samples]]:
+        yield from self._mqtt()
+        yield from self._storage()
+        yield from self._process()
+
+    def _mqtt(self) -> Iterator[tuple[str, Samples]]:
+        if self.probes.mqtt is not None:
+            now = self.probes.mqtt()
+            yield "vedette_mqtt_up", [((), now.connected)]
+            yield "vedette_mqtt_messages_total", [((), now.messages)]
+            yield "vedette_mqtt_dropped_total", [((), now.dropped)]
 
     def _storage(self) -> Iterator[tuple[str, Samples]]:
         found = self.storage.read()

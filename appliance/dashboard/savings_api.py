@@ -41,6 +41,7 @@ KIND_TEXTS = {
     "frame": "Pictures",
     "clip": "Clips",
     "notice": "Notifications",
+    "mqtt": "Home automation",
     "again": "Sent again after a cut",
     "resent": "Repeated by TCP",
     "protocol": "Protocol and connection",

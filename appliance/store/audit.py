@@ -11,7 +11,8 @@ from typing import Literal
 from appliance.store.database import Database, open_read_only
 
 AuditKind = Literal["facts", "frame", "crop", "clip", "notice"]
-"""notice: a message to a target of `notify`, which has no images; the others go with an escalation."""
+"""notice: a message to a target of `notify` or to the broker of `mqtt`, which has no images; the others go with an
+escalation, a frame also to that broker."""
 PAGE_MAX = 1000
 
 

@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.track", "appliance.types", "cloud_worker.engines", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "onnxruntime": ("appliance.detect.onnx_detector",),
+    "paho": ("appliance.mqtt.broker_session",),
     "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": (

@@ -15,6 +15,7 @@ from appliance.clock import ManualClock
 from appliance.dashboard import metrics
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.store.deletions import DeletionLedger
 from appliance.store.meter import Metric, MetricName
@@ -87,6 +88,12 @@ vedette_notify_waiting gauge target
     Messages that are held or to be sent.
 vedette_notify_failing gauge target
     1 since a target's last message did not arrive.
+vedette_mqtt_up gauge -
+    1 while the MQTT broker is connected.
+vedette_mqtt_messages_total counter -
+    Messages published to the MQTT broker.
+vedette_mqtt_dropped_total counter -
+    Messages to the MQTT broker that were given up.
 vedette_storage_bytes gauge camera,class
     Bytes stored by camera and class.
 vedette_storage_disk_free_bytes gauge -
@@ -162,6 +169,7 @@ def text(tmp_path: Path) -> Iterator[str]:
         link=lambda: LinkState(up=True, since=0.0),
         health=lambda: SystemHealth(ingest_running=True, age_p95_ms=120.0),
         targets=lambda: (TargetStatus(name="phone", kind="ntfy", host="h"),),
+        mqtt=lambda: MqttStatus(connected=True, messages=3),
     )
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes)
     with TestClient(app, base_url="http://127.0.0.1") as client:

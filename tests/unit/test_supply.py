@@ -28,7 +28,7 @@ BINARY = ("numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic-core
 def wanted() -> list[Requirement]:
     """What pyproject.toml asks for at run time, for the Pythons of the lock file."""
     extras = PROJECT["optional-dependencies"]
-    texts = [*PROJECT["dependencies"], *extras["cloud"], *extras["s3"], *extras["notify"]]
+    texts = [*PROJECT["dependencies"], *extras["cloud"], *extras["s3"], *extras["notify"], *extras["mqtt"]]
     return [
         each for each in map(Requirement, texts) if not each.marker or each.marker.evaluate({"python_version": "3.12"})
     ]

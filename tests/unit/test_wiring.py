@@ -32,8 +32,10 @@ def site(**sections: Any) -> SiteConfig:
         ({}, []),
         ({"uplink": {"url": "nats://127.0.0.1:4222"}}, ["uplink"]),
         ({"notify": {"phone": {"kind": "webhook", "url": "http://127.0.0.1:1/x"}}}, ["notifier"]),
+        ({"mqtt": {"url": "mqtt://127.0.0.1:1"}}, ["mqtt"]),
+        ({"mqtt": {"url": "mqtt://127.0.0.1:1", "enabled": False}}, []),
     ],
-    ids=["edge only", "uplink", "notify"],
+    ids=["edge only", "uplink", "notify", "mqtt", "mqtt off"],
 )
 def test_build_makes_every_service_and_starts_none(
     sections: dict[str, Any], between: list[str], tmp_path: Path

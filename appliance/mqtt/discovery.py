@@ -1,0 +1,156 @@
+"""The topics of a site, and the entities that Home Assistant finds there: its MQTT discovery messages. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.config import CameraConfig, MqttConfig
+from appliance.mqtt.zone_occupancy import ZoneLabel, zone_labels
+from appliance.version import version
+
+ONLINE, OFFLINE = "online", "offline"
+ON, OFF, UNKNOWN = "ON", "OFF", "None"
+"""States of a binary sensor; Home Assistant shows `None` as unknown: nobody looked, or privacy forbids to say."""
+_UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
+# What Home Assistant calls what is seen there; without one it says on and off.
+_DEVICE_CLASS = "occupancy"
+
+
+class Topics:
+    """The topics of one site. Names that a topic cannot hold are written with _ and a digest, so that none meet."""
+
+    def __init__(self, config: MqttConfig, site: str) -> None:
+        self._base = config.topic_prefix or f"vedette/{site}"
+        self._discovery = config.discovery_prefix
+        self.node = f"vedette_{site}"
+
+    @property
+    def availability(self) -> str:
+        return f"{self._base}/status"
+
+    @property
+    def alerts(self) -> str:
+        return f"{self._base}/alerts"
+
+    @property
+    def system(self) -> str:
+        return f"{self._base}/system"
+
+    @property
+    def configs(self) -> str:
+        """Matches every discovery message of this site."""
+        return f"{self._discovery}/+/{self.node}/+/config"
+
+    @property
+    def of_cameras(self) -> str:
+        """Matches everything about cameras."""
+        return f"{self._base}/camera/#"
+
+    def zone(self, camera: str, place: ZoneLabel) -> str:
+        return f"{self._base}/camera/{camera}/zone/{_topic_word(place.zone)}/{_topic_word(place.label)}"
+
+    def problem(self, camera: str) -> str:
+        return f"{self._base}/camera/{camera}/problem"
+
+    def last_alert(self, camera: str) -> str:
+        return f"{self._base}/camera/{camera}/last_alert"
+
+    def still(self, camera: str) -> str:
+        return f"{self._base}/camera/{camera}/last_alert/still"
+
+    def config(self, component: str, entity: str) -> str:
+        """Of the discovery message of an entity. component: binary_sensor, sensor, image …"""
+        return f"{self._discovery}/{component}/{self.node}/{entity}/config"
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryMessage:
+    """One retained message that makes an entity."""
+
+    topic: str
+    body: Mapping[str, Any]
+
+
+def discovery_messages(
+    topics: Topics, site: str, cameras: Mapping[str, CameraConfig], stills: Iterable[str], link: str
+) -> Iterator[DiscoveryMessage]:
+    """Every entity of the site. stills: cameras of which a still may be published; link: the dashboard's address."""
+    with_still = frozenset(stills)
+    made = _EntityMaker(topics, site, link)
+    yield from made.system()
+    for name, camera in cameras.items():
+        yield from made.camera(name, zone_labels(camera), with_still=name in with_still)
+
+
+class _EntityMaker:
+    def __init__(self, topics: Topics, site: str, link: str) -> None:
+        self._topics = topics
+        self._site = site
+        self._link = link.rstrip("/")
+
+    def system(self) -> Iterator[DiscoveryMessage]:
+        device = self._device("", f"Vedette {self._site}", "/")
+        state = {"state_topic": self._topics.system}
+        yield self._entity("sensor", "to_review", device, name="Alerts to review", **state,
+                           value_template="{{ value_json.alerts_to_review }}", state_class="measurement")  # fmt: skip
+        yield self._entity("sensor", "cameras_live", device, name="Cameras live", **state,
+                           value_template="{{ value_json.cameras_live }}", state_class="measurement",
+                           entity_category="diagnostic")  # fmt: skip
+        yield self._entity("sensor", "detector_load", device, name="Detector load", **state,
+                           value_template="{{ value_json.detector_load }}", state_class="measurement",
+                           unit_of_measurement="%", entity_category="diagnostic")  # fmt: skip
+        yield self._entity("binary_sensor", "problem", device, name="Problem", **state, device_class="problem",
+                           value_template="{{ value_json.problem }}", json_attributes_topic=self._topics.system,
+                           entity_category="diagnostic")  # fmt: skip
+
+    def camera(self, name: str, places: Iterable[ZoneLabel], *, with_still: bool) -> Iterator[DiscoveryMessage]:
+        device = self._device(name, name, f"/cameras/{name}")
+        for place in places:
+            entity = f"{name}-zone-{_topic_word(place.zone)}-{_topic_word(place.label)}"
+            yield self._entity("binary_sensor", entity, device, name=f"{place.zone} {place.label}",
+                               state_topic=self._topics.zone(name, place), device_class=_DEVICE_CLASS)  # fmt: skip
+        problem = self._topics.problem(name)
+        yield self._entity("binary_sensor", f"{name}-problem", device, name="Problem", state_topic=problem,
+                           value_template="{{ value_json.state }}", json_attributes_topic=problem,
+                           device_class="problem", entity_category="diagnostic")  # fmt: skip
+        last = self._topics.last_alert(name)
+        yield self._entity("sensor", f"{name}-last-alert", device, name="Last alert", state_topic=last,
+                           value_template="{{ value_json.summary }}", json_attributes_topic=last,
+                           icon="mdi:shield-alert")  # fmt: skip
+        if with_still:
+            yield self._entity("image", f"{name}-last-alert-still", device, name="Last alert",
+                               image_topic=self._topics.still(name), content_type="image/jpeg")  # fmt: skip
+
+    def _device(self, camera: str, name: str, page: str) -> dict[str, Any]:
+        node = self._topics.node
+        device: dict[str, Any] = {
+            "identifiers": [f"{node}-{camera}" if camera else node],
+            "name": name,
+            "manufacturer": "Vedette",
+            "sw_version": version(),
+        }
+        if camera:
+            device["via_device"] = node
+        if self._link:
+            device["configuration_url"] = f"{self._link}{page}"
+        return device
+
+    def _entity(self, component: str, entity: str, device: Mapping[str, Any], **keys: str) -> DiscoveryMessage:
+        body = {
+            **keys,
+            "unique_id": f"{self._topics.node}-{entity}",
+            "availability_topic": self._topics.availability,
+            "device": device,
+            "origin": {"name": "Vedette", "sw_version": version()},
+        }
+        return DiscoveryMessage(self._topics.config(component, entity), body)
+
+
+def _topic_word(name: str) -> str:
+    """`name` as one level of a topic and as part of an id."""
+    word = _UNFIT.sub("_", name)[:64]
+    return word if word == name else f"{word}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -1,0 +1,373 @@
+"""Home automation hears of a site through a real broker: entities, zones, alerts, stills, outages, privacy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_rows import alert, event, opened, sample_frame
+from waiting import until
+
+from appliance.backoff import Backoff
+from appliance.clock import SystemClock, local_weekday_minute
+from appliance.config import MqttConfig, SiteConfig
+from appliance.mqtt import publisher as publisher_module
+from appliance.mqtt.broker_check import check_mqtt
+from appliance.mqtt.publisher import MqttDeps, MqttPublisher
+from appliance.privacy import PrivacyRules
+from appliance.store.alerts import AlertStore
+from appliance.store.audit import AuditStore
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.evidence import EvidenceStore
+from appliance.store.health_events import HealthEventStore
+from appliance.store.meter import Meter
+from appliance.store.rows import EvidenceRow
+from appliance.types import AlertChange, CameraState, HealthEvent, StreamHeader
+from tests.servers.mosquitto import Listener, Mosquitto, find_mosquitto
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="no mosquitto here: deploy/get-mosquitto.sh brings it")
+CAMERA: dict[str, Any] = {
+    "url": "file:x.mp4",
+    "zones": {"z": [[0, 0], [0.8, 0], [0.8, 1], [0, 1]], "far corner": [[0.9, 0], [1, 0], [1, 0.1]]},
+    "rules": [
+        {"name": "intruder", "kind": "enter", "zone": "z", "labels": ["person", "car"]},
+        {"name": "corner", "kind": "enter", "zone": "far corner"},
+    ],
+}
+PERSON, CAR = "vedette/depot/camera/yard/zone/z/person", "vedette/depot/camera/yard/zone/z/car"
+STILL = "vedette/depot/camera/yard/last_alert/still"
+JPEG = b"\xff\xd8 a still \xff\xd9"
+
+
+class PublishingSite:
+    """A site's store, and the publisher in its thread, as the appliance runs it."""
+
+    def __init__(self, folder: Path, mqtt: dict[str, Any], **camera: Any) -> None:
+        self.root, self.clock = folder, SystemClock()
+        self.db = Database(folder / "vedette.db", self.clock)
+        self.alerts, self.boxes, self.cameras = AlertStore(self.db), BoxStore(self.db), CameraStore(self.db)
+        self.health, self.meter = HealthEventStore(self.db), Meter(self.db, "run")
+        self.config = SiteConfig.model_validate(
+            {"site": {"name": "depot"}, "cameras": {"yard": {**CAMERA, **camera}}, "mqtt": mqtt,
+             "dashboard": {"public_url": "https://cams.example"}}
+        )  # fmt: skip
+        self.cameras.ensure({"yard": "file:x.mp4"})
+        self.cameras.header(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
+        self.cameras.state(CameraState(camera="yard", t=self.clock.now(), state="live", reason=""))
+        self.failures: list[BaseException] = []
+        self._seq = 0
+        self._thread: threading.Thread | None = None
+        assert self.config.mqtt is not None
+        self.publisher = MqttPublisher(self.config, self.config.mqtt, self._deps())
+
+    def start(self) -> PublishingSite:
+        self._thread = threading.Thread(target=self._run, name="mqtt")
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        self.publisher.stop()
+        if self._thread is not None:
+            self._thread.join(60)
+            assert not self._thread.is_alive()
+        self.db.close()
+        assert not self.failures, self.failures
+
+    def see(self, *, person: bool) -> None:
+        """Examined frames of the last second."""
+        for _ in range(3):
+            self._seq += 1
+            box = (0.25, 0.25, 0.5, 0.75) if person else None
+            self.boxes.append("yard", "r1", [sample_frame(self.clock.now(), seq=self._seq, box=box)])
+
+    def raise_alert(self, name: str) -> None:
+        self.alerts.apply(opened(name, t=self.clock.now()), escalation=None, priority="")
+
+    def still(self, name: str) -> None:
+        path = f"evidence/{name}/still.jpg"
+        (self.root / path).parent.mkdir(parents=True)
+        (self.root / path).write_bytes(JPEG)
+        EvidenceStore(self.db).put(EvidenceRow(alert=name, kind="still", state="ready", path=path))
+
+    def egress(self) -> dict[str, int]:
+        return {total.kind: total.amount for total in self.meter.totals("all")}
+
+    def _deps(self) -> MqttDeps:
+        return MqttDeps(
+            db=self.db, root=self.root, alerts=self.alerts, boxes=self.boxes, cameras=self.cameras,
+            health=self.health, privacy=PrivacyRules(self.config.site, self.config.cameras, local_weekday_minute),
+            meter=self.meter, clock=self.clock, warning=lambda: "", detector_load=lambda: 0.25,
+        )  # fmt: skip
+
+    def _run(self) -> None:
+        try:
+            self.publisher.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.failures.append(error)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    made = Mosquitto(tmp_path / "broker").start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def home(broker: Mosquitto) -> Iterator[Listener]:
+    made = Listener(broker)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path, broker: Mosquitto) -> Iterator[Callable[..., PublishingSite]]:
+    made: list[PublishingSite] = []
+
+    def make(*, camera: dict[str, Any] | None = None, **mqtt: Any) -> PublishingSite:
+        folder = tmp_path / f"site{len(made)}"
+        folder.mkdir()
+        made.append(PublishingSite(folder, {"url": broker.url, "local": True, **mqtt}, **(camera or {})).start())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_site_is_found_by_home_assistant(site: Callable[..., PublishingSite], home: Listener) -> None:
+    site()
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    configs = {topic: json.loads(body) for topic, body in home.kept.items() if topic.startswith("homeassistant/")}
+    found = {
+        topic.split("/")[1] + " " + body["device"]["name"] + ": " + body["name"] for topic, body in configs.items()
+    }
+    assert found == {
+        "binary_sensor yard: z person", "binary_sensor yard: z car", "binary_sensor yard: far corner person",
+        "binary_sensor yard: Problem", "sensor yard: Last alert", "sensor Vedette depot: Alerts to review",
+        "sensor Vedette depot: Cameras live", "sensor Vedette depot: Detector load",
+        "binary_sensor Vedette depot: Problem",
+    }  # fmt: skip
+    assert len({body["unique_id"] for body in configs.values()}) == len(configs)
+    assert {body["availability_topic"] for body in configs.values()} == {"vedette/depot/status"}
+    states = {body["state_topic"] for body in configs.values() if body["name"] != "Last alert"}
+    until(lambda: states <= set(home.kept), what="every entity has a state, but for an alert that never was")
+    assert json.loads(home.kept["vedette/depot/system"]) == {
+        "alerts_to_review": 0, "cameras": 1, "cameras_live": 1, "detector_load": 25, "problem": "OFF", "reasons": [],
+    }  # fmt: skip
+
+
+def test_a_zone_is_occupied_while_a_person_is_in_it(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard = site()
+    until(lambda: home.kept.get(PERSON) == b"None", what="unknown before the first frame")
+    yard.see(person=False)
+    until(lambda: home.kept[PERSON] == b"OFF", what="looked, and nobody there")
+    until(lambda: bool(yard.see(person=True)) or home.kept[PERSON] == b"ON", every_s=0.3)
+    assert home.kept[CAR] == b"OFF"
+    until(lambda: bool(yard.see(person=False)) or home.kept[PERSON] == b"OFF", every_s=0.3)
+    yard.cameras.state(CameraState(camera="yard", t=yard.clock.now(), state="lost", reason="no answer"))
+    until(lambda: home.kept[PERSON] == b"None", what="nobody looks any more")
+
+
+def test_a_fault_of_a_camera_is_told_with_its_reason(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard, topic = site(), "vedette/depot/camera/yard/problem"
+    until(lambda: topic in home.kept and json.loads(home.kept[topic])["state"] == "OFF")
+    now = yard.clock.now()
+    yard.health.put(HealthEvent(camera="yard", id="h1", kind="moved", t=now, t_start=now, reason="it was turned"))
+    until(lambda: json.loads(home.kept[topic])["state"] == "ON")
+    assert json.loads(home.kept[topic])["reasons"] == ["it was turned"]
+
+
+def test_alerts_are_events_and_the_last_one_stays(
+    site: Callable[..., PublishingSite], broker: Mosquitto, home: Listener
+) -> None:
+    yard = site(pictures=True)
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    yard.raise_alert("a1")
+    until(lambda: "vedette/depot/alerts" in home.kept)
+    told = json.loads(home.kept["vedette/depot/alerts"])
+    assert told["alert"] == "a1"
+    assert told["update"] is False
+    assert told["summary"] == "person: intruder"
+    assert told["zones"] == ["z"]
+    assert told["link"] == "https://cams.example/alerts/a1"
+    yard.still("a1")
+    until(lambda: home.kept.get(STILL) == JPEG)
+    yard.alerts.review("a1", "false_alarm", yard.clock.now())
+    until(lambda: json.loads(home.kept["vedette/depot/alerts"])["update"] is True)
+    late = Listener(broker)  # who comes later hears of the last alert, and of no old event
+    until(lambda: STILL in late.kept and "vedette/depot/camera/yard/last_alert" in late.kept)
+    assert json.loads(late.kept["vedette/depot/camera/yard/last_alert"])["review"] == "false_alarm"
+    assert "vedette/depot/alerts" not in late.kept
+    late.close()
+
+
+def test_a_broker_that_was_away_is_told_all_anew(
+    site: Callable[..., PublishingSite], broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module, "ALERTS_QUEUED_MAX", 3)
+    broker.kill()
+    yard = site()
+    for n in range(5):
+        yard.raise_alert(f"a{n}")
+    until(lambda: yard.publisher.status.dropped == 2, what="the oldest are dropped, and counted")
+    assert "refused" in yard.publisher.status.error
+    broker.start()
+    home = Listener(broker)
+    until(lambda: [json.loads(body)["alert"] for topic, body, _ in home.heard if topic.endswith("/alerts")]
+          == ["a2", "a3", "a4"])  # fmt: skip
+    home.close()
+    broker.kill()
+    until(lambda: not yard.publisher.status.connected)
+    broker.start()  # it kept nothing
+    home = Listener(broker)
+    until(lambda: home.kept.get("vedette/depot/status") == b"online" and PERSON in home.kept)
+    home.close()
+
+
+def test_who_vanishes_or_stops_is_offline(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard = site()
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    connection = yard.publisher._session._client.socket()
+    assert connection is not None
+    connection.shutdown(2)  # as a cut: the broker speaks for us
+    until(lambda: (b"offline") in [body for topic, body, _ in home.heard if topic == "vedette/depot/status"])
+    until(lambda: home.kept["vedette/depot/status"] == b"online", what="and back")
+    yard.publisher.stop()
+    until(lambda: home.kept["vedette/depot/status"] == b"offline")
+
+
+def test_what_was_kept_of_an_entity_that_is_no_more_is_cleared(
+    site: Callable[..., PublishingSite], home: Listener
+) -> None:
+    gone = "homeassistant/binary_sensor/vedette_depot/old-zone/config"
+    others = "homeassistant/binary_sensor/vedette_elsewhere/x/config"
+    old = "vedette/depot/camera/removed/last_alert"
+    for topic in (gone, others, old, f"{old}/still", STILL):
+        home.publish(topic, b"{}" if "still" not in topic else b"x" * 100_000, retain=True)
+    site()
+    until(lambda: [home.kept[each] for each in (gone, old, f"{old}/still", STILL)] == [b""] * 4)
+    assert home.kept[others] == b"{}"
+
+
+def test_a_broker_off_the_site_hears_nothing_that_privacy_forbids(
+    site: Callable[..., PublishingSite], home: Listener
+) -> None:
+    yard = site(local=False, pictures=True, camera={"privacy": {"never": [{"zones": ["z"]}]}})
+    until(lambda: home.kept.get(PERSON) == b"None")
+    yard.see(person=True)
+    yard.see(person=True)
+    yard.raise_alert("a1")
+    yard.still("a1")
+    corner = replace(event(yard.clock.now(), rule="corner", name="e2"), zone="far corner", box=(0.9, 0.0, 1.0, 0.05))
+    change = AlertChange("opened", alert("a2", t=yard.clock.now()), corner)
+    yard.alerts.apply(change, escalation=None, priority="")
+    until(lambda: "vedette/depot/alerts" in home.kept, what="of what stands elsewhere it hears")
+    told = [json.loads(body)["alert"] for topic, body, _ in home.heard if topic == "vedette/depot/alerts"]
+    assert told == ["a2"]
+    assert home.kept[PERSON] == b"None"
+    assert not home.kept.get(STILL)
+
+
+@pytest.mark.parametrize("forbids", [{"image_free": True}, {"privacy": {"blur": "people"}}], ids=["image free", "blur"])
+def test_a_still_leaves_only_where_whole_images_may(
+    site: Callable[..., PublishingSite], home: Listener, forbids: dict[str, Any]
+) -> None:
+    yard = site(local=False, pictures=True, camera=forbids)
+    yard.raise_alert("a1")
+    yard.still("a1")
+    until(lambda: "vedette/depot/camera/yard/last_alert" in home.kept)
+    until(lambda: json.loads(home.kept["vedette/depot/camera/yard/last_alert"])["alert"] == "a1")
+    assert not home.kept.get(STILL)
+    assert not [topic for topic in home.kept if topic.startswith("homeassistant/image/")]
+
+
+def test_what_leaves_is_counted_and_audited(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard = site(local=False, pictures=True)
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    yard.raise_alert("a1")
+    yard.still("a1")
+    until(lambda: home.kept.get(STILL) == JPEG)
+    yard.publisher.stop()
+    until(lambda: home.kept["vedette/depot/status"] == b"offline")
+    until(lambda: len([row for row in AuditStore(yard.db).page() if row.camera == "yard"]) >= 3)
+    rows = AuditStore(yard.db).page()
+    assert {row.bytes for row in rows if row.kind == "frame"} == {len(JPEG)}
+    assert [row.why.split("; ")[1] for row in rows if "alert a1" in row.why]
+    payload = sum(len(body) for topic, body, _ in home.heard)
+    assert yard.egress()["uplink_bytes_mqtt"] == yard.egress()["uplink_bytes"] > payload
+    assert "notice_local_bytes" not in yard.egress()
+
+
+def test_a_local_broker_is_no_egress(site: Callable[..., PublishingSite], home: Listener) -> None:
+    yard = site()
+    yard.raise_alert("a1")
+    until(lambda: "vedette/depot/alerts" in home.kept or "vedette/depot/camera/yard/last_alert" in home.kept)
+    yard.publisher.stop()
+    until(lambda: home.kept["vedette/depot/status"] == b"offline")
+    assert AuditStore(yard.db).page() == []
+    assert "uplink_bytes" not in yard.egress()
+    assert yard.egress()["notice_local_bytes"] > 500
+
+
+def test_a_wrong_password_is_told_in_words(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker", users={"vedette": "sesame-1"}).start()
+    for password, connected in (("wrong", False), ("sesame-1", True)):
+        folder = tmp_path / password
+        folder.mkdir()
+        mqtt = {"url": broker.url, "user": "vedette", "password": password, "local": True}
+        yard = PublishingSite(folder, mqtt).start()
+        until(lambda yard=yard: yard.publisher.status.connected or yard.publisher.status.error)
+        assert yard.publisher.status.connected is connected
+        assert connected or "check `user`, `password`" in yard.publisher.status.error
+        assert "sesame" not in repr(yard.config.mqtt)
+        yard.close()
+    broker.kill()
+
+
+def test_a_broker_that_sends_nonsense_harms_nothing(tmp_path: Path) -> None:
+    """Whatever its answer is: the publisher says so, and tries again later."""
+    answers = [b"\x00" * 64, b"\x20\xff\xff\xff\xff\x7f", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x09",
+               b"\x20\x03\x00\x00\x00\x30\x02\xff\xff", b"\x20\x02\x00\x84", b""]  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mqtt = {"url": f"mqtt://127.0.0.1:{server.getsockname()[1]}", "local": True}
+        yard = PublishingSite(tmp_path, mqtt)
+        yard.publisher._session._backoff = Backoff(0.01, 0.02)
+        yard.start()
+        for answer in answers:
+            server.settimeout(60)
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+                connection.settimeout(0.3)
+                with contextlib.suppress(OSError):
+                    while connection.recv(1000):
+                        pass
+        until(lambda: yard.publisher.status.error)
+        assert not yard.failures
+        yard.close()
+
+
+def test_check_says_whether_the_broker_lets_us_in(broker: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    mqtt = MqttConfig(url=broker.url, user="x", password="y")
+    found = {each.about: (each.level, each.text) for each in check_mqtt(mqtt, contact=True)}
+    assert found["mqtt"] == ("ok", f"127.0.0.1:{broker.port} lets us in")
+    assert found["mqtt.url"][0] == "warning"
+    broker.kill()
+    (gone,) = check_mqtt(MqttConfig(url=broker.url, local=True), contact=True)
+    assert (gone.level, "refused" in gone.text) == ("unreachable", True)
+    monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
+    (lacking,) = check_mqtt(mqtt.model_copy(update={"local": True}), contact=True)
+    assert lacking.level == "wrong"
+    assert "pip install 'vedette[mqtt]'" in lacking.text
