@@ -121,6 +121,14 @@ def local_day(t: float) -> str:
     return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d")
 
 
+def day_bounds(day: str) -> tuple[float, float]:
+    """When a calendar day (`2026-01-31`) of the machine's own time zone begins and ends. Raises ValueError."""
+    if len(day) != len("2026-01-31"):
+        raise ValueError(day)
+    first = datetime.fromisoformat(day)
+    return first.astimezone().timestamp(), (first + timedelta(days=1)).astimezone().timestamp()
+
+
 @dataclass(frozen=True, slots=True)
 class Period:
     """The day and the month in which a time lies, for budgets: `day` is its name; seconds at which each begins and

@@ -9,7 +9,7 @@ from appliance.config import AlertsConfig
 from appliance.dashboard.alerts_api import AlertReader
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.health_api import HealthReader
-from appliance.dashboard.schemas import AlertItem, EvidenceItem
+from appliance.dashboard.schemas import NOTE_LENGTH_MAX, AlertItem, EvidenceItem
 from appliance.dashboard.templating import percent, score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
@@ -106,6 +106,8 @@ class AlertPageView:
             "end_texts": _END_TEXTS,
             "waiting_text": self._waiting_text(row, escalation, detail.decision),
             "second_look": detail.recheck,
+            "changes": detail.changes,
+            "note_length_max": NOTE_LENGTH_MAX,
         }
 
     def _waiting_text(self, row: AlertRow, escalation: EscalationRow | None, decision: DecisionRow | None) -> str:

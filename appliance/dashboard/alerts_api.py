@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
@@ -10,7 +12,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import FileResponse, Response
 
-from appliance.clock import Clock
+from appliance.clock import Clock, day_bounds, parse_moment
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import (
@@ -20,14 +22,19 @@ from appliance.dashboard.schemas import (
     AlertItem,
     AlertPage,
     ApiModel,
+    BulkResult,
+    BulkReview,
+    NoteChange,
     ReviewChange,
 )
-from appliance.errors import StoreError
+from appliance.errors import StoreError, UsageError
 from appliance.notify.delivery import TargetStatus
-from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore, ReviewFilter, VerdictFilter
+from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
+from appliance.store.alerts import AlertCounts, AlertCursor, AlertStore
 from appliance.store.database import Database
 from appliance.store.notices import NoticeRow, NoticeState, NoticeStore
 from appliance.store.paths import EVIDENCE, inside
+from appliance.store.review_writes import ReviewStore
 from appliance.store.rows import AlertDetail, AlertRow, EvidenceKind, EvidenceRow, Standing
 from appliance.types import Severity
 
@@ -49,6 +56,8 @@ _STANDING_TEXTS: dict[Standing | Literal[""], str] = {
 _TYPES = {"still.jpg": "image/jpeg", "clip.mp4": "video/mp4", "boxes.json": "application/json"}
 _KINDS: dict[str, EvidenceKind] = {"still.jpg": "still", "clip.mp4": "clip", "boxes.json": "boxes"}
 assert set(_KINDS) == set(EVIDENCE_NAMES.values())
+
+_TIME_WORDS = "a day (2026-01-31), a moment (2026-01-31T18:00) in the appliance's time zone, or UTC seconds"
 
 router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
 
@@ -95,29 +104,31 @@ class AlertWithNotices(AlertFull):
 
 
 class AlertFilter:
-    """Which alerts are wanted; an empty choice means any, as an HTML form sends it."""
+    """Which alerts are wanted; an empty choice means any, as an HTML form sends it. Raises Problem for a wrong time."""
 
     def __init__(
         self,
+        *,
         camera: Annotated[str, Query(max_length=64)] = "",
         severity: Severity | Literal[""] = "",
         review: ReviewFilter | Literal[""] = "",
         verdict: VerdictFilter | Literal[""] = "",
+        begin: Annotated[str, Query(alias="from", max_length=40, description=_TIME_WORDS)] = "",
+        end: Annotated[str, Query(alias="to", max_length=40, description=_TIME_WORDS + "; a day is meant whole")] = "",
+        zone: Annotated[str, Query(max_length=64, description="a zone or line of an event")] = "",
+        label: Annotated[str, Query(max_length=64)] = "",
+        rule: Annotated[str, Query(max_length=64)] = "",
+        text: Annotated[str, Query(max_length=100, description="beginnings of words in the note or a verdict")] = "",
     ) -> None:
-        self.camera = camera
-        self.severity: Severity | None = severity or None
-        self.review: ReviewFilter | None = review or None
-        self.verdict: VerdictFilter | None = verdict or None
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        """Every field, "" for any."""
-        return {
-            "camera": self.camera,
-            "severity": self.severity or "",
-            "review": self.review or "",
-            "verdict": self.verdict or "",
-        }
+        self.chosen: dict[str, str] = {
+            "camera": camera, "severity": severity, "review": review, "verdict": verdict,
+            "from": begin, "to": end, "zone": zone, "label": label, "rule": rule, "text": text.strip(),
+        }  # fmt: skip
+        self.wanted = AlertQuery(
+            camera=camera or None, severity=severity or None, review=review or None, verdict=verdict or None,
+            from_t=_time_of("from", begin, 0), to_t=_time_of("to", end, 1),
+            zone=zone or None, label=label or None, rule=rule or None, text=text.strip() or None,
+        )  # fmt: skip
 
     @property
     def query(self) -> dict[str, str]:
@@ -125,20 +136,33 @@ class AlertFilter:
         return {name: value for name, value in self.chosen.items() if value}
 
     @property
-    def set_aside(self) -> bool:
-        """Whether the list on the page has what a verdict rejected and nobody has reviewed: only when it is asked
+    def listed(self) -> AlertQuery:
+        """As the list on the page has it: what a verdict rejected and nobody has reviewed only when it is searched
         for."""
-        return self.verdict == "rejected"
+        asked = self.wanted.verdict == "rejected" or self.wanted.review == "deleted" or self.wanted.text is not None
+        return replace(self.wanted, set_aside=asked)
 
-    def takes(self, row: AlertRow) -> bool:
-        """Does this alert belong in the list on the page?"""
-        return (
-            (self.set_aside or row.verdict != "rejected" or row.review is not None)
-            and (not self.camera or row.camera == self.camera)
-            and (self.severity is None or row.severity == self.severity)
-            and (self.review is None or (row.review or "open") == self.review)
-            and (self.verdict is None or (row.verdict or "none") == self.verdict)
-        )
+    @property
+    def is_for_alerts(self) -> bool:
+        """Whether something is chosen that only alerts have."""
+        return bool(self.query.keys() - {"camera", "from", "to"})
+
+
+def _time_of(name: str, text: str, end: int) -> float | None:
+    """UTC seconds; end: 0 the beginning of a day, 1 its end. None: any. Raises Problem."""
+    if not text:
+        return None
+    try:
+        return day_bounds(text)[end]
+    except (ValueError, OverflowError):
+        pass
+    try:
+        seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_moment(text)
+    except (ValueError, UsageError):
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise Problem(422, f"`{name}` is a day (2026-01-31), a moment (2026-01-31T18:00) or UTC seconds.")
+    return seconds
 
 
 Filtered = Annotated[AlertFilter, Depends()]
@@ -148,34 +172,33 @@ Before = Annotated[str, Query(max_length=128, description="`next` of the page be
 class AlertReader:
     """Alerts, their notices and their evidence files as the API and the pages show them. Any thread may call."""
 
-    def __init__(self, alerts: AlertStore, notices: NoticeStore, root: Path, clock: Clock) -> None:
+    def __init__(
+        self, alerts: AlertStore, reviews: ReviewStore, notices: NoticeStore, root: Path, clock: Clock
+    ) -> None:
         """root: the storage folder."""
         self._alerts = alerts
         self._notices = notices
+        self._reviews = reviews
         self._root = root
         self._clock = clock
 
     def page(
-        self, wanted: AlertFilter, before: str, limit: int, *, set_aside: bool = True
+        self, wanted: AlertFilter, before: str, limit: int, *, listed: bool = False
     ) -> tuple[list[AlertItem], dict[str, str] | None]:
         """One page, newest first, and the query of the next (None: this is the last). Raises Problem.
 
-        set_aside: with what a verdict rejected and nobody has reviewed.
+        listed: as the list on the page has it.
         """
-        rows = self._alerts.page(
-            cursor_of(before),
-            limit + 1,
-            camera=wanted.camera or None,
-            severity=wanted.severity,
-            review=wanted.review,
-            verdict=wanted.verdict,
-            set_aside=set_aside,
-        )
+        rows = self._alerts.page(cursor_of(before), limit + 1, wanted.listed if listed else wanted.wanted)
         older = None
         if len(rows) > limit:
             last = rows[limit - 1]
             older = {**wanted.query, "before": f"{last.t_start!r}~{last.id}"}
         return [AlertItem.of(row) for row in rows[:limit]], older
+
+    def is_listed(self, alert_id: str, wanted: AlertFilter) -> bool:
+        """Whether the list on the page has this alert."""
+        return self._alerts.is_wanted(alert_id, wanted.listed)
 
     def detail(self, alert_id: str) -> AlertDetail:
         """One alert. Raises Problem when there is none."""
@@ -199,10 +222,27 @@ class AlertReader:
         newer = self._alerts.newer_id(row)
         return newer and _page_of(newer), _page_of(older[0].id) if older else None
 
-    def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
+    def review(self, alert_id: str, change: ReviewChange, who: str = "") -> AlertItem:
         """Write a person's review of an alert. Raises Problem when there is none."""
-        self._alerts.review(alert_id, change.review, self._clock.now())
+        self._reviews.review([alert_id], change.review, self._clock.now(), who)
         return AlertItem.of(self.detail(alert_id).alert)
+
+    def review_many(self, change: BulkReview, who: str = "") -> BulkResult:
+        """Write a person's review of several alerts, all at once."""
+        found = self._reviews.review(change.ids, change.review, self._clock.now(), who)
+        return self._result(change.ids, found)
+
+    def note(self, alert_id: str, change: NoteChange, who: str = "") -> AlertItem:
+        """Replace the note of an alert. Raises Problem when there is none."""
+        self._reviews.note(alert_id, change.note.strip(), self._clock.now(), who)
+        return AlertItem.of(self.detail(alert_id).alert)
+
+    def _result(self, wanted: Sequence[str], found: Sequence[str]) -> BulkResult:
+        rows = [self.detail(each).alert for each in found]
+        return BulkResult(
+            alerts=[AlertItem.of(row) for row in rows],
+            missing=[each for each in dict.fromkeys(wanted) if each not in set(found)],
+        )
 
     def file(self, row: EvidenceRow) -> Path:
         """The file of a ready piece of evidence. Raises Problem when it is not there."""
@@ -273,6 +313,12 @@ def list_alerts(
     return AlertPage(alerts=items, next=None if older is None else urlencode({**older, "limit": limit}))
 
 
+@router.post("/review")
+def review_alerts(alerts: Reader, change: BulkReview) -> BulkResult:
+    """Review several alerts at once: all of them or, on an error, none. What does not exist is in `missing`."""
+    return alerts.review_many(change)
+
+
 @router.get("/{alert_id}")
 def one_alert(alerts: Reader, alert_id: str) -> AlertWithNotices:
     """One alert with its events, evidence, delivery and verdict, and its notices."""
@@ -283,6 +329,12 @@ def one_alert(alerts: Reader, alert_id: str) -> AlertWithNotices:
 def review_alert(alerts: Reader, alert_id: str, change: ReviewChange) -> AlertItem:
     """Say what you think of it: `reviewed`, `false_alarm`, or null to take it back."""
     return alerts.review(alert_id, change)
+
+
+@router.post("/{alert_id}/note")
+def note_alert(alerts: Reader, alert_id: str, change: NoteChange) -> AlertItem:
+    """Replace the note of an alert; an empty one removes it. It can be searched for."""
+    return alerts.note(alert_id, change)
 
 
 @router.get("/{alert_id}/evidence/{name}", response_class=FileResponse)

@@ -62,6 +62,7 @@ from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter
 from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
+from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
@@ -97,7 +98,7 @@ def create_app(
     )
     frames = FrameCache(segments, root, reader)
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
-    alert_reader = AlertReader(alerts, NoticeStore(db), root, clock)
+    alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, Response
 
 from appliance.broker import LinkState
-from appliance.config import LineRule, Rule
+from appliance.config import CameraConfig, LineRule, Rule
 from appliance.dashboard import headroom_api, savings_api, scenarios_api, storage_api
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import (
@@ -21,6 +21,7 @@ from appliance.dashboard.alerts_api import (
     Before,
     Filtered,
     Reader,
+    cursor_of,
 )
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.camera_setup_api import VENDORS
@@ -40,6 +41,7 @@ from appliance.store.health_events import HealthEventRow
 from appliance.store.meter import Since
 
 RECENT = 6
+MORE_FILTERS = ("from", "to", "zone", "label", "rule")  # folded while nothing is chosen in them
 COMMON_LABELS = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "cat", "dog")
 
 ShowFilter = Annotated[Literal["", "alerts", "health"], Query(description="alerts, health, or both")]
@@ -81,8 +83,10 @@ def alerts_page(
         items=items,
         older=None if older is None else f"/?{urlencode(older)}",
         newest=not before,
-        filters=_filters(cameras.configured),
+        filters=_filters(cameras.configured, wanted.chosen),
         chosen={**wanted.chosen, "show": show},
+        more_chosen=sum(bool(wanted.chosen[name]) for name in MORE_FILTERS),
+        more_filters=MORE_FILTERS,
         filtered=bool(wanted.query or show),
         faults=health.open_titles(),
         counts=counts,
@@ -100,7 +104,7 @@ def alerts_page(
 def one_card(templates: TemplatesPart, alerts: Reader, wanted: Filtered, alert_id: str) -> Response:
     """One card of the list, as the list would show it; 204 when the filter leaves it out."""
     row = alerts.detail(alert_id).alert
-    if not wanted.takes(row):
+    if not alerts.is_listed(alert_id, wanted):
         return Response(status_code=204)
     return templates.page("card.html", alert=AlertItem.of(row))
 
@@ -261,13 +265,20 @@ def timeline_of(
     """
     alert_items: list[AlertItem] = []
     health_items: list[HealthItem] = []
+    older: dict[str, str] | None = None
     more = False
     if show != "health":
-        alert_items, older = alerts.page(wanted, before, limit, set_aside=wanted.set_aside)
+        alert_items, older = alerts.page(wanted, before, limit, listed=True)
         more |= older is not None
     if takes_health(wanted, show):
-        health_items, next_health = health.page(wanted.camera, None, before, limit)
+        begin, end = wanted.wanted.from_t, wanted.wanted.to_t
+        at = cursor_of(before)
+        cursor = before if end is None or (at is not None and at.t_start < end) else f"{end!r}~"
+        health_items, next_health = health.page(wanted.wanted.camera or "", None, cursor, limit)
         more |= next_health is not None
+        if begin is not None and health_items and health_items[-1].t_start < begin:
+            health_items = [item for item in health_items if item.t_start >= begin]
+            more = bool(alert_items) and older is not None
     found: list[AlertItem | HealthItem] = [*alert_items, *health_items]
     both = sorted(found, key=lambda item: (item.t_start, item.id), reverse=True)
     items = both[:limit]
@@ -279,9 +290,14 @@ def timeline_of(
 
 def takes_health(wanted: AlertFilter, show: str, row: HealthEventRow | None = None) -> bool:
     """Whether health events (or this one) belong in the list: they have no severity, review or verdict."""
-    if show == "alerts" or wanted.severity or wanted.review or wanted.verdict:
+    if show == "alerts" or wanted.is_for_alerts:
         return False
-    return row is None or not wanted.camera or row.camera in {wanted.camera, ""}
+    asked = wanted.wanted
+    return row is None or (
+        (asked.camera is None or row.camera in {asked.camera, ""})
+        and (asked.from_t is None or row.t_start >= asked.from_t)
+        and (asked.to_t is None or row.t_start < asked.to_t)
+    )
 
 
 def _uplink_text(probe: Callable[[], LinkState] | None, waiting: int) -> str:
@@ -296,16 +312,30 @@ def _uplink_text(probe: Callable[[], LinkState] | None, waiting: int) -> str:
     return f"Cloud link down, {waiting} waiting; nothing is lost."
 
 
-def _filters(cameras: Iterable[str]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+def _filters(
+    cameras: Mapping[str, CameraConfig], chosen: Mapping[str, str]
+) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Name, word for any, and (value, text) of each choice."""
+    rules = [rule for camera in cameras.values() for rule in camera.rules]
+    named = {
+        "zone": {name for camera in cameras.values() for name in (*camera.zones, *camera.lines)},
+        "label": {label for rule in rules for label in rule.labels},
+        "rule": {rule.name for rule in rules},
+        "camera": set(cameras),
+    }
+
+    def names(kind: str) -> list[tuple[str, str]]:
+        """With the one that is chosen, which may be of another day's site file."""
+        return [(name, name) for name in sorted(named[kind] | ({chosen[kind]} - {""}))]
+
     return [
         ("show", "Alerts and health", [("alerts", "Alerts only"), ("health", "Health only")]),
-        ("camera", "All cameras", [(name, name) for name in sorted(cameras)]),
+        ("camera", "All cameras", names("camera")),
         ("severity", "Any severity", [("alert", "Alert"), ("warning", "Warning"), ("info", "Info")]),
         (
             "review",
             "Any review",
-            [("open", "To review"), ("reviewed", "Reviewed"), ("false_alarm", "False alarm")],
+            [("open", "To review"), ("reviewed", "Reviewed"), ("false_alarm", "False alarm"), ("deleted", "Deleted")],
         ),
         (
             "verdict",
@@ -318,6 +348,9 @@ def _filters(cameras: Iterable[str]) -> list[tuple[str, str, list[tuple[str, str
                 ("none", "No verdict"),
             ],
         ),
+        ("zone", "Any zone or line", names("zone")),
+        ("label", "Anything", names("label")),
+        ("rule", "Any rule", names("rule")),
     ]
 
 

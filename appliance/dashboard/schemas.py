@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
+    ChangeKind,
     DecisionRow,
     Delivery,
     EscalationRow,
@@ -39,6 +40,8 @@ from appliance.types import (
 from appliance.wire import Need, Verdict
 
 API = "/api/v1"
+BULK_MAX = 100  # alerts that one request changes; the page sends several
+NOTE_LENGTH_MAX = 1000
 
 
 class ApiModel(BaseModel):
@@ -54,7 +57,9 @@ class AlertItem(ApiModel):
     withdrawn (rejected firmly), doubted (rejected otherwise) or unsure. `judge`: who gave `verdict`; null: there is
     none. `edge`: the verdict of the appliance's own re-check (null: none), `edge_confidence` how sure it is. A person's
     or a language model's `verdict` counts above it; what a detector found again does not where `edge` is unsure.
-    `rules_severity`: what the rules say, where the verdict changed `severity`; null: it did not.
+    `rules_severity`: what the rules say, where the verdict changed `severity`; null: it did not. `note`: a person's
+    words. `deleted_t`: when a person deleted it, which took it out of all lists, because of `deleted_why`; null: nobody
+    did.
     """
 
     id: str
@@ -78,6 +83,9 @@ class AlertItem(ApiModel):
     standing: Standing
     review: Review | None
     review_t: float | None
+    note: str = ""
+    deleted_t: float | None = None
+    deleted_why: str = ""
     rev: int
     still: str | None
     still_state: EvidenceState | None
@@ -95,7 +103,7 @@ class AlertItem(ApiModel):
             end_reason=row.end_reason, verdict=row.verdict, judge=row.judge, rules_severity=row.rules_severity,
             edge=row.edge, edge_confidence=row.edge_confidence, delivery=row.delivery,
             standing=row.standing, review=row.review,
-            review_t=row.review_t, rev=row.rev,
+            review_t=row.review_t, note=row.note, deleted_t=row.deleted_t, deleted_why=row.deleted_why, rev=row.rev,
             still=f"{evidence}/still.jpg" if row.still == "ready" else None, still_state=row.still,
             clip=f"{evidence}/clip.mp4" if row.clip == "ready" else None,
             page=f"/alerts/{quote(row.id, safe='')}", camera_page=f"/cameras/{quote(row.camera, safe='')}",
@@ -253,8 +261,19 @@ class DecisionItem(ApiModel):
         )
 
 
+class AlertChangeItem(ApiModel):
+    """A person changed something of an alert: from `old` to `new` ("" is none). `who` "": all share one token."""
+
+    t: float
+    what: ChangeKind
+    old: str
+    new: str
+    who: str
+
+
 class AlertFull(ApiModel):
-    """Everything about one alert. `verdict`, `delivery`, `second_look`, `decision` null: there is none."""
+    """Everything about one alert. `verdict`, `delivery`, `second_look`, `decision` null: there is none.
+    `changes`: what people did with it, newest first, at most 50."""
 
     alert: AlertItem
     events: list[EventItem]
@@ -263,6 +282,7 @@ class AlertFull(ApiModel):
     verdict: Verdict | None
     second_look: SecondLookItem | None = None
     decision: DecisionItem | None = None
+    changes: list[AlertChangeItem] = []
 
     @classmethod
     def of(cls, detail: AlertDetail) -> AlertFull:
@@ -276,6 +296,7 @@ class AlertFull(ApiModel):
             verdict=verdict.body if verdict else None,
             second_look=SecondLookItem.of(recheck, superseded=superseded) if recheck else None,
             decision=DecisionItem.of(detail.decision) if detail.decision else None,
+            changes=[AlertChangeItem.model_validate(row) for row in detail.changes],
         )
 
 
@@ -284,6 +305,31 @@ class ReviewChange(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     review: Review | None
+
+
+Ids = Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(min_length=1, max_length=BULK_MAX)]
+
+
+class BulkReview(BaseModel):
+    """A person's review of several alerts at once; null takes it back."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: Ids
+    review: Review | None
+
+
+class BulkResult(ApiModel):
+    """The alerts as they now are, and the ids of which there is none."""
+
+    alerts: list[AlertItem]
+    missing: list[str]
+
+
+class NoteChange(BaseModel):
+    """A person's words about an alert, plain text; "" removes them."""
+
+    model_config = ConfigDict(extra="forbid")
+    note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX)]
 
 
 class FrameItem(ApiModel):

@@ -20,6 +20,7 @@ from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, UNKNOWN, Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
 from appliance.privacy import PrivacyRules
+from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
@@ -235,7 +236,7 @@ class MqttPublisher:
     def _read_alerts(self) -> None:
         if not self._begun:
             for name in self._cameras:
-                for row in self._deps.alerts.page(limit=1, camera=name):
+                for row in self._deps.alerts.page(limit=1, wanted=AlertQuery(camera=name)):
                     self._take_alert(row, queue=False)
             self._begun = True
         rows = self._deps.alerts.changed_since(self._alerts_rev)

@@ -6,9 +6,9 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from appliance import wire
+from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, select_alerts
 from appliance.store.alert_writes import bump_rev, write_alert, write_event
 from appliance.store.database import Database
 from appliance.store.decisions import write_decision
@@ -20,6 +20,7 @@ from appliance.store.escalations import (
     in_states,
 )
 from appliance.store.notices import NewNotice, write_notices
+from appliance.store.review_writes import ReviewStore, changes_of_alert
 from appliance.store.rows import (
     ALERT_COLUMNS,
     AlertDetail,
@@ -33,15 +34,11 @@ from appliance.store.rows import (
     read_step,
     read_verdict,
 )
-from appliance.types import AlertChange, Event, Review, Route, Severity
+from appliance.types import AlertChange, Event, Review, Route
 
 logger = logging.getLogger(__name__)
 
 PAGE_MAX = 500
-_SET_ASIDE = "(review IS NULL AND verdict IS 'rejected')"
-ReviewFilter = Literal["open", "reviewed", "false_alarm"]
-"""open: to be reviewed, which is what nobody has reviewed and, unless such are asked for, no verdict has rejected."""
-VerdictFilter = Literal["none", "confirmed", "rechecked", "rejected", "unsure"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,57 +161,42 @@ class AlertStore:
 
     def review(self, alert_id: str, review: Review | None, t: float) -> bool:
         """Write a person's review (None takes it back); False when there is no such alert."""
-        with self._db.transaction() as connection:
-            found = connection.execute(
-                "UPDATE alert SET review = ?, review_t = ? WHERE id = ?",
-                (review, None if review is None else t, alert_id),
-            )
-            if found.rowcount == 0:
-                return False
-            bump_rev(self._db, connection, alert_id)
-            return True
+        return bool(ReviewStore(self._db).review([alert_id], review, t))
 
     def page(
-        self,
-        before: AlertCursor | None = None,
-        limit: int = 50,
-        *,
-        camera: str | None = None,
-        severity: Severity | None = None,
-        review: ReviewFilter | None = None,
-        verdict: VerdictFilter | None = None,
-        set_aside: bool = True,
+        self, before: AlertCursor | None = None, limit: int = 50, wanted: AlertQuery = EVERY_ALERT
     ) -> list[AlertRow]:
-        """Alerts, newest first, older than `before`; at most `limit` (bounded by PAGE_MAX).
+        """Alerts, newest first, older than `before`; at most `limit` (bounded by PAGE_MAX)."""
+        with self._db.read() as connection:
+            found = select_alerts(connection, wanted)
+            if before is not None:
+                found.wheres.append("(t_start, id) < (?, ?)")
+                found.values += [before.t_start, before.id]
+            rows = connection.execute(
+                f"""SELECT {ALERT_COLUMNS} FROM alert WHERE id IN (
+                        SELECT id FROM {found.source} WHERE {" AND ".join(found.wheres)}
+                        ORDER BY t_start DESC, id DESC LIMIT ?)
+                    ORDER BY t_start DESC, id DESC""",
+                (*found.values, _bounded(limit)),
+            )
+            return [read_alert(row) for row in rows]
 
-        set_aside: with those that a verdict rejected and nobody has reviewed.
-        """
-        wheres: list[str] = ["audit = 0"]
-        values: list[object] = []
-        if before is not None:
-            wheres.append("(t_start, id) < (?, ?)")
-            values += [before.t_start, before.id]
-        for column, value in (("camera", camera), ("severity", severity)):
-            if value is not None:
-                wheres.append(f"{column} = ?")
-                values.append(value)
-        if review is not None:
-            wheres.append("review IS ?")
-            values.append(None if review == "open" else review)
-        if (review == "open" and verdict != "rejected") or not set_aside:
-            wheres.append(f"NOT {_SET_ASIDE}")
-        if verdict is not None:
-            wheres.append("verdict IS ?")
-            values.append(None if verdict == "none" else verdict)
-        return self._list(
-            f"WHERE {' AND '.join(wheres)} ORDER BY t_start DESC, id DESC LIMIT ?", (*values, _bounded(limit))
-        )
+    def is_wanted(self, alert_id: str, wanted: AlertQuery) -> bool:
+        """Whether this alert is among those wanted."""
+        with self._db.read() as connection:
+            found = select_alerts(connection, wanted)
+            row = connection.execute(
+                f"SELECT 1 FROM {found.source} WHERE {' AND '.join(found.wheres)} AND alert.id = ?",
+                (*found.values, alert_id),
+            ).fetchone()
+        return row is not None
 
     def newer_id(self, row: AlertRow) -> str | None:
         """The next newer alert; None: this is the newest."""
         with self._db.read() as connection:
             found = connection.execute(
-                "SELECT id FROM alert WHERE audit = 0 AND (t_start, id) > (?, ?) ORDER BY t_start, id LIMIT 1",
+                """SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
+                   ORDER BY t_start, id LIMIT 1""",
                 (row.t_start, row.id),
             ).fetchone()
         return None if found is None else found["id"]
@@ -254,6 +236,7 @@ class AlertStore:
                 steps=tuple(map(read_step, steps)),
                 recheck=None if recheck is None else read_recheck(recheck),
                 decision=None if decision is None else read_decision(decision),
+                changes=changes_of_alert(connection, alert_id),
             )
 
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
@@ -280,11 +263,11 @@ class AlertStore:
             row = connection.execute(
                 f"""SELECT count(*) AS total, total(t_end IS NULL) AS open,
                    total(review IS NULL AND verdict IS NOT 'rejected') AS to_review,
-                   total({_SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
+                   total({SET_ASIDE}) AS set_aside, total(verdict IS 'confirmed') AS confirmed,
                    total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
                    total(verdict IS 'unsure') AS unsure,
                    (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert
-                   WHERE audit = 0"""
+                   WHERE audit = 0 AND deleted_t IS NULL"""
             ).fetchone()
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
 

@@ -55,6 +55,7 @@ def read_recheck(row: sqlite3.Row) -> RecheckRow:
 
 
 EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
+ChangeKind = Literal["review", "note", "deleted"]
 EvidenceState = Literal["waiting", "ready", "missing"]
 StepEvidence = Literal["facts", "crop", "frame", "clip"]
 Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]
@@ -103,6 +104,9 @@ class AlertRow:
             `verdict` counts above it, a detector's does not.
         rules_severity: what the rules say, where the verdict changed `severity`.
         audit: it is no alert: nothing was reported, and a frame was sent to learn whether something was missed.
+        note: a person's words.
+        deleted_t: when a person deleted it, because of `deleted_why`: no list shows it, and retention takes its
+            evidence once that can no longer be taken back.
         rev: grows with every change of the alert, its evidence, delivery, verdicts or review.
     """
 
@@ -132,6 +136,9 @@ class AlertRow:
     judge: JudgeKind | None = None
     verdict_confidence: float | None = None
     rules_severity: Severity | None = None
+    note: str = ""
+    deleted_t: float | None = None
+    deleted_why: str = ""
 
     @property
     def standing(self) -> Standing:
@@ -259,6 +266,17 @@ class DecisionRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRow:
+    """What a person changed of an alert. `old`, `new`: "" is none; who: "" while all share one token."""
+
+    t: float
+    what: ChangeKind
+    old: str
+    new: str
+    who: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlertDetail:
     """One alert with all that belongs to it: events, evidence, escalations, verdicts and steps, oldest first."""
 
@@ -270,6 +288,7 @@ class AlertDetail:
     steps: tuple[StepRow, ...] = ()
     recheck: RecheckRow | None = None
     decision: DecisionRow | None = None
+    changes: tuple[ChangeRow, ...] = ()
 
     @property
     def escalation(self) -> EscalationRow | None:

@@ -15,6 +15,7 @@ from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.config.values import VerdictSeverityConfig
 from appliance.notify.notice_policy import NoticeInput, decide_notice
+from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.decisions import DecisionStore
@@ -146,7 +147,7 @@ class TestWhatIsToBeReviewed:
         alerts.apply_verdict(said("rejected"), T0 + 2)
 
         def shown(**wanted: object) -> list[str]:
-            return [each.id for each in alerts.page(**wanted)]  # type: ignore[arg-type]
+            return [each.id for each in alerts.page(wanted=AlertQuery(**wanted))]  # type: ignore[arg-type]
 
         assert shown(review="open") == ["a2"]
         assert shown(set_aside=False) == ["a2"]

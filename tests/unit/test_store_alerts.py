@@ -10,6 +10,7 @@ from sample_rows import BOX, T0, alert, best, ended, event, opened, sample_escal
 
 from appliance.clock import ManualClock
 from appliance.errors import StoreError
+from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertCursor, AlertStore
 from appliance.store.boxes import BoxStore
 from appliance.store.database import Database
@@ -130,11 +131,11 @@ def test_a_person_reviews_and_takes_it_back(db: Database) -> None:
     alerts = AlertStore(db)
     alerts.apply(opened(), escalation=None, priority="")
     assert alerts.review("a1", "false_alarm", T0 + 9)
-    [row] = alerts.page(review="false_alarm")
+    [row] = alerts.page(wanted=AlertQuery(review="false_alarm"))
     assert row.review_t == T0 + 9
-    assert alerts.page(review="open") == []
+    assert alerts.page(wanted=AlertQuery(review="open")) == []
     assert alerts.review("a1", None, T0 + 10)
-    assert [each.review_t for each in alerts.page(review="open")] == [None]
+    assert [each.review_t for each in alerts.page(wanted=AlertQuery(review="open"))] == [None]
     assert not alerts.review("nobody", "reviewed", T0)
 
 
@@ -152,8 +153,8 @@ def test_pages_go_back_in_time_without_repeating_or_missing(db: Database) -> Non
         if len(seen) == 8:  # one that arrives meanwhile does not move the pages
             alerts.apply(opened("new", t=T0 + 99), escalation=None, priority="")
     assert seen == sorted(names, reverse=True)
-    assert {row.camera for row in alerts.page(camera="gate")} == {"gate"}
-    assert alerts.page(severity="info") == []
+    assert {row.camera for row in alerts.page(wanted=AlertQuery(camera="gate"))} == {"gate"}
+    assert alerts.page(wanted=AlertQuery(severity="info")) == []
 
 
 def test_a_reader_who_remembers_the_last_change_misses_none(db: Database) -> None:

@@ -2,6 +2,7 @@
 import { again, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
 import { begin, box } from "/static/draw.js";
 import { offerKeep } from "/static/keep.js";
+import { isWriting, offerNote } from "/static/note.js";
 
 const HOLD_S = 0.3; // a box stands this long beyond its look when the next look lacks it
 const BRIDGE_S = 2.5; // a box moves between two looks no further apart than this,
@@ -164,6 +165,7 @@ async function review(value) {
 const refresh = coalesced(async () => {
   const fresh = await again();
   swap(fresh, "#review, #verdict, #told, #about, .head");
+  if (!isWriting()) swap(fresh, "#note");
   const keep = document.getElementById("keep"); // stays as it is while a person types
   if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
   const scene = document.getElementById("scene");
@@ -199,5 +201,6 @@ keys({
 });
 for (const event of ["resize", "fullscreenchange"]) addEventListener(event, () => redraw(), true);
 offerKeep(page.dataset.id, refresh);
+offerNote(page.dataset.id, refresh);
 follow({ alert: (alert) => alert.id === page.dataset.id && refresh() });
 play();

@@ -1,5 +1,6 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
 import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
+import { choose, mark, none, send, some } from "/static/chosen.js";
 import "/static/health.js";
 import { dayOf } from "/static/time.js";
 
@@ -38,7 +39,9 @@ async function fetchCard(id, what = "alerts") {
   const holder = document.createElement("template");
   holder.innerHTML = await answer.text();
   prepare(holder.content);
-  return holder.content.querySelector(".card, .ill");
+  const found = holder.content.querySelector(".card, .ill");
+  if (found.matches(".card")) mark(found);
+  return found;
 }
 
 function place(card) {
@@ -180,7 +183,23 @@ function move(step) {
   if (at + step >= all.length - 3) older();
 }
 
+const WORDS = { reviewed: "marked reviewed", false_alarm: "marked false alarm", "": "reviews taken back" };
+
+function took(alert) {
+  jobs.set(alert.id, alert);
+  work();
+}
+
+const reviewChosen = (value) => send("/api/v1/alerts/review", { review: value || null }, WORDS[value || ""], took);
+
+function chooseHere(range) {
+  const card = document.activeElement.closest?.(".card");
+  if (!card) return false;
+  choose(card, range);
+}
+
 function review(value) {
+  if (some()) return void reviewChosen(value);
   const card = document.activeElement.closest?.(".card");
   if (!card) return false;
   post(`/api/v1/alerts/${encodeURIComponent(card.dataset.id)}/review`, { review: value }).then(
@@ -199,10 +218,20 @@ fresh.addEventListener("click", () => {
   scrollTo({ top: 0 });
 });
 addEventListener("scroll", () => waiting.size && scrollY < 80 && release(), { passive: true });
-document.querySelector(".filters").addEventListener("change", (event) => {
-  const form = event.currentTarget;
-  for (const select of form.querySelectorAll("select")) select.disabled = !select.value;
-  form.requestSubmit();
+const filters = document.querySelector(".filters");
+filters.addEventListener("change", ({ target }) => {
+  if (target.type === "search" || (target.type === "date" && target.value && target.value < "2000")) return; // still typing
+  filters.requestSubmit();
+});
+filters.addEventListener("submit", () => {
+  for (const field of filters.elements) if (field.name && !field.value.trim()) field.disabled = true; // a short link
+});
+addEventListener("pageshow", () => {
+  for (const field of filters.elements) field.disabled = false;
+});
+document.getElementById("bulk").addEventListener("click", (event) => {
+  const button = event.target.closest("[data-bulk]");
+  if (button) reviewChosen(button.dataset.bulk);
 });
 watchEnd();
 keys({
@@ -211,6 +240,10 @@ keys({
   r: () => review("reviewed"),
   f: () => review("false_alarm"),
   u: () => review(null),
+  x: () => chooseHere(false),
+  X: () => chooseHere(true),
+  Escape: none,
+  "/": () => filters.elements.text.focus(),
 });
 setInterval(refreshSide, 30000); // hidden too: the count in the tab's title is what a hidden page is for
 follow({

@@ -125,7 +125,7 @@ export function follow(handlers) {
 // `j` and friends, unless the person is typing or holds a modifier.
 export function keys(actions) {
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), select, textarea")) return;
     const action = actions[event.key];
     if (action && action() !== false) event.preventDefault();
   });

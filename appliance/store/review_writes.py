@@ -1,0 +1,106 @@
+"""What a person does to alerts: reviews them, writes a note, deletes them and takes that back; each change is a row."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from appliance.store.alert_writes import bump_rev
+from appliance.store.database import Database
+from appliance.store.rows import ChangeKind, ChangeRow
+from appliance.types import Review
+
+CHANGES_SHOWN = 50
+
+
+class ReviewStore:
+    """Changes of alerts by people, all of a call or none of it. Any thread may call.
+
+    Invariant: what changed is in `alert_change` once for each alert, with the same time for all of one call. What
+    is so already is not changed, and makes no row. Each raises StoreError, and returns the alerts that exist.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def review(self, alerts: Sequence[str], review: Review | None, t: float, who: str = "") -> list[str]:
+        """Write a review of each (None takes it back)."""
+
+        def write(connection: sqlite3.Connection, alert: sqlite3.Row) -> tuple[str, str]:
+            if alert["review"] == review:
+                return "", ""
+            when = None if review is None else t
+            connection.execute("UPDATE alert SET review = ?, review_t = ? WHERE id = ?", (review, when, alert["id"]))
+            return alert["review"] or "", review or ""
+
+        return self._change(alerts, "review", t, who, write)
+
+    def note(self, alert: str, text: str, t: float, who: str = "") -> bool:
+        """Replace the note of an alert ("" removes it)."""
+
+        def write(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, str]:
+            connection.execute("UPDATE alert SET note = ? WHERE id = ?", (text, row["id"]))
+            return row["note"], text
+
+        return bool(self._change([alert], "note", t, who, write))
+
+    def delete(self, alerts: Sequence[str], why: str, t: float, who: str = "") -> list[str]:
+        """Take each out of all lists. What is deleted already keeps its time and its reason."""
+
+        def write(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, str]:
+            if row["deleted_t"] is not None:
+                return "", ""
+            connection.execute("UPDATE alert SET deleted_t = ?, deleted_why = ? WHERE id = ?", (t, why, row["id"]))
+            return "", why or "-"
+
+        return self._change(alerts, "deleted", t, who, write)
+
+    def restore(self, alerts: Sequence[str], since: float, t: float, who: str = "") -> list[str]:
+        """Take back a deletion that is no older than `since`; returns the alerts that are not deleted (any more)."""
+
+        def write(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, str]:
+            if row["deleted_t"] is None:
+                return "", ""
+            if row["deleted_t"] < since:
+                refused.append(row["id"])
+                return "", ""
+            connection.execute("UPDATE alert SET deleted_t = NULL, deleted_why = '' WHERE id = ?", (row["id"],))
+            return row["deleted_why"] or "-", ""
+
+        refused: list[str] = []
+        found = self._change(alerts, "deleted", t, who, write)
+        return [alert for alert in found if alert not in refused]
+
+    def _change(
+        self,
+        alerts: Sequence[str],
+        what: ChangeKind,
+        t: float,
+        who: str,
+        write: Callable[[sqlite3.Connection, sqlite3.Row], tuple[str, str]],
+    ) -> list[str]:
+        found = []
+        with self._db.transaction() as connection:
+            for alert in dict.fromkeys(alerts):
+                row = connection.execute("SELECT * FROM alert WHERE id = ?", (alert,)).fetchone()
+                if row is None:
+                    continue
+                found.append(alert)
+                old, new = write(connection, row)
+                if old == new:
+                    continue
+                connection.execute(
+                    "INSERT INTO alert_change (alert, t, what, old, new, who) VALUES (?, ?, ?, ?, ?, ?)",
+                    (alert, t, what, old, new, who),
+                )
+                bump_rev(self._db, connection, alert)
+        return found
+
+
+def changes_of_alert(connection: sqlite3.Connection, alert: str) -> tuple[ChangeRow, ...]:
+    """The last changes of an alert by people, newest first."""
+    rows = connection.execute(
+        "SELECT t, what, old, new, who FROM alert_change WHERE alert = ? ORDER BY id DESC LIMIT ?",
+        (alert, CHANGES_SHOWN),
+    )
+    return tuple(ChangeRow(**dict(row)) for row in rows)

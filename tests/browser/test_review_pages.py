@@ -1,0 +1,111 @@
+"""Finding and reviewing many alerts in a real browser, by mouse and by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.browser.conftest import House
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_pages import live, until
+
+pytestmark = pytest.mark.browser
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture
+def five(house: House) -> House:
+    for n in range(4):
+        house.site.raise_alert(f"a{n}", house.t0 + 10 + n, seconds=1.0)  # the list: a3 a2 a1 a0 walker
+    return house
+
+
+def reviews(house: House) -> dict[str, str | None]:
+    return {row.id: row.review for row in house.site.alerts.page()}
+
+
+def test_several_are_chosen_by_mouse_and_reviewed_at_once_everywhere(visit: Visit, five: House) -> None:
+    page, other = visit("/"), visit("/")
+    live(page)
+    live(other)
+    expect(page.locator("#bulk")).to_be_hidden()
+    page.locator("#a-a3 .pick input").click()
+    page.locator("#a-a1 .pick input").click(modifiers=["Shift"])
+    expect(page.locator("#bulk-count")).to_have_text("3 chosen")
+    page.locator("#bulk button", has_text="False alarm").click()
+    for each in (page, other):
+        for name in ("a3", "a2", "a1"):
+            expect(each.locator(f"#a-{name} .review")).to_have_text("False alarm")
+    expect(page.locator("#bulk")).to_be_hidden()
+    assert reviews(five) == {"a3": "false_alarm", "a2": "false_alarm", "a1": "false_alarm", "a0": None, "walker": None}
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_by_keys_alone(visit: Visit, five: House, width: int) -> None:
+    page = visit("/", width=width)
+    live(page)
+    for key in ("j", "x", "j", "j", "X", "x"):  # a3 chosen, up to a1, and a1 left out again
+        page.keyboard.press(key)
+    expect(page.locator("#bulk-count")).to_have_text("2 chosen")
+    page.keyboard.press("r")
+    expect(page.locator("#a-a2 .review")).to_have_text("Reviewed")
+    until(page, "document.getElementById('bulk').hidden")
+    assert reviews(five) == {"a3": "reviewed", "a2": "reviewed", "a1": None, "a0": None, "walker": None}
+    page.keyboard.press("x")
+    page.keyboard.press("Escape")
+    expect(page.locator("#bulk")).to_be_hidden()
+    page.keyboard.press("f")  # of the card that has the focus
+    expect(page.locator("#a-a1 .review")).to_have_text("False alarm")
+
+
+def test_a_choice_outlasts_a_change_of_the_card(visit: Visit, five: House) -> None:
+    page = visit("/")
+    live(page)
+    page.locator("#a-a0 .pick input").check()
+    five.site.alerts.review("a0", "reviewed", five.t0)
+    expect(page.locator("#a-a0 .review")).to_have_text("Reviewed")
+    expect(page.locator("#a-a0 .pick input")).to_be_checked()
+
+
+def test_what_is_searched_for_is_a_link_and_stays_live(visit: Visit, five: House) -> None:
+    page = visit("/")
+    live(page)
+    page.keyboard.press("/")
+    page.keyboard.type("courier")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?text=courier")
+    expect(page.locator("#empty")).to_contain_text("Nothing fits")
+    live(page)
+    five.site.answer(five.site.raise_alert("late", five.t0 + 15, seconds=1.0), reason="A courier at the door.")
+    expect(page.locator(".card")).to_have_count(1)
+    expect(page.locator("#a-late")).to_be_visible()
+
+
+def test_a_day_is_chosen_and_kept_in_the_link(visit: Visit, five: House) -> None:
+    page = visit("/")
+    page.locator("summary", has_text="More filters").click()
+    page.locator("input[name=from]").fill("2999-01-01")
+    page.wait_for_url("**/?from=2999-01-01")
+    expect(page.locator("#empty")).to_be_visible()
+    expect(page.locator("input[name=from]")).to_have_value("2999-01-01")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_note_is_written_and_is_on_the_card(visit: Visit, five: House) -> None:
+    page, other = visit("/alerts/walker"), visit("/")
+    live(page)
+    live(other)
+    expect(page.locator("#note-form button")).to_be_hidden()
+    page.locator("#note-text").fill("the postman")
+    page.locator("#note-form button").click()
+    expect(page.locator("#note-form button")).to_be_hidden()
+    expect(other.locator("#a-walker .noted")).to_have_text("the postman")
+    page.locator("#note-text").fill("the postman, agai")
+    five.site.alerts.review("walker", "reviewed", five.t0)  # the page is refreshed
+    expect(page.locator("#review strong")).to_have_text("Reviewed")
+    expect(page.locator("#note-text")).to_have_value("the postman, agai")
