@@ -344,14 +344,14 @@ def test_the_numbers_stand_on_the_first_page_and_on_their_own(visit: Visit) -> N
 
 
 def test_signing_in_and_out(browser: Browser, tmp_path: Path) -> None:
-    site = Site(tmp_path, SystemClock(), config=config_of(token="open sesame"))
+    site = Site(tmp_path, SystemClock(), config=config_of(token="open sesame, please"))
     with running(site.serve()) as url, browser.new_context() as context:
         page = context.new_page()
         page.goto(f"{url}/savings?since=all")
         page.get_by_label("Token").fill("guess")
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("#wrong")).to_contain_text("not the token")
-        page.get_by_label("Token").fill("open sesame")
+        page.get_by_label("Token").fill("open sesame, please")
         page.keyboard.press("Enter")
         page.wait_for_url(f"{url}/savings?since=all")
         live(page)

@@ -154,7 +154,7 @@ class BlindFinder(SocketFinder):
         ("wrong path", SourceRefused, "does not exist (404); check the path in cameras.gate.url"),
         ("nobody listens", SourceLost, "cannot be reached: connection refused"),
         ("no such host", SourceLost, "the name nowhere.invalid cannot be resolved"),
-        ("no host", SourceRefused, "is not an address like rtsp://host:554/path"),
+        ("no host", SourceRefused, "is not an address like rtsp://host:554/…"),
     ],
 )
 def test_a_refusal_is_one_clear_sentence_without_the_password(

@@ -16,6 +16,7 @@ from appliance.errors import EvidenceError
 from appliance.keep.alert_footage import ClipWindow, _cut_unbroken, clip_window
 from appliance.keep.scenario_exporter import initial_events
 from appliance.keep.scenario_file import EventStanding, KnownEvent, derive_truth
+from appliance.media.recording_reader import READ_DIRECTLY
 from appliance.media.segment_reader import RecordedSegment
 from appliance.store.rows import AlertDetail, AlertRow
 from appliance.types import FrameBoxes, TrackedObject
@@ -115,16 +116,18 @@ def parts(root: Path, *starts: float) -> list[RecordedSegment]:
 
 def test_what_lies_beyond_a_long_hole_is_left_out_of_the_clip(tmp_path: Path) -> None:
     source = parts(tmp_path, 0, 50, 54, 100)
-    clip = _cut_unbroken(source, ClipWindow(T0, T0 + 103, T0 + 51, T0 + 56), tmp_path / "x.mp4")
+    clip = _cut_unbroken(READ_DIRECTLY, source, ClipWindow(T0, T0 + 103, T0 + 51, T0 + 56), tmp_path / "x.mp4")
     assert (clip.t_start, clip.t_end) == (pytest.approx(T0 + 50), pytest.approx(T0 + 58))
 
 
 def test_a_long_hole_in_the_middle_is_no_clip(tmp_path: Path) -> None:
     source = parts(tmp_path, 0, 50)
     with pytest.raises(EvidenceError, match="a hole of 46 s"):
-        _cut_unbroken(source, ClipWindow(T0, T0 + 53, T0 + 1, T0 + 52), tmp_path / "x.mp4")
+        _cut_unbroken(READ_DIRECTLY, source, ClipWindow(T0, T0 + 53, T0 + 1, T0 + 52), tmp_path / "x.mp4")
     assert not (tmp_path / "x.mp4").exists()
-    assert _cut_unbroken(parts(tmp_path, 0, 20), ClipWindow(T0, T0 + 23, T0 + 1, T0 + 22), tmp_path / "x.mp4").note
+    assert _cut_unbroken(
+        READ_DIRECTLY, parts(tmp_path, 0, 20), ClipWindow(T0, T0 + 23, T0 + 1, T0 + 22), tmp_path / "x.mp4"
+    ).note
 
 
 def test_only_who_is_there_at_the_beginning_counts_as_there_already() -> None:
