@@ -35,6 +35,7 @@ class StorageConfig(ConfigModel):
     dir: Path = Path("vedette-data")
     segment_s: Annotated[float, Field(ge=1, le=60)] = 4.0
     keep_hours: Annotated[float, Field(gt=0, le=24 * 3650)] = 24.0
+    undo_delete_hours: Annotated[float, Field(ge=0, le=24 * 90)] = 24.0
     evidence_days: Annotated[float, Field(gt=0, le=3650)] = 30.0
     size_max_gb: Annotated[float, Field(gt=0)] = 50.0
     disk_free_min_mb: Annotated[float, Field(ge=0)] = 500.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,15 @@ from appliance.config import AlertsConfig
 from appliance.dashboard.alerts_api import AlertReader
 from appliance.dashboard.deps import CoreProbes
 from appliance.dashboard.health_api import HealthReader
-from appliance.dashboard.schemas import NOTE_LENGTH_MAX, AlertItem, EvidenceItem
+from appliance.dashboard.schemas import DELETE_REASON_LENGTH_MAX, NOTE_LENGTH_MAX, AlertItem, EvidenceItem
 from appliance.dashboard.templating import percent, score
 from appliance.store.boxes import BoxStore
 from appliance.store.rows import AlertDetail, AlertRow, DecisionRow, EscalationRow, EvidenceRow
 from appliance.types import HEALTH_TITLES, Event
 
 _COLOURS = 6
+TRACKS_SHOWN = 8  # rows of the timeline; the others are folded
+EVENTS_SHOWN = 12  # lines; where there are more, those that say the same of other tracks are one line to open
 _DELIVERY_TEXTS = {
     "waiting": "The escalation waits for its evidence to be cut.",
     "deferred": "The escalation waits for a better moment.",
@@ -56,9 +59,18 @@ class EventLine:
 
     t: float
     words: str
+    same: str  # the words without the track
     colour: int
     x: float
     row: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventGroup:
+    """Events that say the same of different tracks, oldest first."""
+
+    words: str
+    lines: tuple[EventLine, ...]
 
 
 class AlertPageView:
@@ -80,6 +92,7 @@ class AlertPageView:
         clip, boxes = detail.piece("clip"), detail.piece("boxes")
         start, end = self._shown_time(row, clip, now)
         verdict = detail.verdict.body if detail.verdict else None
+        events = [_event_line(event, row, start, end) for event in detail.events]
         newer, older = self._alerts.neighbours(row)
         return {
             "alert": AlertItem.of(row),
@@ -96,7 +109,9 @@ class AlertPageView:
             "alert_from": _percent(row.t_start, start, end),
             "alert_width": _percent(row.t_end or end, start, end) - _percent(row.t_start, start, end),
             "tracks": self._track_bars(row, start, end),
-            "events": [_event_line(event, row, start, end) for event in detail.events],
+            "tracks_shown": TRACKS_SHOWN,
+            "events": events,
+            "event_groups": _grouped(events) if len(events) > EVENTS_SHOWN else None,
             "verdict": verdict,
             "support": verdict.support if verdict else (),
             "answer_s": detail.verdict.applied_t - escalation.created_t if detail.verdict and escalation else 0.0,
@@ -107,6 +122,10 @@ class AlertPageView:
             "waiting_text": self._waiting_text(row, escalation, detail.decision),
             "second_look": detail.recheck,
             "changes": detail.changes,
+            "delete_reason_length_max": DELETE_REASON_LENGTH_MAX,
+            "undo_until": None if row.deleted_t is None else row.deleted_t + self._alerts.undo_s,
+            "undo_s": self._alerts.undo_s,
+            "undo": row.deleted_t is not None and now < row.deleted_t + self._alerts.undo_s,
             "note_length_max": NOTE_LENGTH_MAX,
         }
 
@@ -173,15 +192,24 @@ def _certainty_text(decision: DecisionRow) -> str:
 
 def _event_line(event: Event, row: AlertRow, start: float, end: float) -> EventLine:
     line = row.tracks.index(event.track) if event.track in row.tracks else 0
-    return EventLine(event.t, _event_text(event), event.track % _COLOURS, _percent(event.t, start, end), line)
+    words, same = _event_text(event, f" {event.track}"), _event_text(event, "")
+    return EventLine(event.t, words, same, event.track % _COLOURS, _percent(event.t, start, end), line)
 
 
 def _percent(t: float, start: float, end: float) -> float:
     return round(100 * min(1.0, max(0.0, (t - start) / max(0.001, end - start))), 2)
 
 
-def _event_text(event: Event) -> str:
-    what = f"{event.label} {event.track}"
+def _grouped(events: Sequence[EventLine]) -> list[EventGroup]:
+    """By what they say, in order of the first of each."""
+    found: dict[str, list[EventLine]] = {}
+    for event in events:
+        found.setdefault(event.same, []).append(event)
+    return [EventGroup(words, tuple(lines)) for words, lines in found.items()]
+
+
+def _event_text(event: Event, track: str) -> str:
+    what = f"{event.label}{track}"
     place = {
         "enter": f"entered {event.zone}",
         "exit": f"left {event.zone}",

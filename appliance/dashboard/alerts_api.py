@@ -22,6 +22,8 @@ from appliance.dashboard.schemas import (
     AlertItem,
     AlertPage,
     ApiModel,
+    BulkDeletion,
+    BulkRestore,
     BulkResult,
     BulkReview,
     NoteChange,
@@ -173,9 +175,17 @@ class AlertReader:
     """Alerts, their notices and their evidence files as the API and the pages show them. Any thread may call."""
 
     def __init__(
-        self, alerts: AlertStore, reviews: ReviewStore, notices: NoticeStore, root: Path, clock: Clock
+        self,
+        alerts: AlertStore,
+        reviews: ReviewStore,
+        notices: NoticeStore,
+        root: Path,
+        clock: Clock,
+        *,
+        undo_s: float = 0.0,
     ) -> None:
-        """root: the storage folder."""
+        """root: the storage folder. undo_s: how long a deletion can be taken back."""
+        self.undo_s = undo_s
         self._alerts = alerts
         self._notices = notices
         self._reviews = reviews
@@ -232,16 +242,28 @@ class AlertReader:
         found = self._reviews.review(change.ids, change.review, self._clock.now(), who)
         return self._result(change.ids, found)
 
+    def delete_many(self, change: BulkDeletion, who: str = "") -> BulkResult:
+        """Take alerts out of all lists; their evidence goes when that can no longer be taken back."""
+        found = self._reviews.delete(change.ids, change.reason.strip(), self._clock.now(), who)
+        return self._result(change.ids, found)
+
+    def restore_many(self, change: BulkRestore, who: str = "") -> BulkResult:
+        """Take deletions back that are recent enough."""
+        now = self._clock.now()
+        found, refused = self._reviews.restore(change.ids, now - self.undo_s, now, who)
+        return self._result(change.ids, found, refused)
+
     def note(self, alert_id: str, change: NoteChange, who: str = "") -> AlertItem:
         """Replace the note of an alert. Raises Problem when there is none."""
         self._reviews.note(alert_id, change.note.strip(), self._clock.now(), who)
         return AlertItem.of(self.detail(alert_id).alert)
 
-    def _result(self, wanted: Sequence[str], found: Sequence[str]) -> BulkResult:
+    def _result(self, wanted: Sequence[str], found: Sequence[str], refused: Sequence[str] = ()) -> BulkResult:
         rows = [self.detail(each).alert for each in found]
         return BulkResult(
             alerts=[AlertItem.of(row) for row in rows],
-            missing=[each for each in dict.fromkeys(wanted) if each not in set(found)],
+            missing=[each for each in dict.fromkeys(wanted) if each not in {*found, *refused}],
+            refused=list(refused),
         )
 
     def file(self, row: EvidenceRow) -> Path:
@@ -317,6 +339,19 @@ def list_alerts(
 def review_alerts(alerts: Reader, change: BulkReview) -> BulkResult:
     """Review several alerts at once: all of them or, on an error, none. What does not exist is in `missing`."""
     return alerts.review_many(change)
+
+
+@router.post("/delete")
+def delete_alerts(alerts: Reader, change: BulkDeletion) -> BulkResult:
+    """Delete several alerts: no list shows them from now on, and after `storage.undo_delete_hours` their evidence is
+    deleted from the disk. Until then `restore` takes it back."""
+    return alerts.delete_many(change)
+
+
+@router.post("/restore")
+def restore_alerts(alerts: Reader, change: BulkRestore) -> BulkResult:
+    """Take back that alerts were deleted."""
+    return alerts.restore_many(change)
 
 
 @router.get("/{alert_id}")

@@ -98,7 +98,6 @@ def create_app(
     )
     frames = FrameCache(segments, root, reader)
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
-    alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
@@ -113,6 +112,8 @@ def create_app(
         limits = StorageLimits.of(config.storage, config.cameras)
         storage = StorageReportCache(db, root, limits)
         cuts.keep_free = limits.free_bytes_wanted
+        undo_s = config.storage.undo_delete_hours * 3600
+        alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
         health_reader = HealthReader(health_events, cameras, probes, clock)
         provide(
             app, db, templates, access, hub, probes, snapshots, frames, cuts, storage, alert_counts, alert_reader,

@@ -42,6 +42,7 @@ from appliance.wire import Need, Verdict
 API = "/api/v1"
 BULK_MAX = 100  # alerts that one request changes; the page sends several
 NOTE_LENGTH_MAX = 1000
+DELETE_REASON_LENGTH_MAX = 200
 
 
 class ApiModel(BaseModel):
@@ -318,11 +319,27 @@ class BulkReview(BaseModel):
     review: Review | None
 
 
+class BulkDeletion(BaseModel):
+    """Several alerts are to be deleted because of `reason`, in words of a person."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: Ids
+    reason: Annotated[str, Field(max_length=DELETE_REASON_LENGTH_MAX)] = ""
+
+
+class BulkRestore(BaseModel):
+    """Several deletions are to be taken back."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: Ids
+
+
 class BulkResult(ApiModel):
-    """The alerts as they now are, and the ids of which there is none."""
+    """The alerts as they now are, and the ids of which there is none. refused: what was deleted too long ago."""
 
     alerts: list[AlertItem]
     missing: list[str]
+    refused: list[str] = []
 
 
 class NoteChange(BaseModel):

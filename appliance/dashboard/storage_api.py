@@ -30,6 +30,7 @@ REASON_TEXTS: dict[DeletionReason, str] = {
     "disk": "the disk was nearly full",
     "ring": "the ring went round",
     "done": "the alert was finished",
+    "person": "a person deleted the alert",
 }
 MODE_TEXTS: dict[RecordMode, str] = {"continuous": "Continuous", "pre_roll": "Pre-roll only", "off": "Off"}
 _LIMIT_TEXTS = {

@@ -12,7 +12,7 @@ from appliance.store.database import Database
 
 StorageClass = Literal["continuous", "pre_roll", "alert", "evidence"]
 STORAGE_CLASSES: tuple[StorageClass, ...] = get_args(StorageClass)
-DeletionReason = Literal["age", "camera_quota", "quota", "size", "disk", "ring", "done"]
+DeletionReason = Literal["age", "camera_quota", "quota", "size", "disk", "ring", "done", "person"]
 DELETION_REASONS: tuple[DeletionReason, ...] = get_args(DeletionReason)
 KEPT_S = 400 * 86400.0
 
@@ -22,7 +22,8 @@ class DeletedRow:
     """What was deleted of a camera and class on one day (of the appliance's own calendar) for one reason.
 
     reason: age (its time was up), camera_quota, quota (of the class), size (size_max_gb), disk (too little was free),
-    ring (the pre-roll ring went round), done (taken out of the ring for an alert that is finished).
+    ring (the pre-roll ring went round), done (taken out of the ring for an alert that is finished),
+    person (somebody deleted the alert, and the time to take that back is over).
     until_t: the newest moment that went; last_t: when the last of it went. UTC seconds.
     """
 

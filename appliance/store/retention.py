@@ -30,6 +30,7 @@ from appliance.telemetry import LogThrottle
 
 logger = logging.getLogger(__name__)
 
+REMOVED_BY_PERSON = "a person deleted the alert"
 REMOVED_FOR_ROOM = "removed to make room, after it was reviewed"
 
 
@@ -98,6 +99,7 @@ class Retention:
         self._db = db
         self._root = root
         self._limits = StorageLimits.of(storage, cameras or {})
+        self._undo_delete_s = storage.undo_delete_hours * 3600
         self._keep_boxes_s = storage.keep_hours * 3600
         self._free_bytes = free_bytes
         self._clock = db.clock
@@ -145,6 +147,7 @@ class Retention:
         for camera in self._usage().cameras("continuous"):
             self._pruner.prune("age", before_t=now - self._limits.camera(camera).keep_s, camera=camera)
         self._evidence += delete_old_evidence(self._db, self._root, self._deletions, self._limits.evidence_s)
+        self._evidence += delete_unwanted_evidence(self._db, self._root, self._deletions, self._undo_delete_s)
         prune_side_rows(self._db, self._limits.evidence_s)
         prune_decisions(self._db, self._limits.evidence_s)
         self._deletions.forget_old()
@@ -248,6 +251,19 @@ def delete_old_evidence(db: Database, root: Path, deletions: DeletionLedger, old
         ).fetchall()
     words = f"removed after {older_s / 86400:g} days"
     return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "age", words)]
+
+
+def delete_unwanted_evidence(db: Database, root: Path, deletions: DeletionLedger, older_s: float) -> list[int]:
+    """Delete the evidence files of alerts that a person deleted more than `older_s` ago, unless an escalation of theirs
+    is still under way. Returns the size of each file deleted.
+    """
+    with db.read() as connection:
+        alerts = connection.execute(
+            f"""SELECT id, camera FROM alert WHERE deleted_t < ? AND t_end IS NOT NULL AND {_DONE}
+                ORDER BY deleted_t LIMIT ?""",
+            (db.clock.now() - older_s, TUNING.alerts_per_run),
+        ).fetchall()
+    return [size for row in alerts for size in _remove_evidence(db, root, deletions, row, "person", REMOVED_BY_PERSON)]
 
 
 def delete_reviewed_evidence(

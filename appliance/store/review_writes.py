@@ -55,8 +55,9 @@ class ReviewStore:
 
         return self._change(alerts, "deleted", t, who, write)
 
-    def restore(self, alerts: Sequence[str], since: float, t: float, who: str = "") -> list[str]:
-        """Take back a deletion that is no older than `since`; returns the alerts that are not deleted (any more)."""
+    def restore(self, alerts: Sequence[str], since: float, t: float, who: str = "") -> tuple[list[str], list[str]]:
+        """Take back deletions that are no older than `since`: the alerts that are not deleted (any more), and those
+        of which it is too late."""
 
         def write(connection: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, str]:
             if row["deleted_t"] is None:
@@ -69,7 +70,7 @@ class ReviewStore:
 
         refused: list[str] = []
         found = self._change(alerts, "deleted", t, who, write)
-        return [alert for alert in found if alert not in refused]
+        return [alert for alert in found if alert not in refused], refused
 
     def _change(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from appliance.types import Event
 from tests.browser.conftest import House
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
@@ -109,3 +110,56 @@ def test_a_note_is_written_and_is_on_the_card(visit: Visit, five: House) -> None
     five.site.alerts.review("walker", "reviewed", five.t0)  # the page is refreshed
     expect(page.locator("#review strong")).to_have_text("Reviewed")
     expect(page.locator("#note-text")).to_have_value("the postman, agai")
+
+
+def test_several_are_deleted_with_a_reason_and_taken_back(visit: Visit, five: House) -> None:
+    page, other = visit("/"), visit("/")
+    live(page)
+    live(other)
+    page.locator("#a-a3 .pick input").check()
+    page.locator("#a-a1 .pick input").check()
+    page.locator("#bulk summary").click()
+    page.locator("#bulk input[name=reason]").fill("leaves")
+    page.keyboard.press("Enter")
+    for each in (page, other):
+        expect(each.locator("#a-a3")).to_have_count(0)
+        expect(each.locator("#a-a1")).to_have_count(0)
+        expect(each.locator("#a-a2")).to_be_visible()
+    assert five.site.alerts.get("a1").alert.deleted_why == "leaves"  # type: ignore[union-attr]
+    expect(page.locator("#undo")).to_contain_text("2 deleted")
+    page.locator("#undo button").click()
+    for each in (page, other):
+        expect(each.locator("#a-a3")).to_be_visible()
+        expect(each.locator("#a-a1")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_alert_of_a_page_is_deleted_and_taken_back(visit: Visit, five: House, width: int) -> None:
+    page = visit("/alerts/walker", width=width)
+    live(page)
+    page.locator("#remove summary").click()
+    page.locator("#remove input").fill("nobody there")
+    page.locator("#remove button").click()
+    expect(page.locator("#gone")).to_contain_text("nobody there")
+    page.locator("#restore").click()
+    expect(page.locator("#gone")).to_be_hidden()
+    expect(page.locator("#remove summary")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_folded_event_seeks_the_clip(visit: Visit, five: House) -> None:
+    alert = five.site.raise_alert(
+        "crowd", five.t0 + 3, seconds=3.0, tracks=tuple(range(1, 21)),
+        events=[
+            Event(camera="gate", rule="intruder", kind="enter", track=n, label="person", t=five.t0 + 3 + n / 10,
+                  score=0.8, box=(0.3, 0.4, 0.4, 0.8), zone="yard") for n in range(1, 21)
+        ],
+    )  # fmt: skip
+    five.site.cut(alert)
+    page = visit("/alerts/crowd")
+    live(page)
+    expect(page.locator(".events button").first).to_be_hidden()
+    page.locator("summary", has_text="20 × person entered yard").click()
+    page.locator(".events button", has_text="person 20").click()
+    until(page, "document.getElementById('clip').currentTime > 1")
+    expect(page.locator("#more-tracks")).to_be_hidden()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from appliance.clock import ManualClock, day_bounds, local_day
 from appliance.dashboard.app import create_app
 from appliance.store import migrations
 from appliance.store.alert_search import AlertQuery, select_alerts
+from appliance.store.deletions import newest_deletions
 from appliance.store.health_events import HealthEventStore
+from appliance.store.retention import Retention
 from appliance.types import Event, HealthEvent
 from tests.dashboard_site import Site
 
@@ -196,6 +199,100 @@ class TestManyAtOnce:
             site.raise_alert(name, T0 + n, ask=False)
         answer = client.post("/api/v1/alerts/review", json={"ids": names, "review": "reviewed"})
         assert len(answer.json()["alerts"]) == 100
+
+
+class TestDeleting:
+    def delete(self, client: TestClient, *names: str, reason: str = "a test") -> None:
+        assert client.post("/api/v1/alerts/delete", json={"ids": names, "reason": reason}).json()["missing"] == []
+
+    def test_it_is_gone_from_every_list_at_once_and_taken_back(self, site: Site, client: TestClient) -> None:
+        for n in range(3):
+            site.raise_alert(f"a{n}", T0 + n)
+        rev = site.db.rev()
+        self.delete(client, "a1")
+        assert ids(client, "") == ids(client, "label=person") == ids(client, "zone=yard&review=open") == ["a2", "a0"]
+        assert ids(client, "review=deleted") == ["a1"]
+        assert site.alerts.counts().to_review == 2
+        assert 'id="a-a1"' not in client.get("/").text + client.get("/cameras/gate").text
+        assert 'href="/alerts/a0"' in client.get("/alerts/a2").text, "the next older one"
+        assert [row.deleted_t for row in site.alerts.changed_since(rev)] == [T0 + 100], "other browsers are told"
+        assert client.get("/fragments/alerts/a1").status_code == 204
+        page = client.get("/alerts/a1").text
+        assert "Take back" in page
+        assert "a test" in page
+        assert client.post("/api/v1/alerts/restore", json={"ids": ["a1", "nobody"]}).json()["missing"] == ["nobody"]
+        assert ids(client, "") == ["a2", "a1", "a0"]
+        changes = client.get("/api/v1/alerts/a1").json()["changes"]
+        assert [(each["what"], each["old"], each["new"]) for each in changes] == [
+            ("deleted", "a test", ""), ("deleted", "", "a test"),
+        ]  # fmt: skip
+
+    def test_its_evidence_goes_after_the_grace_and_the_ledger_counts_it(self, site: Site, client: TestClient) -> None:
+        site.live("gate", T0)
+        site.record("gate", T0)
+        for name in ("wanted", "unwanted"):
+            site.cut(site.raise_alert(name, T0 + 3, seconds=2.0, ask=False))
+        self.delete(client, "unwanted")
+        still = site.root / "evidence" / "unwanted" / "still.jpg"
+        retention = Retention(site.db, site.root, site.config.storage, free_bytes=lambda root: 10**13)
+        self.advance(site, 23.9 * 3600)
+        retention.run_once()
+        assert still.is_file(), "it can still be taken back"
+        self.advance(site, 0.2 * 3600)
+        answer = client.post("/api/v1/alerts/restore", json={"ids": ["unwanted"]}).json()
+        assert (answer["alerts"], answer["missing"], answer["refused"]) == ([], [], ["unwanted"])
+        assert "Take back" not in client.get("/alerts/unwanted").text
+        retention.run_once()
+        assert not still.exists()
+        assert (site.root / "evidence" / "wanted" / "still.jpg").is_file()
+        with site.db.read() as connection:
+            gone = [(row.what, row.files) for row in newest_deletions(connection, 9) if row.reason == "person"]
+        assert gone == [("evidence", 3)]
+        assert "a person deleted the alert" in client.get("/storage").text
+        assert client.get("/api/v1/alerts/unwanted").json()["evidence"][0]["reason"] == "a person deleted the alert"
+
+    def advance(self, site: Site, seconds: float) -> None:
+        assert isinstance(site.clock, ManualClock)
+        site.clock.advance(seconds)
+
+    def test_what_waits_for_the_cloud_waits_with_its_evidence(self, site: Site, client: TestClient) -> None:
+        site.live("gate", T0)
+        site.record("gate", T0)
+        site.cut(site.raise_alert("asked", T0 + 3, seconds=2.0))
+        self.delete(client, "asked")
+        self.advance(site, 25 * 3600)
+        Retention(site.db, site.root, site.config.storage, free_bytes=lambda root: 10**13).run_once()
+        assert (site.root / "evidence" / "asked" / "still.jpg").is_file()
+
+    def test_a_second_deletion_does_not_lengthen_the_grace(self, site: Site, client: TestClient) -> None:
+        site.raise_alert("a", T0)
+        self.delete(client, "a", reason="")
+        self.advance(site, 60)
+        self.delete(client, "a", reason="again")
+        alert = client.get("/api/v1/alerts/a").json()["alert"]
+        assert (alert["deleted_t"], alert["deleted_why"]) == (T0 + 100, "")
+
+
+class TestACrowd:
+    def test_is_a_few_lines_to_open_and_not_a_page_of_forty_seven(self, site: Site, client: TestClient) -> None:
+        site.live("gate", T0)
+        events = [event("intruder", "person", zone="yard", track=n) for n in range(1, 48)]
+        site.raise_alert("crowd", T0, tracks=tuple(range(1, 48)), events=events)
+        page = client.get("/alerts/crowd").text
+        assert "47 × person entered yard (intruder)" in page
+        assert "39 more tracks" in page
+        assert "1, 2, 3, 4, 5, 6, 7, 8 and 39 more" in page
+        assert page.count('class="track ') == 47
+        assert page.count('class="tick ') == 47
+        outside = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
+        assert outside.count('class="track ') == 8
+        assert outside.count('data-t="1700') == 0
+
+    def test_a_few_stand_open(self, site: Site, client: TestClient) -> None:
+        site.raise_alert("few", T0, tracks=(5,), events=[event("intruder", "person", zone="yard")])
+        page = client.get("/alerts/few").text
+        assert 'class="fold"' not in page
+        assert "person 5 entered yard (intruder)" in page
 
 
 class TestNotes:

@@ -2,6 +2,7 @@
 import { again, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
 import { begin, box } from "/static/draw.js";
 import { offerKeep } from "/static/keep.js";
+import { offerRemove } from "/static/remove.js";
 import { isWriting, offerNote } from "/static/note.js";
 
 const HOLD_S = 0.3; // a box stands this long beyond its look when the next look lacks it
@@ -59,9 +60,7 @@ function needle(t) {
   const life = document.getElementById("life");
   const [start, end] = [Number(life.dataset.start), Number(life.dataset.end)];
   const x = `${Math.min(100, Math.max(0, (100 * (t - start)) / (end - start)))}%`;
-  const line = document.getElementById("needle");
-  line?.setAttribute("x1", x);
-  line?.setAttribute("x2", x);
+  for (const line of document.querySelectorAll(".needle")) for (const end of ["x1", "x2"]) line.setAttribute(end, x);
 }
 
 // While the clip is not cut yet, the still shows whom the alert is about.
@@ -164,7 +163,9 @@ async function review(value) {
 // Take over what changed, without disturbing a clip that plays.
 const refresh = coalesced(async () => {
   const fresh = await again();
-  swap(fresh, "#review, #verdict, #told, #about, .head");
+  swap(fresh, "#review, #verdict, #told, #about, #gone, .head");
+  const remove = document.getElementById("remove"); // stays as it is while a person types
+  if (fresh.getElementById("remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
   if (!isWriting()) swap(fresh, "#note");
   const keep = document.getElementById("keep"); // stays as it is while a person types
   if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
@@ -185,7 +186,7 @@ document.addEventListener("click", (event) => {
   if (button?.id === "show-still") toggleStill(!stillShown());
   else if (button?.dataset.t) seek(Number(button.dataset.t));
   else if (button) review(button.dataset.review || null);
-  const bars = event.target.closest("#tracks");
+  const bars = event.target.closest(".bars");
   if (bars) {
     const life = document.getElementById("life");
     const share = (event.clientX - bars.getBoundingClientRect().left) / bars.clientWidth;
@@ -202,5 +203,6 @@ keys({
 for (const event of ["resize", "fullscreenchange"]) addEventListener(event, () => redraw(), true);
 offerKeep(page.dataset.id, refresh);
 offerNote(page.dataset.id, refresh);
+offerRemove(page.dataset.id, refresh);
 follow({ alert: (alert) => alert.id === page.dataset.id && refresh() });
 play();

@@ -1,6 +1,6 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
 import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
-import { choose, mark, none, send, some } from "/static/chosen.js";
+import { BATCH, choose, mark, none, send, some } from "/static/chosen.js";
 import "/static/health.js";
 import { dayOf } from "/static/time.js";
 
@@ -78,7 +78,8 @@ async function changed(alert) {
     const card = await fetchCard(alert.id);
     if (!card) {
       // It left the list. What a person did to it stands until the next visit, so that it can be undone.
-      if (alert.standing === "withdrawn" || alert.standing === "doubted") if (!alert.review && !old.contains(document.activeElement)) {
+      const withdrawn = (alert.standing === "withdrawn" || alert.standing === "doubted") && !alert.review;
+      if (alert.deleted_t !== null || (withdrawn && !old.contains(document.activeElement))) {
         glide(() => {
           old.remove();
           markDays();
@@ -192,6 +193,32 @@ function took(alert) {
 
 const reviewChosen = (value) => send("/api/v1/alerts/review", { review: value || null }, WORDS[value || ""], took);
 
+let deleted = [];
+
+async function removeChosen(form) {
+  deleted = [];
+  await send("/api/v1/alerts/delete", { reason: form.elements.reason.value.trim() }, "deleted", (alert) => {
+    deleted.push(alert.id);
+    took(alert);
+  });
+  form.reset();
+  form.closest("details").open = false;
+  const bar = document.getElementById("undo");
+  bar.querySelector("span").textContent = `${deleted.length} deleted.`;
+  bar.hidden = !deleted.length;
+  bar.querySelector("button").focus();
+}
+
+async function undo() {
+  document.getElementById("undo").hidden = true;
+  try {
+    for (let at = 0; at < deleted.length; at += BATCH) await post("/api/v1/alerts/restore", { ids: deleted.slice(at, at + BATCH) });
+    location.reload();
+  } catch (error) {
+    light("lost", error.message);
+  }
+}
+
 function chooseHere(range) {
   const card = document.activeElement.closest?.(".card");
   if (!card) return false;
@@ -233,6 +260,11 @@ document.getElementById("bulk").addEventListener("click", (event) => {
   const button = event.target.closest("[data-bulk]");
   if (button) reviewChosen(button.dataset.bulk);
 });
+document.getElementById("bulk-delete-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  removeChosen(event.target);
+});
+document.querySelector("#undo button").addEventListener("click", undo);
 watchEnd();
 keys({
   j: () => move(1),

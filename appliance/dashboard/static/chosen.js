@@ -1,7 +1,7 @@
 // Several cards chosen by mouse, touch or keys, and one thing done with all of them.
 import { light, post, say } from "/static/page.js";
 
-const BATCH = 100; // as many as one request may change
+export const BATCH = 100; // as many as one request may change
 const chosen = new Set();
 const bar = document.getElementById("bulk");
 const cards = () => [...document.querySelectorAll("#cards .card")];

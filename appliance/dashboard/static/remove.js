@@ -1,0 +1,28 @@
+// Deleting the alert of a page, and taking that back.
+import { light, post, say } from "/static/page.js";
+
+async function change(what, id, body, words, refresh) {
+  const answer = await post(`/api/v1/alerts/${what}`, { ids: [id], ...body });
+  if (answer.refused.length) throw new Error("It was deleted too long ago to be taken back.");
+  say(words);
+  await refresh();
+}
+
+export function offerRemove(id, refresh) {
+  document.addEventListener("submit", (event) => {
+    const form = event.target.closest("#remove-form");
+    if (!form) return;
+    event.preventDefault();
+    const wrong = form.querySelector(".wrong");
+    wrong.hidden = true;
+    change("delete", id, { reason: form.elements.reason.value.trim() }, "Deleted", refresh)
+      .then(() => document.getElementById("restore")?.focus())
+      .catch((error) => {
+        wrong.textContent = error.message;
+        wrong.hidden = false;
+      });
+  });
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("#restore")) change("restore", id, {}, "Taken back", refresh).catch((error) => light("lost", error.message));
+  });
+}
