@@ -9,7 +9,7 @@ import resource
 import secrets
 import signal
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from appliance.core import Core, CoreListener, CoreSettings, CoreStores, core_se
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
-from appliance.errors import MissingDependency
+from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
@@ -47,6 +47,7 @@ from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
 from appliance.store.quotas import StorageLimits
 from appliance.store.reconcile import MeasureSegment
 from appliance.store.retention import Retention
+from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
 from appliance.threads import Service, ServiceGroup, periodic_service
@@ -88,6 +89,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     root = storage_folder(config.storage)
     db = Database(root / DATABASE, clock)
     try:
+        check_guarded(config, UserStore(db).users())
         appliance = build(config, root, db, clock, group, site_file)
         reader = SandboxedReader(root)
         recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
@@ -531,6 +533,12 @@ def _keep_from_others(root: Path) -> None:
             mode = stat.S_IMODE(path.stat().st_mode)
             if mode & stat.S_IRWXO:
                 path.chmod(mode & ~stat.S_IRWXO)
+
+
+def check_guarded(config: SiteConfig, users: Collection[str]) -> None:
+    """Raises UsageError: the dashboard would be open to everybody on the network."""
+    if config.dashboard.enabled and not users and (fault := config.dashboard.open_to_all):
+        raise UsageError(fault)
 
 
 def storage_folder(storage: StorageConfig) -> Path:

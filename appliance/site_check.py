@@ -34,6 +34,7 @@ from appliance.rules.known_labels import unknown_labels
 from appliance.store.paths import DATABASE, PREROLL
 from appliance.store.quotas import StorageLimits
 from appliance.store.storage_report import read_storage_offline
+from appliance.store.users import stored_users
 
 Lines = Mapping[tuple[str | int, ...], int]
 Level = Literal["ok", "warning", "unreachable", "wrong"]
@@ -336,6 +337,8 @@ def _broker(url: str) -> Finding:
 def _dashboard(site: SiteConfig) -> Finding:
     if not site.dashboard.enabled:
         return Finding("dashboard", "ok", "switched off")
+    if site.dashboard.open_to_all and not stored_users(site.storage.dir / DATABASE):
+        return Finding("dashboard.host", "wrong", site.dashboard.open_to_all)
     host, port = site.dashboard.host, site.dashboard.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as attempt:

@@ -1,4 +1,5 @@
-"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify, models and demo.
+"""The commands that run, check and question an appliance: check, run, calibrate, egress, notify,
+models, users and demo.
 
 What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
 """
@@ -220,6 +221,89 @@ def models_verify(options: argparse.Namespace) -> int:
     from appliance.models_command import verify_command
 
     return verify_command(options.names, as_json=options.json)
+
+
+APPLIANCE.family(
+    "users",
+    "who may use the dashboard",
+    "Who may use the dashboard, and as what (docs/dashboard.md, Access). The appliance may run meanwhile.",
+)
+
+
+@APPLIANCE.command(
+    "users add",
+    "add a user",
+    """\
+Add a user of the dashboard. The password is asked for, or is the first line of standard input; it is never an argument.
+A viewer sees; a reviewer also reviews and keeps; an admin also changes settings and users. The first must be an admin.
+
+  vedette users add anna --role admin --config site.yaml
+  vedette users add gatehouse --role viewer --camera gate --camera yard --config site.yaml
+  pass show vedette/anna | vedette users add anna --role admin --config site.yaml
+
+Exit code 0: done. 1: the storage folder cannot be written. 2: wrong use or configuration.
+""",
+    CONFIG,
+    option("name", metavar="NAME", help="letters, digits and . _ @ -"),
+    option("--role", choices=("viewer", "reviewer", "admin"), required=True, help="what they may"),
+    option("--camera", action="append", default=[], metavar="NAME", help="only this camera (repeatable)"),
+)
+def users_add(options: argparse.Namespace) -> int:
+    from appliance.users_command import add_command
+
+    return add_command(options.config, options.name, options.role, options.camera)
+
+
+@APPLIANCE.command(
+    "users list",
+    "who there is",
+    """\
+Every user of the dashboard, with role and cameras.
+
+  vedette users list --config site.yaml
+  vedette users list --config site.yaml --json | jq -r '.[] | select(.role == "admin") | .name'
+""",
+    CONFIG,
+    json_switch("a JSON array instead of a table"),
+)
+def users_list(options: argparse.Namespace) -> int:
+    from appliance.users_command import list_command
+
+    return list_command(options.config, as_json=options.json)
+
+
+@APPLIANCE.command(
+    "users remove",
+    "remove a user and sign them out",
+    """\
+Remove a user and end their sessions. The last admin cannot be removed.
+
+  vedette users remove anna --config site.yaml
+""",
+    CONFIG,
+    option("name", metavar="NAME", help="as `vedette users list` says"),
+)
+def users_remove(options: argparse.Namespace) -> int:
+    from appliance.users_command import remove_command
+
+    return remove_command(options.config, options.name)
+
+
+@APPLIANCE.command(
+    "users passwd",
+    "give a user another password",
+    """\
+Give a user another password (asked for, or the first line of standard input), end their sessions, and enable them.
+
+  vedette users passwd anna --config site.yaml
+""",
+    CONFIG,
+    option("name", metavar="NAME", help="as `vedette users list` says"),
+)
+def users_passwd(options: argparse.Namespace) -> int:
+    from appliance.users_command import passwd_command
+
+    return passwd_command(options.config, options.name)
 
 
 @APPLIANCE.command(

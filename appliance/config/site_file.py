@@ -89,14 +89,16 @@ class DashboardConfig(ConfigModel):
                 raise ValueError(f"`{each}` is no address or network such as 127.0.0.1 or 172.18.0.0/16") from None
         return proxies
 
-    @model_validator(mode="after")
-    def _guarded(self) -> DashboardConfig:
-        if self.host not in {"127.0.0.1", "localhost", "::1"} and self.token is None:
-            raise ValueError(
-                f"host {self.host} is open to the network: set dashboard.token (for example ${{VEDETTE_TOKEN}}), "
-                "or keep host 127.0.0.1 and use a tunnel"
-            )
-        return self
+    @property
+    def open_to_all(self) -> str:
+        """Why it may not be served while there are no users, with the remedy; '': it may."""
+        if self.host in {"127.0.0.1", "localhost", "::1"} or self.token is not None:
+            return ""
+        return (
+            f"dashboard.host {self.host} is open to the network, and nobody is known who may sign in: add a user "
+            "(vedette users add NAME --role admin --config FILE), set dashboard.token (for example ${VEDETTE_TOKEN}), "
+            "or keep host 127.0.0.1 and use a tunnel"
+        )
 
 
 class IngestConfig(ConfigModel):

@@ -29,6 +29,7 @@ from appliance.dashboard.schemas import (
     NoteChange,
     ReviewChange,
 )
+from appliance.dashboard.visitor import visitor
 from appliance.errors import StoreError, UsageError
 from appliance.notify.delivery import TargetStatus
 from appliance.store.alert_search import AlertQuery, ReviewFilter, VerdictFilter
@@ -199,7 +200,8 @@ class AlertReader:
 
         listed: as the list on the page has it.
         """
-        rows = self._alerts.page(cursor_of(before), limit + 1, wanted.listed if listed else wanted.wanted)
+        query = replace(wanted.listed if listed else wanted.wanted, cameras=visitor().cameras)
+        rows = self._alerts.page(cursor_of(before), limit + 1, query)
         older = None
         if len(rows) > limit:
             last = rows[limit - 1]
@@ -228,35 +230,41 @@ class AlertReader:
 
     def neighbours(self, row: AlertRow) -> tuple[str | None, str | None]:
         """The pages of the next newer and the next older alert; None: there is none."""
-        older = self._alerts.page(AlertCursor.after(row), 1)
-        newer = self._alerts.newer_id(row)
+        mine = visitor().cameras
+        older = self._alerts.page(AlertCursor.after(row), 1, AlertQuery(cameras=mine))
+        newer = self._alerts.newer_id(row, mine)
         return newer and _page_of(newer), _page_of(older[0].id) if older else None
 
-    def review(self, alert_id: str, change: ReviewChange, who: str = "") -> AlertItem:
+    def review(self, alert_id: str, change: ReviewChange) -> AlertItem:
         """Write a person's review of an alert. Raises Problem when there is none."""
-        self._reviews.review([alert_id], change.review, self._clock.now(), who)
+        self._reviews.review([alert_id], change.review, self._clock.now(), visitor().name)
         return AlertItem.of(self.detail(alert_id).alert)
 
-    def review_many(self, change: BulkReview, who: str = "") -> BulkResult:
-        """Write a person's review of several alerts, all at once."""
-        found = self._reviews.review(change.ids, change.review, self._clock.now(), who)
+    def review_many(self, change: BulkReview) -> BulkResult:
+        """Write a person's review of several alerts, all at once; those of cameras that are not theirs are missing."""
+        found = self._reviews.review(self._mine(change.ids), change.review, self._clock.now(), visitor().name)
         return self._result(change.ids, found)
 
-    def delete_many(self, change: BulkDeletion, who: str = "") -> BulkResult:
+    def delete_many(self, change: BulkDeletion) -> BulkResult:
         """Take alerts out of all lists; their evidence goes when that can no longer be taken back."""
-        found = self._reviews.delete(change.ids, change.reason.strip(), self._clock.now(), who)
+        found = self._reviews.delete(self._mine(change.ids), change.reason.strip(), self._clock.now(), visitor().name)
         return self._result(change.ids, found)
 
-    def restore_many(self, change: BulkRestore, who: str = "") -> BulkResult:
+    def restore_many(self, change: BulkRestore) -> BulkResult:
         """Take deletions back that are recent enough."""
         now = self._clock.now()
-        found, refused = self._reviews.restore(change.ids, now - self.undo_s, now, who)
+        found, refused = self._reviews.restore(self._mine(change.ids), now - self.undo_s, now, visitor().name)
         return self._result(change.ids, found, refused)
 
-    def note(self, alert_id: str, change: NoteChange, who: str = "") -> AlertItem:
+    def note(self, alert_id: str, change: NoteChange) -> AlertItem:
         """Replace the note of an alert. Raises Problem when there is none."""
-        self._reviews.note(alert_id, change.note.strip(), self._clock.now(), who)
+        self._reviews.note(alert_id, change.note.strip(), self._clock.now(), visitor().name)
         return AlertItem.of(self.detail(alert_id).alert)
+
+    def _mine(self, ids: Sequence[str]) -> Sequence[str]:
+        """Those of the cameras that the visitor may see."""
+        who = visitor()
+        return [each for each in ids if who.cameras is None or who.sees(self._alerts.camera_of(each) or "-")]
 
     def _result(self, wanted: Sequence[str], found: Sequence[str], refused: Sequence[str] = ()) -> BulkResult:
         rows = [self.detail(each).alert for each in found]
@@ -295,7 +303,9 @@ class AlertCountCache:
         self._good_until = float("-inf")
 
     def read(self) -> AlertCounts:
-        """Total, open, to review, by verdict, and undelivered."""
+        """Total, open, to review, by verdict, and undelivered, of the cameras that the visitor may see."""
+        if visitor().cameras is not None:
+            return self._alerts.counts(visitor().cameras)
         last, rev, began = self._last, self._db.rev(), self._db.clock.monotonic()
         if last is not None and (rev == self._rev or began < self._good_until):
             return last

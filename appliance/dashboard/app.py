@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
@@ -32,7 +32,9 @@ from appliance.dashboard import (
     settings_api,
     storage_api,
     timeline_api,
+    users_api,
 )
+from appliance.dashboard.access_rights import CameraOf, authorise
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
@@ -64,11 +66,16 @@ from appliance.store.notices import NoticeStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
-from appliance.store.sessions import SessionStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
+ROUTERS = (
+    alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, headroom_api.router,
+    health_api.router, recordings_api.router, savings_api.router, scenarios_api.router, settings_api.router,
+    storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
+    users_api.router, users_api.page_router,
+)  # fmt: skip
 
 
 def create_app(
@@ -91,7 +98,7 @@ def create_app(
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
-    access = Access.of(config.dashboard.token, clock, SessionStore(db))
+    access = Access(config.dashboard.token, clock, db)
     alert_counts, snapshots = (
         AlertCountCache(db, alerts),
         SnapshotCache(segments, boxes, root, clock, cut or partial(cut_snapshot, reader)),
@@ -101,14 +108,14 @@ def create_app(
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
-        responses=problems.DOCUMENTED,
+        responses=problems.DOCUMENTED, dependencies=[Depends(authorise)],
     )  # fmt: skip
 
-    prober = CameraProber()
+    prober, camera_of = CameraProber(), CameraOf(alerts, health_events)
 
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
-        templates = Templates(config.site.name, guarded=access.sessions is not None, editable=settings is not None)
+        templates = Templates(config.site.name, guarded=lambda: access.guarded, editable=settings is not None)
         limits = StorageLimits.of(config.storage, config.cameras)
         storage = StorageReportCache(db, root, limits)
         cuts.keep_free = limits.free_bytes_wanted
@@ -116,8 +123,8 @@ def create_app(
         alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
         health_reader = HealthReader(health_events, cameras, probes, clock)
         provide(
-            app, db, templates, access, hub, probes, snapshots, frames, cuts, storage, alert_counts, alert_reader,
-            health_reader,
+            app, db, templates, access, access.log, camera_of, hub, probes, snapshots, frames, cuts, storage,
+            alert_counts, alert_reader, health_reader,
             CameraReader(cameras, segments, boxes, meter, config.cameras),
             HeadroomReader(config.cameras, meter, health_events, probes),
             SavingsReader(meter, cameras, config.cameras),
@@ -143,11 +150,8 @@ def create_app(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
         on_bug=partial(_answer_bug, app),
     )  # fmt: skip
-    for module in (
-        alerts_api, camera_setup_api, cameras_api, cascade_api, headroom_api, health_api, recordings_api, savings_api,
-        scenarios_api, settings_api, storage_api, timeline_api, event_stream, metrics, auth, pages,
-    ):  # fmt: skip
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
 

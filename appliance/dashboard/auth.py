@@ -1,33 +1,43 @@
-"""Signing in: the shared token, the signed session cookie, a throttle against guessing, and the sign-in page."""
+"""Signing in: users, the shared token, the signed session cookie, a throttle against guessing, and the sign-in page."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 from itsdangerous import BadSignature, Signer
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import HTMLResponse, JSONResponse
 
 from appliance.clock import Clock
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.templating import Templates
-from appliance.store.sessions import SessionStore
+from appliance.dashboard.visitor import OWNER, Visitor, visitor
+from appliance.errors import StoreError
+from appliance.passwords import is_password
+from appliance.store.access_log import AccessLog
+from appliance.store.database import Database
+from appliance.store.sessions import SessionRow, SessionStore
+from appliance.store.users import ApiTokenRow, UserRow, UserStore, token_digest
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
 COOKIE = "vedette_session"
 SESSION_S = 30 * 86400
-_FREE_TRIES = 5
+FREE_TRIES = 5
+FREE_TRIES_ACCOUNT = 20  # more than of an address: who guesses should not keep the owner out
+REREAD_S = 1.0  # after which `vedette users`, another process, is heeded
 _BLOCK_S_MAX = 60.0
 _FORGET_S = 900.0
 _ADDRESSES_MAX = 1024
@@ -38,14 +48,15 @@ router = APIRouter(include_in_schema=False)
 class SessionCookies:
     """Issues and checks signed session cookies `expiry.nonce.signature`.
 
-    The key is derived from the token: changing the token ends every session, and the cookie does not hold it. State:
-    the sessions of the store, from which a restart takes them over; a cookie of none of them is signed out.
+    The key is derived from the token: changing the token ends every session, and the cookie does not hold it. Without a
+    token the nonce alone protects. State: the sessions of the store, from which a restart takes them over; a cookie of
+    none of them is signed out.
     """
 
-    def __init__(self, token: str, clock: Clock, store: SessionStore) -> None:
-        self._token = hashlib.sha256(token.encode()).digest()
+    def __init__(self, token: str | None, clock: Clock, store: SessionStore) -> None:
+        self._token = None if token is None else hashlib.sha256(token.encode()).digest()
         self._signer = Signer(
-            token, salt="vedette dashboard session", key_derivation="hmac", digest_method=hashlib.sha256
+            token or "no token", salt="vedette dashboard session", key_derivation="hmac", digest_method=hashlib.sha256
         )
         self._clock = clock
         self._store = store
@@ -53,29 +64,42 @@ class SessionCookies:
 
     def is_token(self, given: str) -> bool:
         """Constant-time comparison with the configured token (of digests: the length does not leak either)."""
-        return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self._token)
+        return self._token is not None and hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self._token)
 
-    def issue(self) -> str:
+    def issue(self, user: str = "", address: str = "") -> str:
         """A new cookie value, good for `SESSION_S`. Raises StoreError."""
-        expiry, nonce = int(self._clock.now()) + SESSION_S, secrets.token_urlsafe(12)
-        self._store.add(_digest(nonce), "", expiry)
-        self._sessions.add(_digest(nonce))
+        expiry, nonce = int(self._clock.now()) + SESSION_S, secrets.token_urlsafe(18)
+        self._store.add(_digest(nonce), user, expiry, address)
+        self.reread()
         return self._signer.sign(f"{expiry}.{nonce}").decode()
 
     def revoke(self, cookie: str) -> None:
         """End the session of `cookie`, wherever the cookie was copied to. Raises StoreError."""
-        if self.accepts(cookie):
-            session = _digest(self._signer.unsign(cookie).decode().partition(".")[2])
-            self._store.remove(session)
-            self._sessions.discard(session)
+        session = self.find(cookie)
+        if session is not None:
+            self.end(session.id)
 
-    def accepts(self, cookie: str) -> bool:
-        """Whether this is a cookie of ours that has not expired and was not signed out."""
+    def end(self, session: str) -> None:
+        """End a session by its id. Raises StoreError."""
+        self._store.remove(session)
+        self.reread()
+
+    def find(self, cookie: str) -> SessionRow | None:
+        """The session of a cookie of ours that has not expired and was not signed out; None: it is none."""
         try:
             expiry, _, nonce = self._signer.unsign(cookie).decode().partition(".")
         except BadSignature:
-            return False
-        return int(expiry) > self._clock.now() and _digest(nonce) in self._sessions
+            return None
+        return self._sessions.get(_digest(nonce)) if int(expiry) > self._clock.now() else None
+
+    def reread(self) -> None:
+        """Take the sessions from the store. Raises StoreError."""
+        self._sessions = self._store.all()
+
+    def listed(self) -> list[SessionRow]:
+        """Those that are not over, newest first."""
+        now = self._clock.now()
+        return [each for each in self._sessions.values() if each.expires_t > now]
 
 
 def _digest(nonce: str) -> str:
@@ -90,13 +114,14 @@ class _Tries:
 
 
 class LoginThrottle:
-    """Slows down guessing: five free wrong tries per address, then a wait that doubles up to a minute.
+    """Slows down guessing: some free wrong tries per address (or account), then a wait that doubles up to a minute.
 
-    State: wrong tries of at most `_ADDRESSES_MAX` addresses, the least recent forgotten first.
+    State: wrong tries of at most `_ADDRESSES_MAX` of them, the least recent forgotten first.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, free_tries: int = FREE_TRIES) -> None:
         self._clock = clock
+        self._free_tries = free_tries
         self._tries: OrderedDict[str, _Tries] = OrderedDict()
 
     def __len__(self) -> int:
@@ -116,8 +141,8 @@ class LoginThrottle:
             tries = _Tries()
         tries.wrong += 1
         tries.last_at = now
-        if tries.wrong >= _FREE_TRIES:
-            tries.blocked_until = now + min(_BLOCK_S_MAX, 2.0 ** min(10, tries.wrong - _FREE_TRIES))
+        if tries.wrong >= self._free_tries:
+            tries.blocked_until = now + min(_BLOCK_S_MAX, 2.0 ** min(10, tries.wrong - self._free_tries))
         self._tries[address] = tries
         while len(self._tries) > _ADDRESSES_MAX:
             self._tries.popitem(last=False)
@@ -127,18 +152,94 @@ class LoginThrottle:
         self._tries.pop(address, None)
 
 
-@dataclass(frozen=True, slots=True)
 class Access:
-    """What decides who may look. sessions None: no token is configured, and loopback is trusted."""
+    """What decides who may look, and as whom.
 
-    sessions: SessionCookies | None
-    throttle: LoginThrottle
+    State: users, tokens and sessions as the store has them, read again each second for what another process changed.
+    Owner: the event loop's thread and those that answer its requests.
+    """
 
-    @classmethod
-    def of(cls, token: SecretStr | None, clock: Clock, store: SessionStore) -> Access:
+    def __init__(self, token: SecretStr | None, clock: Clock, db: Database) -> None:
         """Raises StoreError."""
-        sessions = None if token is None else SessionCookies(token.get_secret_value(), clock, store)
-        return cls(sessions, LoginThrottle(clock))
+        self.has_token = token is not None
+        self.sessions = SessionCookies(token.get_secret_value() if token else None, clock, SessionStore(db))
+        self.store = UserStore(db)
+        self.log = AccessLog(db)
+        self.throttle = LoginThrottle(clock)
+        self.account_throttle = LoginThrottle(clock, FREE_TRIES_ACCOUNT)
+        self._clock = clock
+        self._users: dict[str, UserRow] = {}
+        self._tokens: dict[str, ApiTokenRow] = {}
+        self._read_at = 0.0
+        self.reread()
+
+    @property
+    def guarded(self) -> bool:
+        """Whether one must sign in. Else loopback is trusted."""
+        return self.has_token or bool(self._users) or bool(self._tokens)
+
+    @property
+    def has_users(self) -> bool:
+        return bool(self._users)
+
+    def reread(self) -> None:
+        """Take users, tokens and sessions from the store. Raises StoreError."""
+        self._users, self._tokens = self.store.users(), self.store.tokens()
+        self.sessions.reread()
+        self._read_at = self._clock.monotonic()
+
+    def refresh(self) -> None:
+        """`reread` if the last is older than `REREAD_S`; while the store cannot be read, what was known holds."""
+        if self._clock.monotonic() - self._read_at > REREAD_S:
+            with contextlib.suppress(StoreError):
+                self.reread()
+
+    def user(self, name: str) -> UserRow | None:
+        """The user of that name who is enabled."""
+        found = self._users.get(name)
+        return found if found is not None and found.enabled else None
+
+    def of_cookie(self, cookie: str) -> Visitor | None:
+        """Who is signed in with a cookie."""
+        session = self.sessions.find(cookie) if cookie else None
+        if session is None:
+            return None
+        if session.user:
+            user = self.user(session.user)
+            return None if user is None else visitor_of(user)
+        return OWNER if self.has_token and not self._users else None
+
+    def still(self, request: Request) -> Callable[[], Visitor | None]:
+        """Who a stream that a visitor opened with this request is for now; None: they may not any more."""
+        cookie, (scheme, _, given) = (
+            request.cookies.get(COOKIE, ""),
+            request.headers.get("authorization", "").partition(" "),
+        )
+        opened_by, was_guarded = visitor(), self.guarded
+
+        def now() -> Visitor | None:
+            self.refresh()
+            if not was_guarded:
+                return None if self.guarded else opened_by
+            return self.of_bearer(given.strip()) if scheme.lower() == "bearer" else self.of_cookie(cookie)
+
+        return now
+
+    def session_of(self, cookies: Mapping[str, str]) -> SessionRow | None:
+        """The session that a request with these cookies belongs to."""
+        return self.sessions.find(cookies.get(COOKIE, ""))
+
+    def of_bearer(self, given: str) -> Visitor | None:
+        """Which program sends this token."""
+        if self.sessions.is_token(given):
+            return OWNER
+        found = self._tokens.get(token_digest(given))
+        return None if found is None else Visitor(f"token {found.name}", found.role)
+
+
+def visitor_of(user: UserRow) -> Visitor:
+    """What a user may."""
+    return Visitor(user.name, user.role, None if user.cameras is None else frozenset(user.cameras))
 
 
 AccessPart = Annotated[Access, Depends(provided(Access))]
@@ -148,7 +249,7 @@ TemplatesPart = Annotated[Templates, Depends(provided(Templates))]
 def too_many_tries(wait_s: float) -> Problem:
     """429 with the time to wait."""
     seconds = int(wait_s) + 1
-    return Problem(429, f"Too many wrong tokens from this address; wait {seconds} s.", {"Retry-After": str(seconds)})
+    return Problem(429, f"Too many wrong tries; wait {seconds} s.", {"Retry-After": str(seconds)})
 
 
 def address_of(scope: Scope) -> str:
@@ -163,42 +264,69 @@ def address_of(scope: Scope) -> str:
 
 
 class SignIn(BaseModel):
+    """Either a name with its password or, while there are no users, the token."""
+
     model_config = ConfigDict(extra="forbid")
-    token: SecretStr
+    token: SecretStr | None = None
+    name: Annotated[str, Field(max_length=64)] = ""
+    password: SecretStr = SecretStr("")
 
 
 @router.get("/login")
-def login_page(templates: TemplatesPart, wanted: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
+def login_page(
+    templates: TemplatesPart, access: AccessPart, wanted: Annotated[str, Query(alias="next")] = "/"
+) -> HTMLResponse:
     """The sign-in page; afterwards it leads to `next`, if that is a page of ours."""
-    return templates.page("login.html", next=local_path(wanted))
+    return templates.page("login.html", next=local_path(wanted), by_name=access.has_users)
 
 
 @router.post("/login")
 async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONResponse:
-    """Take the token, give the cookie."""
-    sessions, throttle = access.sessions, access.throttle
-    if sessions is None:
+    """Take name and password (or the token), give the cookie."""
+    if not access.guarded:
         return JSONResponse({"signed_in": True})
     address = address_of(request.scope)
-    wait_s = throttle.wait_s(address)
+    wait_s = max(access.throttle.wait_s(address), access.account_throttle.wait_s(given.name) if given.name else 0.0)
     if wait_s:
         raise too_many_tries(wait_s)
-    if not sessions.is_token(given.token.get_secret_value()):
-        throttle.wrong(address)
+    # Counted before it is looked at: of several at once, each counts.
+    access.throttle.wrong(address)
+    if given.name:
+        access.account_throttle.wrong(given.name)
+    if not await asyncio.to_thread(_is_right, access, given):
+        what = "was refused: wrong password" if given.name else "was refused: wrong token"
+        await asyncio.to_thread(access.log.write, given.name, address, what)
+        if access.has_users:
+            raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})
         raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
-    throttle.right(address)
+    access.throttle.right(address)
+    access.account_throttle.right(given.name)
+    return await signed_in(request, access, given.name)
+
+
+async def signed_in(request: Request, access: Access, user: str) -> JSONResponse:
+    """The answer that carries a new session of `user` ('': of the token)."""
+    address = address_of(request.scope)
     answer = JSONResponse({"signed_in": True})
+    cookie = await asyncio.to_thread(access.sessions.issue, user, address)
+    await asyncio.to_thread(access.log.write, user, address, "signed in")
     secure = request.url.scheme == "https"
-    cookie = await asyncio.to_thread(sessions.issue)
     answer.set_cookie(COOKIE, cookie, SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
+
+
+def _is_right(access: Access, given: SignIn) -> bool:
+    if given.name:
+        user = access.user(given.name)
+        return is_password(given.password.get_secret_value(), user.password if user else None)
+    token = given.token.get_secret_value() if given.token else ""
+    return not access.has_users and access.sessions.is_token(token)
 
 
 @router.post("/logout")
 async def sign_out(request: Request, access: AccessPart) -> JSONResponse:
     """End the session, and let the browser forget the cookie and what it has kept of the pictures."""
-    if access.sessions is not None:
-        await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))
+    await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))
     answer = JSONResponse({"signed_in": False}, headers={"Clear-Site-Data": '"cache"'})
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return answer

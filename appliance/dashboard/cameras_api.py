@@ -16,6 +16,7 @@ from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel, FrameItem
 from appliance.dashboard.snapshots import SnapshotCache, newest_readable
+from appliance.dashboard.visitor import visitor
 from appliance.errors import EvidenceError
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow, CameraStore
@@ -116,8 +117,8 @@ class CameraReader:
         self.configured = configured
 
     def items(self) -> list[CameraItem]:
-        """Every configured camera, by name."""
-        return [CameraItem.of(row) for row in self._cameras.all()]
+        """Every configured camera that the visitor may see, by name."""
+        return [CameraItem.of(row) for row in self._cameras.all() if visitor().sees(row.name)]
 
     def full(self, name: str) -> CameraFull:
         """The camera with its gaps, its rates and today's sums. Raises Problem when there is none."""

@@ -12,16 +12,18 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from appliance.clock import Clock
+from appliance.dashboard.auth import AccessPart
 from appliance.dashboard.cameras_api import CameraItem
 from appliance.dashboard.deps import provided
 from appliance.dashboard.health_api import HealthItem
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, AlertItem
+from appliance.dashboard.visitor import OWNER, Visitor
 from appliance.errors import StoreError
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
@@ -41,15 +43,21 @@ REV_DIGITS_MAX = 18  # of a change number
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One message: what changed (`alert`, `camera`), its change number, and its JSON (one line)."""
+    """One message: what changed (`alert`, `camera`), its change number, its JSON (one line), and which camera's it is
+    ('': the appliance's)."""
 
     kind: str
     rev: int
     data: str
+    camera: str = ""
 
     def encode(self) -> bytes:
         """As an event of the HTML standard, with the change number as its id: a browser resumes from there."""
         return f"id: {self.rev}\nevent: {self.kind}\ndata: {self.data}\n\n".encode()
+
+
+StillMay = Callable[[], Visitor | None]
+"""Who watches a stream, as long as they may."""
 
 
 class TooManyViewers(Exception):
@@ -145,18 +153,21 @@ class StreamHub:
         self._joined.set()
         self._wake()
 
-    def join(self, since: int | None) -> StreamViewer:
-        """A new viewer, of changes after `since` (None: from now on); call its `leave`. Raises TooManyViewers."""
+    def join(self, since: int | None, still: StillMay = lambda: OWNER) -> StreamViewer:
+        """A new viewer, of changes after `since` (None: from now on); call its `leave`. Raises TooManyViewers.
+
+        still: whom it is for, asked before each message; None ends the stream.
+        """
         if self.viewers >= VIEWERS_MAX:
             raise TooManyViewers
         self.viewers += 1
         self._joined.set()
-        return StreamViewer(self._follow(since), self._left)
+        return StreamViewer(self._follow(since, still), self._left)
 
     def _left(self) -> None:
         self.viewers -= 1
 
-    async def _follow(self, since: int | None) -> AsyncIterator[bytes]:
+    async def _follow(self, since: int | None, still: StillMay) -> AsyncIterator[bytes]:
         try:
             rev = await asyncio.to_thread(self._rev)
             at = rev if since is None else min(since, rev)
@@ -164,9 +175,13 @@ class StreamHub:
             while not self._closed:
                 tick = self._tick
                 missed = await self._after(at)
+                who = still()
+                if who is None:
+                    return
                 for change in missed:
                     at = change.rev
-                    yield change.encode()
+                    if who.sees(change.camera):
+                        yield change.encode()
                 if not missed and not await _within(tick, HEARTBEAT_S):
                     yield b": still here\n\n"
         except StoreError as error:  # end this stream: the browser comes back with the last number it got
@@ -208,11 +223,17 @@ def changes_of(
         # Later changes of others wait until those before them were sent: numbers only go up.
         end = min((full[-1].rev for full in (rows, faults) if len(full) >= limit), default=float("inf"))
         found = [
-            StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json()) for row in faults if row.rev <= end
+            StreamEvent("health", row.rev, HealthItem.of(row).model_dump_json(), row.camera)
+            for row in faults
+            if row.rev <= end
         ]
-        found += [StreamEvent("alert", row.rev, AlertItem.of(row).model_dump_json()) for row in rows if row.rev <= end]
         found += [
-            StreamEvent("camera", row.rev, CameraItem.of(row).model_dump_json())
+            StreamEvent("alert", row.rev, AlertItem.of(row).model_dump_json(), row.camera)
+            for row in rows
+            if row.rev <= end
+        ]
+        found += [
+            StreamEvent("camera", row.rev, CameraItem.of(row).model_dump_json(), row.name)
             for row in cameras.all()
             if rev < row.rev <= end
         ]
@@ -224,6 +245,8 @@ def changes_of(
 @router.get("/stream", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
 async def stream(
     hub: Annotated[StreamHub, Depends(provided(StreamHub))],
+    access: AccessPart,
+    request: Request,
     last_event_id: Annotated[str, Header()] = "",
     since: Annotated[int | None, Query(ge=0, lt=10**REV_DIGITS_MAX)] = None,
 ) -> StreamingResponse:
@@ -233,7 +256,7 @@ async def stream(
     """
     resumes = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) <= REV_DIGITS_MAX
     try:
-        viewer = hub.join(int(last_event_id) if resumes else since)
+        viewer = hub.join(int(last_event_id) if resumes else since, access.still(request))
     except TooManyViewers:
         raise Problem(503, "Too many pages are open; close some.", {"Retry-After": "10"}) from None
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

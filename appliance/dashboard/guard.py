@@ -20,6 +20,7 @@ from appliance.clock import Clock
 from appliance.config import DashboardConfig
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
+from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
 from appliance.telemetry import LogThrottle
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ class RequestGuard:
         """on_bug: what a request is answered that met a bug."""
         self._app = app
         self._hosts = hosts
-        self._sessions = access.sessions
-        self._throttle = access.throttle
+        self._access = access
         self._on_bug = on_bug
         self._bugs = LogThrottle(logger, clock)
 
@@ -154,35 +154,42 @@ class RequestGuard:
             raise Problem(400, f"A change is one JSON object of at most {length_max} bytes.")
 
     def _check_visitor(self, scope: Scope, headers: Headers) -> Response | None:
-        scope.setdefault("state", {})["known"] = known = self._known(scope, headers)
+        self._access.refresh()
+        who = self._who(scope, headers)
+        set_visitor(who or NOBODY)
+        state = scope.setdefault("state", {})
+        state["user"] = who.name if who else ""
+        state["known"] = who is not None and who.cameras is None  # the reasons of /healthz name cameras
         path: str = scope["path"]
-        if known or path in _OPEN_PATHS or path.startswith("/static/"):
+        if who or path in _OPEN_PATHS or path.startswith("/static/"):
             return None
-        if self._sessions is None:
-            raise Problem(403, "Without dashboard.token only this machine itself may look, and not through a proxy.")
+        if not self._access.guarded:
+            raise Problem(
+                403, "Without users or dashboard.token only this machine itself may look, and not through a proxy."
+            )
         if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
             wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
         raise Problem(401, "Sign in, or send the token as a bearer.", {"WWW-Authenticate": "Bearer"})
 
-    def _known(self, scope: Scope, headers: Headers) -> bool:
-        if self._sessions is None:
-            return _is_from_here(scope, headers)
+    def _who(self, scope: Scope, headers: Headers) -> Visitor | None:
+        if not self._access.guarded:
+            return OWNER if _is_from_here(scope, headers) else None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self._right_token(given.strip(), address_of(scope))
-        return self._sessions.accepts(_cookie(headers))
+            return self._of_bearer(given.strip(), address_of(scope))
+        return self._access.of_cookie(_cookie(headers))
 
-    def _right_token(self, given: str, address: str) -> bool:
-        assert self._sessions is not None
-        wait_s = self._throttle.wait_s(address)
+    def _of_bearer(self, given: str, address: str) -> Visitor | None:
+        throttle = self._access.throttle
+        wait_s = throttle.wait_s(address)
         if wait_s:
             raise too_many_tries(wait_s)
-        if self._sessions.is_token(given):
-            return True
-        self._throttle.wrong(address)
-        logger.warning("a wrong token was sent from %s", address)
-        return False
+        found = self._access.of_bearer(given)
+        if found is None:
+            throttle.wrong(address)
+            logger.warning("a wrong token was sent from %s", address)
+        return found
 
 
 def body_bytes_max(path: str) -> int:

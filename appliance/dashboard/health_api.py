@@ -16,6 +16,7 @@ from appliance.dashboard.alerts_api import PAGE_LENGTH, Before, cursor_of, faili
 from appliance.dashboard.deps import CoreProbes, SystemHealth, provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.visitor import visitor
 from appliance.store.cameras import CameraStore
 from appliance.store.health_events import HealthEventRow, HealthEventStore
 from appliance.types import HEALTH_TITLES, HealthKind
@@ -107,6 +108,7 @@ class HealthReader:
             kind=kind,
             before=None if cursor is None else (cursor.t_start, cursor.id),
             limit=limit + 1,
+            cameras=visitor().cameras,
         )
         last = rows[limit - 1] if len(rows) > limit else None
         return [HealthItem.of(row) for row in rows[:limit]], None if last is None else f"{last.t_start!r}~{last.id}"
@@ -127,9 +129,9 @@ class HealthReader:
         return [HealthItem.of(row) for row in self._events.open() if row.camera in {camera, ""}]
 
     def open_titles(self) -> dict[str, list[str]]:
-        """The titles of what lasts now, by camera; "" is the appliance itself."""
+        """The titles of what lasts now, by camera that the visitor may see; "" is the appliance itself."""
         found: dict[str, list[str]] = {}
-        for row in self._events.open():
+        for row in filter(lambda each: visitor().sees(each.camera), self._events.open()):
             found.setdefault(row.camera, []).append(HEALTH_TITLES[row.kind])
         return found
 

@@ -36,6 +36,7 @@ from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
 from appliance.dashboard.settings_api import Settings, SettingsReport
 from appliance.dashboard.storage_api import StoragePart, StorageReport
+from appliance.dashboard.visitor import visitor
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow
 from appliance.store.meter import Since
@@ -83,7 +84,9 @@ def alerts_page(
         items=items,
         older=None if older is None else f"/?{urlencode(older)}",
         newest=not before,
-        filters=_filters(cameras.configured, wanted.chosen),
+        filters=_filters(
+            {name: each for name, each in cameras.configured.items() if visitor().sees(name)}, wanted.chosen
+        ),
         chosen={**wanted.chosen, "show": show},
         more_chosen=sum(bool(wanted.chosen[name]) for name in MORE_FILTERS),
         more_filters=MORE_FILTERS,
@@ -91,12 +94,12 @@ def alerts_page(
         faults=health.open_titles(),
         counts=counts,
         cameras=cameras.items(),
-        rules=sum(len(camera.rules) for camera in cameras.configured.values()),
+        rules=sum(len(camera.rules) for name, camera in cameras.configured.items() if visitor().sees(name)),
         savings=savings.report("today"),
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,
         link_text=_uplink_text(probes.link, counts.undelivered),
-        failing_targets=health.failing_targets(),
+        failing_targets=health.failing_targets() if visitor().cameras is None else [],
     )
 
 
@@ -147,7 +150,7 @@ def cameras_page(
     found = headroom.report()
     return templates.page(
         "cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults,
-        headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
+        headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable and visitor().may("admin"),
     )  # fmt: skip
 
 
@@ -178,7 +181,7 @@ def camera_page(
     return templates.page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
-        editable=settings.is_editable and configured is not None,
+        editable=settings.is_editable and configured is not None and visitor().may("admin"),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from appliance.clock import iso_utc
+from appliance.dashboard.visitor import visitor
 
 FOLDER = Path(__file__).parent / "templates"
 
@@ -17,12 +19,13 @@ FOLDER = Path(__file__).parent / "templates"
 class Templates:
     """Owner of the template environment. site: its name, shown on each page. editable: its settings can be changed."""
 
-    def __init__(self, site: str, *, guarded: bool, editable: bool = False) -> None:
+    def __init__(self, site: str, *, guarded: Callable[[], bool], editable: bool = False) -> None:
+        """guarded: whether one must sign in now."""
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, auto_reload=False,
         )  # fmt: skip
-        self._environment.globals.update(site=site, guarded=guarded, editable_site=editable)
+        self._environment.globals.update(site=site, guarded=guarded, editable_site=editable, visitor=visitor)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
         self._environment.filters.update(diff=diff)
         self._environment.filters.update(percent=percent, score=score, money=money)

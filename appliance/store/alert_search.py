@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,7 @@ class AlertQuery:
     Attributes:
         from_t, to_t: they began then, UTC seconds: `from_t` <= t_start < `to_t`.
         zone: of an event, or the line that it crossed. label, rule: of an event.
+        cameras: it is of one of these.
         text: words, each the beginning of one in the note or in the reason of a verdict.
         set_aside: with those that a verdict rejected and nobody has reviewed.
     """
@@ -47,6 +49,7 @@ class AlertQuery:
     rule: str | None = None
     text: str | None = None
     set_aside: bool = True
+    cameras: Collection[str] | None = None
 
 
 EVERY_ALERT = AlertQuery()
@@ -84,6 +87,9 @@ def select_alerts(connection: sqlite3.Connection, wanted: AlertQuery) -> AlertCo
         if value is not None:
             found.wheres.append(column)
             found.values.append(value)
+    if wanted.cameras is not None:
+        found.wheres.append(of_cameras(wanted.cameras))
+        found.values += wanted.cameras
     if wanted.review is not None and wanted.review != "deleted":
         found.wheres.append("review IS ?")
         found.values.append(None if wanted.review == "open" else wanted.review)
@@ -96,6 +102,11 @@ def select_alerts(connection: sqlite3.Connection, wanted: AlertQuery) -> AlertCo
         found.wheres.append(side.check.format(id="alert.id"))
         found.values += side.values
     return found
+
+
+def of_cameras(cameras: Collection[str]) -> str:
+    """A condition whose values are the names."""
+    return f"camera IN ({', '.join('?' * len(cameras))})"
 
 
 def _sides(wanted: AlertQuery) -> list[_Side]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from appliance import wire
-from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, select_alerts
+from appliance.store.alert_search import EVERY_ALERT, SET_ASIDE, AlertQuery, of_cameras, select_alerts
 from appliance.store.alert_writes import bump_rev, write_alert, write_event
 from appliance.store.database import Database
 from appliance.store.decisions import write_decision
@@ -191,13 +191,13 @@ class AlertStore:
             ).fetchone()
         return row is not None
 
-    def newer_id(self, row: AlertRow) -> str | None:
-        """The next newer alert; None: this is the newest."""
+    def newer_id(self, row: AlertRow, cameras: Collection[str] | None = None) -> str | None:
+        """The next newer alert, of these cameras (None: of all); None: this is the newest."""
         with self._db.read() as connection:
             found = connection.execute(
-                """SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
-                   ORDER BY t_start, id LIMIT 1""",
-                (row.t_start, row.id),
+                f"""SELECT id FROM alert WHERE audit = 0 AND deleted_t IS NULL AND (t_start, id) > (?, ?)
+                    AND {"TRUE" if cameras is None else of_cameras(cameras)} ORDER BY t_start, id LIMIT 1""",
+                (row.t_start, row.id, *(cameras or ())),
             ).fetchone()
         return None if found is None else found["id"]
 
@@ -239,6 +239,12 @@ class AlertStore:
                 changes=changes_of_alert(connection, alert_id),
             )
 
+    def camera_of(self, alert_id: str) -> str | None:
+        """The camera of an alert; None: there is no such alert."""
+        with self._db.read() as connection:
+            row = connection.execute("SELECT camera FROM alert WHERE id = ?", (alert_id,)).fetchone()
+        return None if row is None else row["camera"]
+
     def changed_since(self, rev: int, limit: int = 100) -> list[AlertRow]:
         """Alerts changed after `rev`, oldest change first: go on from the last row's `rev`."""
         return self._list("WHERE rev > ? AND audit = 0 ORDER BY rev LIMIT ?", (rev, _bounded(limit)))
@@ -257,8 +263,9 @@ class AlertStore:
                 ended += 1
         return ended
 
-    def counts(self) -> AlertCounts:
-        """Numbers for the dashboard's front page and /metrics."""
+    def counts(self, cameras: Collection[str] | None = None) -> AlertCounts:
+        """Numbers for the dashboard's front page and /metrics, of these cameras (None: of all)."""
+        of = "TRUE" if cameras is None else of_cameras(cameras)
         with self._db.read() as connection:
             row = connection.execute(
                 f"""SELECT count(*) AS total, total(t_end IS NULL) AS open,
@@ -267,7 +274,8 @@ class AlertStore:
                    total(verdict IS 'rechecked') AS rechecked, total(verdict IS 'rejected') AS rejected,
                    total(verdict IS 'unsure') AS unsure,
                    (SELECT count(*) FROM escalation WHERE {in_states(UNSETTLED)}) AS undelivered FROM alert
-                   WHERE audit = 0 AND deleted_t IS NULL"""
+                   WHERE audit = 0 AND deleted_t IS NULL AND {of}""",
+                tuple(cameras or ()),
             ).fetchone()
         return AlertCounts(**{name: int(row[name]) for name in row.keys()})  # noqa: SIM118 (a Row is no dict)
 

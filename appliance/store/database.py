@@ -13,7 +13,7 @@ from pathlib import Path
 
 from appliance.clock import Clock
 from appliance.errors import StoreError, StoreUnavailable, lacks_files
-from appliance.store.migrations import migrate, version_of
+from appliance.store.migrations import STEPS, migrate, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ _REMEDIES = (
 
 # Of these the file itself comes to no harm: what could not be written may be written later.
 _PASSING = ("database or disk is full", "disk i/o error", "locked")
+
+
+class StoreInUse(StoreError):
+    """Another process is the file's writer."""
 
 
 class Database:
@@ -221,6 +225,37 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
             connection.close()
 
 
+@contextlib.contextmanager
+def open_beside(path: Path, clock: Clock) -> Iterator[sqlite3.Connection]:
+    """One transaction on the file, beside a running appliance or without one, which then makes or migrates it.
+
+    For commands that change what the appliance reads again by itself. Raises StoreError.
+    """
+    try:
+        db = Database(path, clock)
+    except StoreInUse:
+        with (
+            _translated(path),
+            contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection,
+        ):
+            connection.row_factory = sqlite3.Row
+            if version_of(connection) != len(STEPS):
+                raise StoreError("the running appliance is of another version than this command") from None
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+        return
+    try:
+        with db.transaction() as connection:
+            yield connection
+    finally:
+        db.close()
+
+
 def _check_place(path: Path) -> None:
     if path.is_dir():
         raise StoreError(f"{path} is a folder; the database needs a file there")
@@ -243,7 +278,7 @@ def _only_one(path: Path) -> int:
         fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(guard)
-        raise StoreError(f"{path} is in use by another `vedette run`: stop that one, or set storage.dir") from None
+        raise StoreInUse(f"{path} is in use by another `vedette run`: stop that one, or set storage.dir") from None
     return guard
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from appliance.errors import redact
@@ -91,17 +93,23 @@ class HealthEventStore:
         before: tuple[float, str] | None = None,
         from_t: float | None = None,
         limit: int = 50,
+        cameras: Collection[str] | None = None,
     ) -> list[HealthEventRow]:
-        """Events, newest first. camera: with those of the appliance; before: (t_start, id) of the last one seen."""
+        """Events, newest first. camera: with those of the appliance; before: (t_start, id) of the last one seen.
+
+        cameras: only of these and of the appliance; None: of all.
+        """
         last_t, last_id = before if before is not None else (9e15, "")
         with self._db.read() as connection:
             rows = connection.execute(
                 """SELECT * FROM health_event WHERE (:camera IS NULL OR camera IN (:camera, ''))
                    AND (:kind IS NULL OR kind = :kind) AND t_start >= :from_t
+                   AND (:cameras IS NULL OR camera = '' OR camera IN (SELECT value FROM json_each(:cameras)))
                    AND (t_start < :last_t OR (t_start = :last_t AND id < :last_id))
                    ORDER BY t_start DESC, id DESC LIMIT :limit""",
                 {
                     "camera": camera, "kind": kind, "from_t": -9e15 if from_t is None else from_t,
+                    "cameras": None if cameras is None else json.dumps(sorted(cameras)),
                     "last_t": last_t, "last_id": last_id, "limit": max(1, min(limit, PAGE_MAX)),
                 },
             )  # fmt: skip

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from appliance.store.database import Database
 
 SESSIONS_MAX = 1000  # the oldest is signed out beyond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """A session. id: a digest. user: '' for who signed in with the site's token. address: where from."""
+
+    id: str
+    user: str
+    created_t: float
+    expires_t: float
+    address: str
 
 
 class SessionStore:
@@ -13,12 +26,15 @@ class SessionStore:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def add(self, session: str, user: str, expires_t: float) -> None:
+    def add(self, session: str, user: str, expires_t: float, address: str = "") -> None:
         """A new session. Those that are over, and the oldest of too many, are removed. Raises StoreError."""
         now = self._db.clock.now()
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM session WHERE expires_t <= ?", (now,))
-            connection.execute("INSERT INTO session VALUES (?, ?, ?, ?)", (session, user, now, expires_t))
+            connection.execute(
+                "INSERT INTO session (id, user, created_t, expires_t, address) VALUES (?, ?, ?, ?, ?)",
+                (session, user, now, expires_t, address),
+            )
             connection.execute(
                 "DELETE FROM session WHERE id NOT IN (SELECT id FROM session ORDER BY created_t DESC LIMIT ?)",
                 (SESSIONS_MAX,),
@@ -29,8 +45,10 @@ class SessionStore:
         with self._db.transaction() as connection:
             connection.execute("DELETE FROM session WHERE id = ?", (session,))
 
-    def all(self) -> set[str]:
-        """The ids of all sessions that are not over. Raises StoreError."""
+    def all(self) -> dict[str, SessionRow]:
+        """All sessions that are not over, by id, newest first. Raises StoreError."""
         with self._db.read() as connection:
-            rows = connection.execute("SELECT id FROM session WHERE expires_t > ?", (self._db.clock.now(),))
-            return {row["id"] for row in rows}
+            rows = connection.execute(
+                "SELECT * FROM session WHERE expires_t > ? ORDER BY created_t DESC", (self._db.clock.now(),)
+            )
+            return {row["id"]: SessionRow(**dict(row)) for row in rows}

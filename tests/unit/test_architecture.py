@@ -17,6 +17,7 @@ PACKAGES = ("appliance", "cloud_worker")
 # Which packages and modules of ours may import what is not ours, imports inside functions included. sqlite3 counts as
 # foreign, the rest of the standard library does not. Whatever is not on this list is refused.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "argon2": ("appliance.passwords",),
     "apprise": ("appliance.notify.apprise_sender",),
     "av": (
         "appliance.analysis", "appliance.decode_policy", "appliance.demo", "appliance.ingest", "appliance.lab",
@@ -54,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pytest": ("appliance.lab.scenario.pytest_plugin",),
     "rich": (
         "appliance.console", "appliance.egress_audit", "appliance.lab", "appliance.models_command",
-        "appliance.router.calibrate_command", "appliance.site_check",
+        "appliance.router.calibrate_command", "appliance.site_check", "appliance.users_command",
     ),
     "sqlite3": ("appliance.store",),
     "starlette": ("appliance.dashboard",),

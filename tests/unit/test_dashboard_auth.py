@@ -258,13 +258,13 @@ def test_a_cookie_ends_with_its_time_and_with_the_token(clock: ManualClock, site
     store = SessionStore(site.db)
     sessions = SessionCookies(TOKEN, clock, store)
     cookie = sessions.issue()
-    assert sessions.accepts(cookie)
+    assert sessions.find(cookie)
     expiry, nonce, mac = cookie.split(".")
-    assert not sessions.accepts(f"{int(expiry) + 1}.{nonce}.{mac}")
-    assert not SessionCookies("another token", clock, store).accepts(cookie)
-    assert SessionCookies(TOKEN, clock, store).accepts(cookie), "a restart signs nobody out"
+    assert not sessions.find(f"{int(expiry) + 1}.{nonce}.{mac}")
+    assert not SessionCookies("another token", clock, store).find(cookie)
+    assert SessionCookies(TOKEN, clock, store).find(cookie), "a restart signs nobody out"
     clock.advance(SESSION_S + 1)
-    assert not sessions.accepts(cookie)
+    assert not sessions.find(cookie)
 
 
 def test_signing_out_ends_the_session_wherever_the_cookie_was_copied_to(guarded: Site) -> None:

@@ -1,6 +1,5 @@
-// Trades the token for a cookie; the token is kept nowhere.
+// Trades name and password (or the token) for a cookie; neither is kept anywhere.
 const form = document.getElementById("login");
-const token = document.getElementById("token");
 
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -10,14 +9,14 @@ form.addEventListener("submit", async (event) => {
     const answer = await fetch("/login", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ token: token.value }),
+      body: JSON.stringify(Object.fromEntries(new FormData(form))),
     });
     if (answer.ok) {
       location.replace(form.dataset.next);
       return;
     }
     document.getElementById("wrong").textContent = (await answer.json()).detail;
-    token.select();
+    form.querySelector("[type=password]").select();
   } catch {
     document.getElementById("wrong").textContent = "The appliance does not answer.";
   }

@@ -1,0 +1,171 @@
+"""Who may what: one table of all routes, and the one place that holds every request against it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Request
+from starlette.routing import Route
+
+from appliance.dashboard.auth import Access, address_of
+from appliance.dashboard.deps import provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API
+from appliance.dashboard.visitor import visitor
+from appliance.errors import StoreError
+from appliance.store.access_log import AccessLog
+from appliance.store.alerts import AlertStore
+from appliance.store.health_events import HealthEventStore
+from appliance.store.users import Role
+
+logger = logging.getLogger(__name__)
+
+Shows = Literal["own", "site", "camera", "alert", "health"]
+"""What a route shows to a visitor who may see some cameras only. own: it leaves out the others by itself; site: all
+of the site, so it is refused; camera, alert, health: one of which the path says the name or id."""
+_WHERE = {"camera": "name", "alert": "alert_id", "health": "event"}
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a route needs. role None: it is open to everybody. logged: the word for the access log; '': none."""
+
+    role: Role | None
+    shows: Shows = "site"
+    logged: str = ""
+
+
+_OPEN = Right(None, "own")
+_OWN, _SITE = Right("viewer", "own"), Right("viewer")
+_CAMERA, _ALERT, _HEALTH = Right("viewer", "camera"), Right("viewer", "alert"), Right("viewer", "health")
+_ADMIN = Right("admin")
+
+# Method and path of every route. One that is not here is the admins'; a test fails until it is.
+RIGHTS: dict[tuple[str, str], Right] = {
+    ("GET", "/healthz"): _OPEN,
+    ("GET", "/readyz"): _OPEN,
+    ("GET", "/login"): _OPEN,
+    ("POST", "/login"): _OPEN,
+    ("POST", "/logout"): _OPEN,
+    ("GET", "/"): _OWN,
+    ("GET", "/cameras"): _OWN,
+    ("GET", "/cameras/{name}"): _CAMERA,
+    ("GET", "/alerts/{alert_id}"): _ALERT,
+    ("GET", "/fragments/alerts/{alert_id}"): _ALERT,
+    ("GET", "/fragments/health/{event}"): _HEALTH,
+    ("GET", "/savings"): _SITE,
+    ("GET", "/scenarios"): _SITE,
+    ("GET", "/storage"): _SITE,
+    ("GET", "/cameras/new"): _ADMIN,
+    ("GET", "/cameras/{name}/edit"): _ADMIN,
+    ("GET", "/settings"): _ADMIN,
+    ("GET", "/users"): _ADMIN,
+    ("GET", f"{API}/alerts"): _OWN,
+    ("GET", f"{API}/alerts/{{alert_id}}"): _ALERT,
+    ("POST", f"{API}/alerts/{{alert_id}}/review"): Right("reviewer", "alert", "reviewed"),
+    ("POST", f"{API}/alerts/{{alert_id}}/note"): Right("reviewer", "alert", "noted"),
+    ("POST", f"{API}/alerts/review"): Right("reviewer", "own", "reviewed several"),
+    ("POST", f"{API}/alerts/delete"): Right("reviewer", "own", "deleted alerts"),
+    ("POST", f"{API}/alerts/restore"): Right("reviewer", "own", "restored alerts"),
+    ("GET", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): _ALERT,
+    ("HEAD", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): _ALERT,
+    ("POST", f"{API}/alerts/{{alert_id}}/keep"): Right("reviewer", "alert", "kept"),
+    ("GET", f"{API}/scenarios"): _SITE,
+    ("DELETE", f"{API}/scenarios/{{name}}"): Right("reviewer", "site", "deleted"),
+    ("GET", f"{API}/scenarios/{{name}}/clip.mp4"): _SITE,
+    ("GET", f"{API}/cameras"): _OWN,
+    ("GET", f"{API}/cameras/{{name}}"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/picture"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/boxes"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/timeline"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/frame"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/recording"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
+    ("HEAD", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
+    ("GET", f"{API}/stream"): _OWN,
+    ("GET", f"{API}/health/events"): _OWN,
+    ("GET", f"{API}/health/events/{{event}}"): _HEALTH,
+    ("POST", f"{API}/health/events/{{event}}/seen"): Right("reviewer", "health", "seen"),
+    ("GET", f"{API}/headroom"): _SITE,
+    ("GET", f"{API}/cascade"): _SITE,
+    ("GET", f"{API}/savings"): _SITE,
+    ("GET", f"{API}/costs"): _SITE,
+    ("GET", f"{API}/storage"): _SITE,
+    ("GET", "/metrics"): _SITE,
+    ("GET", f"{API}/settings"): _ADMIN,
+    ("POST", f"{API}/settings"): Right("admin", "site", "changed the settings"),
+    ("POST", f"{API}/settings/check"): _ADMIN,
+    ("POST", f"{API}/settings/try"): _ADMIN,
+    ("POST", f"{API}/settings/take-edit"): Right("admin", "site", "took the edited site file"),
+    ("GET", f"{API}/settings/versions"): _ADMIN,
+    ("GET", f"{API}/settings/versions/{{number}}"): _ADMIN,
+    ("POST", f"{API}/settings/versions/{{number}}/restore"): Right("admin", "site", "went back to a version"),
+    ("GET", f"{API}/setup/vendors"): _ADMIN,
+    ("POST", f"{API}/setup/probe"): _ADMIN,
+    ("GET", f"{API}/setup/pictures/{{key}}"): _ADMIN,
+    ("POST", f"{API}/setup/cameras"): Right("admin", "site", "added a camera"),
+    ("GET", f"{API}/me"): _OWN,
+    ("POST", f"{API}/me/password"): Right("viewer", "own", "changed their password"),
+    ("GET", f"{API}/users"): _ADMIN,
+    ("POST", f"{API}/users"): Right("admin", "site", "added a user"),
+    ("POST", f"{API}/users/{{user}}"): Right("admin", "site", "changed a user"),
+    ("DELETE", f"{API}/users/{{user}}"): Right("admin", "site", "removed a user"),
+    ("GET", f"{API}/sessions"): _ADMIN,
+    ("DELETE", f"{API}/sessions/{{session}}"): Right("admin", "site", "ended a session"),
+    ("GET", f"{API}/tokens"): _ADMIN,
+    ("POST", f"{API}/tokens"): Right("admin", "site", "made a token"),
+    ("DELETE", f"{API}/tokens/{{token}}"): Right("admin", "site", "revoked a token"),
+    ("GET", f"{API}/access-log"): _ADMIN,
+}
+
+
+class CameraOf:
+    """Finds the camera that an alert or a health event is of."""
+
+    def __init__(self, alerts: AlertStore, events: HealthEventStore) -> None:
+        self._alerts = alerts
+        self._events = events
+
+    def find(self, shows: Shows, name: str) -> str | None:
+        """None: there is no such thing. Raises StoreError."""
+        if shows == "camera":
+            return name
+        if shows == "alert":
+            return self._alerts.camera_of(name)
+        event = self._events.get(name)
+        return event.camera if event else None
+
+
+async def authorise(
+    request: Request,
+    access: Annotated[Access, Depends(provided(Access))],
+    cameras: Annotated[CameraOf, Depends(provided(CameraOf))],
+    log: Annotated[AccessLog, Depends(provided(AccessLog))],
+) -> AsyncIterator[None]:
+    """Refuse what the visitor may not, before the handler runs; log a change after it. Raises Problem."""
+    route: Route = request.scope["route"]
+    right = RIGHTS.get((request.method, route.path), _ADMIN)
+    if right.role is None:
+        yield
+        return
+    who = visitor()
+    if not who.may(right.role):
+        raise Problem(403, f"This needs the role {right.role}; yours is {who.role}.")
+    about = "" if right.shows in ("own", "site") else request.path_params[_WHERE[right.shows]]
+    if who.cameras is not None:
+        if right.shows == "site":
+            raise Problem(403, "This shows the whole site, and your account is for some of its cameras.")
+        camera = await asyncio.to_thread(cameras.find, right.shows, about) if about else ""
+        if camera is None or not who.sees(camera):
+            raise Problem(404, "There is nothing of that name among your cameras.")
+    yield
+    if right.logged:
+        about = about or ", ".join(map(str, request.path_params.values()))
+        try:
+            await asyncio.to_thread(log.write, who.name, address_of(request.scope), right.logged, about)
+        except StoreError as error:
+            logger.warning("a change by %s is not in the access log: %s", who.name or "the owner", error)

@@ -1,0 +1,307 @@
+"""`/api/v1/users`, sessions, tokens of programs and the access log: who may use this dashboard, and who did."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.responses import HTMLResponse
+
+from appliance.dashboard.auth import Access, AccessPart, TemplatesPart
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.visitor import Visitor, visitor
+from appliance.errors import UsageError
+from appliance.passwords import LENGTH_MIN, hashed, is_password
+from appliance.store.access_log import AccessLog, AccessLogRow
+from appliance.store.sessions import SessionRow
+from appliance.store.users import ROLES, Role, UserRow
+
+LOG_SHOWN = 100
+
+router = APIRouter(prefix=API, tags=["users"])
+page_router = APIRouter(include_in_schema=False)
+
+CameraNames = Annotated[list[Annotated[str, Field(max_length=64)]] | None, Field(max_length=256)]
+
+
+class UserItem(ApiModel):
+    """A user. cameras: those that they may see; null: all. sessions: how many they have."""
+
+    name: str
+    role: Role
+    cameras: tuple[str, ...] | None
+    enabled: bool
+    created_t: float
+    sessions: int
+
+
+class SessionItem(ApiModel):
+    """Somebody who is signed in. user '': with the site's token. here: this is the session that asks."""
+
+    id: str
+    user: str
+    address: str
+    created_t: float
+    expires_t: float
+    here: bool
+
+
+class TokenItem(ApiModel):
+    """A token of a program; scope: the role that it has."""
+
+    id: str
+    name: str
+    scope: Role
+    made_by: str
+    created_t: float
+
+
+class NewToken(TokenItem):
+    """token: to be sent as a bearer; it is shown this once."""
+
+    token: str
+
+
+class AccessLogItem(ApiModel):
+    """A login or a change. who: a user, `token NAME`, or '' for the owner without a user."""
+
+    t: float
+    who: str
+    address: str
+    what: str
+    about: str
+
+
+class Me(ApiModel):
+    """Who asks. name '': the site's token, or this machine while there are neither users nor token."""
+
+    name: str
+    role: Role
+    cameras: tuple[str, ...] | None
+
+
+class AddUser(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(max_length=64)]
+    password: SecretStr
+    role: Role = "viewer"
+    cameras: CameraNames = None
+
+
+class ChangeUser(BaseModel):
+    """What is left out stays. `cameras: null` means all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: Role | None = None
+    cameras: CameraNames = None
+    enabled: bool | None = None
+    password: SecretStr | None = None
+
+
+class ChangePassword(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    old: SecretStr
+    new: SecretStr
+
+
+class AddToken(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(max_length=64)]
+    scope: Role = "viewer"
+
+
+@contextmanager
+def _refusals(access: Access) -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise Problem(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+    finally:
+        access.reread()
+
+
+def _known(access: Access, name: str) -> UserRow:
+    found = access.store.users().get(name)
+    if found is None:
+        raise Problem(404, "There is no such user.")
+    return found
+
+
+def _checked_cameras(cameras: Cameras, wanted: list[str] | None) -> tuple[str, ...] | None:
+    if wanted is None:
+        return None
+    if strange := [each for each in wanted if each not in cameras.configured]:
+        raise Problem(422, f"There is no camera {strange[0]} in the site file.")
+    return tuple(sorted(set(wanted)))
+
+
+def users_of(access: Access) -> list[UserItem]:
+    """All users, by name."""
+    sessions = [each.user for each in access.sessions.listed()]
+    return [
+        UserItem(
+            name=each.name, role=each.role, cameras=each.cameras, enabled=each.enabled, created_t=each.created_t,
+            sessions=sessions.count(each.name),
+        )
+        for each in access.store.users().values()
+    ]  # fmt: skip
+
+
+def _session_item(row: SessionRow, here: str) -> SessionItem:
+    return SessionItem(
+        id=row.id, user=row.user, address=row.address, created_t=row.created_t, expires_t=row.expires_t,
+        here=row.id == here,
+    )  # fmt: skip
+
+
+def sessions_of(access: Access, request: Request) -> list[SessionItem]:
+    """All sessions, newest first."""
+    here = access.session_of(request.cookies)
+    return [_session_item(each, here.id if here else "") for each in access.sessions.listed()]
+
+
+def tokens_of(access: Access) -> list[TokenItem]:
+    """All tokens of programs, by name."""
+    return [
+        TokenItem(id=each.id, name=each.name, scope=each.role, made_by=each.made_by, created_t=each.created_t)
+        for each in access.store.tokens().values()
+    ]
+
+
+@router.get("/me")
+def me() -> Me:
+    """Who asks, and what they may."""
+    who = visitor()
+    return Me(name=who.name, role=who.role, cameras=None if who.cameras is None else tuple(sorted(who.cameras)))
+
+
+@router.post("/me/password")
+def change_own_password(access: AccessPart, change: ChangePassword) -> Me:
+    """Give oneself another password; all sessions of this user end, this one too."""
+    user = access.user(visitor().name)
+    if user is None:
+        raise Problem(422, "A token has no password: sign in as a user.")
+    wait_s = access.account_throttle.wait_s(user.name)
+    if wait_s or not is_password(change.old.get_secret_value(), user.password):
+        access.account_throttle.wrong(user.name)
+        raise Problem(403, "That is not the password of now.")
+    with _refusals(access):
+        access.store.change(replace(user, password=hashed(change.new.get_secret_value())))
+    return me()
+
+
+@router.get("/users")
+def list_users(access: AccessPart) -> list[UserItem]:
+    """All users, by name."""
+    return users_of(access)
+
+
+@router.post("/users", status_code=201)
+def add_user(access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
+    """Add a user. The first must be an admin; from then on everybody signs in. Answers with all."""
+    with _refusals(access):
+        user = UserRow(
+            name=wanted.name, role=wanted.role, cameras=_checked_cameras(cameras, wanted.cameras),
+            password=hashed(wanted.password.get_secret_value()),
+        )  # fmt: skip
+        access.store.add(user)
+    return users_of(access)
+
+
+@router.post("/users/{user}")
+def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeUser) -> list[UserItem]:
+    """Change a user's role, cameras or password, or whether they may sign in. Answers with all."""
+    row = _known(access, user)
+    with _refusals(access):
+        row = replace(
+            row, role=change.role or row.role, enabled=row.enabled if change.enabled is None else change.enabled
+        )
+        if "cameras" in change.model_fields_set:
+            row = replace(row, cameras=_checked_cameras(cameras, change.cameras))
+        if change.password is not None:
+            row = replace(row, password=hashed(change.password.get_secret_value()))
+        access.store.change(row)
+    return users_of(access)
+
+
+@router.delete("/users/{user}")
+def remove_user(access: AccessPart, user: str) -> list[UserItem]:
+    """Remove a user and their sessions. Answers with those that are left."""
+    _known(access, user)
+    with _refusals(access):
+        access.store.remove(user)
+    return users_of(access)
+
+
+@router.get("/sessions")
+def list_sessions(request: Request, access: AccessPart) -> list[SessionItem]:
+    """Who is signed in, newest first."""
+    return sessions_of(access, request)
+
+
+@router.delete("/sessions/{session}")
+def end_session(request: Request, access: AccessPart, session: str) -> list[SessionItem]:
+    """Sign somebody out. Answers with the sessions that are left."""
+    access.sessions.end(session)
+    return sessions_of(access, request)
+
+
+@router.get("/tokens")
+def list_tokens(access: AccessPart) -> list[TokenItem]:
+    """The tokens of programs, by name."""
+    return tokens_of(access)
+
+
+@router.post("/tokens", status_code=201)
+def add_token(access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
+    """Make a token for a program. It is in this answer and nowhere else. From then on everybody signs in."""
+    token = f"vdt_{secrets.token_urlsafe(30)}"
+    if not access.has_token and not access.has_users:
+        raise Problem(422, "Add a user first: with a token alone, nobody could sign in to this dashboard.")
+    with _refusals(access):
+        row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
+    response.headers["Cache-Control"] = "no-store"
+    return NewToken(id=row.id, name=row.name, scope=row.role, made_by=row.made_by, created_t=row.created_t, token=token)
+
+
+@router.delete("/tokens/{token}")
+def revoke_token(access: AccessPart, token: str) -> list[TokenItem]:
+    """Revoke a token by its id. Answers with those that are left."""
+    with _refusals(access):
+        access.store.remove_token(token)
+    return tokens_of(access)
+
+
+@router.get("/access-log")
+def access_log(
+    log: Annotated[AccessLog, Depends(provided(AccessLog))], limit: Annotated[int, Query(ge=1, le=1000)] = LOG_SHOWN
+) -> list[AccessLogItem]:
+    """The last logins and changes, newest first."""
+    return [_logged(row) for row in log.newest(limit)]
+
+
+def _logged(row: AccessLogRow) -> AccessLogItem:
+    return AccessLogItem(t=row.t, who=row.who, address=row.address, what=row.what, about=row.about)
+
+
+@page_router.get("/users")
+def users_page(request: Request, templates: TemplatesPart, access: AccessPart, cameras: Cameras) -> HTMLResponse:
+    """Users, who is signed in, the tokens of programs, and the access log."""
+    who: Visitor = visitor()
+    return templates.page(
+        "users.html", here="/users", users=users_of(access), sessions=sessions_of(access, request),
+        tokens=tokens_of(access), log=[_logged(row) for row in access.log.newest(LOG_SHOWN)],
+        roles=ROLES, cameras=sorted(cameras.configured), me=who.name, length_min=LENGTH_MIN,
+    )  # fmt: skip

@@ -1,0 +1,44 @@
+"""Who asks: the person or program that a request is answered for, and what they may."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from appliance.store.users import ROLES, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who a request comes from.
+
+    name: of a user, `token NAME` of a program; '' for the site's own token and, while there is neither token nor user,
+    for this machine. cameras: those that they may see; None: all.
+    """
+
+    name: str = ""
+    role: Role = "admin"
+    cameras: frozenset[str] | None = None
+
+    def may(self, role: Role) -> bool:
+        """Whether they may what `role` may."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def sees(self, camera: str) -> bool:
+        """Whether they may see this camera; '' is the appliance itself, which everybody may."""
+        return self.cameras is None or not camera or camera in self.cameras
+
+
+OWNER = Visitor()
+NOBODY = Visitor("", "viewer", frozenset())
+_VISITOR: ContextVar[Visitor] = ContextVar("visitor", default=OWNER)
+
+
+def visitor() -> Visitor:
+    """Who the request that is being answered comes from, in any thread that answers it; outside of one, the owner."""
+    return _VISITOR.get()
+
+
+def set_visitor(who: Visitor) -> None:
+    """From here on this task, and the threads that it starts, answer `who`."""
+    _VISITOR.set(who)

@@ -1,0 +1,43 @@
+"""Passwords of users: hashed with argon2id, checked one at a time."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import threading
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from appliance.errors import UsageError
+
+LENGTH_MIN = 10
+LENGTH_MAX = 256
+
+# OWASP's second choice: 19 MiB for some 30 ms, so that a Raspberry Pi watches on while somebody signs in.
+_HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+_ONE_AT_A_TIME = threading.Lock()  # bounds the memory, whoever asks
+
+
+def hashed(password: str) -> str:
+    """The salted hash of a password. Raises UsageError: it is too short or too long."""
+    if not LENGTH_MIN <= len(password) <= LENGTH_MAX:
+        raise UsageError(
+            f"a password has {LENGTH_MIN} to {LENGTH_MAX} characters; four words that you remember will do"
+        )
+    with _ONE_AT_A_TIME:
+        return _HASHER.hash(password)
+
+
+def is_password(given: str, stored: str | None) -> bool:
+    """Whether `given` is the password of the hash. None: there is no such user, which takes as long to find out."""
+    with _ONE_AT_A_TIME:
+        try:
+            return _HASHER.verify(stored or _of_nobody(), given[:LENGTH_MAX]) and stored is not None
+        except (VerificationError, InvalidHashError):
+            return False
+
+
+@functools.cache
+def _of_nobody() -> str:
+    return _HASHER.hash(secrets.token_hex(16))

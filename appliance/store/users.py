@@ -1,0 +1,189 @@
+"""Users of the dashboard and tokens of programs: the rows, and the rule that somebody can always let others in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sqlite3
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from appliance.errors import StoreError, UsageError
+from appliance.store.database import Database, open_read_only
+
+Role = Literal["viewer", "reviewer", "admin"]
+"""viewer: sees; reviewer: also reviews and keeps; admin: also changes settings and users. Each may what those before
+may."""
+ROLES: tuple[Role, ...] = get_args(Role)
+USERS_MAX = 200
+TOKENS_MAX = 50
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    """A person. cameras: those that they may see; None: all. password: a salted hash."""
+
+    name: str
+    role: Role
+    cameras: tuple[str, ...] | None
+    password: str
+    enabled: bool = True
+    created_t: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiTokenRow:
+    """A token of a program. id: its digest."""
+
+    id: str
+    name: str
+    role: Role
+    made_by: str
+    created_t: float
+
+
+def token_digest(token: str) -> str:
+    """What is stored of a token: it is random and long, so a plain digest cannot be turned back."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class UserStore:
+    """The user and api_token tables. Any thread; each method raises StoreError.
+
+    Invariant: once there was a user, at least one admin who is enabled and sees all cameras remains.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def users(self) -> dict[str, UserRow]:
+        """All users, by name."""
+        with self._db.read() as connection:
+            return all_users(connection)
+
+    def tokens(self) -> dict[str, ApiTokenRow]:
+        """All tokens of programs, by id."""
+        with self._db.read() as connection:
+            return {
+                row["id"]: ApiTokenRow(**dict(row))
+                for row in connection.execute("SELECT * FROM api_token ORDER BY name")
+            }
+
+    def add(self, user: UserRow) -> None:
+        """A new user. Raises UsageError: the name is taken or no name, there are too many."""
+        with self._db.transaction() as connection:
+            add_user(connection, user, self._db.clock.now())
+
+    def change(self, user: UserRow) -> None:
+        """Replace all of a user but the day they were made. Raises UsageError.
+
+        Another password, or being disabled, ends the sessions.
+        """
+        with self._db.transaction() as connection:
+            change_user(connection, user)
+
+    def remove(self, name: str) -> None:
+        """Raises UsageError."""
+        with self._db.transaction() as connection:
+            remove_user(connection, name)
+
+    def add_token(self, token: str, name: str, role: Role, made_by: str) -> ApiTokenRow:
+        """Keep the digest of a new token. Raises UsageError: the name is taken or no name, there are too many."""
+        row = ApiTokenRow(
+            id=token_digest(token), name=_named(name), role=role, made_by=made_by, created_t=self._db.clock.now()
+        )
+        with self._db.transaction() as connection:
+            if connection.execute("SELECT 1 FROM api_token WHERE name = ?", (name,)).fetchone():
+                raise UsageError(f"there is a token {name} already: revoke it, or take another name")
+            if connection.execute("SELECT count(*) FROM api_token").fetchone()[0] >= TOKENS_MAX:
+                raise UsageError(f"there are {TOKENS_MAX} tokens already: revoke one that is not used any more")
+            connection.execute("INSERT INTO api_token VALUES (:id, :name, :role, :made_by, :created_t)", asdict(row))
+        return row
+
+    def remove_token(self, token_id: str) -> None:
+        """Nothing where there is none."""
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM api_token WHERE id = ?", (token_id,))
+
+
+def all_users(connection: sqlite3.Connection) -> dict[str, UserRow]:
+    """All users, by name."""
+    return {row["name"]: _read(row) for row in connection.execute("SELECT * FROM user ORDER BY name")}
+
+
+def stored_users(path: Path) -> dict[str, UserRow]:
+    """All users of a database that another process may own, without changing it; none where there is no database."""
+    try:
+        with open_read_only(path) as connection:
+            return all_users(connection)
+    except StoreError:
+        return {}
+
+
+def add_user(connection: sqlite3.Connection, user: UserRow, t: float) -> None:
+    """Raises UsageError: the name is taken or no name, there are too many, or the first is no admin."""
+    known = all_users(connection)
+    if _named(user.name).lower() in {each.lower() for each in known}:
+        raise UsageError(f"there is a user {user.name} already")
+    if len(known) >= USERS_MAX:
+        raise UsageError(f"there are {USERS_MAX} users already: remove one")
+    connection.execute(
+        "INSERT INTO user VALUES (:name, :role, :cameras, :password, :enabled, :created_t)",
+        {**_values(user), "created_t": t},
+    )
+    _check_admin(connection)
+
+
+def change_user(connection: sqlite3.Connection, user: UserRow) -> None:
+    """Raises UsageError: there is no such user, or no admin would be left."""
+    before = _known(connection, user.name)
+    connection.execute(
+        "UPDATE user SET role = :role, cameras = :cameras, password = :password, enabled = :enabled WHERE name = :name",
+        _values(user),
+    )
+    _check_admin(connection)
+    if before.password != user.password or not user.enabled:
+        connection.execute("DELETE FROM session WHERE user = ?", (user.name,))
+
+
+def remove_user(connection: sqlite3.Connection, name: str) -> None:
+    """Raises UsageError: there is no such user, or no admin would be left."""
+    _known(connection, name)
+    connection.execute("DELETE FROM user WHERE name = ?", (name,))
+    connection.execute("DELETE FROM session WHERE user = ?", (name,))
+    _check_admin(connection)
+
+
+def _check_admin(connection: sqlite3.Connection) -> None:
+    users = all_users(connection).values()
+    if not any(each.role == "admin" and each.enabled and each.cameras is None for each in users):
+        raise UsageError("one admin who is enabled and sees all cameras must remain, or nobody could let anybody in")
+
+
+def _known(connection: sqlite3.Connection, name: str) -> UserRow:
+    found = all_users(connection).get(name)
+    if found is None:
+        raise UsageError(f"there is no user {name}")
+    return found
+
+
+def _named(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"`{name[:80]}` is no name: 1 to 64 letters, digits and . _ @ -, the first a letter or digit")
+    return name
+
+
+def _values(user: UserRow) -> dict[str, object]:
+    return {
+        **asdict(user),
+        "cameras": None if user.cameras is None else json.dumps(user.cameras),
+        "enabled": int(user.enabled),
+    }
+
+
+def _read(row: sqlite3.Row) -> UserRow:
+    cameras = None if row["cameras"] is None else tuple(json.loads(row["cameras"]))
+    return UserRow(**{**dict(row), "cameras": cameras, "enabled": bool(row["enabled"])})

@@ -1,0 +1,96 @@
+"""`vedette users`: who may use the dashboard, from the command line, also while the appliance runs."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.table import Table
+
+from appliance import config
+from appliance.clock import SystemClock, iso_utc
+from appliance.console import text_console
+from appliance.errors import UsageError
+from appliance.passwords import hashed
+from appliance.store.access_log import log_access
+from appliance.store.database import open_beside
+from appliance.store.paths import DATABASE
+from appliance.store.users import Role, UserRow, add_user, all_users, change_user, remove_user
+
+_WHO, _WHERE = "vedette users", "command line"
+
+
+def add_command(site_file: Path, name: str, role: Role, cameras: Sequence[str]) -> int:
+    """Add a user, with a password from the terminal or standard input. Raises UsageError, StoreError."""
+    site = config.load(site_file)
+    if strange := [each for each in cameras if each not in site.cameras]:
+        raise UsageError(f"there is no camera {strange[0]} in {site_file}")
+    user = UserRow(name=name, role=role, cameras=tuple(sorted(cameras)) or None, password=hashed(_password(name)))
+    clock = SystemClock()
+    with open_beside(site.storage.dir / DATABASE, clock) as connection:
+        add_user(connection, user, clock.now())
+        log_access(connection, clock.now(), _WHO, _WHERE, "added a user", name)
+    print(f"{name} may sign in as {role}")
+    return 0
+
+
+def list_command(site_file: Path, *, as_json: bool) -> int:
+    """Print the users."""
+    with open_beside(config.load(site_file).storage.dir / DATABASE, SystemClock()) as connection:
+        users = list(all_users(connection).values())
+    if as_json:
+        rows = [
+            {"name": each.name, "role": each.role, "cameras": each.cameras, "enabled": each.enabled} for each in users
+        ]
+        print(json.dumps(rows))
+        return 0
+    if not users:
+        print(f"no users yet: vedette users add NAME --role admin --config {site_file}")
+        return 0
+    table = Table("name", "role", "cameras", "enabled", "since", box=None)
+    for each in users:
+        cameras = "all" if each.cameras is None else ", ".join(each.cameras)
+        table.add_row(each.name, each.role, cameras, "yes" if each.enabled else "no", iso_utc(each.created_t)[:10])
+    text_console().print(table)
+    return 0
+
+
+def remove_command(site_file: Path, name: str) -> int:
+    """Remove a user and end their sessions."""
+    clock = SystemClock()
+    with open_beside(config.load(site_file).storage.dir / DATABASE, clock) as connection:
+        remove_user(connection, name)
+        log_access(connection, clock.now(), _WHO, _WHERE, "removed a user", name)
+    print(f"{name} is removed and signed out")
+    return 0
+
+
+def passwd_command(site_file: Path, name: str) -> int:
+    """Give a user another password, let them sign in again, and end their sessions."""
+    clock, path = SystemClock(), config.load(site_file).storage.dir / DATABASE
+    with open_beside(path, clock) as connection:
+        if name not in all_users(connection):
+            raise UsageError(f"there is no user {name}")
+    password = hashed(_password(name))
+    with open_beside(path, clock) as connection:
+        user = all_users(connection).get(name)
+        if user is None:
+            raise UsageError(f"there is no user {name}")
+        change_user(connection, replace(user, password=password, enabled=True))
+        log_access(connection, clock.now(), _WHO, _WHERE, "changed a user", name)
+    print(f"{name} has another password and is signed out everywhere")
+    return 0
+
+
+def _password(name: str) -> str:
+    """Asked for twice at a terminal; else the first line of standard input. Never an argument: others can see those."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    first = getpass.getpass(f"Password for {name}: ")
+    if getpass.getpass("Once more: ") != first:
+        raise UsageError("the two are not the same: nothing was changed")
+    return first

@@ -1,0 +1,413 @@
+"""Users, roles and cameras: who signs in, what each may, what one of some cameras never sees, and what is on record."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.routing import Route
+
+from appliance import cli
+from appliance.app import check_guarded
+from appliance.clock import ManualClock
+from appliance.dashboard.access_rights import RIGHTS
+from appliance.dashboard.app import ROUTERS, create_app
+from appliance.dashboard.auth import FREE_TRIES, FREE_TRIES_ACCOUNT
+from appliance.errors import UsageError
+from appliance.passwords import hashed, is_password
+from appliance.store.access_log import ROWS_MAX, AccessLog
+from appliance.store.health_events import HealthEventStore
+from appliance.store.rows import alert_of
+from appliance.store.users import UserRow, UserStore
+from appliance.types import HealthEvent
+from tests.dashboard_site import Site, config_of, running
+
+T0 = 1_700_000_000.0
+HERE = "http://127.0.0.1:8080"
+PASSWORD = "four words to remember"
+TOKEN = "correct horse battery staple"
+HASH = hashed(PASSWORD)
+
+
+def app_of(site: Site) -> FastAPI:
+    return create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+
+
+def client_of(app: FastAPI, address: str = "192.168.1.7") -> TestClient:
+    return TestClient(app, base_url=HERE, follow_redirects=False, client=(address, 4000))
+
+
+def signed_in(app: FastAPI, name: str) -> TestClient:
+    client = client_of(app)
+    assert client.post("/login", json={"name": name, "password": PASSWORD}).status_code == 200
+    return client
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(T0)
+
+
+@pytest.fixture
+def site(tmp_path: Path, clock: ManualClock) -> Iterator[Site]:
+    made = Site(tmp_path / "site", clock, config=config_of(token=TOKEN))
+    users = UserStore(made.db)
+    users.add(UserRow(name="anna", role="admin", cameras=None, password=HASH))
+    users.add(UserRow(name="rita", role="reviewer", cameras=None, password=HASH))
+    users.add(UserRow(name="vic", role="viewer", cameras=None, password=HASH))
+    users.add(UserRow(name="gatehouse", role="reviewer", cameras=("gate",), password=HASH))
+    for camera in ("gate", "dock"):
+        made.live(camera, T0)
+        made.raise_alert(f"alert-{camera}", T0 + 2, camera=camera)
+    yield made
+    made.close()
+
+
+def film(site: Site) -> None:
+    """Give both cameras a recording, and their alerts a still and a clip."""
+    for camera in ("gate", "dock"):
+        site.record(camera, T0)
+        detail = site.alerts.get(f"alert-{camera}")
+        assert detail is not None
+        site.cut(alert_of(detail.alert))
+
+
+def routes() -> set[tuple[str, str]]:
+    found = [route for router in ROUTERS for route in router.routes]
+    assert all(isinstance(route, Route) for route in found)
+    return {(method, route.path) for route in found if isinstance(route, Route) for method in route.methods or ()}
+
+
+def test_every_route_says_who_may() -> None:
+    assert routes() - RIGHTS.keys() == set(), "add these to RIGHTS in access_rights.py"
+    assert RIGHTS.keys() - routes() == set(), "these are gone: take them off RIGHTS"
+
+
+def test_a_route_that_nobody_wrote_down_is_for_admins_only(site: Site) -> None:
+    app = app_of(site)
+
+    @app.get("/forgotten")
+    def forgotten() -> int:
+        return 1
+
+    assert signed_in(app, "anna").get("/forgotten").status_code == 200
+    assert signed_in(app, "rita").get("/forgotten").status_code == 403
+
+
+def filled(path: str, camera: str) -> str:
+    """A path with the names and ids of one camera's things."""
+    values = {"alert_id": f"alert-{camera}", "event": f"fault-{camera}", "number": "1", "key": "k"}
+    path = path.replace("/evidence/{name}", "/evidence/still.jpg")
+    for key, value in {**values, "name": camera, "user": "vic", "session": "s", "token": "t"}.items():
+        path = path.replace("{" + key + "}", value)
+    return path
+
+
+SPAN = {"from": T0, "to": T0 + 6}
+QUERY = {"boxes": {"t": T0 + 2}, "timeline": SPAN, "recording": SPAN, "recording.mp4": SPAN, "frame": {"t": T0 + 2}}
+
+
+def query_of(path: str) -> dict[str, float]:
+    return QUERY.get(path.rsplit("/", 1)[-1], {})
+
+
+def test_each_role_may_what_the_table_says_and_no_more(site: Site) -> None:
+    app = app_of(site)
+    ranks = {"vic": 0, "rita": 1, "anna": 2}
+    needed = {None: 0, "viewer": 0, "reviewer": 1, "admin": 2}
+    for name, rank in ranks.items():
+        client = signed_in(app, name)
+        for (method, path), right in RIGHTS.items():
+            if path.endswith(("/stream", "/login", "/logout", "/probe")):
+                continue
+            if rank >= needed[right.role] and method != "GET":
+                continue  # what it does is tested elsewhere; here it would be done
+            body = None if method in {"GET", "HEAD"} else "{}"
+            headers = {"Content-Type": "application/json"} if body else {}
+            answer = client.request(method, filled(path, "gate"), content=body, headers=headers, params=query_of(path))
+            refused = answer.status_code == 403
+            assert refused == (rank < needed[right.role]), (name, method, path, answer.status_code, answer.text[:200])
+
+
+def test_who_has_one_camera_is_never_shown_another(site: Site) -> None:
+    """Every GET route, with the other camera's names and ids: nothing of it comes back."""
+    film(site)
+    for camera in ("gate", "dock"):
+        fault = HealthEvent(
+            id=f"fault-{camera}", camera=camera, kind="frozen", t_start=T0, t_end=None, t=T0, reason="", recovery="",
+            attempts=0, times=1,
+        )  # fmt: skip
+        HealthEventStore(site.db).put(fault)
+    client = signed_in(app_of(site), "gatehouse")
+    walked = 0
+    for (method, path), right in RIGHTS.items():
+        if method in {"POST", "DELETE"} or path.endswith("/stream"):
+            continue
+        answer = client.request(method, filled(path, "dock"), params=query_of(path), headers={"Accept": "*/*"})
+        assert b"dock" not in answer.content, (path, answer.text[:300])
+        if right.shows in {"camera", "alert", "health"}:
+            walked += 1
+            assert answer.status_code in {403, 404}, (path, answer.status_code)
+            own = client.request(method, filled(path, "gate"), params=query_of(path))
+            assert right.role != "viewer" or own.status_code in {200, 204}, (path, own.status_code, own.text[:300])
+    assert walked >= 10
+    for path in ("/api/v1/alerts", "/", "/api/v1/cameras", "/api/v1/health/events"):
+        assert "gate" in client.get(path, headers={"Accept": "*/*"}).text
+    assert client.get("/api/v1/alerts?camera=dock").json()["alerts"] == []
+    ids = ["alert-dock", "alert-gate"]
+    for what, change in (
+        ("review", {"review": "reviewed"}), ("delete", {"reason": "a test"}), ("restore", {}),
+    ):  # fmt: skip
+        assert client.post(f"/api/v1/alerts/{what}", json={"ids": ids, **change}).json()["missing"] == ["alert-dock"]
+    assert client.post("/api/v1/alerts/alert-dock/review", json={"review": "reviewed"}).status_code == 404
+    assert client.post("/api/v1/alerts/alert-gate/review", json={"review": "reviewed"}).status_code == 200
+
+
+def test_a_stream_has_the_changes_of_ones_own_cameras_and_ends_with_the_session(site: Site) -> None:
+    users, since = UserStore(site.db), site.db.rev()
+    with running(site.serve()) as url, httpx.Client(base_url=url, timeout=60) as http:
+        assert http.post("/login", json={"name": "gatehouse", "password": PASSWORD}).status_code == 200
+        with http.stream("GET", f"/api/v1/stream?since={since}") as answer:
+            site.raise_alert("secret", T0 + 20, camera="dock")
+            site.raise_alert("own", T0 + 21, camera="gate")
+            seen, lines = "", answer.iter_lines()
+            for line in lines:
+                seen += line
+                if '"own"' in line:
+                    break
+            assert "dock" not in seen
+            users.change(UserRow(name="gatehouse", role="viewer", cameras=("gate",), password=HASH, enabled=False))
+            site.clock.advance(2)  # type: ignore[attr-defined]
+            site.raise_alert("later", T0 + 22, camera="gate")
+            assert "later" not in "".join(lines), "the stream ended"
+
+
+def test_a_user_signs_in_with_their_password_and_nothing_else(site: Site) -> None:
+    app = app_of(site)
+    for wrong in (
+        {"name": "anna", "password": "wrong"},
+        {"name": "nobody", "password": PASSWORD},
+        {"token": TOKEN},
+        {},
+    ):
+        answer = client_of(app).post("/login", json=wrong)
+        assert answer.status_code == 401, wrong
+        assert answer.json()["detail"] == "Name and password do not fit."
+    client = signed_in(app, "anna")
+    assert client.get("/api/v1/me").json() == {"name": "anna", "role": "admin", "cameras": None}
+    assert "Signed in as anna" in client.get("/", headers={"Accept": "text/html"}).text
+    bearer = client_of(app).get("/api/v1/me", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert bearer.json() == {"name": "", "role": "admin", "cameras": None}, "programs go on with the site's token"
+    with site.db.read() as connection:
+        stored = str([tuple(row) for row in connection.execute("SELECT * FROM user")])
+    assert PASSWORD not in stored
+    assert "$argon2id$" in stored
+
+
+def test_without_users_and_token_this_machine_is_the_owner_until_the_first_user(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    site = Site(tmp_path, clock)
+    app = app_of(site)
+    client = client_of(app, "127.0.0.1")
+    assert client.get("/api/v1/me").json()["role"] == "admin"
+    assert client.post("/api/v1/users", json={"name": "v", "password": PASSWORD, "role": "viewer"}).status_code == 422
+    assert client.post("/api/v1/tokens", json={"name": "ha", "scope": "admin"}).status_code == 422
+    assert client.post("/api/v1/users", json={"name": "anna", "password": PASSWORD, "role": "admin"}).status_code == 201
+    assert client.get("/api/v1/me").status_code == 401, "from now on everybody signs in, this machine too"
+    assert signed_in(app, "anna").get("/api/v1/me").status_code == 200
+    site.close()
+
+
+def test_guessing_a_password_gets_slow_for_the_address_and_for_the_account(site: Site, clock: ManualClock) -> None:
+    app = app_of(site)
+    guess = {"name": "anna", "password": "wrong"}
+    one = client_of(app, "10.0.0.1")
+    assert [one.post("/login", json=guess).status_code for _ in range(FREE_TRIES + 1)] == [401] * FREE_TRIES + [429]
+    for n in range(FREE_TRIES_ACCOUNT - FREE_TRIES):
+        assert client_of(app, f"10.0.1.{n}").post("/login", json=guess).status_code == 401
+    from_elsewhere = client_of(app, "10.0.2.1")
+    right = {"name": "anna", "password": PASSWORD}
+    assert from_elsewhere.post("/login", json=right).status_code == 429, "many addresses guess one account"
+    assert from_elsewhere.post("/login", json={"name": "rita", "password": PASSWORD}).status_code == 200
+    clock.advance(61)
+    assert from_elsewhere.post("/login", json=right).status_code == 200
+
+
+def test_a_user_is_changed_disabled_and_removed_and_their_sessions_end(site: Site) -> None:
+    app = app_of(site)
+    anna, vic = signed_in(app, "anna"), signed_in(app, "vic")
+    assert vic.get("/api/v1/alerts").status_code == 200
+    anna.post("/api/v1/users/vic", json={"role": "reviewer", "cameras": ["dock"]})
+    assert vic.get("/api/v1/me").json() == {"name": "vic", "role": "reviewer", "cameras": ["dock"]}, "at once"
+    anna.post("/api/v1/users/vic", json={"cameras": None})
+    assert vic.get("/api/v1/me").json()["cameras"] is None
+    anna.post("/api/v1/users/vic", json={"enabled": False})
+    assert vic.get("/api/v1/alerts").status_code == 401
+    assert vic.post("/login", json={"name": "vic", "password": PASSWORD}).status_code == 401
+    anna.post("/api/v1/users/vic", json={"enabled": True, "password": "another one, longer"})
+    assert vic.post("/login", json={"name": "vic", "password": PASSWORD}).status_code == 401
+    assert vic.post("/login", json={"name": "vic", "password": "another one, longer"}).status_code == 200
+    assert vic.post("/api/v1/me/password", json={"old": "wrong", "new": PASSWORD}).status_code == 403
+    assert vic.post("/api/v1/me/password", json={"old": "another one, longer", "new": PASSWORD}).status_code == 200
+    assert vic.get("/api/v1/alerts").status_code == 401, "another password ends all sessions"
+    assert anna.request("DELETE", "/api/v1/users/vic", json={}).status_code == 200
+    assert "vic" not in {each["name"] for each in anna.get("/api/v1/users").json()}
+
+
+@pytest.mark.parametrize("change", [{"role": "viewer"}, {"enabled": False}, {"cameras": ["gate"]}, None])
+def test_the_last_admin_stays(site: Site, change: dict[str, object] | None) -> None:
+    anna = signed_in(app_of(site), "anna")
+    if change is None:
+        answer = anna.request("DELETE", "/api/v1/users/anna", json={})
+    else:
+        answer = anna.post("/api/v1/users/anna", json=change)
+    assert answer.status_code == 422
+    assert "one admin" in answer.json()["detail"].lower()
+    assert anna.get("/api/v1/me").json()["role"] == "admin"
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ({"name": "x", "password": "short"}, "a password has 10"), ({"name": "../x", "password": PASSWORD}, "no name"),
+        ({"name": "ANNA", "password": PASSWORD}, "already"),
+        ({"name": "x", "password": PASSWORD, "cameras": ["attic"]}, "no camera attic"),
+    ],
+)  # fmt: skip
+def test_a_user_that_cannot_be_is_refused_with_the_reason(site: Site, user: dict[str, object], words: str) -> None:
+    answer = signed_in(app_of(site), "anna").post("/api/v1/users", json=user)
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"].lower()
+    assert PASSWORD not in answer.text
+
+
+def test_sessions_are_listed_and_ended_by_an_admin(site: Site) -> None:
+    app = app_of(site)
+    anna, vic = signed_in(app, "anna"), signed_in(app, "vic")
+    found = {each["user"]: each for each in anna.get("/api/v1/sessions").json()}
+    assert found["vic"]["address"] == "192.168.1.7"
+    assert (found["anna"]["here"], found["vic"]["here"]) == (True, False)
+    assert anna.request("DELETE", f"/api/v1/sessions/{found['vic']['id']}", json={}).status_code == 200
+    assert vic.get("/api/v1/alerts").status_code == 401
+    assert anna.get("/api/v1/alerts").status_code == 200
+
+
+def test_a_programs_token_is_shown_once_and_may_what_its_scope_says(site: Site) -> None:
+    app = app_of(site)
+    anna = signed_in(app, "anna")
+    made = anna.post("/api/v1/tokens", json={"name": "home assistant", "scope": "reviewer"})
+    assert made.status_code == 422, "a name has no blank"
+    made = anna.post("/api/v1/tokens", json={"name": "ha", "scope": "reviewer"})
+    token = made.json()["token"]
+    assert token not in anna.get("/api/v1/tokens").text
+    assert token not in str(list(site.db._writer.execute("SELECT * FROM api_token").fetchone()))
+    program = client_of(app)
+    program.headers["Authorization"] = f"Bearer {token}"
+    assert program.get("/api/v1/me").json() == {"name": "token ha", "role": "reviewer", "cameras": None}
+    assert program.post("/api/v1/alerts/alert-gate/review", json={"review": "reviewed"}).status_code == 200
+    assert program.get("/api/v1/users").status_code == 403
+    anna.request("DELETE", f"/api/v1/tokens/{made.json()['id']}", json={})
+    assert program.get("/api/v1/me").status_code == 401
+
+
+def test_logins_and_changes_are_on_record_and_the_record_is_bounded(site: Site) -> None:
+    app = app_of(site)
+    client_of(app).post("/login", json={"name": "anna", "password": "wrong"})
+    anna = signed_in(app, "anna")
+    anna.post("/api/v1/users/vic", json={"role": "reviewer"})
+    anna.post("/api/v1/users/vic", json={"role": "no such role"})
+    signed_in(app, "vic").post("/api/v1/alerts/alert-gate/review", json={"review": "reviewed"})
+    rows = [(row["who"], row["what"], row["about"]) for row in anna.get("/api/v1/access-log").json()]
+    assert rows == [
+        ("vic", "reviewed", "alert-gate"), ("vic", "signed in", ""), ("anna", "changed a user", "vic"),
+        ("anna", "signed in", ""), ("anna", "was refused: wrong password", ""),
+    ]  # fmt: skip
+    page = anna.get("/users", headers={"Accept": "text/html"}).text
+    assert "was refused: wrong password" in page
+    log = AccessLog(site.db)
+    with site.db.transaction():
+        for n in range(ROWS_MAX + 10):
+            log.write("x", "y", str(n))
+    with site.db.read() as connection:
+        assert connection.execute("SELECT count(*) FROM access_log").fetchone()[0] == ROWS_MAX
+
+
+def test_a_password_is_right_or_wrong() -> None:
+    assert is_password(PASSWORD, HASH)
+    assert not is_password(PASSWORD + "x", HASH)
+    assert not is_password(PASSWORD, None)
+    assert hashed(PASSWORD) != HASH, "salted"
+
+
+def test_an_open_address_without_users_or_token_does_not_start(tmp_path: Path, clock: ManualClock) -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_guarded(config_of(host=host), ())
+    check_guarded(config_of(host="0.0.0.0", token=TOKEN), ())
+    check_guarded(config_of(host="0.0.0.0"), ("anna",))
+    with pytest.raises(UsageError, match=r"vedette users add NAME --role admin.*set dashboard\.token"):
+        check_guarded(config_of(host="192.168.1.5"), ())
+
+
+@pytest.fixture
+def site_file(tmp_path: Path) -> Path:
+    path = tmp_path / "site.yaml"
+    path.write_text(
+        f"storage: {{dir: {tmp_path / 'data'}}}\ndashboard: {{host: 0.0.0.0, port: 0}}\n"
+        "cameras: {gate: {url: 'rtsp://127.0.0.1/x'}}\n"
+    )
+    return path
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, *words: str, password: str = PASSWORD) -> int:
+    monkeypatch.setattr("sys.stdin", io.StringIO(password + "\n"))
+    return cli.main(["users", *words])
+
+
+def test_users_are_kept_from_the_command_line_also_while_the_appliance_runs(
+    site_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: ManualClock
+) -> None:
+    where = ["--config", str(site_file)]
+    assert typed(monkeypatch, "add", "rita", "--role", "reviewer", *where) == 2, "the first is an admin"
+    assert typed(monkeypatch, "add", "anna", "--role", "admin", *where) == 0
+    site = Site(site_file.parent / "data", clock)  # as the appliance holds the file
+    app = app_of(site)
+    anna = signed_in(app, "anna")
+    assert typed(monkeypatch, "add", "rita", "--role", "reviewer", "--camera", "gate", *where) == 0
+    assert typed(monkeypatch, "add", "rita", "--role", "viewer", *where) == 2
+    assert typed(monkeypatch, "add", "paul", "--role", "viewer", "--camera", "attic", *where) == 2
+    assert typed(monkeypatch, "passwd", "anna", *where, password="another one, longer") == 0
+    clock.advance(2)
+    assert anna.get("/api/v1/me").status_code == 401, "signed out within a second"
+    assert typed(monkeypatch, "remove", "anna", *where) == 2
+    capsys.readouterr()
+    assert typed(monkeypatch, "list", "--json", *where) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "anna", "role": "admin", "cameras": None, "enabled": True},
+        {"name": "rita", "role": "reviewer", "cameras": ["gate"], "enabled": True},
+    ]
+    assert signed_in_with(app, "anna", "another one, longer").get("/api/v1/me").status_code == 200
+    site.close()
+
+
+def signed_in_with(app: FastAPI, name: str, password: str) -> TestClient:
+    client = client_of(app)
+    assert client.post("/login", json={"name": name, "password": password}).status_code == 200
+    return client
+
+
+def test_check_says_that_an_open_address_needs_users(
+    site_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["check", str(site_file), "--no-probe", "--json"]
+    assert cli.main(arguments) == 2
+    assert "open to the network" in capsys.readouterr().out
+    assert typed(monkeypatch, "add", "anna", "--role", "admin", "--config", str(site_file)) == 0
+    capsys.readouterr()
+    assert cli.main(arguments) == 0, capsys.readouterr().out
