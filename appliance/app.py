@@ -36,6 +36,7 @@ from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
 from appliance.rules.schedule import armed_at
 from appliance.settings.settings_service import SettingsService
+from appliance.store.arming import ArmingStore
 from appliance.store.cameras import NOT_RUNNING
 from appliance.store.database import Database
 from appliance.store.escalations import OutboxStore
@@ -247,7 +248,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
     context, notices_due = router_context(config), LoopSignal()
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock)
+    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, stores.arming)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
     publisher = _build_mqtt(config, root, db, stores, clock, probes)
@@ -357,6 +358,7 @@ class _SystemProbes:
     backlog: WriteBacklog
     db: Database
     clock: Clock
+    arming: ArmingStore
 
     def link(self) -> LinkState:
         """Only where there is an uplink."""
@@ -387,9 +389,12 @@ class _SystemProbes:
         """What is wrong with the database, or ''."""
         return self.backlog.warning or self.db.displaced
 
+    def _disarmed(self) -> str:
+        return "" if self.arming.armed else "the site is disarmed over MQTT: no rule reports anything"
+
     def health(self) -> SystemHealth:
         status = self.supervisor.status
-        warnings = [self.warning(), status.health.warning if status.health else ""]
+        warnings = [self.warning(), status.health.warning if status.health else "", self._disarmed()]
         state = SystemHealth(
             ingest_running=status.pid != 0,
             ingest_starts=status.starts,
@@ -482,6 +487,7 @@ def _build_mqtt(
         cameras=stores.cameras,
         health=stores.health,
         privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
+        arming=stores.arming,
         meter=stores.meter,
         clock=clock,
         warning=probes.warning,

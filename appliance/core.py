@@ -22,6 +22,7 @@ from appliance.router.router_maintenance import RouterMaintenance
 from appliance.router.silent_audit import SilentFrameAudit
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
+from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -136,6 +137,7 @@ class CoreStores:
     escalations: EscalationStore
     health: HealthEventStore
     silent: SilentFrameStore
+    arming: ArmingStore
     displaced: Callable[[], str]
     """Why the database is not where it was opened; '': it is."""
 
@@ -151,6 +153,7 @@ class CoreStores:
             EscalationStore(db),
             HealthEventStore(db),
             SilentFrameStore(db),
+            ArmingStore(db),
             lambda: db.displaced,
         )
 
@@ -269,7 +272,7 @@ class Core:
         camera.last_t, camera.last_at = boxes.t, self._clock.monotonic()
         camera.buffered.append(boxes)
         camera.planner.observe(boxes)
-        step = camera.pipeline.feed(boxes)
+        step = camera.pipeline.feed(boxes, armed=self._stores.arming.armed)
         self._audit_silence(camera, boxes, step)
         if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
             self._flush(camera)

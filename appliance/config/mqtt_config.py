@@ -20,6 +20,7 @@ class MqttConfig(ConfigModel):
 
     client_id, topic_prefix: None: `vedette-<site>` and `vedette/<site>`. local: the broker is on the site, so that what
     it gets does not leave. pictures: it gets the still of the last alert as well.
+    commands: it may arm and disarm the site.
     """
 
     enabled: bool = True
@@ -32,6 +33,7 @@ class MqttConfig(ConfigModel):
     tls_ca: Path | None = None
     local: bool = False
     pictures: bool = False
+    commands: bool = False
 
     @field_validator("url")
     @classmethod

@@ -26,6 +26,9 @@ def check_mqtt(mqtt: MqttConfig, *, contact: bool) -> Iterator[BrokerFinding]:
     if mqtt.password is not None and not mqtt.uses_tls and not mqtt.local:
         text = "what is published, and the password with it, can be read on the way: use mqtts://"
         yield BrokerFinding("mqtt.url", "warning", text)
+    if mqtt.commands and mqtt.user is None:
+        text = "whoever reaches the broker can disarm the site: give it users, and set `user` and `password`"
+        yield BrokerFinding("mqtt.commands", "warning", text)
     clock = SystemClock()
     try:
         # A client id of its own: with the running appliance's it would throw that one out.

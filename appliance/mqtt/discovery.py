@@ -46,6 +46,15 @@ class Topics:
         return f"{self._discovery}/+/{self.node}/+/config"
 
     @property
+    def armed(self) -> str:
+        return f"{self._base}/armed"
+
+    @property
+    def arm(self) -> str:
+        """Where the command is published."""
+        return f"{self._base}/armed/set"
+
+    @property
     def of_cameras(self) -> str:
         """Matches everything about cameras."""
         return f"{self._base}/camera/#"
@@ -76,12 +85,22 @@ class DiscoveryMessage:
 
 
 def discovery_messages(
-    topics: Topics, site: str, cameras: Mapping[str, CameraConfig], stills: Iterable[str], link: str
+    topics: Topics,
+    site: str,
+    cameras: Mapping[str, CameraConfig],
+    stills: Iterable[str],
+    link: str,
+    *,
+    commands: bool = False,
 ) -> Iterator[DiscoveryMessage]:
-    """Every entity of the site. stills: cameras of which a still may be published; link: the dashboard's address."""
+    """Every entity of the site.
+
+    stills: cameras of which a still may be published. link: the dashboard's address. commands: with the switch that
+    arms the site.
+    """
     with_still = frozenset(stills)
     made = _EntityMaker(topics, site, link)
-    yield from made.system()
+    yield from made.system(commands=commands)
     for name, camera in cameras.items():
         yield from made.camera(name, zone_labels(camera), with_still=name in with_still)
 
@@ -92,7 +111,7 @@ class _EntityMaker:
         self._site = site
         self._link = link.rstrip("/")
 
-    def system(self) -> Iterator[DiscoveryMessage]:
+    def system(self, *, commands: bool) -> Iterator[DiscoveryMessage]:
         device = self._device("", f"Vedette {self._site}", "/")
         state = {"state_topic": self._topics.system}
         yield self._entity("sensor", "to_review", device, name="Alerts to review", **state,
@@ -103,6 +122,9 @@ class _EntityMaker:
         yield self._entity("sensor", "detector_load", device, name="Detector load", **state,
                            value_template="{{ value_json.detector_load }}", state_class="measurement",
                            unit_of_measurement="%", entity_category="diagnostic")  # fmt: skip
+        if commands:
+            yield self._entity("switch", "armed", device, name="Armed", state_topic=self._topics.armed,
+                               command_topic=self._topics.arm, icon="mdi:shield-home")  # fmt: skip
         yield self._entity("binary_sensor", "problem", device, name="Problem", **state, device_class="problem",
                            value_template="{{ value_json.problem }}", json_attributes_topic=self._topics.system,
                            entity_category="diagnostic")  # fmt: skip

@@ -22,6 +22,7 @@ from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
 from appliance.privacy import PrivacyRules
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
+from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow, CameraStore
@@ -44,6 +45,7 @@ STALE_MAX = 1000
 STILL_BYTES_MAX = 2 * 1024 * 1024
 AUDIT_ROWS_MAX = 1000  # that wait while the disk is full
 _PURPOSE = "mqtt"
+_COMMANDS = {ON.encode(): True, OFF.encode(): False}
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class MqttDeps:
     cameras: CameraStore
     health: HealthEventStore
     privacy: PrivacyRules
+    arming: ArmingStore
     meter: Meter
     clock: Clock
     warning: Callable[[], str]
@@ -139,12 +142,13 @@ class MqttPublisher:
         self._audit_at = self._read_at = self._system_at = float("-inf")
         self._alerts_rev = deps.db.rev()
         self._begun = False
+        self._command: bool | None = None
         self._messages_sent = self._dropped = 0
         self._connections = 0
         self._throttle = LogThrottle(logger, deps.clock)
         self._stopped = threading.Event()
         shown = [name for name in cameras if self._messages.shows_stills_of(name)]
-        for each in discovery_messages(self._topics, site, cameras, shown, link):
+        for each in discovery_messages(self._topics, site, cameras, shown, link, commands=mqtt.commands):
             self._states[each.topic] = _json(each.body)
         self._states[self._topics.availability] = ONLINE.encode()
         for name in cameras:
@@ -187,6 +191,8 @@ class MqttPublisher:
             self._sent.clear()
             self._session.subscribe(self._topics.configs)
             self._session.subscribe(self._topics.of_cameras)
+            if self._mqtt.commands:
+                self._session.subscribe(self._topics.arm)
         if self._clock.monotonic() - self._read_at >= READ_EVERY_S:
             self._read_at = self._clock.monotonic()
             try:
@@ -207,10 +213,20 @@ class MqttPublisher:
             self._read_zones(name, camera, rows.get(name), told=told)
             own = [fault for fault in faults if fault.camera == name]
             self._set(self._topics.problem(name), _problem(rows.get(name), own, told=told), name)
+        self._take_command()
+        self._set(self._topics.armed, (ON if deps.arming.armed else OFF).encode(), "")
         self._read_alerts()
         if self._clock.monotonic() - self._system_at >= SYSTEM_EVERY_S:
             self._system_at = self._clock.monotonic()
             self._read_system(rows, [fault for fault in faults if not fault.camera])
+
+    def _take_command(self) -> None:
+        """Arm or disarm, as the last command said. Raises StoreError: it is tried again."""
+        if self._command is None:
+            return
+        if self._deps.arming.set(armed=self._command):
+            logger.warning("the site was %s over MQTT", "armed" if self._command else "disarmed")
+        self._command = None
 
     def _read_zones(self, name: str, camera: _WatchedCamera, row: CameraRow | None, *, told: bool) -> None:
         latest = self._deps.boxes.latest(name) if camera.places else None
@@ -341,7 +357,16 @@ class MqttPublisher:
         return True
 
     def _receive(self, message: ReceivedMessage) -> None:
-        """What the broker kept of entities and cameras that are no more is cleared; nothing else is heeded."""
+        """What the broker kept of entities and cameras that are no more is cleared; a command is kept for `_read`.
+
+        A retained command is refused: it would come again with every connection, whatever was decided since.
+        """
+        if message.topic == self._topics.arm and self._mqtt.commands:
+            if message.retained or message.body not in _COMMANDS:
+                self._drop("a command that is retained, or neither ON nor OFF, was refused")
+            else:
+                self._command = _COMMANDS[message.body]
+            return
         if message.retained and message.body and message.topic not in self._states and len(self._stale) < STALE_MAX:
             self._stale.append(message.topic)
             if message.topic.endswith("/last_alert"):  # the still is longer than what we take from a broker

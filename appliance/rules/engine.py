@@ -83,14 +83,17 @@ class RulesEngine:
         """How many tracks are remembered."""
         return len(self._tracks)
 
-    def feed(self, message: StreamHeader | FrameBoxes) -> tuple[Event, ...]:
-        """The events that this message makes, in the order of its objects and of the rules in the site file."""
+    def feed(self, message: StreamHeader | FrameBoxes, *, armed: bool = True) -> tuple[Event, ...]:
+        """The events that this message makes, in the order of its objects and of the rules in the site file.
+
+        armed: False: as if it were outside every rule's schedule.
+        """
         if isinstance(message, StreamHeader):
             self._begin(message)
             return ()
         if not message.looked or not self._rules:
             return ()
-        return self._judge_frame(message)
+        return self._judge_frame(message, armed=armed)
 
     def _begin(self, header: StreamHeader) -> None:
         self._aspect = header.size[0] / header.size[1] if min(header.size) > 0 else 16 / 9
@@ -102,18 +105,18 @@ class RulesEngine:
         self._known_before = header.known_before
         self._calibration = header.calibration
 
-    def _judge_frame(self, frame: FrameBoxes) -> tuple[Event, ...]:
+    def _judge_frame(self, frame: FrameBoxes, *, armed: bool) -> tuple[Event, ...]:
         now = self._steady(frame.t)
         self._began = now if self._began is None else self._began
-        armed = self._armed(frame.t)
+        each_armed = self._armed(frame.t) if armed else (False,) * len(self._rules)
         events: list[Event] = []
         for found in frame.objects:
             track = self._update_track(found, now)
             crowded = any(other.track != found.track and touching(found.box, other.box) for other in frame.objects)
             self._move(track, now, TUNING.crowded_settle_s if crowded else TUNING.settle_s)
-            events += self._fire(track, armed, now, frame.t)
+            events += self._fire(track, each_armed, now, frame.t)
         for track in self._left_view({found.track for found in frame.objects}, now):
-            events += self._fire(track, armed, now, frame.t)
+            events += self._fire(track, each_armed, now, frame.t)
         return tuple(events)
 
     def _steady(self, t: float) -> float:

@@ -24,6 +24,7 @@ from appliance.mqtt.broker_check import check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.privacy import PrivacyRules
 from appliance.store.alerts import AlertStore
+from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
@@ -56,6 +57,7 @@ class PublishingSite:
         self.root, self.clock = folder, SystemClock()
         self.db = Database(folder / "vedette.db", self.clock)
         self.alerts, self.boxes, self.cameras = AlertStore(self.db), BoxStore(self.db), CameraStore(self.db)
+        self.arming = ArmingStore(self.db)
         self.health, self.meter = HealthEventStore(self.db), Meter(self.db, "run")
         self.config = SiteConfig.model_validate(
             {"site": {"name": "depot"}, "cameras": {"yard": {**CAMERA, **camera}}, "mqtt": mqtt,
@@ -106,7 +108,7 @@ class PublishingSite:
         return MqttDeps(
             db=self.db, root=self.root, alerts=self.alerts, boxes=self.boxes, cameras=self.cameras,
             health=self.health, privacy=PrivacyRules(self.config.site, self.config.cameras, local_weekday_minute),
-            meter=self.meter, clock=self.clock, warning=lambda: "", detector_load=lambda: 0.25,
+            arming=self.arming, meter=self.meter, clock=self.clock, warning=lambda: "", detector_load=lambda: 0.25,
         )  # fmt: skip
 
     def _run(self) -> None:
@@ -335,10 +337,45 @@ def test_a_wrong_password_is_told_in_words(tmp_path: Path) -> None:
     broker.kill()
 
 
+def test_home_automation_arms_the_site_only_where_it_may(site: Callable[..., PublishingSite], home: Listener) -> None:
+    switch, command = "vedette/depot/armed", "vedette/depot/armed/set"
+    yard = site(commands=True)
+    until(lambda: home.kept.get(switch) == b"ON")
+    assert json.loads(home.kept["homeassistant/switch/vedette_depot/armed/config"])["command_topic"] == command
+    home.publish(command, b"OFF")
+    until(lambda: home.kept[switch] == b"OFF", what="the switch says what is so")
+    assert ArmingStore(yard.db).armed is False, "a restart does not arm it"
+    home.publish(command, b"off, please")
+    home.publish(command, b"x" * 100_000)
+    until(lambda: yard.publisher.status.dropped >= 1, what="what is no command is refused, and counted")
+    home.publish(command, b"ON")
+    until(lambda: home.kept[switch] == b"ON")
+    home.publish(command, b"OFF", retain=True)
+    yard.publisher.stop()
+    until(lambda: home.kept["vedette/depot/status"] == b"offline")
+
+
+@pytest.mark.parametrize("commands", [True, False])
+def test_neither_an_old_command_nor_an_unwanted_one_is_obeyed(
+    site: Callable[..., PublishingSite], home: Listener, commands: bool
+) -> None:
+    command = "vedette/depot/armed/set"
+    home.publish(command, b"OFF", retain=True)
+    yard = site(commands=commands)
+    until(lambda: home.kept.get("vedette/depot/armed") == b"ON")
+    if not commands:
+        home.publish(command, b"OFF")
+    yard.raise_alert("a1")
+    until(lambda: "vedette/depot/camera/yard/last_alert" in home.kept, what="a pass later")
+    assert yard.arming.armed
+    assert ("homeassistant/switch/vedette_depot/armed/config" in home.kept) is commands
+
+
 def test_a_broker_that_sends_nonsense_harms_nothing(tmp_path: Path) -> None:
     """Whatever its answer is: the publisher says so, and tries again later."""
     answers = [b"\x00" * 64, b"\x20\xff\xff\xff\xff\x7f", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x20\x03\x00\x00\x09",
-               b"\x20\x03\x00\x00\x00\x30\x02\xff\xff", b"\x20\x02\x00\x84", b""]  # fmt: skip
+               b"\x20\x03\x00\x00\x00\x30\x02\xff\xff", b"\x20\x02\x00\x84", b"",
+               b"\x20\x03\x00\x00\x00\x30\x05\x00\x02\xff\xfe\x00"]  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as server:
         mqtt = {"url": f"mqtt://127.0.0.1:{server.getsockname()[1]}", "local": True}
         yard = PublishingSite(tmp_path, mqtt)
@@ -367,6 +404,11 @@ def test_check_says_whether_the_broker_lets_us_in(broker: Mosquitto, monkeypatch
     broker.kill()
     (gone,) = check_mqtt(MqttConfig(url=broker.url, local=True), contact=True)
     assert (gone.level, "refused" in gone.text) == ("unreachable", True)
+    found = {
+        each.about: each.level
+        for each in check_mqtt(MqttConfig(url=broker.url, local=True, commands=True), contact=False)
+    }
+    assert found == {"mqtt.commands": "warning"}
     monkeypatch.setitem(sys.modules, "paho.mqtt.client", None)
     (lacking,) = check_mqtt(mqtt.model_copy(update={"local": True}), contact=True)
     assert lacking.level == "wrong"

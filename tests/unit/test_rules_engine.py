@@ -172,6 +172,12 @@ class TestSchedule:
         assert fired(night.feed, looks([OUT, *[IN] * 50])) == []
         assert fired(night.feed, looks([OUT, OUT, IN, IN], t=11.0)) == [("intruder", 11.6)]
 
+    def test_a_disarmed_site_is_outside_every_schedule(self) -> None:
+        made = engine(INTRUDER)
+        assert fired(lambda look: made.feed(look, armed=False), looks([OUT, *[IN] * 5])) == []
+        assert fired(made.feed, looks([IN, IN], t=1.2)) == [], "who came meanwhile did not come when it was armed"
+        assert fired(made.feed, looks([OUT, OUT, OUT, IN, IN], t=1.6)) != []
+
     def test_without_a_wall_clock_every_rule_is_armed(self) -> None:
         rule = {**INTRUDER, "schedule": {"hours": ["03:00-03:01"]}}
         assert fired(engine(rule).feed, looks([IN, IN])) == [("intruder", 0.2)]

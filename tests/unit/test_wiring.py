@@ -53,6 +53,19 @@ def test_build_makes_every_service_and_starts_none(
     db.close()
 
 
+def test_a_site_that_is_disarmed_says_so_also_after_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock()
+    for disarmed in (False, True):
+        db = Database(tmp_path / "vedette.db", clock)
+        appliance = build(site(), tmp_path, db, clock, ServiceGroup())
+        health = appliance._background.dashboard_probes.health
+        assert health is not None
+        assert any("disarmed" in text for text in health().warnings) is disarmed
+        appliance.stores.arming.set(armed=False)
+        assert any("disarmed" in text for text in health().warnings)
+        db.close()
+
+
 def test_what_an_earlier_version_left_open_is_closed_to_others(tmp_path: Path) -> None:
     for name in ("segments", "evidence"):
         (tmp_path / name).mkdir(mode=0o755)
