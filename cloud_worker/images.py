@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import tempfile
 from collections.abc import Callable
@@ -22,6 +23,7 @@ SANDBOXES = 2  # with what they may take, a worker stays below the 2 GiB of depl
 IMAGE_S_MAX = 5.0  # the largest takes half a second
 CLIP_S_MAX = 20.0  # 900 frames of 1080p take half of that
 LIMITS = SandboxLimits(wall_s=IMAGE_S_MAX, memory_bytes=600 * 1024 * 1024, files_max=64)
+_NONSENSE = "the decoder gave nonsense"
 _FTYP = b"ftyp"  # ISO/IEC 14496-12, 4.3: the first box of an MP4; a text (a playlist, say) has none
 
 Result = TypeVar("Result")
@@ -115,33 +117,47 @@ def encode_jpeg(pixels: Pixels) -> bytes:
     return data.tobytes()
 
 
-def _image(file: EvidenceFile, decode: Callable[[bytes], list[Any]]) -> Pixels:
+def _image(file: EvidenceFile, decode: Callable[[bytes], Any]) -> Pixels:
     try:
-        width, height, data = decode(file.data)
-        return _pixels(width, height, data, decoding.PIXELS_MAX)
+        return _pixels(decode(file.data), decoding.PIXELS_MAX)
     except Undecodable as error:
         raise MediaRefused(f"{_who(file)}: {error}") from None
 
 
-def _frames(clip: EvidenceFile, folder: Path, decode: Callable[[str], list[list[Any]]]) -> list[ClipFrame]:
+def _frames(clip: EvidenceFile, folder: Path, decode: Callable[[str], Any]) -> list[ClipFrame]:
     if clip.data[4:8] != _FTYP:
         raise MediaRefused(f"{_who(clip)}: not an MP4")
     path = folder / "clip.mp4"
     path.write_bytes(clip.data)
     try:
-        return [
-            ClipFrame(clip.ref.t + float(at_s), _pixels(width, height, data, decoding.CLIP_PIXELS_MAX), bool(shrunk))
-            for at_s, width, height, data, shrunk in decode(str(path))
-        ]
+        return [_frame(clip.ref.t, each) for each in _listed(decode(str(path)))]
     except Undecodable as error:
         raise MediaRefused(f"{_who(clip)}: {error}") from None
 
 
-def _pixels(width: int, height: int, data: bytes, pixels_max: int) -> Pixels:
-    """What came out of a sandbox is checked as what went in was: it may have been taken over."""
-    if not (isinstance(data, bytes) and 0 < width * height <= pixels_max and len(data) == 3 * width * height):
-        raise Undecodable("the decoder gave nonsense")
-    return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+# What came out of a sandbox is checked as what went in was: it may have been taken over.
+
+
+def _listed(answer: Any) -> list[Any]:
+    if not (isinstance(answer, list) and answer):
+        raise Undecodable(_NONSENSE)
+    return answer
+
+
+def _frame(t: float, answer: Any) -> ClipFrame:
+    match answer:
+        case [float(at_s) | int(at_s), width, height, data, bool(shrunk)] if 0 <= at_s < math.inf:
+            return ClipFrame(t + at_s, _pixels([width, height, data], decoding.CLIP_PIXELS_MAX), shrunk)
+    raise Undecodable(_NONSENSE)
+
+
+def _pixels(answer: Any, pixels_max: int) -> Pixels:
+    match answer:
+        case [int(width), int(height), bytes(data) | bytearray(data)] if (  # a bytearray where it crossed a socket
+            width > 0 and height > 0 and width * height <= pixels_max and len(data) == 3 * width * height
+        ):
+            return np.frombuffer(data, np.uint8).reshape(height, width, 3)
+    raise Undecodable(_NONSENSE)
 
 
 def _who(file: EvidenceFile) -> str:

@@ -47,7 +47,8 @@ def verify(database: Path, url: str, raised: set[int]) -> ChaosResult:
         rows = connection.execute(
             """SELECT alert.id, alert.verdict, escalation.id, escalation.body, verdict.decision FROM alert
                LEFT JOIN escalation ON escalation.alert = alert.id
-               LEFT JOIN verdict ON verdict.escalation = escalation.id"""
+               LEFT JOIN verdict ON verdict.escalation = escalation.id
+               ORDER BY alert.id"""
         ).fetchall()
         applied = dict(connection.execute("SELECT escalation, count(*) FROM chaos_applied GROUP BY escalation"))
         changed = dict(connection.execute("SELECT alert, count(*) FROM chaos_alert GROUP BY alert"))

@@ -12,6 +12,7 @@ import hostile_media
 import pytest
 from hostile_media import PLAYLISTS, clip, evidence, jpeg, marker_bomb, resized
 
+from appliance.sandbox import Sandbox
 from cloud_worker import decoding, images
 from cloud_worker.images import IN_PROCESS, LIMITS, MediaDecoder, SandboxDecoder
 from cloud_worker.media_fetch import MediaRefused
@@ -100,6 +101,26 @@ def test_a_film_in_another_container_is_no_clip(decoder: MediaDecoder) -> None:
     """Vedette sends MP4; the other hundred demuxers of FFmpeg are not for strangers."""
     with pytest.raises(MediaRefused, match="not an MP4"):
         decoder.frames(evidence(clip(form="matroska"), "clip"), 2, 768)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, "x", [], {}, [1, 1], [1, 1, "abc"], [1, 1, bytearray(4)], [0, 0, bytearray()], [-1, -1, bytearray(3)],
+        [2.0, 0.5, bytearray(3)], ["1", 1, bytearray(3)], [None, 1, bytearray(3)], [10**9, 10**9, bytearray(3)],
+    ],
+)  # fmt: skip
+def test_what_a_decoder_that_was_taken_over_may_answer_is_refused(
+    sandboxed: SandboxDecoder, monkeypatch: pytest.MonkeyPatch, answer: object
+) -> None:
+    monkeypatch.setattr(Sandbox, "call", lambda *_, **__: answer)
+    with pytest.raises(MediaRefused, match="nonsense"):
+        sandboxed.image(evidence(jpeg()))
+    frame = [0.5, *answer, False] if isinstance(answer, list) else answer
+    for frames in (answer, [frame], [[0.5, 1, 1, bytearray(3)]], [[float("nan"), 1, 1, bytearray(3), False]]):
+        monkeypatch.setattr(Sandbox, "call", lambda *_, frames=frames, **__: frames)
+        with pytest.raises(MediaRefused, match="nonsense"):
+            sandboxed.frames(evidence(clip(count=3), "clip"), 2, 160)
 
 
 def test_nothing_of_a_clip_stays_behind(sandboxed: SandboxDecoder) -> None:
