@@ -23,6 +23,7 @@ from appliance.core import Core, CoreListener, CoreSettings, CoreStores, core_se
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.setup_page import new_setup_code
 from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
@@ -90,13 +91,18 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     root = storage_folder(config.storage)
     db = Database(root / DATABASE, clock)
     try:
-        check_guarded(config, UserStore(db).users())
-        appliance = build(config, root, db, clock, group, site_file)
+        users = UserStore(db).users()
+        setup_code = new_setup_code() if site_file and is_in_setup(config, users) else ""
+        if not setup_code:
+            check_guarded(config, users)
+        appliance = build(config, root, db, clock, group, site_file, setup_code)
         reader = SandboxedReader(root)
         recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
         reader.close()
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
+        if setup_code:  # on the console and not in the log, which goes to other places
+            print(f"\nSet this box up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
         code = group.wait()
         appliance.close(clock)
         return code
@@ -127,6 +133,7 @@ class Appliance:
         core: Core,
         group: ServiceGroup,
         site_file: Path | None,
+        setup_code: str = "",
     ) -> None:
         """group: that runs the services. site_file: which the settings are changed in; None: they are not."""
         self.config = config
@@ -139,8 +146,11 @@ class Appliance:
             SettingsService(site_file, lasting.root, lasting.clock, self.reconfigure) if site_file is not None else None
         )
         self._dashboard = (
-            _build_dashboard(config, lasting, background, self.settings) if config.dashboard.enabled else None
+            _build_dashboard(config, lasting, background, self.settings, setup_code)
+            if config.dashboard.enabled
+            else None
         )
+        self.url = self._dashboard.url if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
     @property
@@ -228,7 +238,13 @@ def keep_until_restart(running: SiteConfig, new: SiteConfig) -> tuple[SiteConfig
 
 
 def build(
-    config: SiteConfig, root: Path, db: Database, clock: Clock, group: ServiceGroup, site_file: Path | None = None
+    config: SiteConfig,
+    root: Path,
+    db: Database,
+    clock: Clock,
+    group: ServiceGroup,
+    site_file: Path | None = None,
+    setup_code: str = "",
 ) -> Appliance:
     """Step 1: make each part and hand it its sections of the site file and its neighbours.
 
@@ -241,7 +257,7 @@ def build(
     lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
-    return Appliance(config, lasting, background, core, group, site_file)
+    return Appliance(config, lasting, background, core, group, site_file, setup_code)
 
 
 def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
@@ -497,7 +513,11 @@ def _build_mqtt(
 
 
 def _build_dashboard(
-    config: SiteConfig, lasting: _Lasting, background: _Background, settings: SettingsService | None
+    config: SiteConfig,
+    lasting: _Lasting,
+    background: _Background,
+    settings: SettingsService | None,
+    setup_code: str,
 ) -> DashboardServer:
     app = create_app(
         db=lasting.db,
@@ -509,6 +529,7 @@ def _build_dashboard(
         settings=settings,
         reader=lasting.viewer,
         cutter=lasting.cutter,
+        setup_code=setup_code,
     )
     served = config.dashboard
     return DashboardServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies)
@@ -539,6 +560,11 @@ def _keep_from_others(root: Path) -> None:
             mode = stat.S_IMODE(path.stat().st_mode)
             if mode & stat.S_IRWXO:
                 path.chmod(mode & ~stat.S_IRWXO)
+
+
+def is_in_setup(config: SiteConfig, users: Collection[str]) -> bool:
+    """Whether this is the first run: no camera, nobody who may sign in."""
+    return config.dashboard.enabled and not config.cameras and not users and config.dashboard.token is None
 
 
 def check_guarded(config: SiteConfig, users: Collection[str]) -> None:

@@ -85,6 +85,8 @@ def _findings(site: SiteConfig, lines: Lines, *, contact: bool) -> Iterator[Find
     yield from _forecast(site, SystemClock())
     yield from _detector(site, lines, loads)
     yield _dashboard(site)
+    if not site.cameras:
+        yield Finding("cameras", "warning", "no camera yet: add one on the dashboard, or here")
     if contact:
         answers = _probed(site)
         yield from (_camera(each) for each in answers)

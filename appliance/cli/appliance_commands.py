@@ -51,16 +51,23 @@ def check(options: argparse.Namespace) -> int:
 Run the appliance: read the cameras, detect, alert, keep evidence, ask the cloud, serve the dashboard.
 
   vedette run --config /etc/vedette/site.yaml
+  vedette run                                     # ./site.yaml; where there is none, the first run begins
+  vedette run --listen 0.0.0.0                    # the first run, from a browser on another machine
 
+The first run writes a small ./site.yaml, keeps recordings in ./vedette-data, and prints an address and a one-time code:
+the page there makes the first user, names the site and leads to the first camera. Nothing else is served until then.
 Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting again goes on where it stopped.
 """,
-    CONFIG,
+    option("--config", type=Path, metavar="FILE", help="the site file (default: ./site.yaml)"),
+    option("--listen", metavar="HOST[:PORT]", help="at the first run: where to serve the dashboard"),
 )
 def run(options: argparse.Namespace) -> int:
     from appliance import config
     from appliance.app import run
+    from appliance.first_run import first_site_file
 
-    return run(config.load(options.config), options.config)
+    path = options.config or first_site_file(Path("site.yaml").absolute(), options.listen)
+    return run(config.load(path), path)
 
 
 @APPLIANCE.command(

@@ -108,7 +108,7 @@ class IngestConfig(ConfigModel):
 
     storage: StorageConfig = StorageConfig()
     detector: DetectorConfig = DetectorConfig()
-    cameras: Annotated[dict[CameraName, CameraConfig], Field(min_length=1)]
+    cameras: dict[CameraName, CameraConfig]
     health: HealthConfig = HealthConfig()
     second_look: RecheckConfig = RecheckConfig()
 
@@ -119,7 +119,7 @@ class SiteConfig(ConfigModel):
     site: SiteIdentity = SiteIdentity()
     storage: StorageConfig = StorageConfig()
     detector: DetectorConfig = DetectorConfig()
-    cameras: Annotated[dict[CameraName, CameraConfig], Field(min_length=1)]
+    cameras: dict[CameraName, CameraConfig]
     alerts: AlertsConfig = AlertsConfig()
     health: HealthConfig = HealthConfig()
     escalation: EscalationConfig = EscalationConfig()

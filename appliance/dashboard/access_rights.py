@@ -51,6 +51,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/login"): _OPEN,
     ("POST", "/login"): _OPEN,
     ("POST", "/logout"): _OPEN,
+    ("GET", "/setup"): _OPEN,
+    ("POST", "/setup"): _OPEN,
     ("GET", "/"): _OWN,
     ("GET", "/cameras"): _OWN,
     ("GET", "/cameras/{name}"): _CAMERA,

@@ -30,6 +30,7 @@ from appliance.dashboard import (
     savings_api,
     scenarios_api,
     settings_api,
+    setup_page,
     storage_api,
     timeline_api,
     users_api,
@@ -74,7 +75,7 @@ ROUTERS = (
     alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, headroom_api.router,
     health_api.router, recordings_api.router, savings_api.router, scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
-    users_api.router, users_api.page_router,
+    users_api.router, users_api.page_router, setup_page.router,
 )  # fmt: skip
 
 
@@ -90,6 +91,7 @@ def create_app(
     cutter: RecordingReader | None = None,
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
+    setup_code: str = "",
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
 
@@ -98,7 +100,7 @@ def create_app(
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
-    access = Access(config.dashboard.token, clock, db)
+    access = Access(config.dashboard.token, clock, db, setup_code)
     alert_counts, snapshots = (
         AlertCountCache(db, alerts),
         SnapshotCache(segments, boxes, root, clock, cut or partial(cut_snapshot, reader)),

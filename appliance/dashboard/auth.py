@@ -159,8 +159,9 @@ class Access:
     Owner: the event loop's thread and those that answer its requests.
     """
 
-    def __init__(self, token: SecretStr | None, clock: Clock, db: Database) -> None:
-        """Raises StoreError."""
+    def __init__(self, token: SecretStr | None, clock: Clock, db: Database, setup_code: str = "") -> None:
+        """setup_code: what the first user must know; '': there need be none. Raises StoreError."""
+        self.setup_code = setup_code
         self.has_token = token is not None
         self.sessions = SessionCookies(token.get_secret_value() if token else None, clock, SessionStore(db))
         self.store = UserStore(db)
@@ -177,6 +178,11 @@ class Access:
     def guarded(self) -> bool:
         """Whether one must sign in. Else loopback is trusted."""
         return self.has_token or bool(self._users) or bool(self._tokens)
+
+    @property
+    def in_setup(self) -> bool:
+        """Whether nothing but the set-up page is served."""
+        return bool(self.setup_code) and not self._users
 
     @property
     def has_users(self) -> bool:

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login"})
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup"})
+_SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup"})
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -161,6 +162,10 @@ class RequestGuard:
         state["user"] = who.name if who else ""
         state["known"] = who is not None and who.cameras is None  # the reasons of /healthz name cameras
         path: str = scope["path"]
+        if self._access.in_setup and path not in _SETUP_PATHS and not path.startswith("/static/"):
+            if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
+                return RedirectResponse("/setup", 303)
+            raise Problem(403, "This box is not set up yet: open /setup in a browser.")
         if who or path in _OPEN_PATHS or path.startswith("/static/"):
             return None
         if not self._access.guarded:
@@ -173,6 +178,8 @@ class RequestGuard:
         raise Problem(401, "Sign in, or send the token as a bearer.", {"WWW-Authenticate": "Bearer"})
 
     def _who(self, scope: Scope, headers: Headers) -> Visitor | None:
+        if self._access.in_setup:
+            return None
         if not self._access.guarded:
             return OWNER if _is_from_here(scope, headers) else None
         scheme, _, given = headers.get("authorization", "").partition(" ")

@@ -123,7 +123,8 @@ class AddToken(BaseModel):
 
 
 @contextmanager
-def _refusals(access: Access) -> Iterator[None]:
+def refusals(access: Access) -> Iterator[None]:
+    """What the store refuses as problems; afterwards `access` knows what was changed."""
     try:
         yield
     except UsageError as error:
@@ -197,7 +198,7 @@ def change_own_password(access: AccessPart, change: ChangePassword) -> Me:
     if wait_s or not is_password(change.old.get_secret_value(), user.password):
         access.account_throttle.wrong(user.name)
         raise Problem(403, "That is not the password of now.")
-    with _refusals(access):
+    with refusals(access):
         access.store.change(replace(user, password=hashed(change.new.get_secret_value())))
     return me()
 
@@ -211,7 +212,7 @@ def list_users(access: AccessPart) -> list[UserItem]:
 @router.post("/users", status_code=201)
 def add_user(access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
     """Add a user. The first must be an admin; from then on everybody signs in. Answers with all."""
-    with _refusals(access):
+    with refusals(access):
         user = UserRow(
             name=wanted.name, role=wanted.role, cameras=_checked_cameras(cameras, wanted.cameras),
             password=hashed(wanted.password.get_secret_value()),
@@ -224,7 +225,7 @@ def add_user(access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[User
 def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeUser) -> list[UserItem]:
     """Change a user's role, cameras or password, or whether they may sign in. Answers with all."""
     row = _known(access, user)
-    with _refusals(access):
+    with refusals(access):
         row = replace(
             row, role=change.role or row.role, enabled=row.enabled if change.enabled is None else change.enabled
         )
@@ -240,7 +241,7 @@ def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeU
 def remove_user(access: AccessPart, user: str) -> list[UserItem]:
     """Remove a user and their sessions. Answers with those that are left."""
     _known(access, user)
-    with _refusals(access):
+    with refusals(access):
         access.store.remove(user)
     return users_of(access)
 
@@ -270,7 +271,7 @@ def add_token(access: AccessPart, wanted: AddToken, response: Response) -> NewTo
     token = f"vdt_{secrets.token_urlsafe(30)}"
     if not access.has_token and not access.has_users:
         raise Problem(422, "Add a user first: with a token alone, nobody could sign in to this dashboard.")
-    with _refusals(access):
+    with refusals(access):
         row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
     response.headers["Cache-Control"] = "no-store"
     return NewToken(id=row.id, name=row.name, scope=row.role, made_by=row.made_by, created_t=row.created_t, token=token)
@@ -279,7 +280,7 @@ def add_token(access: AccessPart, wanted: AddToken, response: Response) -> NewTo
 @router.delete("/tokens/{token}")
 def revoke_token(access: AccessPart, token: str) -> list[TokenItem]:
     """Revoke a token by its id. Answers with those that are left."""
-    with _refusals(access):
+    with refusals(access):
         access.store.remove_token(token)
     return tokens_of(access)
 

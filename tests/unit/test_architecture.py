@@ -62,8 +62,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tomli": ("appliance.detect.model_files",),
     "uvicorn": ("appliance.dashboard.server",),
     "yaml": (
-        "appliance.demo.demo_config", "appliance.keep.scenario_file", "appliance.lab", "appliance.settings",
-        "appliance.yamlfile",
+        "appliance.demo.demo_config", "appliance.first_run", "appliance.keep.scenario_file", "appliance.lab",
+        "appliance.settings", "appliance.yamlfile",
     ),
 }  # fmt: skip
 # What the worker in the cloud may use of the appliance, indirectly too: the wire, the detector, plain parts.

@@ -34,7 +34,9 @@ def test_help_loads_neither_the_lab_nor_a_video_library(arguments: list[str]) ->
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [[], ["bogus"], ["scenario"], ["scenario", "bogus"], ["run"], ["replay", "diff"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["bogus"], ["scenario"], ["scenario", "bogus"], ["run", "--config"], ["replay", "diff"]]
+)
 def test_wrong_use_ends_with_two(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)

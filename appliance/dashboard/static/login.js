@@ -1,4 +1,4 @@
-// Trades name and password (or the token) for a cookie; neither is kept anywhere.
+// Trades name and password (or the token, or the code of the first start) for a cookie; none is kept anywhere.
 const form = document.getElementById("login");
 
 form.addEventListener("submit", async (event) => {
@@ -6,7 +6,7 @@ form.addEventListener("submit", async (event) => {
   const button = form.querySelector("button");
   button.disabled = true;
   try {
-    const answer = await fetch("/login", {
+    const answer = await fetch(form.dataset.to || "/login", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(Object.fromEntries(new FormData(form))),

@@ -1,0 +1,82 @@
+"""The first run: `/setup` takes the one-time code from the console, names the site, and makes the first user."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+from appliance.dashboard.auth import Access, AccessPart, TemplatesPart, address_of, signed_in, too_many_tries
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
+from appliance.dashboard.users_api import refusals
+from appliance.passwords import LENGTH_MIN, hashed
+from appliance.settings.yaml_edit import SiteChange
+from appliance.store.users import UserRow
+
+ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
+_ACCOUNT = "the setup code"
+
+router = APIRouter(include_in_schema=False)
+
+
+def new_setup_code() -> str:
+    """Eight letters and digits, 40 bits: at five tries, then one a minute, nobody guesses it."""
+    code = "".join(secrets.choice(ALPHABET) for _ in range(8))
+    return f"{code[:4]}-{code[4:]}"
+
+
+class FirstUser(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    code: Annotated[str, Field(max_length=64)]
+    site: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: Annotated[str, Field(max_length=64)]
+    password: SecretStr
+
+
+@router.get("/setup")
+def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings) -> Response:
+    """Who and where; afterwards it is gone."""
+    if not access.in_setup:
+        return RedirectResponse("/", 303)
+    site = settings.service.running.config.site.name
+    return templates.page("setup.html", site_name=site, length_min=LENGTH_MIN)
+
+
+@router.post("/setup")
+async def set_up(request: Request, access: AccessPart, settings: Settings, given: FirstUser) -> JSONResponse:
+    """Make the first user, an admin, and sign them in."""
+    if not access.in_setup:
+        raise Problem(409, "This box is set up already: sign in.")
+    address = address_of(request.scope)
+    wait_s = max(access.throttle.wait_s(address), access.account_throttle.wait_s(_ACCOUNT))
+    if wait_s:
+        raise too_many_tries(wait_s)
+    if not hmac.compare_digest(_plain(given.code), _plain(access.setup_code)):
+        access.throttle.wrong(address)
+        access.account_throttle.wrong(_ACCOUNT)
+        raise Problem(401, "That is not the code: it is in the console in which Vedette was started.")
+    await asyncio.to_thread(_make, access, settings, given, address)
+    return await signed_in(request, access, given.name)
+
+
+def _make(access: Access, settings: SettingsPart, given: FirstUser, address: str) -> None:
+    with refusals(access):
+        user = UserRow(name=given.name, role="admin", cameras=None, password=hashed(given.password.get_secret_value()))
+        service = settings.service
+        with settings_problems():
+            if given.site != service.running.config.site.name:
+                change = SiteChange(("site", "name"), given.site)
+                service.change([change], service.running.digest, given.name, "named at the first start")
+        access.store.add(user)
+    access.log.write(given.name, address, "set this box up")
+
+
+def _plain(code: str) -> bytes:
+    return code.upper().replace("-", "").replace(" ", "").encode()

@@ -1,0 +1,120 @@
+"""The first run of the real program in a real browser: an empty folder, a code, a user, a camera, a zone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from streams import clip
+
+from appliance.demo.rtsp_server import RtspServer
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+ROOT = Path(__file__).parents[2]
+
+
+class FirstRun:
+    """`vedette run` in an empty folder, and the code and address that it prints."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "appliance", "run", "--listen", "127.0.0.1:0"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment)
+        assert self.process.stdout is not None
+        said = ""
+        for line in self.process.stdout:
+            said += line
+            found = re.search(r"(http://\S+/setup)\s+code (\w{4}-\w{4})", said)
+            if found:
+                self.setup_url, self.code = found[1], found[2]
+                break
+        else:
+            raise AssertionError(f"it printed no code: {said}")
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+        self.url = self.setup_url.removesuffix("/setup")
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(600):
+            try:
+                httpx.get(f"{self.url}/healthz", timeout=5)
+                return
+            except httpx.TransportError:
+                time.sleep(0.1)
+
+    def site(self) -> dict[str, object]:
+        return dict(yaml.safe_load((self.folder / "site.yaml").read_text()))
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
+    if os.environ.get("VEDETTE_SHOTS"):
+        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
+
+
+@pytest.fixture
+def first_run(tmp_path: Path) -> Iterator[FirstRun]:
+    folder = tmp_path / "box"
+    folder.mkdir()
+    run = FirstRun(folder)
+    yield run
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(60) == 0
+
+
+def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
+    first_run: FirstRun, browser: Browser, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    for path in ("/api/v1/alerts", "/api/v1/cameras", "/api/v1/settings", "/metrics", "/api/openapi.json"):
+        assert httpx.get(first_run.url + path).status_code == 403, "nothing else is served"
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(first_run.url)
+    page.wait_for_url("**/setup")
+    shot(page, "setup")
+    page.get_by_label("Code").fill("AAAA-AAAA")
+    page.get_by_label("Name of the site").fill("depot-7")
+    page.get_by_label("Your name").fill("anna")
+    page.get_by_label("Password").fill("four words to remember")
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_text("That is not the code").wait_for()
+    page.get_by_label("Code").fill(first_run.code.lower().replace("-", " "))
+    page.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/cameras/new")
+    assert httpx.get(first_run.url + "/api/v1/alerts").status_code == 401, "from now on one signs in"
+    again = {"code": first_run.code, "site": "x", "name": "eve", "password": "four words to remember"}
+    assert httpx.post(f"{first_run.url}/setup", json=again).status_code == 409, "the code is good once"
+    film = clip(tmp_path / "c.mp4", 300, fps=10, gop=10)
+    with RtspServer.in_thread({"main": film}, user="viewer", password="geheim") as server:
+        page.get_by_label("Stream", exact=True).fill(f"rtsp://127.0.0.1:{server.port}/main")
+        page.get_by_label("User").fill("viewer")
+        page.get_by_label("Password").fill("geheim")
+        page.get_by_role("button", name="Try it").click()
+        page.get_by_label("Name of the camera").fill("yard", timeout=60_000)
+        page.get_by_role("button", name="Add this camera").click()
+        page.wait_for_url("**/cameras/yard/edit")
+        page.get_by_role("button", name="Add a zone").click()
+        expect(page.locator("#paper .corner")).to_have_count(4)
+        page.get_by_role("button", name="Save").click()
+        page.get_by_text("Saved and in force").first.wait_for()
+        expect(page.get_by_role("link", name="Users")).to_have_count(1)
+    site = first_run.site()
+    assert site["site"] == {"name": "depot-7"}
+    yard = site["cameras"]["yard"]  # type: ignore[index]
+    assert len(yard["zones"]) == 1
+    assert "geheim" not in (first_run.folder / "site.yaml").read_text()
+    print(f"from the empty folder to the zone: {time.monotonic() - began:.0f} s")

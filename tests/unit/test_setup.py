@@ -1,0 +1,133 @@
+"""The first run: the small site file, the one-time code, and that nothing else is served before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from appliance import cli, config
+from appliance.app import is_in_setup
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.dashboard.app import create_app
+from appliance.dashboard.auth import FREE_TRIES
+from appliance.dashboard.setup_page import new_setup_code
+from appliance.errors import UsageError
+from appliance.first_run import first_site_file
+from appliance.settings.settings_service import SettingsService
+from appliance.store.users import UserStore
+from tests.dashboard_site import Site, config_of
+
+HERE = "http://127.0.0.1:8080"
+CODE = "ABCD-2345"
+FIRST = {"code": "abcd2345", "site": "depot-7", "name": "anna", "password": "four words to remember"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def site(folder: Path) -> Iterator[Site]:
+    path = first_site_file(folder / "site.yaml", None)
+    made = Site(folder / "vedette-data", ManualClock(1_700_000_000.0), config=config.load(path))
+    yield made
+    made.close()
+
+
+def client_of(site: Site, folder: Path) -> TestClient:
+    service = SettingsService(folder / "site.yaml", site.root, site.clock, lambda _: ())
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, settings=service,
+        setup_code=CODE,
+    )  # fmt: skip
+    return TestClient(app, base_url=HERE, follow_redirects=False, client=("127.0.0.1", 4000))
+
+
+def test_nothing_but_the_setup_page_is_served_before_the_first_user(site: Site, folder: Path) -> None:
+    client = client_of(site, folder)
+    for path in ("/api/v1/alerts", "/api/v1/me", "/api/v1/users", "/metrics", "/api/openapi.json", "/login"):
+        assert client.get(path).status_code == 403, path
+    page = client.get("/cameras", headers={"Accept": "text/html"})
+    assert (page.status_code, page.headers["location"]) == (303, "/setup")
+    assert client.get("/setup").status_code == 200
+    assert client.get("/healthz").json()["reasons"] == []
+    first = {"name": "eve", "password": "four words to remember", "role": "admin"}
+    assert client.post("/api/v1/users", json=first).status_code == 403
+    assert client.post("/login", json={"token": ""}).status_code == 403
+    assert UserStore(site.db).users() == {}
+
+
+def test_the_code_makes_one_admin_names_the_site_and_signs_in(site: Site, folder: Path) -> None:
+    client = client_of(site, folder)
+    assert client.post("/setup", json={**FIRST, "code": "WRONG"}).status_code == 401
+    assert client.post("/setup", json={**FIRST, "password": "short"}).status_code == 422
+    assert client.post("/setup", json={**FIRST, "site": "no blanks please"}).status_code == 422
+    assert client.post("/setup", json=FIRST).status_code == 200
+    assert client.get("/api/v1/me").json() == {"name": "anna", "role": "admin", "cameras": None}
+    assert client.post("/setup", json={**FIRST, "name": "eve"}).status_code == 409
+    assert client.get("/setup").headers["location"] == "/"
+    assert set(UserStore(site.db).users()) == {"anna"}
+    assert yaml.safe_load((folder / "site.yaml").read_text())["site"] == {"name": "depot-7"}
+    assert [row["what"] for row in client.get("/api/v1/access-log").json()] == ["signed in", "set this box up"]
+
+
+def test_guessing_the_code_gets_slow(site: Site, folder: Path) -> None:
+    client = client_of(site, folder)
+    guesses = [client.post("/setup", json={**FIRST, "code": f"GUESS{n}"}).status_code for n in range(FREE_TRIES + 1)]
+    assert guesses == [401] * FREE_TRIES + [429]
+    assert client.post("/setup", json=FIRST).status_code == 429
+    assert len({new_setup_code() for _ in range(100)}) == 100
+
+
+def test_the_first_run_is_where_nobody_and_no_camera_is_known() -> None:
+    empty = SiteConfig.model_validate({"cameras": {}})
+    assert is_in_setup(empty, ())
+    assert not is_in_setup(empty, ("anna",))
+    assert not is_in_setup(config_of(), ())
+    assert not is_in_setup(SiteConfig.model_validate({"cameras": {}, "dashboard": {"token": "long enough token"}}), ())
+
+
+@pytest.mark.parametrize(
+    ("listen", "dashboard"),
+    [
+        ("0.0.0.0", {"host": "0.0.0.0"}), ("0.0.0.0:80", {"host": "0.0.0.0", "port": 80}),
+        ("[::]:8081", {"host": "::", "port": 8081}), (None, None),
+    ],
+)  # fmt: skip
+def test_the_first_site_file_is_small_right_and_its_owners(
+    folder: Path, listen: str | None, dashboard: dict[str, object] | None
+) -> None:
+    path = first_site_file(folder / "site.yaml", listen)
+    assert yaml.safe_load(path.read_text()).get("dashboard") == dashboard
+    assert config.load(path).storage.dir == folder / "vedette-data"
+    assert path.stat().st_mode & 0o077 == 0
+    before = path.read_text()
+    assert first_site_file(path, None) == path
+    assert path.read_text() == before, "what is there is never written over"
+    with pytest.raises(UsageError, match=r"set dashboard\.host there"):
+        first_site_file(path, "0.0.0.0")
+
+
+@pytest.mark.parametrize("listen", ["", "a b", "host:port", "1:2:3"])
+def test_what_is_no_address_is_refused_and_nothing_is_written(folder: Path, listen: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        first_site_file(folder / "site.yaml", listen)
+    assert not (folder / "site.yaml").exists()
+
+
+def test_a_site_file_that_is_named_must_be_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--config", str(folder / "typo.yaml")]) == 2
+    assert "typo.yaml" in capsys.readouterr().err
+    assert not (folder / "typo.yaml").exists()
+
+
+def test_check_says_that_there_is_no_camera_yet(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = first_site_file(folder / "site.yaml", None)
+    assert cli.main(["check", str(path), "--no-probe"]) == 0
+    assert "no camera yet" in capsys.readouterr().out
