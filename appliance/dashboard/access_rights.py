@@ -56,6 +56,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/"): _OWN,
     ("GET", "/cameras"): _OWN,
     ("GET", "/cameras/{name}"): _CAMERA,
+    ("GET", "/cameras/{name}/timeline"): _CAMERA,
+    ("GET", "/timeline"): _OWN,
     ("GET", "/alerts/{alert_id}"): _ALERT,
     ("GET", "/fragments/alerts/{alert_id}"): _ALERT,
     ("GET", "/fragments/health/{event}"): _HEALTH,

@@ -195,6 +195,24 @@ def camera_edit_page(
     return templates.page("camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS)
 
 
+@router.get("/timeline")
+def timeline_page(
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, camera: Annotated[str, Query(max_length=64)] = ""
+) -> HTMLResponse:
+    """One day of every camera, `camera` being the one whose recording is shown."""
+    names = [each.name for each in cameras.items()]
+    chosen = camera if camera in names else next(iter(names), "")
+    return templates.page("timeline.html", here="/timeline", rev=rev, camera="", cameras=names, chosen=chosen)
+
+
+@router.get("/cameras/{name}/timeline")
+def camera_timeline_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, name: str) -> HTMLResponse:
+    """One day of a camera; the script reads the moment from `?t=`."""
+    if name not in {each.name for each in cameras.items()}:
+        raise Problem(404, "There is no such camera in the site file.")
+    return templates.page("timeline.html", here="/timeline", rev=rev, camera=name, cameras=[name], chosen=name)
+
+
 @router.get("/settings")
 def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
     """The site file: whether it is in force as it stands, and its versions."""

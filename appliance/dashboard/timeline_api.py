@@ -22,6 +22,7 @@ from appliance.types import HEALTH_TITLES, Decision, HealthKind, Review, Severit
 SPAN_S_MAX = 2 * 86400.0  # the longest day of a calendar has 25 hours
 T_MAX = 253_402_300_800.0  # the year 10000
 HOLE_S_MIN = 5.0  # a shorter hole needs no reason of its own
+FRESH_S = 30.0  # what is being written reaches the disk within this
 
 HoleKind = Literal["interrupted", "deleted", "not_kept", "unknown"]
 From = Annotated[float, Query(alias="from", ge=0, le=T_MAX, allow_inf_nan=False)]
@@ -197,6 +198,7 @@ def _missing(found: CameraTimeline, configured: CameraConfig | None, now: float)
     holes = [
         HoleItem(t_start=begin, t_end=end, kind=kind, reason=reason)
         for begin, end in _between(known, found.t_start, min(found.t_end, now))
+        if not (end == now and now - begin < FRESH_S)
         for kind, reason in [_why(found, configured, begin)]
     ]
     return sorted([*noted, *holes], key=lambda hole: hole.t_start)

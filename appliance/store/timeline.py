@@ -162,8 +162,8 @@ def _gaps(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> 
 
 
 def _alerts(connection: sqlite3.Connection, camera: str, t0: float, t1: float) -> tuple[tuple[AlertMark, ...], int]:
-    where = """FROM alert INDEXED BY alert_camera WHERE camera = ? AND t_start BETWEEN ? AND ? AND audit = 0
-        AND (t_end IS NULL OR t_end >= ?)"""
+    where = """FROM alert INDEXED BY alert_camera WHERE camera = ? AND t_start BETWEEN ? AND ?
+        AND audit = 0 AND deleted_t IS NULL AND (t_end IS NULL OR t_end >= ?)"""
     values = (camera, t0 - ALERT_S_MAX, t1, t0)
     rows = connection.execute(
         f"""SELECT id, severity, labels, t_start, t_end, verdict, review, EXISTS (SELECT 1 FROM evidence

@@ -111,6 +111,13 @@ def test_the_future_is_no_hole_and_a_gap_that_lasts_has_no_end(site: Site, clien
     assert missing == [{"t_start": T0 + 3500, "t_end": None, "kind": "interrupted", "reason": "lost"}]
 
 
+def test_what_is_just_being_written_is_no_hole(site: Site, client: TestClient) -> None:
+    site.segments.put(file_of(T0, T0 + 3580))
+    assert asked(client, T0, T0 + 86400)["missing"] == []
+    site.clock.advance(20)
+    assert [each["t_start"] - T0 for each in asked(client, T0, T0 + 86400)["missing"]] == [3580]
+
+
 def test_alerts_and_faults_that_touch_the_span_are_marked(site: Site, client: TestClient) -> None:
     site.raise_alert("before", T0 - 100, seconds=20)
     site.raise_alert("into", T0 - 10, seconds=20)
@@ -129,6 +136,15 @@ def test_alerts_and_faults_that_touch_the_span_are_marked(site: Site, client: Te
     assert found["alerts"][0]["page"] == "/alerts/into"
     assert found["alerts"][0]["still"] is None
     assert [each["id"] for each in found["health"]] == ["h1", "h2"]
+
+
+def test_audits_and_deleted_alerts_are_not_marked(site: Site, client: TestClient) -> None:
+    for name in ("audit", "deleted", "kept"):
+        site.raise_alert(name, T0 + 5)
+    with site.db.transaction() as connection:
+        connection.execute("UPDATE alert SET audit = 1 WHERE id = 'audit'")
+        connection.execute("UPDATE alert SET deleted_t = 1 WHERE id = 'deleted'")
+    assert [each["id"] for each in asked(client)["alerts"]] == ["kept"]
 
 
 def test_a_mark_links_the_still_of_its_alert(site: Site, client: TestClient) -> None:
@@ -150,7 +166,7 @@ def test_more_alerts_than_can_be_drawn_are_counted(site: Site, client: TestClien
 
 
 def test_looks_are_counted_by_the_minute_and_a_frame_twice_is_one(site: Site, client: TestClient) -> None:
-    site.boxes.append("gate", RUN, [look(1, T0 + 1), look(2, T0 + 2, PERSON), look(3, T0 + 3, looked=False)])
+    site.boxes.append("gate", RUN, [look(1, T0 + 1), look(2, T0 + 2, PERSON), look(3, T0 + 3, PERSON, looked=False)])
     site.boxes.append("gate", RUN, [look(2, T0 + 2, PERSON), look(4, T0 + 59.9, PERSON), look(5, T0 + 60, PERSON)])
     site.boxes.append("gate", RUN, [look(6, T0 + 181)])
     assert asked(client)["activity"] == {"t": T0, "looks": [3, 1, 0, 1], "seen": [2, 1, 0, 0]}

@@ -297,7 +297,7 @@ async function tryOut() {
   const rows = element("ol", { class: "trial" }, panel);
   for (const alert of trial.then.alerts.slice(-20).reverse()) {
     const row = element("li", {}, rows);
-    element("strong", {}, row, clockOf(alert.t_start));
+    element("a", { href: `/cameras/${encodeURIComponent(camera)}/timeline?t=${alert.t_start.toFixed(1)}` }, row, clockOf(alert.t_start));
     element("span", {}, row, ` ${alert.labels.join(", ")} · ${alert.rules.join(", ")}${alert.new ? " · new" : ""}`);
   }
   element("p", { class: "muted small" }, panel, "Judged on the tracks that were recorded; another threshold or network is not tried by this.");

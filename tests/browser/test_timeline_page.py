@@ -1,0 +1,174 @@
+"""The timeline in a real browser: scrubbed, played over files, jumped, cut, shared; with keys, and at 390 pixels."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import pytest
+from conftest import House
+
+from appliance.types import Gap
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+Visit = Callable[..., Page]
+DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844, "scheme": "dark"}
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
+def page(request: pytest.FixtureRequest, visit: Visit, house: House) -> Page:
+    """The timeline of `gate`, at the moment of its alert; an interruption before the recording, a second file after."""
+    house.site.record("gate", house.t0 + 8)
+    house.site.raise_alert("second", house.t0 + 9, seconds=1.0)
+    house.site.cameras.gap(
+        Gap(camera="gate", t_start=house.t0 - 600, t_end=house.t0, reason="the camera does not answer")
+    )
+    opened = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}", **request.param)
+    opened.locator("#timeline[data-loaded]").wait_for()
+    return opened
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
+    if os.environ.get("VEDETTE_SHOTS"):
+        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
+
+
+def picture_is_of(page: Page, t: float) -> None:
+    """Wait until the picture shows the key frame of `t`; there is one each second."""
+    page.wait_for_function(
+        "t => Math.abs(Number(document.getElementById('picture').dataset.t) - t) < 1.05", arg=t - 0.5, timeout=60_000
+    )
+    assert page.locator("#stage").get_attribute("data-shows") == "picture"
+
+
+def moment(page: Page) -> float:
+    return float(page.url.rpartition("t=")[2])
+
+
+def test_a_moment_is_shown_and_dragged_away_from(page: Page, house: House) -> None:
+    picture_is_of(page, house.t0 + 3)
+    assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]  # type: ignore[index]
+    for _ in range(4):
+        page.get_by_role("button", name="Show less time").click()  # down to two minutes
+    expect(page.locator("#width")).to_have_text("2 min")
+    strip = page.get_by_role("slider", name="gate: time of the day")
+    strip.scroll_into_view_if_needed()
+    box = strip.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] / 2, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * (0.5 + 7.2 / 120), y, steps=5)
+    page.mouse.up()
+    picture_is_of(page, house.t0 + 10.2)
+    shot(page, "timeline")
+    page.mouse.move(box["x"] + box["width"] * 0.4, y)
+    page.mouse.down()
+    page.mouse.up()
+    expect(page.locator("#note")).to_have_text("Not recorded: the camera does not answer")
+
+
+def test_it_plays_over_the_end_of_a_file_and_stops_at_the_end(page: Page, house: House) -> None:
+    page.locator("#speed").select_option("2")
+    page.get_by_role("button", name="Play").click()
+    page.locator("#stage:not([data-shows=picture])").wait_for()
+    rates = page.evaluate("[...document.querySelectorAll('video')].filter(v => !v.paused).map(v => v.playbackRate)")
+    assert rates == [2]
+    expect(page.locator("#note")).to_have_text("This is all that is recorded so far.", timeout=60_000)
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
+    picture_is_of(page, house.t0 + 15.9)
+
+
+def test_keys_do_all_of_it(page: Page, house: House) -> None:
+    strip = page.get_by_role("slider", name="gate: time of the day")
+    page.keyboard.press("k")
+    picture_is_of(page, house.t0 + 9)
+    page.keyboard.press("k")
+    expect(page.locator("#note")).to_have_text("No later alert on this day.")
+    page.keyboard.press("j")
+    picture_is_of(page, house.t0 + 3)
+    strip.press("ArrowRight")
+    picture_is_of(page, house.t0 + 13)
+    page.keyboard.press("Shift+ArrowLeft")
+    expect(page.locator("#note")).to_have_text("Not recorded: the camera does not answer")
+    page.keyboard.press("Home")
+    picture_is_of(page, house.t0)
+    strip.press("Space")
+    page.locator("#stage:not([data-shows=picture])").wait_for()
+    strip.press("Space")
+    expect(page.locator("#stage")).to_have_attribute("data-shows", "picture")
+
+
+def test_a_span_is_cut_and_downloaded(page: Page, house: House, tmp_path: Path) -> None:
+    cut = page.get_by_role("button", name="Download MP4")
+    expect(cut).to_be_disabled()
+    page.get_by_role("button", name="Begin here").click()
+    page.keyboard.press("k")
+    page.get_by_role("button", name="End here").click()
+    expect(page.locator("#cut-words")).to_have_text(re.compile(r", 6 s$"))
+    with page.expect_download() as waiting:
+        cut.click()
+    assert re.fullmatch(r"gate-\d{8}T\d{6}Z\.mp4", waiting.value.suggested_filename)
+    waiting.value.save_as(tmp_path / "cut.mp4")
+    with av.open(str(tmp_path / "cut.mp4")) as opened:
+        assert 60 <= sum(1 for _ in opened.decode(video=0)) <= 72
+
+
+def test_the_link_to_a_moment_opens_there(page: Page, house: House, visit: Visit) -> None:
+    page.keyboard.press("k")
+    page.get_by_role("button", name="Link to this moment").click()
+    link = page.locator("#link input").input_value()
+    assert link == f"{house.url}/cameras/gate/timeline?t={house.t0 + 9:.1f}"
+    other = visit(link.removeprefix(house.url))
+    picture_is_of(other, house.t0 + 9)
+
+
+def test_the_day_is_told_in_words_too(page: Page, house: House) -> None:
+    rows = page.locator("#happened li")
+    told = rows.all_inner_texts()
+    assert any("the camera does not answer" in each for each in told)
+    rows.filter(has_text="Person").last.get_by_role("button").click()
+    picture_is_of(page, house.t0 + 9)
+    assert rows.filter(has_text="Person").first.get_by_role("link").get_attribute("href") == "/alerts/walker"
+    page.get_by_role("button", name="The day before").click()
+    page.wait_for_function("document.getElementById('happened').innerText.includes('nothing was recorded yet')")
+    expect(page.get_by_role("button", name="The day after")).to_be_enabled()
+
+
+def test_the_site_has_a_strip_for_every_camera(visit: Visit, house: House) -> None:
+    house.site.raise_alert("early", house.t0 + 1, seconds=1.0)
+    page = visit("/timeline")
+    page.locator("#timeline[data-loaded]").wait_for()
+    expect(page.locator("#who")).to_have_text("dock")
+    page.keyboard.press("j")
+    expect(page.locator("#who")).to_have_text("gate")
+    picture_is_of(page, house.t0 + 1)
+    here = page.get_by_role("navigation", name="Pages").get_by_role("link", name="Timeline")
+    assert here.get_attribute("aria-current") == "page"
+    page.get_by_role("link", name="dock").click()
+    page.wait_for_url("**/cameras/dock/timeline")
+
+
+def test_other_pages_lead_to_the_moment(visit: Visit, house: House) -> None:
+    page = visit("/alerts/walker")
+    page.get_by_role("link", name="Timeline").last.click()
+    page.wait_for_url("**/cameras/gate/timeline?t=*")
+    picture_is_of(page, house.t0 + 3)
+
+
+def test_h265_that_the_browser_cannot_play_is_said(visit: Visit, house: House) -> None:
+    with house.site.db.transaction() as connection:
+        connection.execute("UPDATE segment SET codec = 'hevc'")
+    page = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}")
+    page.evaluate("HTMLMediaElement.prototype.canPlayType = () => ''")
+    picture_is_of(page, house.t0 + 3)
+    page.get_by_role("button", name="Play").click()
+    expect(page.locator("#note")).to_contain_text("H.265, which this browser cannot play")
