@@ -168,7 +168,7 @@ async def authorise(
             raise Problem(404, "There is nothing of that name among your cameras.")
     yield
     if right.logged:
-        about = about or ", ".join(map(str, request.path_params.values()))
+        about = about or getattr(request.state, "about", "") or ", ".join(map(str, request.path_params.values()))
         try:
             await asyncio.to_thread(log.write, who.name, address_of(request.scope), right.logged, about)
         except StoreError as error:

@@ -210,7 +210,7 @@ def list_users(access: AccessPart) -> list[UserItem]:
 
 
 @router.post("/users", status_code=201)
-def add_user(access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
+def add_user(request: Request, access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[UserItem]:
     """Add a user. The first must be an admin; from then on everybody signs in. Answers with all."""
     with refusals(access):
         user = UserRow(
@@ -218,6 +218,7 @@ def add_user(access: AccessPart, cameras: Cameras, wanted: AddUser) -> list[User
             password=hashed(wanted.password.get_secret_value()),
         )  # fmt: skip
         access.store.add(user)
+    request.state.about = user.name
     return users_of(access)
 
 
@@ -266,13 +267,14 @@ def list_tokens(access: AccessPart) -> list[TokenItem]:
 
 
 @router.post("/tokens", status_code=201)
-def add_token(access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
+def add_token(request: Request, access: AccessPart, wanted: AddToken, response: Response) -> NewToken:
     """Make a token for a program. It is in this answer and nowhere else. From then on everybody signs in."""
     token = f"vdt_{secrets.token_urlsafe(30)}"
     if not access.has_token and not access.has_users:
         raise Problem(422, "Add a user first: with a token alone, nobody could sign in to this dashboard.")
     with refusals(access):
         row = access.store.add_token(token, wanted.name, wanted.scope, visitor().name)
+    request.state.about = row.name
     response.headers["Cache-Control"] = "no-store"
     return NewToken(id=row.id, name=row.name, scope=row.role, made_by=row.made_by, created_t=row.created_t, token=token)
 
@@ -305,4 +307,5 @@ def users_page(request: Request, templates: TemplatesPart, access: AccessPart, c
         "users.html", here="/users", users=users_of(access), sessions=sessions_of(access, request),
         tokens=tokens_of(access), log=[_logged(row) for row in access.log.newest(LOG_SHOWN)],
         roles=ROLES, cameras=sorted(cameras.configured), me=who.name, length_min=LENGTH_MIN,
+        log_shown=LOG_SHOWN,
     )  # fmt: skip
