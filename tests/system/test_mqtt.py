@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -413,3 +415,27 @@ def test_check_says_whether_the_broker_lets_us_in(broker: Mosquitto, monkeypatch
     (lacking,) = check_mqtt(mqtt.model_copy(update={"local": True}), contact=True)
     assert lacking.level == "wrong"
     assert "pip install 'vedette[mqtt]'" in lacking.text
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl, which makes the certificate, is not there")
+def test_over_tls_only_a_broker_that_is_vouched_for_is_believed(tmp_path: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    broker = Mosquitto(tmp_path / "broker", extra=f"certfile {tmp_path}/cert.pem\nkeyfile {tmp_path}/key.pem").start()
+    url = broker.url.replace("mqtt:", "mqtts:")
+    (stranger,) = check_mqtt(MqttConfig(url=url), contact=True)
+    assert (stranger.level, "set `tls_ca`" in stranger.text) == ("unreachable", True)
+    (folder := tmp_path / "site").mkdir()
+    yard = PublishingSite(folder, {"url": url, "tls_ca": str(tmp_path / "cert.pem")}).start()
+    home = Listener(broker, tls_ca=tmp_path / "cert.pem")
+    until(lambda: home.kept.get("vedette/depot/status") == b"online")
+    until(lambda: yard.egress().get("uplink_bytes", 0) > 1000, what="counted under TLS as well")
+    home.close()
+    yard.close()
+    broker.kill()
+    key = MqttConfig(url=url, tls_ca=tmp_path / "key.pem")
+    (no_certificate,) = check_mqtt(key, contact=True)
+    assert (no_certificate.level, "mqtt.tls_ca" in no_certificate.text) == ("wrong", True)
