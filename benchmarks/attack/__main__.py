@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.attack import http_attack, socket_attack, wire_attack
@@ -27,7 +27,7 @@ BUG = re.compile(r"Traceback|a fault in the worker|stopped by a bug|met a bug|Ex
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many tries of each kind."""
+    """How many tries of each kind; 0: not that part."""
 
     http: int
     idle: int
@@ -39,6 +39,7 @@ class Size:
 
 FULL = Size(http=24_000, idle=1300, slow=250, verdicts=3000, escalations=2500, media=600)
 QUICK = Size(http=400, idle=120, slow=20, verdicts=80, escalations=80, media=30)
+QUICKEST = replace(QUICK, idle=0, slow=0, media=0)  # a silent socket is closed after ten seconds
 
 
 def attack(folder: Path, size: Size, seed: int, say: Callable[[str], None] = lambda text: None) -> list[Tally]:

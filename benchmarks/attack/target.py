@@ -96,7 +96,7 @@ class Target:
             {"name": "inside", "kind": "enter", "zone": "all", "severity": "alert"},
             {"name": "stays", "kind": "dwell", "zone": "all", "seconds": 1, "severity": "alert"},
         ]
-        clip = ROOT / "fixtures" / "clips" / "yard.mp4"
+        clip = ROOT / "fixtures" / "family" / "crowd.mp4"  # the first person comes after a second
         config = {
             "site": {"name": SITE},
             "storage": {"dir": str(self.folder / "data")},

@@ -34,11 +34,13 @@ JUNK = (b"", b"null", b"[]", b"{", b"[" * 60_000, b'{"a":' * 9_000, b"\xff\xfe",
 def run(target: Target, verdicts: int, escalations: int, media: int, seed: int) -> list[Tally]:
     """Each part, and after it whether both sides still do their work."""
     choose = random.Random(seed)
-    return [
+    parts = [
         _attack(target, "verdicts", "core", _verdicts(target, choose, verdicts), target.workers_url),
         _attack(target, "escalations", "worker", _escalations(choose, escalations), target.site_url),
-        _attack(target, "media", "worker", _media(choose, media), target.site_url),
     ]
+    if media:
+        parts.append(_attack(target, "media", "worker", _media(choose, media), target.site_url))
+    return parts
 
 
 Message = tuple[str, bytes, dict[str, str]]

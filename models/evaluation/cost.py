@@ -54,6 +54,18 @@ def feed(opened: ort.InferenceSession, size: tuple[int, int]) -> dict[str, np.nd
 
 def measure(paths: Mapping[str, Path], rounds: int, sizes: Sequence[tuple[int, int]] = ()) -> dict[str, float]:
     """Median CPU milliseconds of one run of each network in its own shape; those of free shape in each of `sizes`."""
+    return {name: statistics.median(values) for name, values in _spent(paths, rounds, sizes).items()}
+
+
+def relative(paths: Mapping[str, Path], rounds: int) -> dict[str, float]:
+    """What the first network costs, as a share of what each other one does: the median over rounds of the two figures
+    of the same round, which a change of clock or a neighbour on the core hit alike."""
+    (_, first), *others = _spent(paths, rounds).items()
+    return {name: statistics.median(a / b for a, b in zip(first, values, strict=True)) for name, values in others}
+
+
+def _spent(paths: Mapping[str, Path], rounds: int, sizes: Sequence[tuple[int, int]] = ()) -> dict[str, list[float]]:
+    """CPU milliseconds of this thread, round by round: networks run in it, and others of the process do not count."""
     runs: dict[str, tuple[ort.InferenceSession, dict[str, np.ndarray]]] = {}
     for name, path in paths.items():
         opened = session(path)
@@ -63,11 +75,11 @@ def measure(paths: Mapping[str, Path], rounds: int, sizes: Sequence[tuple[int, i
     spent: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(rounds + 2):
         for name, (each, feeds) in runs.items():
-            start = time.process_time()
+            start = time.thread_time()
             each.run(None, feeds)
             if index >= 2:
-                spent[name].append((time.process_time() - start) * 1000)
-    return {name: statistics.median(values) for name, values in spent.items()}
+                spent[name].append((time.thread_time() - start) * 1000)
+    return spent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
