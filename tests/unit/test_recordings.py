@@ -155,6 +155,13 @@ def test_a_row_that_leads_out_of_the_recording_is_not_read(site: Site, client: T
     assert client.get(f"/api/v1/cameras/gate/frame?t={T0 + 2}").status_code == 404
 
 
+def test_what_a_camera_recorded_that_is_gone_from_the_site_file_is_not_shown(site: Site, client: TestClient) -> None:
+    site.segments.put(media.record(site.root, media.film(0, 20), T0, camera="old"))
+    for path in (f"frame?t={T0}", f"recording?from={T0}&to={T0 + 1}", f"recording.mp4?from={T0}&to={T0 + 1}"):
+        answer = client.get(f"/api/v1/cameras/old/{path}")
+        assert (answer.status_code, answer.json()["detail"]) == (404, "There is no such camera in the site file.")
+
+
 def cuts_of(site: Site, **means: object) -> RecordingCuts:
     return RecordingCuts(site.segments, site.root, READ_DIRECTLY, site.clock, **means)  # type: ignore[arg-type]
 
@@ -266,7 +273,7 @@ def test_a_key_frame_comes_small_out_of_the_sandbox_as_it_does_directly(tmp_path
     sandboxed = SandboxedReader(tmp_path)
     readers: list[RecordingReader] = [READ_DIRECTLY, sandboxed]
     try:
-        found = [reader.key_frame(segment, T0 + 1.7, 320) for reader in readers]
+        found = [reader.key_frame(segment, T0 + 1.85, 320) for reader in readers]
         assert [each.size for each in found] == [(320, 240)] * 2
         assert [media.number(each.image) for each in found] == [10, 10]
         assert np.array_equal(found[0].image, found[1].image)
