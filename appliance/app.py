@@ -304,6 +304,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             rebaseline=lambda camera, kind: supervisor.send(RebaselineCommand(camera=camera, kind=kind)),
             calibration=lambda: context.calibration,
             pool=(lambda: uplink.pool) if uplink else None,
+            escalate=stores.requests.ask if uplink else None,
         ),
     )
 

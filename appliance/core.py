@@ -17,6 +17,7 @@ from appliance.pipeline import Pipeline
 from appliance.privacy import PrivacyRules
 from appliance.router.decide import SystemLoad
 from appliance.router.escalation_planner import EscalationPlanner, RouterContext
+from appliance.router.escalation_requests import EscalationRequests, RequestAnswer
 from appliance.router.recent_escalations import RecentEscalations, restore_recent
 from appliance.router.router_maintenance import RouterMaintenance
 from appliance.router.silent_audit import SilentFrameAudit
@@ -140,6 +141,7 @@ class CoreStores:
     arming: ArmingStore
     displaced: Callable[[], str]
     """Why the database is not where it was opened; '': it is."""
+    requests: EscalationRequests = field(default_factory=EscalationRequests)
 
     @classmethod
     def of(cls, db: Database, meter: Meter) -> CoreStores:
@@ -156,6 +158,14 @@ class CoreStores:
             ArmingStore(db),
             lambda: db.displaced,
         )
+
+
+_ASKED = {
+    "ready": "it is being sent already",
+    "sent": "the cloud has it already, and has not answered yet",
+    "settled": "the cloud has answered already",
+    "expired": "it was asked about, and no answer came in time",
+}
 
 
 class Core:
@@ -316,12 +326,49 @@ class Core:
             )
             self._settings.listener.alert_stored()
 
+    def _escalate_requested(self, alert_id: str) -> RequestAnswer:
+        """What a person asks for, within privacy and budget; the router's own estimates do not stand in the way."""
+        if self._settings.maintenance is None:
+            return RequestAnswer(False, "this site has no uplink")
+        if self._backlog.waiting:
+            return RequestAnswer(False, "the database cannot be written now")
+        try:
+            found = self._stores.decisions.last(alert_id)
+        except StoreUnavailable as error:
+            return RequestAnswer(False, str(error))
+        if found is None:
+            return RequestAnswer(False, "there is no such alert, or what made it is not kept any more")
+        asked = _ASKED.get(found.alert.delivery or "")
+        if asked:
+            return RequestAnswer(False, asked)
+        camera, alert, now = self._settings.cameras.get(found.alert.camera), alert_of(found.alert), self._clock.now()
+        if camera is None:
+            return RequestAnswer(False, "its camera is not watched any more")
+        plan = camera.planner.reconsider(alert, found.event, found.inputs, now, requested=True)
+        if plan is None:
+            return RequestAnswer(False, "its rule is not in the site file any more")
+        if plan.escalation is None:
+            return RequestAnswer(False, plan.route.reason)
+        self._backlog.write(
+            partial(
+                self._stores.alerts.apply,
+                AlertChange("extended", alert),
+                escalation=_complete(plan.escalation, self._settings.language),
+                priority=plan.route.priority,
+                route=plan.route,
+            )
+        )
+        self._settings.listener.alert_stored()
+        logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
+        return RequestAnswer(True, plan.route.reason)
+
     def _each_second(self) -> None:
         self._watch_database()
         self._backlog.retry()
         for camera in self._settings.cameras.values():
             self._flush(camera)
             self._commit(camera, camera.pipeline.tick(self._camera_now(camera)))
+        self._stores.requests.answer_all(self._escalate_requested)
         if self._settings.maintenance is not None and not self._backlog.waiting:
             self._settings.maintenance.run_once(self._backlog.write)
             if self._clock.monotonic() >= self._rechecks_at:

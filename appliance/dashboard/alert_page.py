@@ -124,6 +124,10 @@ class AlertPageView:
             "changes": detail.changes,
             "delete_reason_length_max": DELETE_REASON_LENGTH_MAX,
             "undo_until": None if row.deleted_t is None else row.deleted_t + self._alerts.undo_s,
+            "can_escalate": self._probes.escalate is not None
+            and row.deleted_t is None
+            and row.verdict is None
+            and row.delivery in {None, "deferred"},
             "undo_s": self._alerts.undo_s,
             "undo": row.deleted_t is not None and now < row.deleted_t + self._alerts.undo_s,
             "note_length_max": NOTE_LENGTH_MAX,

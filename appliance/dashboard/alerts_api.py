@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import FileResponse, Response
 
 from appliance.clock import Clock, day_bounds, parse_moment
-from appliance.dashboard.deps import provided
+from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import (
     API,
@@ -27,6 +27,7 @@ from appliance.dashboard.schemas import (
     BulkResult,
     BulkReview,
     NoteChange,
+    NothingMore,
     ReviewChange,
 )
 from appliance.dashboard.visitor import visitor
@@ -266,6 +267,11 @@ class AlertReader:
         who = visitor()
         return [each for each in ids if who.cameras is None or who.sees(self._alerts.camera_of(each) or "-")]
 
+    def escalated(self, alert_id: str, why: str) -> AlertItem:
+        """Note that a person had an alert escalated. Raises Problem when there is none."""
+        self._reviews.escalated(alert_id, why, self._clock.now(), visitor().name)
+        return AlertItem.of(self.detail(alert_id).alert)
+
     def _result(self, wanted: Sequence[str], found: Sequence[str], refused: Sequence[str] = ()) -> BulkResult:
         rows = [self.detail(each).alert for each in found]
         return BulkResult(
@@ -374,6 +380,20 @@ def one_alert(alerts: Reader, alert_id: str) -> AlertWithNotices:
 def review_alert(alerts: Reader, alert_id: str, change: ReviewChange) -> AlertItem:
     """Say what you think of it: `reviewed`, `false_alarm`, or null to take it back."""
     return alerts.review(alert_id, change)
+
+
+@router.post("/{alert_id}/escalate")
+def escalate_alert(
+    alerts: Reader, probes: Annotated[CoreProbes, Depends(provided(CoreProbes))], alert_id: str, change: NothingMore
+) -> AlertItem:
+    """Ask the cloud about this alert, whatever the router thinks of it; privacy and budget hold. 409 says why not."""
+    alerts.detail(alert_id)
+    if probes.escalate is None:
+        raise Problem(409, "It is not escalated: this site has no uplink.")
+    answer = probes.escalate(alert_id)
+    if not answer.accepted:
+        raise Problem(409, f"It is not escalated: {answer.reason}.")
+    return alerts.escalated(alert_id, answer.reason)
 
 
 @router.post("/{alert_id}/note")

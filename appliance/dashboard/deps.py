@@ -12,6 +12,7 @@ from appliance.broker import LinkState
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.router.calibration import Calibration
+from appliance.router.escalation_requests import RequestAnswer
 from appliance.types import HealthKind
 from appliance.uplink.pool_monitor import PoolState
 
@@ -43,6 +44,7 @@ class CoreProbes:
     link: the uplink now. health: the ingest process now. targets: the notification targets now. mqtt: the broker of
     home automation now. rebaseline: called with a camera and a kind of fault when a person says that what the camera
     shows is right as it is. calibration: what the router has learnt; pool: the workers as they announce themselves.
+    escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -52,6 +54,7 @@ class CoreProbes:
     rebaseline: Callable[[str, HealthKind], object] | None = None
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None
+    escalate: Callable[[str], RequestAnswer] | None = None
 
 
 NO_PROBES = CoreProbes()

@@ -319,6 +319,12 @@ class BulkReview(BaseModel):
     review: Review | None
 
 
+class NothingMore(BaseModel):
+    """Nothing more to say: an empty object."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class BulkDeletion(BaseModel):
     """Several alerts are to be deleted because of `reason`, in words of a person."""
 

@@ -76,8 +76,9 @@ _WAITS = {
 class RouterCase:
     """One alert, and all that the decision may depend on.
 
-    uplink: the site file has one, whether it is up or not. costs: of each evidence step, in their order. now: UTC
-    seconds live, of the footage in a replay.
+    requested: a person asks for it, which is above what the rules escalate and what the router thinks it worth, and
+    below privacy and budget. uplink: the site file has one, whether it is up or not. costs: of each evidence step, in
+    their order. now: UTC seconds live, of the footage in a replay.
     """
 
     alert: str
@@ -88,6 +89,7 @@ class RouterCase:
     costs: tuple[EscalationCost, ...]
     limits: tuple[BudgetLimit, ...] = ()
     now: float = 0.0
+    requested: bool = False
 
     def cost(self, evidence: EvidenceStep) -> EscalationCost:
         return self.costs[EVIDENCE_STEPS.index(evidence)]
@@ -192,14 +194,16 @@ def decide(case: RouterCase, settings: EscalationConfig) -> RouterDecision:
         return RouterDecision("never", refused, edge=edge)
     first: EvidenceStep = "facts" if inputs.privacy == "image_free" else settings.first
     value = value_of(inputs, case.cost(first))
-    kept = _kept(inputs, value, settings.router)
+    kept = _Kept() if case.requested else _kept(inputs, value, settings.router)
     if kept.reason and not in_sample(case.alert, kept.share):
         return RouterDecision("never", kept.reason, evidence=first, value=value, cost=case.cost(first), edge=edge)
     audited = bool(kept.reason) and not kept.learning
-    urgent = inputs.severity == "alert" and not audited
+    urgent = case.requested or (inputs.severity == "alert" and not audited)
     evidence = _affordable(case, first, settings, urgent)
-    priority = "low" if audited else wire.PRIORITY_OF[inputs.severity]
-    reason = f"severity {inputs.severity} is asked about with {priority} priority"
+    priority = "low" if audited else wire.PRIORITY_OF["alert" if case.requested else inputs.severity]
+    reason = (
+        "a person asks" if case.requested else f"severity {inputs.severity} is asked about with {priority} priority"
+    )
     decided = RouterDecision(
         "now",
         f"audit sample: {kept.reason}" if audited else reason,
@@ -286,6 +290,8 @@ def _refused(case: RouterCase, settings: EscalationConfig) -> str:
         return "this site has no uplink"
     if not settings.enabled:
         return "escalation is switched off"
+    if case.requested:
+        return ""
     if not case.escalate:
         return f"the rule {case.rule} is not to be escalated"
     if inputs.severity not in settings.severities:

@@ -163,8 +163,12 @@ class EscalationPlanner:
         """No alert is open."""
         return not self._open
 
-    def reconsider(self, alert: Alert, event: Event, known: RouteInputs, now: float) -> RoutePlan | None:
+    def reconsider(
+        self, alert: Alert, event: Event, known: RouteInputs, now: float, *, requested: bool = False
+    ) -> RoutePlan | None:
         """What is to be done about an alert that stays at the edge, now that `known` says more; None: its rule is gone.
+
+        requested: a person asks for it.
 
         `known`: what was known when it was decided, with what the appliance's own second detection said since.
         """
@@ -178,7 +182,7 @@ class EscalationPlanner:
         )  # fmt: skip
         case = RouterCase(
             alert=alert.id, rule=rule.name, escalate=rule.escalate, uplink=self._context.uplink, inputs=inputs,
-            costs=self._context.costs(alert.camera), limits=limits, now=now,
+            costs=self._context.costs(alert.camera), limits=limits, now=now, requested=requested,
         )  # fmt: skip
         decision = decide(case, self._context.settings)
         route = self._route(alert, event, decision, inputs)

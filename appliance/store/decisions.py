@@ -72,6 +72,15 @@ class RecheckedDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class AskableAlert:
+    """An alert that a person may have escalated. event: its first; inputs: what the router knew of it."""
+
+    alert: AlertRow
+    event: Event
+    inputs: RouteInputs
+
+
+@dataclass(frozen=True, slots=True)
 class EscalatedTrackRow:
     """An escalated track of a session (`run`). t: of the event; size: of the frame, (0, 0) if that is not known."""
 
@@ -160,6 +169,25 @@ class DecisionStore:
                 (self._db.clock.now() - RECHECKED_WITHIN_S, limit),
             ).fetchall()
             return [each for row in found if (each := _rechecked(connection, row)) is not None]
+
+    def last(self, alert: str) -> AskableAlert | None:
+        """An alert with its first event and what was known when it was decided about last; None: there is none, or its
+        events are not stored (any more). Raises StoreError."""
+        with self._db.read() as connection:
+            row = connection.execute(
+                f"SELECT {ALERT_COLUMNS} FROM alert WHERE id = ? AND audit = 0", (alert,)
+            ).fetchone()
+            event = connection.execute(
+                "SELECT * FROM event WHERE alert = ? ORDER BY t, id LIMIT 1", (alert,)
+            ).fetchone()
+            known = connection.execute(
+                "SELECT inputs FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", (alert,)
+            ).fetchone()
+        if row is None or event is None:
+            return None
+        first = read_event(event)
+        inputs = RouteInputs(label=first.label, severity=row["severity"], score=first.score)
+        return AskableAlert(read_alert(row), first, inputs if known is None else _inputs(json.loads(known["inputs"])))
 
     def note_recheck(self, decision: int, inputs: RouteInputs) -> None:
         """What the second detection said changed nothing. Raises StoreError."""

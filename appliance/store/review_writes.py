@@ -72,6 +72,10 @@ class ReviewStore:
         found = self._change(alerts, "deleted", t, who, write)
         return [alert for alert in found if alert not in refused], refused
 
+    def escalated(self, alert: str, why: str, t: float, who: str = "") -> None:
+        """A person had it escalated."""
+        self._change([alert], "escalated", t, who, lambda connection, row: ("", why))
+
     def _change(
         self,
         alerts: Sequence[str],

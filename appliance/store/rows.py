@@ -55,7 +55,7 @@ def read_recheck(row: sqlite3.Row) -> RecheckRow:
 
 
 EvidenceKind = Literal["still", "crop", "clip", "boxes", "frame"]
-ChangeKind = Literal["review", "note", "deleted"]
+ChangeKind = Literal["review", "note", "deleted", "escalated"]
 EvidenceState = Literal["waiting", "ready", "missing"]
 StepEvidence = Literal["facts", "crop", "frame", "clip"]
 Delivery = Literal["waiting", "deferred", "ready", "sent", "settled", "expired"]

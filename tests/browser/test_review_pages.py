@@ -163,3 +163,29 @@ def test_a_folded_event_seeks_the_clip(visit: Visit, five: House) -> None:
     page.locator(".events button", has_text="person 20").click()
     until(page, "document.getElementById('clip').currentTime > 1")
     expect(page.locator("#more-tracks")).to_be_hidden()
+
+
+def test_the_clip_plays_while_a_mouse_rests_on_its_card(visit: Visit, five: House) -> None:
+    page = visit("/")
+    live(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.locator("#a-walker .said").hover()
+    until(page, "(document.querySelector('#a-walker .shot video')?.currentTime ?? 0) > 0.2")
+    assert sum("clip.mp4" in url for url in asked) > 0
+    page.locator("#a-a0 .said").hover()
+    expect(page.locator("video")).to_have_count(0)
+    page.locator("#a-walker .open").focus()
+    page.keyboard.press("p")
+    expect(page.locator("#a-walker video")).to_have_count(1)
+    page.keyboard.press("p")
+    expect(page.locator("video")).to_have_count(0)
+
+
+def test_nothing_moves_for_who_wants_little_motion(visit: Visit, five: House) -> None:
+    page = visit("/")
+    page.emulate_media(reduced_motion="reduce")
+    live(page)
+    page.locator("#a-walker .said").hover()
+    page.wait_for_timeout(800)
+    expect(page.locator("video")).to_have_count(0)

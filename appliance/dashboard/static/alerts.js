@@ -2,6 +2,7 @@
 import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
 import { BATCH, choose, mark, none, send, some } from "/static/chosen.js";
 import "/static/health.js";
+import { preview } from "/static/preview.js";
 import { dayOf } from "/static/time.js";
 
 const CARDS_MAX = 400; // a tab left open for weeks stays small; older ones are behind "Older alerts"
@@ -274,6 +275,7 @@ keys({
   u: () => review(null),
   x: () => chooseHere(false),
   X: () => chooseHere(true),
+  p: () => preview(document.activeElement.closest?.(".card")),
   Escape: none,
   "/": () => filters.elements.text.focus(),
 });

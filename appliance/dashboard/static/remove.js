@@ -1,4 +1,4 @@
-// Deleting the alert of a page, and taking that back.
+// Deleting the alert of a page, taking that back, and having it escalated.
 import { light, post, say } from "/static/page.js";
 
 async function change(what, id, body, words, refresh) {
@@ -23,6 +23,22 @@ export function offerRemove(id, refresh) {
       });
   });
   document.addEventListener("click", (event) => {
+    const ask = event.target.closest("#escalate");
+    if (ask) {
+      ask.disabled = true;
+      post(`/api/v1/alerts/${encodeURIComponent(id)}/escalate`, {}).then(
+        () => {
+          say("Escalated");
+          refresh();
+        },
+        (error) => {
+          ask.disabled = false;
+          const wrong = document.getElementById("escalate-wrong");
+          wrong.textContent = error.message;
+          wrong.hidden = false;
+        },
+      );
+    }
     if (event.target.closest("#restore")) change("restore", id, {}, "Taken back", refresh).catch((error) => light("lost", error.message));
   });
 }

@@ -1,0 +1,129 @@
+"""A person has an alert escalated: past the router's own estimates, within privacy and budget."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from core_harness import CoreHarness, site
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.config import SiteConfig
+from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import CoreProbes
+from appliance.router.escalation_requests import WAITING_MAX, EscalationRequests, RequestAnswer
+from tests.dashboard_site import Site
+
+T0 = 1_700_000_000.0
+Make = Callable[..., CoreHarness]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    opened: list[CoreHarness] = []
+
+    def harness(config: SiteConfig) -> CoreHarness:
+        opened.append(CoreHarness(tmp_path, config, ManualClock(T0)))
+        return opened[-1]
+
+    yield harness
+    for each in opened:
+        each.db.close()
+
+
+def ask(box: CoreHarness, alert: str) -> RequestAnswer:
+    """As the dashboard does, in a thread of its own, while the core goes on."""
+    answers: list[RequestAnswer] = []
+    asking = threading.Thread(target=lambda: answers.append(box.stores.requests.ask(alert)))
+    asking.start()
+    while asking.is_alive():
+        box.second()
+        asking.join(0.01)
+    return answers[0]
+
+
+def test_what_is_worth_nothing_to_the_router_goes_when_a_person_asks(make: Make) -> None:
+    box = make(site("info", severities=["alert"]))
+    alert = box.walk()
+    assert box.escalated(alert) is None
+    assert ask(box, alert) == RequestAnswer(True, "a person asks")
+    row = box.escalated(alert)
+    assert row is not None
+    assert (row.priority, row.state) == ("high", "waiting")
+    assert box.decided(alert)[-1] == ("now", "a person asks")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"image_free": False, "privacy": {"never": True}}, "the privacy rule of this camera forbids it"),
+        ({}, "escalation is switched off"),
+    ],
+)
+def test_privacy_and_the_switch_hold(make: Make, change: dict[str, object], reason: str) -> None:
+    config = site().model_dump(mode="json")
+    config["cameras"]["gate"] |= change
+    config["escalation"]["enabled"] = bool(change)
+    box = make(SiteConfig.model_validate(config))
+    alert = box.walk()
+    assert ask(box, alert) == RequestAnswer(False, reason)
+    assert box.escalated(alert) is None
+
+
+def test_it_waits_for_the_budget_as_all_do(make: Make) -> None:
+    box = make(site("info", severities=["alert"], budget={"mb_day": 0.03}))
+    answers = [ask(box, alert) for alert in [box.walk() for _ in range(8)]]
+    assert all(answer.accepted for answer in answers)
+    assert answers[0].reason == "a person asks"
+    assert answers[-1].reason == "a person asks; it waits until the budget is renewed"
+
+
+def test_it_is_asked_once(make: Make) -> None:
+    box = make(site("info", severities=["alert"]))
+    alert = box.walk()
+    ask(box, alert)
+    box.evidence_made(alert)
+    assert ask(box, alert) == RequestAnswer(False, "it is being sent already")
+    box.judge(alert, "rejected")
+    assert ask(box, alert) == RequestAnswer(False, "the cloud has answered already")
+    assert "no such alert" in ask(box, "nobody").reason
+
+
+def test_without_an_uplink_and_without_an_answer_it_is_refused(make: Make) -> None:
+    config = site().model_dump(mode="json")
+    config["uplink"] = None
+    box = make(SiteConfig.model_validate(config))
+    assert ask(box, box.walk()) == RequestAnswer(False, "this site has no uplink")
+    idle = EscalationRequests(answer_s=0.01)
+    assert "too busy" in idle.ask("a").reason
+    for _ in range(WAITING_MAX):
+        last = idle.ask("a")
+    assert last.reason == "too many are asked for at once"
+    asked: list[str] = []
+    idle.answer_all(lambda alert: asked.append(alert) or RequestAnswer(True, ""))  # type: ignore[func-returns-value]
+    assert asked == [], "who asked has gone"
+
+
+def test_the_api_says_why_not_and_notes_who_did(tmp_path: Path) -> None:
+    made = Site(tmp_path, ManualClock(T0))
+    made.raise_alert("kept", T0, ask=False)
+    answers = {"kept": RequestAnswer(False, "the privacy rule of this camera forbids it")}
+    app = create_app(
+        db=made.db, meter=made.meter, root=made.root, config=made.config, clock=made.clock,
+        probes=CoreProbes(escalate=lambda alert: answers[alert]),
+    )  # fmt: skip
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        assert 'id="escalate"' in client.get("/alerts/kept").text
+        refused = client.post("/api/v1/alerts/kept/escalate", json={})
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409, "It is not escalated: the privacy rule of this camera forbids it.",
+        )  # fmt: skip
+        assert client.get("/api/v1/alerts/kept").json()["changes"] == []
+        answers["kept"] = RequestAnswer(True, "a person asks")
+        assert client.post("/api/v1/alerts/kept/escalate", json={}).status_code == 200
+        assert client.get("/api/v1/alerts/kept").json()["changes"][0]["what"] == "escalated"
+        assert client.post("/api/v1/alerts/nobody/escalate", json={}).status_code == 404
+    made.close()
