@@ -21,6 +21,7 @@ from appliance.dashboard import (
     cameras_api,
     cascade_api,
     event_stream,
+    false_alarms_api,
     headroom_api,
     health_api,
     metrics,
@@ -44,6 +45,7 @@ from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
 from appliance.dashboard.deps import NO_PROBES, CoreProbes, provide
 from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
@@ -72,7 +74,8 @@ from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
-    alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, headroom_api.router,
+    alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, false_alarms_api.router,
+    headroom_api.router,
     health_api.router, recordings_api.router, savings_api.router, scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     users_api.router, users_api.page_router, setup_page.router,
@@ -128,6 +131,7 @@ def create_app(
             app, db, templates, access, access.log, camera_of, hub, probes, snapshots, frames, cuts, storage,
             alert_counts, alert_reader, health_reader,
             CameraReader(cameras, segments, boxes, meter, config.cameras),
+            FalseAlarmReader(db, config.cameras),
             HeadroomReader(config.cameras, meter, health_events, probes),
             SavingsReader(meter, cameras, config.cameras),
             CascadeReader(db, probes),

@@ -28,6 +28,7 @@ from appliance.dashboard.camera_setup_api import VENDORS
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.cascade_api import CascadePart
 from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.false_alarms_api import FalseAlarms
 from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.problems import Problem
@@ -125,18 +126,24 @@ def one_health_line(
 
 @router.get("/alerts/{alert_id}")
 def alert_page(
+    *,
     rev: Rev,
     db: DatabasePart,
     templates: TemplatesPart,
     alerts: Reader,
     page: Annotated[AlertPageView, Depends(provided(AlertPageView))],
     exporter: Exporter,
+    alarms: FalseAlarms,
+    settings: Settings,
     alert_id: str,
 ) -> HTMLResponse:
     """One alert: evidence, track life, verdict, review."""
     detail = alerts.detail(alert_id)
+    learnt = []
+    if detail.alert.review == "false_alarm" and settings.is_editable and visitor().may("admin"):
+        learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
     keep = scenarios_api.panel(exporter, detail)
-    return templates.page("alert.html", rev=rev, keep=keep, **page.values(detail, db.clock.now()))
+    return templates.page("alert.html", rev=rev, keep=keep, proposals=learnt, **page.values(detail, db.clock.now()))
 
 
 @router.get("/cameras")
@@ -187,12 +194,15 @@ def camera_page(
 
 @router.get("/cameras/{name}/edit")
 def camera_edit_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, settings: Settings, name: str
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, settings: Settings, alarms: FalseAlarms, name: str
 ) -> HTMLResponse:
     """Zones, lines and rules of a camera, drawn on its picture."""
     if not settings.is_editable:
         raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
-    return templates.page("camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS)
+    return templates.page(
+        "camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS,
+        proposals=alarms.proposals(name),
+    )  # fmt: skip
 
 
 @router.get("/timeline")

@@ -16,6 +16,7 @@ from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
+from appliance.types import Event
 from tests.dashboard_site import Site, running
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
@@ -39,6 +40,7 @@ cameras:
 class Editing:
     url: str
     path: Path
+    site: Site
     in_force: list[SiteConfig] = field(default_factory=list)
 
     @property
@@ -63,7 +65,7 @@ def editing(tmp_path: Path) -> Iterator[Editing]:
 
     service = SettingsService(path, tmp_path / "data", site.clock, take)
     with running(site.serve(settings=service)) as url:
-        yield Editing(url, path, in_force)
+        yield Editing(url, path, site, in_force)
     site.close()
 
 
@@ -220,3 +222,26 @@ def test_an_edit_by_hand_is_offered_and_a_version_brought_back(page: Page, editi
     page.get_by_role("button", name="Go back to version 1").click()
     expect(page.locator(".versions li")).to_have_count(3)
     assert editing.path.read_text() == text
+
+
+def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_person(page: Page, editing: Editing) -> None:
+    for n in range(3):
+        t = editing.site.clock.now() - 15 + n
+        box = (0.7, 0.5, 0.76, 0.7)
+        event = Event(
+            camera="gate", rule="intruder", kind="enter", track=n, label="person", t=t, score=0.6, box=box, zone="yard"
+        )
+        editing.site.raise_alert(f"bush{n}", t, events=[event])
+        editing.site.alerts.review(f"bush{n}", "false_alarm", t)
+    page.goto(f"{editing.url}/alerts/bush1")
+    expect(page.locator("#learnt")).to_contain_text("3 false alarms of person")
+    page.locator("#learnt a").click()
+    expect(page.locator("#proposals")).to_contain_text("With score_min 0.61")
+    expect(page.get_by_label("score at least")).to_have_value("0.61")
+    expect(page.locator("#paper .place")).to_have_count(1)
+    assert editing.in_force == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
+    shot(page, f"proposal-{page.viewport_size['width']}")  # type: ignore[index]
+    page.get_by_role("button", name="Save").click()
+    page.get_by_text("Saved and in force.").first.wait_for()
+    assert editing.gate["rules"][0]["score_min"] == 0.61  # type: ignore[index]

@@ -163,7 +163,7 @@ async function review(value) {
 // Take over what changed, without disturbing a clip that plays.
 const refresh = coalesced(async () => {
   const fresh = await again();
-  swap(fresh, "#review, #verdict, #told, #about, #gone, .head");
+  swap(fresh, "#review, #verdict, #told, #about, #gone, #learnt, .head");
   const remove = document.getElementById("remove"); // stays as it is while a person types
   if (fresh.getElementById("remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
   if (!isWriting()) swap(fresh, "#note");

@@ -18,6 +18,7 @@ let saved = "";
 let chosen = null; // {kind: "zones" | "lines", name}
 let corner = -1; // of what is chosen
 const past = [];
+let place = null; // of the false alarms that a link proposes a change for
 
 svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
 root.querySelector("[data-ratio]").style.aspectRatio = `${W} / ${H}`;
@@ -64,6 +65,7 @@ function draw() {
   for (const kind of ["zones", "lines"])
     for (const [name, points] of Object.entries(shown[kind])) shape(kind, name, points, dot);
   if (chosen) handles(shown[chosen.kind][chosen.name], dot);
+  if (place) element("rect", { class: "place", x: place[0] * W, y: place[1] * H, width: (place[2] - place[0]) * W, height: (place[3] - place[1]) * H }, svg);
   if (held) svg.querySelector(`[data-corner="${corner}"]`)?.focus();
 }
 
@@ -247,6 +249,7 @@ function ruleForm(rule) {
   if (rule.kind === "dwell") input(form, "for seconds", { type: "number", min: 1, max: 86400, value: rule.seconds }, (field) => (rule.seconds = Number(field.value)));
   if (rule.kind === "line") select(form, "going", Object.entries(DIRECTIONS), rule.direction ?? "both", (way) => (rule.direction = way));
   select(form, "raise", [["info", "an info"], ["warning", "a warning"], ["alert", "an alert"]], rule.severity ?? "warning", (severity) => (rule.severity = severity));
+  input(form, "score at least", { type: "number", min: 0, max: 1, step: 0.01, value: rule.score_min ?? 0.5 }, (field) => (rule.score_min = Number(field.value)));
   input(form, "only at", { value: (rule.schedule?.hours ?? []).join(", "), placeholder: "always, or 22:00-06:00" }, (field) => {
     const hours = field.value.split(",").map((each) => each.trim()).filter(Boolean);
     if (hours.length) rule.schedule = { ...rule.schedule, hours };
@@ -359,6 +362,18 @@ by("undo").addEventListener("click", () => {
 by("renew").addEventListener("click", () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`));
 by("try").addEventListener("click", () => attempt(by("try"), tryOut));
 by("save").addEventListener("click", () => attempt(by("save"), save));
+// A link from what false alarms propose: the change is made here, to be tried and saved, or not.
+function suggest(wanted) {
+  const box = (wanted.get("place") ?? "").split(",").map(Number);
+  if (box.length === 4 && box.every((x) => x >= 0 && x <= 1)) place = box;
+  const rule = shown.rules.find((each) => each.name === wanted.get("rule"));
+  if (rule && shown.zones[rule.zone]) chosen = { kind: "zones", name: rule.zone };
+  const score = Number(wanted.get("score_min"));
+  if (rule && score > 0 && score <= 1) change(() => (rule.score_min = score));
+  draw();
+  list();
+}
+
 addEventListener("resize", draw);
 addEventListener("beforeunload", (event) => state() !== saved && saved && event.preventDefault());
 attempt(by("save"), async () => {
@@ -366,6 +381,7 @@ attempt(by("save"), async () => {
   const report = await answer.json();
   if (!answer.ok) throw new Error(report.detail);
   take(report);
+  suggest(new URLSearchParams(location.search));
   if (report.edited) by("wrong").textContent = "The site file was changed by hand and is not in force: take that change first.";
 });
 follow({});

@@ -1,0 +1,73 @@
+"""`/api/v1/cameras/{name}/proposals`: what the alerts that a person called false alarms propose for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends
+
+from appliance.config import CameraConfig
+from appliance.dashboard.deps import provided
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.settings.false_alarm_memory import RuleProposal, propose
+from appliance.store.database import Database
+from appliance.store.reviewed_boxes import reviewed_boxes
+from appliance.types import Box
+
+router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
+
+
+class ProposalItem(ApiModel):
+    """False alarms at one place propose a change of a rule: `score_min` (null: that would cost too much, the place had
+    better be left out of the zone). `right`, `lost`: what a person called right, and what of it would be missed.
+    `editor`: the page where it can be tried, with the change made and not saved."""
+
+    rule: str
+    label: str
+    zone: str
+    place: Box
+    alarms: tuple[str, ...]
+    score_high: float
+    score_min: float | None
+    right: int
+    lost: int
+    words: str
+    editor: str
+
+    @classmethod
+    def of(cls, camera: str, found: RuleProposal) -> ProposalItem:
+        place = ",".join(f"{each:g}" for each in found.place)
+        query = {"rule": found.rule, "place": place}
+        if found.score_min is not None:
+            query["score_min"] = f"{found.score_min:g}"
+        return cls(
+            rule=found.rule, label=found.label, zone=found.zone, place=found.place, alarms=found.alarms,
+            score_high=found.score_high, score_min=found.score_min, right=found.right, lost=found.lost,
+            words=found.words, editor=f"/cameras/{quote(camera, safe='')}/edit?{urlencode(query)}",
+        )  # fmt: skip
+
+
+class FalseAlarmReader:
+    """What the false alarms of each camera propose. Any thread may call."""
+
+    def __init__(self, db: Database, cameras: Mapping[str, CameraConfig]) -> None:
+        self._db = db
+        self._cameras = cameras
+
+    def proposals(self, camera: str) -> list[ProposalItem]:
+        """Of a camera, the most false alarms first; none for one that is not in the site file."""
+        config = self._cameras.get(camera)
+        if config is None:
+            return []
+        return [ProposalItem.of(camera, each) for each in propose(reviewed_boxes(self._db, camera), config)]
+
+
+FalseAlarms = Annotated[FalseAlarmReader, Depends(provided(FalseAlarmReader))]
+
+
+@router.get("/{name}/proposals")
+def camera_proposals(alarms: FalseAlarms, name: str) -> list[ProposalItem]:
+    """What the alerts that were called false alarms in the last 30 days propose for the rules. Nothing is changed."""
+    return alarms.proposals(name)

@@ -1,0 +1,104 @@
+"""What false alarms at one place propose for a rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from appliance.clock import ManualClock
+from appliance.config import CameraConfig
+from appliance.dashboard.app import create_app
+from appliance.settings.false_alarm_memory import RuleProposal, propose
+from appliance.store.reviewed_boxes import ReviewedBox
+from appliance.types import Box, Event
+from tests.dashboard_site import Site, config_of
+
+T0 = 1_700_000_000.0
+BUSH: Box = (0.7, 0.4, 0.76, 0.6)
+DOOR: Box = (0.2, 0.4, 0.26, 0.6)
+
+
+def camera(score_min: float = 0.5) -> CameraConfig:
+    rules = [{"name": "intruder", "kind": "enter", "zone": "yard", "score_min": score_min}]
+    zones = {"yard": [[0, 0], [1, 0], [1, 1], [0, 1]]}
+    return CameraConfig.model_validate({"url": "rtsp://10.0.0.1/a", "zones": zones, "rules": rules})
+
+
+def seen(name: str, score: float, box: Box = BUSH, *, false: bool = True, label: str = "person") -> ReviewedBox:
+    return ReviewedBox(name, "intruder", label, score, box, false)
+
+
+def shifted(box: Box, by: float) -> Box:
+    return (box[0] + by, box[1], box[2] + by, box[3])
+
+
+FALSE = [seen("f1", 0.52), seen("f2", 0.585, shifted(BUSH, 0.01)), seen("f3", 0.55, shifted(BUSH, -0.01))]
+RIGHT = [seen(f"r{n}", 0.8, DOOR, false=False) for n in range(10)]
+
+
+def only(found: list[RuleProposal]) -> RuleProposal:
+    (proposal,) = found
+    return proposal
+
+
+def test_three_at_one_place_propose_a_score_that_would_have_kept_them_away() -> None:
+    found = only(propose([*FALSE, *RIGHT], camera()))
+    assert (found.alarms, found.score_min, found.right, found.lost) == (("f1", "f2", "f3"), 0.59, 10, 0)
+    assert found.place == BUSH
+    assert "3 false alarms of person" in found.words
+    assert (
+        "With score_min 0.59 none of them would have come; of 10 that you called right, none would be missed."
+        in found.words
+    )
+
+
+def test_two_are_no_habit_and_neither_are_many_events_of_one_alert() -> None:
+    assert propose(FALSE[:2], camera()) == []
+    assert propose([seen("f1", 0.5 + n / 100) for n in range(9)], camera()) == []
+
+
+def test_another_place_size_or_label_is_another() -> None:
+    small = (0.72, 0.55, 0.74, 0.6)
+    for other in (seen("f3", 0.55, DOOR), seen("f3", 0.55, small), seen("f3", 0.55, label="dog")):
+        assert propose([*FALSE[:2], other], camera()) == []
+
+
+def test_a_score_that_costs_what_is_right_is_not_proposed() -> None:
+    weak = [seen(f"w{n}", 0.55, DOOR, false=False) for n in range(2)]
+    found = only(propose([*FALSE, *RIGHT, *weak], camera()))
+    assert (found.score_min, found.right, found.lost) == (None, 12, 2)
+    assert "Leave this place out of zone yard" in found.words
+    within = only(propose([*FALSE, *RIGHT, *weak[:1]], camera()))
+    assert (within.score_min, within.lost) == (0.59, 1), "one of eleven"
+
+
+def test_what_the_rule_no_longer_reports_proposes_nothing() -> None:
+    assert propose(FALSE, camera(score_min=0.59)) == []
+
+
+def test_reviews_make_it_and_taking_one_back_undoes_it(tmp_path: Path) -> None:
+    site = Site(tmp_path, ManualClock(T0 + 100), config_of())
+    for n in range(3):
+        event = Event(
+            camera="gate",
+            rule="intruder",
+            kind="enter",
+            track=n,
+            label="person",
+            t=T0 + n,
+            score=0.6,
+            box=BUSH,
+            zone="yard",
+        )
+        site.raise_alert(f"a{n}", T0 + n, events=[event])
+        site.alerts.review(f"a{n}", "false_alarm", T0 + 50)
+    app = create_app(db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock)
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        (found,) = client.get("/api/v1/cameras/gate/proposals").json()
+        assert found["editor"] == "/cameras/gate/edit?rule=intruder&place=0.7%2C0.4%2C0.76%2C0.6&score_min=0.61"
+        assert found["alarms"] == ["a2", "a1", "a0"]
+        assert client.get("/api/v1/cameras/dock/proposals").json() == []
+        site.alerts.review("a1", None, T0 + 60)
+        assert client.get("/api/v1/cameras/gate/proposals").json() == []
+    site.close()
