@@ -56,6 +56,13 @@ def test_what_is_worth_nothing_to_the_router_goes_when_a_person_asks(make: Make)
     assert box.decided(alert)[-1] == ("now", "a person asks")
 
 
+def test_what_the_router_thinks_it_worth_does_not_count(make: Make) -> None:
+    box = make(site(router={"value_min": 1000.0}))
+    alert = box.walk()
+    assert box.decided(alert)[-1] == ("never", "the answer is worth less than its bytes")
+    assert ask(box, alert) == RequestAnswer(True, "a person asks")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
