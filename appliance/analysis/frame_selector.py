@@ -78,7 +78,8 @@ class FrameSelector:
         self._detector = detector
         self._tracks = tracks
         self._every_s = min(1 / settings.fps, settings.heartbeat_s)
-        self._fast_every_s = 1 / settings.fps_max
+        self._fast_every_s = 1 / (settings.fps_max or settings.fps)
+        self._by_need = self._fast_every_s < self._every_s
         self._heartbeat_s = settings.heartbeat_s
         self._hurries = settings.latency == "lowest"
         self._frame_filter = frame_filter
@@ -148,7 +149,7 @@ class FrameSelector:
         """Seconds from camera time `t` on until another frame can be due."""
         if self._next_t is None or (self._hurries and self.has_motion(t)):
             return 0.0
-        if t - self._tracks.summary.fast_t <= TUNING.fast_s:
+        if self._by_need and t - self._tracks.summary.fast_t <= TUNING.fast_s:
             return max(0.0, min(self._next_t, self._request_t + self._fast_every_s) - t)
         return max(0.0, self._next_t - t)
 
@@ -172,7 +173,7 @@ class FrameSelector:
 
     def _must_hurry(self, t: float) -> bool:
         """Something is fast or new: this frame comes between two of the usual ones. The next usual one moves on."""
-        if self._fast_every_s >= self._every_s or not self.has_motion(t):
+        if not self._by_need or not self.has_motion(t):
             return False
         if t - self._request_t < self._fast_every_s - TUNING.early_s:
             return False
@@ -186,7 +187,7 @@ class FrameSelector:
     def _is_fruitless(self, t: float, boxes: Sequence[Box], *, whole: bool) -> bool:
         """This motion was examined again and again and is nothing: a tree, rain. Every second frame is enough, until it
         moves elsewhere."""
-        if self._fast_every_s >= self._every_s or whole or self._hurries:
+        if not self._by_need or whole or self._hurries:
             return False
         if t - self._request_t >= 2 * self._every_s - TUNING.early_s:
             return False

@@ -83,10 +83,10 @@ LatencyMode = Literal["lowest", "normal", "thrifty"]
 
 class DetectConfig(ConfigModel):
     """fps: inferences a second while something moves; fps_max: while something fast or new is followed, more than
-    fps: by need; heartbeat_s: longest time without; latency: docs/decode.md."""
+    fps: by need (None: never more than fps); heartbeat_s: longest time without; latency: docs/decode.md."""
 
     fps: Annotated[float, Field(gt=0, le=60)] = 5.0
-    fps_max: Annotated[float, Field(gt=0, le=60)] = 5.0
+    fps_max: Annotated[float, Field(gt=0, le=60)] | None = None
     heartbeat_s: Annotated[float, Field(gt=0, le=60)] = 4.0
     latency: LatencyMode = "normal"
 

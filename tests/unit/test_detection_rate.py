@@ -142,16 +142,32 @@ class SeesNothing(NumberReader):
         return [Detections.empty()]
 
 
-@pytest.mark.parametrize(("pace", "fps_max", "expected"), [(0.5, 10, 10), (0.02, 10, 5), (0.5, 5, 5)])
-def test_frames_come_faster_only_while_something_is_fast(pace: float, fps_max: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("pace", "detect", "expected"),
+    [
+        (0.5, DetectConfig(fps_max=10), 10),
+        (0.02, DetectConfig(fps_max=10), 5),
+        (0.5, DetectConfig(fps_max=5), 5),
+        (0.5, DetectConfig(), 5),
+        (0.5, DetectConfig(fps=2), 2),  # who asks for fewer gets no more, unless fps_max says so
+        (0.5, DetectConfig(fps=2, fps_max=10), 10),
+    ],
+)
+def test_frames_come_faster_only_while_something_is_fast(pace: float, detect: DetectConfig, expected: float) -> None:
     detector = Runner(pace)
-    each = FrameByFrame("gate", detector, Tracker(("number",)), DetectConfig(fps=5, fps_max=fps_max))
+    each = FrameByFrame("gate", detector, Tracker(("number",)), detect)
     examined = []
     for index in range(40):
         detector.t = index / 10
         if each.examine(index, detector.t, flicker(index, TREE)):
             examined.append(detector.t)
     assert len([t for t in examined if t >= 2.0]) == pytest.approx(2 * expected, abs=2)
+
+
+def test_without_fps_max_motion_that_leads_to_nothing_is_examined_as_often_as_any() -> None:
+    each = FrameByFrame("gate", SeesNothing(), CountingTracker(("number",)), DetectConfig(fps=2))
+    times = [n / 10 for n in range(80) if each.examine(n, n / 10, flicker(n, TREE))]
+    assert times == [n / 2 for n in range(16)]
 
 
 def test_motion_that_leads_to_nothing_is_examined_half_as_often_until_it_is_elsewhere() -> None:
