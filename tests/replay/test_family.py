@@ -159,11 +159,19 @@ def test_a_moved_zone_is_noticed(eye: Once, tmp_path: Path) -> None:
     assert_shown(report, "dusk", faults)
 
 
-def test_a_weaker_model_is_noticed(eye: Once, tmp_path: Path) -> None:
-    faults, report = failed("rain", Less(eye, 0.6), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "share", "missed"),
+    [
+        ("crowd", 0.6, "missed at 0:07.2: rule westward, person"),
+        # One who walks alone is seen so often that scores of 0.6 of these still add up: here it takes a worse network.
+        ("rain", 0.4, "missed at 0:09.8: rule intruder, person"),
+    ],
+)
+def test_a_weaker_model_is_noticed(eye: Once, name: str, share: float, missed: str, tmp_path: Path) -> None:
+    faults, report = failed(name, Less(eye, share), tmp_path)
     (miss,) = [fault for fault in faults if fault.kind == "miss"]
-    assert miss.title.startswith("missed at 0:09.8: rule intruder, person")
-    assert_shown(report, "rain", faults)
+    assert miss.title.startswith(missed)
+    assert_shown(report, name, faults)
 
 
 def test_a_tracker_that_confuses_people_is_noticed(eye: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +185,7 @@ def test_a_tracker_that_confuses_people_is_noticed(eye: Once, tmp_path: Path, mo
 
     monkeypatch.setattr(matching, "assign", wrong)
     faults, report = failed("crowd", eye, tmp_path)
-    assert {fault.kind for fault in faults} >= {"miss", "figure"}
+    assert {fault.kind for fault in faults} >= {"false alarm", "figure"}
     assert any(fault.title.startswith("idf1 is ") for fault in faults)
     assert_shown(report, "crowd", faults)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import yaml
 from films import FPS, BrightBlock, film, site
-from scenes import VISIT, there_and_back, verdict_of, visit_clip, write
+from scenes import VISIT, verdict_of, visit_clip, write
 from test_replay_resume import Killed, Mortal
 
 from appliance.cli import main
@@ -277,15 +277,16 @@ def test_a_misspelt_key_is_reported_by_the_name_that_stands_in_files(tmp_path: P
 
 
 def test_true_boxes_tremble_with_the_frame(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 pixels at a block of 24: without moving the truth, half of it would be somewhere else."""
-    rows = []
-    for n in range(10, 110):
-        left = there_and_back(n / FPS)
-        assert left is not None
-        rows.append(f"{n + 1},1,{round(left * 320)},100,24,60,1,1,1")
+    """20 pixels at a block of 24: without moving the truth, half of it would be somewhere else.
+
+    Far from the frame's border: there the trembling looks like one who goes out and another who comes in.
+    """
+    visit = [0.3 + 0.25 * min(n / FPS, 1.6, 10 - n / FPS) for n in range(100)]
+    film(folder / "middle.mp4", 14, lambda t: visit[round(t * FPS) - 10] if 1 <= t < 11 else None)
+    rows = [f"{n},1,{round(left * 320)},100,24,60,1,1,1" for n, left in enumerate(visit, start=11)]
     (folder / "gt.txt").write_text("\n".join(rows))
     truth = {"truth": {"mot": "gt.txt"}, "require": {"ap50": 0.95}, "with": ["shake:20px"], "expect": [], "never": []}
-    file = write(folder, wet(VISIT, **truth, others="allowed", at_most={}), "shaken")
+    file = write(folder, wet(VISIT, clip="middle.mp4", **truth, others="allowed", at_most={}), "shaken")
     verdict = verdict_of(file, lambda _: BrightBlock())
     assert verdict.tracks is not None
     assert verdict.status == "passed", verdict.text

@@ -131,20 +131,30 @@ def test_a_long_hole_in_the_middle_is_no_clip(tmp_path: Path) -> None:
 
 
 def test_only_who_is_there_at_the_beginning_counts_as_there_already() -> None:
+    """For them the replay of the clip fires what the rule makes of it: at once, when they move off, or never."""
+    assert there_already("report", moves_off=False) == [("intruder", 1)]
+    assert there_already("moving", moves_off=False) == []
+    assert there_already("moving", moves_off=True) == [("intruder", 1)]
+    assert there_already("ignore", moves_off=True) == []
+
+
+def there_already(at_start: str, *, moves_off: bool) -> list[tuple[str, int]]:
+    """The rule and track of each initial event: one stands in the zone from the beginning on, another comes later."""
     camera = CameraConfig.model_validate(
         {
             "url": "file:x",
             "zones": {"z": [[0, 0], [1, 0], [1, 1], [0, 1]]},
-            "rules": [{"name": "intruder", "kind": "enter", "zone": "z"}],
+            "rules": [{"name": "intruder", "kind": "enter", "zone": "z", "at_start": at_start}],
         }
     )
 
     def look(n: int) -> FrameBoxes:
-        stays = TrackedObject(track=1, label="person", score=0.9, box=(0.1, 0.1, 0.2, 0.5))
+        x = 0.1 + (0.02 * max(0, n - 20) if moves_off else 0)
+        stays = TrackedObject(track=1, label="person", score=0.9, box=(x, 0.1, x + 0.1, 0.5))
         comes = replace(stays, track=2, box=(0.6, 0.1, 0.7, 0.5))
         objects = (stays, comes) if n >= 20 else (stays,)
         return FrameBoxes(camera="gate", seq=n, frame=n, t=T0 + n / 5, looked=True, objects=objects)
 
     found = initial_events("gate", camera, AlertsConfig(), [look(n) for n in range(40)], (320, 240))
-    assert [(each.rule, each.track) for each in found] == [("intruder", 1)]
     assert initial_events("gate", camera, AlertsConfig(), [], (320, 240)) == []
+    return [(each.rule, each.track) for each in found]
