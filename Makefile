@@ -7,8 +7,7 @@ VLM ?=
 VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak chaos attack lock sbom format clean browser mosquitto
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack lock sbom
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
