@@ -103,10 +103,10 @@ def test_a_form_that_is_being_filled_in_is_not_taken_away(visit: Visit, house: H
     page = visit("/alerts/walker")
     expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
     page.locator("#keep summary").click()
-    page.get_by_label("Note").fill("half a sent")
+    page.locator("#keep-form").get_by_label("Note").fill("half a sent")
     house.site.answer(house.site.raise_alert("other", house.t0 + 9))
     with house.site.db.transaction() as connection:  # the alert changes in another respect
         rev = house.site.db.next_rev(connection)
         connection.execute("UPDATE alert SET score = 0.99, rev = ? WHERE id = 'walker'", (rev,))
     expect(page.locator("#about")).to_contain_text("99 %")
-    expect(page.get_by_label("Note")).to_have_value("half a sent")
+    expect(page.locator("#keep-form").get_by_label("Note")).to_have_value("half a sent")

@@ -21,7 +21,9 @@ def test_some_hundred_tries_find_nothing(tmp_path: Path, size: Size) -> None:
     parts = {part.name: part for part in attack(tmp_path, size, seed=1)}
     assert sum(part.tries for part in parts.values()) >= 500
     assert [(part.name, part.doors, part.faults) for part in parts.values() if not part.clean] == []
-    assert parts["http"].answers["200"] > 10, "it got in where it may"
+    assert parts["http"].answers["200"] >= size.http // 80, (
+        "it got in where it may"
+    )  # most tries are malformed on purpose
     assert len([each for each in parts["http"].answers if each.startswith("4")]) >= 5
     assert parts["verdicts"].answers["sent"] == parts["escalations"].answers["sent"] == 80
     assert ("media" not in parts and size is QUICKEST) or parts["media"].answers["sent"] >= 60
