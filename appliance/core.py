@@ -49,6 +49,7 @@ from appliance.types import (
     IngestMessage,
     PipelineStep,
     RecheckResult,
+    Route,
     SegmentRow,
     StreamHeader,
 )
@@ -315,16 +316,7 @@ class Core:
             if plan is None or plan.escalation is None:
                 continue
             logger.info("alert %s is asked about after a second detection: %s", alert.id, plan.route.reason)
-            self._backlog.write(
-                partial(
-                    self._stores.alerts.apply,
-                    AlertChange("extended", alert),
-                    escalation=_complete(plan.escalation, self._settings.language),
-                    priority=plan.route.priority,
-                    route=plan.route,
-                )
-            )
-            self._settings.listener.alert_stored()
+            self._escalate_late(alert, plan.escalation, plan.route)
 
     def _escalate_requested(self, alert_id: str) -> RequestAnswer:
         """What a person asks for, within privacy and budget; the router's own estimates do not stand in the way."""
@@ -349,18 +341,22 @@ class Core:
             return RequestAnswer(False, "its rule is not in the site file any more")
         if plan.escalation is None:
             return RequestAnswer(False, plan.route.reason)
+        self._escalate_late(alert, plan.escalation, plan.route)
+        logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
+        return RequestAnswer(True, plan.route.reason)
+
+    def _escalate_late(self, alert: Alert, escalation: wire.Escalation, route: Route) -> None:
+        """Ask about an alert that was stored without an escalation."""
         self._backlog.write(
             partial(
                 self._stores.alerts.apply,
                 AlertChange("extended", alert),
-                escalation=_complete(plan.escalation, self._settings.language),
-                priority=plan.route.priority,
-                route=plan.route,
+                escalation=_complete(escalation, self._settings.language),
+                priority=route.priority,
+                route=route,
             )
         )
         self._settings.listener.alert_stored()
-        logger.info("alert %s is escalated: %s", alert.id, plan.route.reason)
-        return RequestAnswer(True, plan.route.reason)
 
     def _each_second(self) -> None:
         self._watch_database()

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
 from appliance import wire
 from appliance.broker import LinkState
 from appliance.clock import Clock, local_day
@@ -210,14 +213,21 @@ class Site:
         """The link and the ingest process as `link` and `health` say."""
         return CoreProbes(link=lambda: self.link, health=lambda: self.health)
 
-    def serve(self, limits: ConnectionLimits | None = None, settings: SettingsService | None = None) -> DashboardServer:
-        """A server on a free port of the loopback, not running yet. settings None: they cannot be changed."""
-        app = create_app(
+    def app(self, settings: SettingsService | None = None) -> FastAPI:
+        """The dashboard of this site."""
+        return create_app(
             db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
             probes=self.probes(), settings=settings,
         )  # fmt: skip
+
+    def client(self) -> TestClient:
+        """For a `with` block: the dashboard in this process; what it does not expect is a 500, as for a person."""
+        return TestClient(self.app(), base_url="http://127.0.0.1:8080", raise_server_exceptions=False)
+
+    def serve(self, limits: ConnectionLimits | None = None, settings: SettingsService | None = None) -> DashboardServer:
+        """A server on a free port of the loopback, not running yet. settings None: they cannot be changed."""
         proxies = self.config.dashboard.trusted_proxies
-        return DashboardServer(app, "127.0.0.1", 0, trusted_proxies=proxies, limits=limits)
+        return DashboardServer(self.app(settings), "127.0.0.1", 0, trusted_proxies=proxies, limits=limits)
 
 
 def walk(camera: str, t0: float, n: int) -> FrameBoxes:

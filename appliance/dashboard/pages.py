@@ -35,7 +35,7 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
-from appliance.dashboard.settings_api import Settings, SettingsReport
+from appliance.dashboard.settings_api import Settings, SettingsReport, editable_settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.visitor import visitor
 from appliance.store.database import Database
@@ -161,11 +161,9 @@ def cameras_page(
     )  # fmt: skip
 
 
-@router.get("/cameras/new")
-def camera_new_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTMLResponse:
+@router.get("/cameras/new", dependencies=[Depends(editable_settings)])
+def camera_new_page(rev: Rev, templates: TemplatesPart) -> HTMLResponse:
     """A camera by its address: tried, seen, named, added."""
-    if not settings.is_editable:
-        raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
     return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS)
 
 
@@ -192,13 +190,11 @@ def camera_page(
     )  # fmt: skip
 
 
-@router.get("/cameras/{name}/edit")
+@router.get("/cameras/{name}/edit", dependencies=[Depends(editable_settings)])
 def camera_edit_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, settings: Settings, alarms: FalseAlarms, name: str
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, alarms: FalseAlarms, name: str
 ) -> HTMLResponse:
     """Zones, lines and rules of a camera, drawn on its picture."""
-    if not settings.is_editable:
-        raise Problem(404, "This appliance was started without a site file: there is nothing to change.")
     return templates.page(
         "camera_edit.html", here="/cameras", rev=rev, camera=cameras.full(name), labels=COMMON_LABELS,
         proposals=alarms.proposals(name),

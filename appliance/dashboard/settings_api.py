@@ -51,6 +51,11 @@ class SettingsPart:
 Settings = Annotated[SettingsPart, Depends(provided(SettingsPart))]
 
 
+async def editable_settings(part: Settings) -> SettingsService:
+    """Raises Problem where there is nothing to change."""
+    return part.service
+
+
 class SettingsReport(ApiModel):
     """The site file as it is written: `${NAME}` not expanded, defaults not filled in, secrets as `***`.
 

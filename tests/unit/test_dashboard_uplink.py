@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
-from appliance.dashboard.app import create_app
 from appliance.store.health_events import HealthEventStore
 from appliance.store.rechecks import RecheckStore
 from appliance.types import EdgeVerdict, HealthEvent
@@ -29,11 +28,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        probes=site.probes(),
-    )  # fmt: skip
-    with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
+    with site.client() as made:
         yield made
 
 

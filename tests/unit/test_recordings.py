@@ -18,7 +18,6 @@ from waiting import PATIENCE
 
 from appliance.clock import ManualClock
 from appliance.dashboard import recordings
-from appliance.dashboard.app import create_app
 from appliance.dashboard.recordings import CUT_S_MAX, WAITING_MAX, FrameCache, RecordingCuts, TooBusy
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError
@@ -43,11 +42,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Iterator[TestClient]:
-    app = create_app(
-        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock,
-        probes=site.probes(),
-    )  # fmt: skip
-    with TestClient(app, base_url="http://127.0.0.1:8080", raise_server_exceptions=False) as made:
+    with site.client() as made:
         yield made
 
 
