@@ -23,8 +23,9 @@ class Templates:
         """guarded: whether one must sign in now."""
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True, auto_reload=False,
+            lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
         )  # fmt: skip
+        self._environment.install_null_translations(newstyle=True)  # type: ignore[attr-defined]
         self._environment.globals.update(site=site, guarded=guarded, editable_site=editable, visitor=visitor)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
         self._environment.filters.update(diff=diff)

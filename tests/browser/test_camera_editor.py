@@ -20,7 +20,7 @@ from appliance.types import Event
 from tests.dashboard_site import Site, running
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -96,6 +96,22 @@ def shot(page: Page, name: str) -> None:
 
 def corners(page: Page) -> Locator:
     return page.locator("#paper .corner")
+
+
+def test_nothing_can_be_added_before_the_settings_are_there(page: Page) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/api/v1/settings", hold)
+    with page.expect_request("**/api/v1/settings"):
+        page.reload()
+    expect(page.get_by_role("button", name="Add a zone")).to_be_disabled()
+    expect(page.get_by_role("button", name="Try on the last day")).to_be_disabled()
+    held[0].continue_()
+    expect(page.get_by_role("button", name="Add a zone")).to_be_enabled()
+    expect(page.get_by_role("button", name="Save")).to_be_disabled()
 
 
 def test_a_zone_is_drawn_a_rule_told_tried_and_saved(page: Page, editing: Editing) -> None:

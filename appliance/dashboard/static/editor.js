@@ -381,6 +381,7 @@ attempt(by("save"), async () => {
   const report = await answer.json();
   if (!answer.ok) throw new Error(report.detail);
   take(report);
+  for (const button of root.querySelectorAll("button:disabled")) button.disabled = button.id === "undo";
   suggest(new URLSearchParams(location.search));
   if (report.edited) by("wrong").textContent = "The site file was changed by hand and is not in force: take that change first.";
 });
