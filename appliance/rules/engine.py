@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.certainty import Calibration
 from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
-from appliance.rules.line_polygon_geometry import at_frame_edge, foot, touching
+from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot, touching
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import TUNING, Line, LinePosition, Zone, ZoneMembership
 from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
@@ -43,6 +43,9 @@ class RulesEngine:
     Where boxes touch, a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame count: who
     left a moment ago is no company to the next one in that place.
 
+    What stands in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than
+    the rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
+
     exit fires when a track is seen to leave the zone, and when it is lost for more than TUNING.loss_s with its last box
     at the frame's edge: it walked out of view. A track that is lost in the middle of the frame has not left: people are
     hidden by cars and missed by detectors far more often than they vanish. A door inside a zone wants a line.
@@ -66,6 +69,7 @@ class RulesEngine:
         lines = {rule.line for rule in camera.rules if isinstance(rule, LineRule)}
         zones = {rule.zone for rule in camera.rules if not isinstance(rule, LineRule)}
         self._zones = tuple(Zone(name, points) for name, points in camera.zones.items() if name in zones)
+        self._ignored = tuple(Polygon(camera.zones[name]) for name in camera.ignore)
         self._lines = tuple(Line(name, a, b) for name, (a, b) in camera.lines.items() if name in lines)
         self._gap_max_s = gap_max_s
         self._aspect = 16 / 9
@@ -208,6 +212,7 @@ class RulesEngine:
             self._rules[index].condition.update(track, now, armed[index])
         if not track.pending:
             return []
+        ignored = self._is_ignored(track)
         events = []
         for each in self._rules:
             until = track.pending.get(each.rule.name)
@@ -215,12 +220,15 @@ class RulesEngine:
                 continue
             if now > until:
                 del track.pending[each.rule.name]
-            elif track.last.label in each.rule.labels:
+            elif track.last.label in each.rule.labels and not ignored and track.fits(each.rule):
                 certainty = track.certainty(track.last.label, each.rule.score_min)
                 if certainty >= each.rule.score_min:
                     del track.pending[each.rule.name]
                     events.append(self._event(each.rule, track.last, certainty, t))
         return events
+
+    def _is_ignored(self, track: RuleTrackState) -> bool:
+        return any(polygon.contains(foot(track.last.box)) for polygon in self._ignored)
 
     def _event(self, rule: Rule, found: TrackedObject, certainty: float, t: float) -> Event:
         content = f"{self._camera}|{self._session}|{rule.name}|{found.track}|{t!r}|{rule.kind}"
