@@ -24,6 +24,7 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
@@ -101,6 +102,9 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         reader.close()
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
+        if appliance.fingerprint:
+            text = "The browser will not know this box's certificate; compare its SHA-256:"
+            print(f"{text}\n{appliance.fingerprint}", flush=True)
         if setup_code:  # on the console and not in the log, which goes to other places
             print(f"\nSet this box up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
         code = group.wait()
@@ -151,6 +155,7 @@ class Appliance:
             else None
         )
         self.url = self._dashboard.url if self._dashboard else ""
+        self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
     @property
@@ -520,6 +525,8 @@ def _build_dashboard(
     settings: SettingsService | None,
     setup_code: str,
 ) -> DashboardServer:
+    served = config.dashboard
+    certificate = DashboardCertificate.of(served, lasting.root, lasting.clock)
     app = create_app(
         db=lasting.db,
         root=lasting.root,
@@ -531,9 +538,11 @@ def _build_dashboard(
         reader=lasting.viewer,
         cutter=lasting.cutter,
         setup_code=setup_code,
+        certificate=certificate,
     )
-    served = config.dashboard
-    return DashboardServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies)
+    return DashboardServer(
+        app, served.host, served.port, trusted_proxies=served.trusted_proxies, certificate=certificate
+    )
 
 
 def _storage_services(config: SiteConfig, root: Path, db: Database, clock: Clock) -> tuple[Service, Service]:

@@ -104,6 +104,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/metrics"): _SITE,
     ("GET", f"{API}/settings"): _ADMIN,
     ("POST", f"{API}/settings"): Right("admin", "site", "changed the settings"),
+    ("GET", f"{API}/settings/connection"): _ADMIN,
     ("POST", f"{API}/settings/check"): _ADMIN,
     ("POST", f"{API}/settings/try"): _ADMIN,
     ("POST", f"{API}/settings/take-edit"): Right("admin", "site", "took the edited site file"),

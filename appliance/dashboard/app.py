@@ -56,6 +56,7 @@ from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.settings.settings_service import SettingsService
@@ -95,10 +96,12 @@ def create_app(
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
     setup_code: str = "",
+    certificate: DashboardCertificate | None = None,
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
 
-    reader: of the recording; cutter: another one for stretches of it, which may take long; None: the same.
+    certificate: of a server that speaks HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for
+    stretches of it, which may take long; None: the same.
     """
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes = SegmentStore(db), BoxStore(db)
@@ -137,7 +140,7 @@ def create_app(
             CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
-            SettingsPart(settings),
+            SettingsPart(settings, certificate),
             prober,
             RuleTrials(boxes, cameras, config, clock),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
@@ -154,7 +157,7 @@ def create_app(
     app.state.hub = hub
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
-        on_bug=partial(_answer_bug, app),
+        on_bug=partial(_answer_bug, app), certificate=certificate,
     )  # fmt: skip
     for router in ROUTERS:
         app.include_router(router)

@@ -35,7 +35,7 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
-from appliance.dashboard.settings_api import Settings, SettingsReport, editable_settings
+from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, editable_settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.visitor import visitor
 from appliance.store.database import Database
@@ -226,6 +226,7 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
     return templates.page(
         "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
         cameras=sorted(service.running.config.cameras),
+        certificate=ConnectionReport.of(settings.certificate).certificate,
     )  # fmt: skip
 
 

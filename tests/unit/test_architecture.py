@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
+    "cryptography": ("appliance.dashboard.tls",),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
