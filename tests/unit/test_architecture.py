@@ -32,7 +32,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "fastapi": ("appliance.dashboard",),
     "h11": ("appliance.dashboard.server",),
-    "httpx": ("appliance.detect.model_download", "appliance.notify.http_sender", "cloud_worker.engines"),
+    "httpx": (
+        "appliance.detect.model_download", "appliance.notify.http_sender", "appliance.onvif.soap_client",
+        "cloud_worker.engines",
+    ),
     "itsdangerous": ("appliance.dashboard.auth",),
     "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
     "markupsafe": ("appliance.dashboard.templating",),
