@@ -29,6 +29,7 @@ from appliance.dashboard import (
     problems,
     recordings_api,
     savings_api,
+    savings_history_api,
     scenarios_api,
     settings_api,
     setup_page,
@@ -52,6 +53,7 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.savings_api import CostReader, SavingsReader
+from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
@@ -77,7 +79,8 @@ STATIC = Path(__file__).parent / "static"
 ROUTERS = (
     alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, false_alarms_api.router,
     headroom_api.router,
-    health_api.router, recordings_api.router, savings_api.router, scenarios_api.router, settings_api.router,
+    health_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
+    scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     users_api.router, users_api.page_router, setup_page.router,
 )  # fmt: skip
@@ -139,6 +142,7 @@ def create_app(
             SavingsReader(meter, cameras, config.cameras),
             CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
+            HistoryReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
             SettingsPart(settings, certificate),
             prober,

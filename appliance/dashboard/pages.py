@@ -33,6 +33,7 @@ from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
+from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, editable_settings
@@ -232,14 +233,22 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
 
 @router.get("/savings")
 def savings_page(
+    *,
     rev: Rev,
     templates: TemplatesPart,
     savings: SavingsPart,
     costs: CostPart,
     cascade: CascadePart,
+    history: History,
+    cameras: Cameras,
+    settings: Settings,
     since: Annotated[Since, Query()] = "today",
+    by: By = "day",
+    camera: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    """What came from the cameras against what was sent up."""
+    """What came from the cameras against what was sent up; charts of the site or of one camera."""
+    names = sorted(cameras.configured)
+    editable = settings.is_editable and visitor().may("admin")
     return templates.page(
         "savings.html",
         here="/savings",
@@ -249,6 +258,9 @@ def savings_page(
         costs=costs.report(),
         cascade=cascade.report(),
         cost_days=COST_DAYS,
+        charts=draw(history, by, camera if camera in names else ""),
+        camera_names=names,
+        price_base=settings.service.status().digest if editable else "",
         kind_texts=savings_api.KIND_TEXTS,
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,
