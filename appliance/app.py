@@ -24,6 +24,7 @@ from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.setup_page import new_setup_code
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
@@ -35,10 +36,9 @@ from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
-from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.settings.settings_service import SettingsService
-from appliance.store.access_log import AccessLog
+from appliance.store.arming import ArmingStore
 from appliance.store.cameras import NOT_RUNNING
 from appliance.store.database import Database
 from appliance.store.escalations import OutboxStore
@@ -102,6 +102,9 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         reader.close()
         start(appliance, group)
         logger.info("site %s, %d cameras; %s", config.site.name, len(config.cameras), appliance.where)
+        if appliance.fingerprint:
+            text = "The browser will not know this box's certificate; compare its SHA-256:"
+            print(f"{text}\n{appliance.fingerprint}", flush=True)
         if setup_code:  # on the console and not in the log, which goes to other places
             print(f"\nSet this box up in a browser: {appliance.url}setup   code {setup_code}\n", flush=True)
         code = group.wait()
@@ -152,6 +155,7 @@ class Appliance:
             else None
         )
         self.url = self._dashboard.url if self._dashboard else ""
+        self.fingerprint = self._dashboard.fingerprint if self._dashboard else ""
         self.where = f"dashboard at {self._dashboard.url}" if self._dashboard else "no dashboard"
 
     @property
@@ -264,9 +268,8 @@ def build(
 def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
     context, notices_due = router_context(config), LoopSignal()
-    arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming)
+    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, stores.arming)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
     publisher = _build_mqtt(config, root, db, stores, clock, probes)
@@ -297,7 +300,6 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             ).read,
             context=context,
             listener=_CoreListener(evidence, notifier, recheck),
-            arming=arming,
         ),
         CoreProbes(
             link=link,
@@ -308,7 +310,6 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             calibration=lambda: context.calibration,
             pool=(lambda: uplink.pool) if uplink else None,
             escalate=stores.requests.ask if uplink else None,
-            arming=arming,
         ),
     )
 
@@ -379,7 +380,7 @@ class _SystemProbes:
     backlog: WriteBacklog
     db: Database
     clock: Clock
-    arming: Arming
+    arming: ArmingStore
 
     def link(self) -> LinkState:
         """Only where there is an uplink."""
@@ -410,9 +411,12 @@ class _SystemProbes:
         """What is wrong with the database, or ''."""
         return self.backlog.warning or self.db.displaced
 
+    def _disarmed(self) -> str:
+        return "" if self.arming.armed else "the site is disarmed over MQTT: no rule reports anything"
+
     def health(self) -> SystemHealth:
         status = self.supervisor.status
-        warnings = [self.warning(), status.health.warning if status.health else "", *self.arming.warnings()]
+        warnings = [self.warning(), status.health.warning if status.health else "", self._disarmed()]
         state = SystemHealth(
             ingest_running=status.pid != 0,
             ingest_starts=status.starts,
@@ -482,10 +486,6 @@ def _build_notifier(
         status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
         health=HealthEventStore(db),
         armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
-        in_quiet_hours=lambda target, t: (
-            target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)
-        ),
-        quiet_reason=probes.arming.quiet_reason,
         meter=stores.meter,
         clock=clock,
         due=due,
@@ -509,8 +509,7 @@ def _build_mqtt(
         cameras=stores.cameras,
         health=stores.health,
         privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
-        arming=probes.arming,
-        log=AccessLog(db),
+        arming=stores.arming,
         meter=stores.meter,
         clock=clock,
         warning=probes.warning,
@@ -526,6 +525,8 @@ def _build_dashboard(
     settings: SettingsService | None,
     setup_code: str,
 ) -> DashboardServer:
+    served = config.dashboard
+    certificate = DashboardCertificate.of(served, lasting.root, lasting.clock)
     app = create_app(
         db=lasting.db,
         root=lasting.root,
@@ -537,9 +538,11 @@ def _build_dashboard(
         reader=lasting.viewer,
         cutter=lasting.cutter,
         setup_code=setup_code,
+        certificate=certificate,
     )
-    served = config.dashboard
-    return DashboardServer(app, served.host, served.port, trusted_proxies=served.trusted_proxies)
+    return DashboardServer(
+        app, served.host, served.port, trusted_proxies=served.trusted_proxies, certificate=certificate
+    )
 
 
 def _storage_services(config: SiteConfig, root: Path, db: Database, clock: Clock) -> tuple[Service, Service]:

@@ -121,6 +121,11 @@ def local_day(t: float) -> str:
     return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d")
 
 
+def local_hour(t: float) -> str:
+    """The moment `t` in the machine's own time zone, as `2026-01-31 17:00`."""
+    return datetime.fromtimestamp(t).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
 def day_bounds(day: str) -> tuple[float, float]:
     """When a calendar day (`2026-01-31`) of the machine's own time zone begins and ends. Raises ValueError."""
     if len(day) != len("2026-01-31"):

@@ -7,10 +7,12 @@ price of a verdict has them in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from appliance.config import CloudCostConfig, EdgeCostConfig, PricesConfig
+from appliance.config import CloudCostConfig, CostsConfig, EdgeCostConfig, PricesConfig
+from appliance.savings import account_for
+from appliance.store.meter import MeterTotal, Metric, MetricName
 from appliance.store.verdict_stats import DailyJudgeWork
 
 GB, MILLION, HOUR_S, KILO = 1e9, 1e6, 3600.0, 1e3
@@ -124,3 +126,49 @@ def price_idle(works: Iterable[DailyJudgeWork], prices: PricesConfig) -> Bill:
     rented_s = prices.gpu_rented_hours_day * HOUR_S
     unused_s = max(0.0, rented_s - sum(each.judge_s for each in works))
     return Bill(idle=unused_s / HOUR_S * prices.gpu_hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanBill:
+    """Some hours of this site as it is (`edge` and `asked`), and of sending everything to the cloud instead.
+
+    hours: in which the appliance ran. asked.uplink: of every byte that was sent.
+    """
+
+    hours: float
+    inferences: int
+    received_main: int
+    sent: int
+    edge: EdgeBill
+    asked: Bill
+    all_to_cloud: CloudBill
+
+    @property
+    def site(self) -> float:
+        return self.edge.total + self.asked.total
+
+    @property
+    def saved(self) -> float:
+        """Negative where all to the cloud would have been cheaper."""
+        return self.all_to_cloud.total - self.site
+
+
+def uplink_gb_to_cloud(prices: PricesConfig, costs: CostsConfig) -> float:
+    """What a GB costs in the comparison: as asking pays, unless the site file says otherwise."""
+    return prices.uplink_gb if costs.cloud.uplink_gb is None else costs.cloud.uplink_gb
+
+
+def price_span(totals: Sequence[MeterTotal], asked: Bill, prices: PricesConfig, costs: CostsConfig) -> SpanBill:
+    """The bill of what the meter counted; asked: what the judges' work in this span cost."""
+    seconds = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S))
+    inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
+    hours, bytes_ = seconds / HOUR_S, account_for(totals, 0.0).total
+    return SpanBill(
+        hours=hours,
+        inferences=inferences,
+        received_main=bytes_.main_bytes,
+        sent=bytes_.uplink_bytes,
+        edge=price_edge(costs.edge, hours, inferences),
+        asked=replace(asked, uplink=bytes_.uplink_bytes / GB * prices.uplink_gb),
+        all_to_cloud=price_all_to_cloud(costs.cloud, uplink_gb_to_cloud(prices, costs), inferences, bytes_.main_bytes),
+    )

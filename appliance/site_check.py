@@ -21,6 +21,7 @@ from appliance.clock import Clock, SystemClock
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.console import text_console
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.detect import detector, precision
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
@@ -350,7 +351,13 @@ def _dashboard(site: SiteConfig) -> Finding:
         except OSError as error:
             text = f"{host}:{port}: {error.strerror}; is Vedette running already? Else set dashboard.port"
             return Finding("dashboard.port", "warning", text)
-    return Finding("dashboard.port", "ok", f"http://{host}:{port}")
+    try:
+        certificate = site.dashboard.certificate and DashboardCertificate.of(site.dashboard, Path(), SystemClock())
+    except MissingDependency as error:
+        return Finding("dashboard.certificate", "wrong", str(error))
+    if certificate and certificate.facts.expires_t < SystemClock().now():
+        return Finding("dashboard.certificate", "wrong", f"{site.dashboard.certificate} has expired")
+    return Finding("dashboard.port", "ok", f"{'https' if site.dashboard.speaks_https else 'http'}://{host}:{port}")
 
 
 def _as_json(path: Path, findings: list[Finding]) -> dict[str, object]:

@@ -19,9 +19,11 @@ from appliance import wire
 from appliance.broker import LinkState
 from appliance.clock import Clock, local_day
 from appliance.config import SiteConfig
+from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
-from appliance.dashboard.server import ConnectionLimits, DashboardServer
+from appliance.dashboard.server import DashboardServer
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
@@ -213,11 +215,11 @@ class Site:
         """The link and the ingest process as `link` and `health` say."""
         return CoreProbes(link=lambda: self.link, health=lambda: self.health)
 
-    def app(self, settings: SettingsService | None = None) -> FastAPI:
+    def app(self, settings: SettingsService | None = None, certificate: DashboardCertificate | None = None) -> FastAPI:
         """The dashboard of this site."""
         return create_app(
             db=self.db, meter=self.meter, root=self.root, config=self.config, clock=self.clock,
-            probes=self.probes(), settings=settings,
+            probes=self.probes(), settings=settings, certificate=certificate,
         )  # fmt: skip
 
     def client(self) -> TestClient:
@@ -226,8 +228,12 @@ class Site:
 
     def serve(self, limits: ConnectionLimits | None = None, settings: SettingsService | None = None) -> DashboardServer:
         """A server on a free port of the loopback, not running yet. settings None: they cannot be changed."""
-        proxies = self.config.dashboard.trusted_proxies
-        return DashboardServer(self.app(settings), "127.0.0.1", 0, trusted_proxies=proxies, limits=limits)
+        served = self.config.dashboard
+        certificate = DashboardCertificate.of(served, self.root, self.clock)
+        return DashboardServer(
+            self.app(settings, certificate), "127.0.0.1", 0,
+            trusted_proxies=served.trusted_proxies, limits=limits, certificate=certificate,
+        )  # fmt: skip
 
 
 def walk(camera: str, t0: float, n: int) -> FrameBoxes:

@@ -1,5 +1,5 @@
 """The commands that run, check and question an appliance: check, run, calibrate, egress, notify,
-models, users and demo.
+models, users, cameras and demo.
 
 What a command needs is imported when it runs, so that `vedette --help` does not wait for a video library.
 """
@@ -311,6 +311,34 @@ def users_passwd(options: argparse.Namespace) -> int:
     from appliance.users_command import passwd_command
 
     return passwd_command(options.config, options.name)
+
+
+APPLIANCE.family(
+    "cameras",
+    "find cameras in the local network",
+    "The cameras around this machine. They are added on the dashboard, or by hand in the site file.",
+)
+
+
+@APPLIANCE.command(
+    "cameras discover",
+    "list the ONVIF cameras that answer in the local network",
+    """\
+Ask the local network for ONVIF cameras (WS-Discovery, by multicast on every interface), and list what answers within
+some seconds: address, name and make, as each camera says. Nothing is signed in to and nothing is changed.
+
+  vedette cameras discover
+  vedette cameras discover --json | jq -r '.[].address'
+
+Multicast does not pass routers, most VLANs, and the network of a container (docs/onvif.md). Exit code 0: asked,
+whether or not anything answered. 2: wrong use.
+""",
+    json_switch("a JSON list instead of a table"),
+)
+def cameras_discover(options: argparse.Namespace) -> int:
+    from appliance.onvif.discover_command import discover_command
+
+    return discover_command(as_json=options.json)
 
 
 @APPLIANCE.command(

@@ -446,8 +446,9 @@ The detector is asked once about each picture, so most sweeps cost little more t
   vedette tune my-footage/ --sweep detector.model=vedette-nano,models/new.onnx --aim f1
   vedette tune my-footage/ --sweep detect.fps=2,5,10 --aim 'precision>=0.9' --json | jq .chosen
 
-Settings: rules.KEY or rules.NAME.KEY (score_min, cooldown_s, seconds), detect.fps, detect.heartbeat_s, alerts.merge_s,
-alerts.length_max_s, detector.score_min, detector.model. Nothing is written into a site file: the choice is yours.
+Settings: rules.KEY or rules.NAME.KEY (score_min, height_min, height_max, cooldown_s, seconds), detect.fps,
+detect.heartbeat_s, alerts.merge_s, alerts.length_max_s, detector.score_min, detector.model.
+Nothing is written into a site file: the choice is yours.
 
 Exit code 0: a point reaches the aim. 1: none does, or a clip could not be read. 2: wrong use, or a file is wrong.
 """,

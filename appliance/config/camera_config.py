@@ -35,15 +35,29 @@ def _edges_cross(a: SharePoint, b: SharePoint, c: SharePoint, d: SharePoint) -> 
 
 
 class RuleBase(ConfigModel):
+    """height_min, height_max: of an object's box, as shares of the frame's height; None: any."""
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
     labels: Annotated[tuple[str, ...], Field(min_length=1)] = ("person",)
     score_min: Share = 0.5
+    height_min: Share | None = None
+    height_max: Share | None = None
     severity: Severity = "warning"
     cooldown_s: Seconds = 0.0
     schedule: Schedule | None = None
     escalate: bool = True
     ask: Annotated[str, Field(max_length=500)] = ""
     severity_on_verdict: VerdictSeverityConfig | None = None
+
+    @model_validator(mode="after")
+    def _heights(self) -> RuleBase:
+        if (self.height_min or 0.0) >= (1.0 if self.height_max is None else self.height_max):
+            raise ValueError(
+                f"rule `{self.name}`: no object is at least height_min: {self.height_min or 0:g} and at most "
+                f"height_max: {1.0 if self.height_max is None else self.height_max:g} high; "
+                "both are shares of the picture's height"
+            )
+        return self
 
 
 AtStart = Literal["moving", "report", "ignore"]
@@ -131,6 +145,7 @@ class CameraConfig(ConfigModel):
     detect: DetectConfig = DetectConfig()
     health_ignore: tuple[HealthKind, ...] = ()
     zones: dict[str, tuple[SharePoint, ...]] = {}
+    ignore: tuple[str, ...] = ()
     lines: dict[str, tuple[SharePoint, SharePoint]] = {}
     rules: tuple[Rule, ...] = ()
 
@@ -175,6 +190,13 @@ class CameraConfig(ConfigModel):
                 _must_exist("line", rule.line, tuple(self.lines), f"rule `{rule.name}`")
             else:
                 _must_exist("zone", rule.zone, tuple(self.zones), f"rule `{rule.name}`")
+        watched = {rule.zone: rule.name for rule in self.rules if not isinstance(rule, LineRule)}
+        for zone in self.ignore:
+            _must_exist("zone", zone, tuple(self.zones), "ignore")
+            if zone in watched:
+                raise ValueError(
+                    f"ignore: zone `{zone}` is watched by rule `{watched[zone]}`, which could never report"
+                )
         for zone in self.privacy.mask:
             _must_exist("zone", zone, tuple(self.zones), "privacy.mask")
         for never in self.privacy.never:

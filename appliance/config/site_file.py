@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
-from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
@@ -69,6 +68,29 @@ class DashboardConfig(ConfigModel):
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
     public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
+    protocol: Literal["auto", "https", "http"] = "auto"
+    certificate: Path | None = None
+    certificate_key: Path | None = None
+
+    @model_validator(mode="after")
+    def _pair(self) -> DashboardConfig:
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise ValueError("certificate and certificate_key belong together: name both PEM files, or neither")
+        if self.certificate is not None and self.protocol == "http":
+            raise ValueError("a certificate is for https: leave protocol out, or the certificate")
+        return self
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether it can be reached from this machine alone."""
+        return self.host in {"127.0.0.1", "localhost", "::1"}
+
+    @property
+    def speaks_https(self) -> bool:
+        """`auto`: with a certificate, or for others than this machine, unless a proxy stands before it."""
+        if self.protocol != "auto":
+            return self.protocol == "https"
+        return self.certificate is not None or not (self.is_on_loopback or self.trusted_proxies)
 
     @field_validator("token")
     @classmethod
@@ -93,7 +115,7 @@ class DashboardConfig(ConfigModel):
     @property
     def open_to_all(self) -> str:
         """Why it may not be served while there are no users, with the remedy; '': it may."""
-        if self.host in {"127.0.0.1", "localhost", "::1"} or self.token is not None:
+        if self.is_on_loopback or self.token is not None:
             return ""
         return (
             f"dashboard.host {self.host} is open to the network, and nobody is known who may sign in: add a user "
@@ -128,7 +150,6 @@ class SiteConfig(ConfigModel):
     uplink: UplinkConfig | None = None
     notify: Annotated[dict[TargetName, Target], Field(max_length=16)] = {}
     mqtt: MqttConfig | None = None
-    arming: ArmingConfig = ArmingConfig()
     costs: CostsConfig = CostsConfig()
     dashboard: DashboardConfig = DashboardConfig()
 
@@ -139,21 +160,6 @@ class SiteConfig(ConfigModel):
             for what, named, known in (("camera", target.cameras, self.cameras), ("rule", target.rules, rules)):
                 if strange := [each for each in named if each not in known]:
                     raise ValueError(f"notify.{name}: there is no {what} `{strange[0]}` in this file")
-        return self
-
-    @model_validator(mode="after")
-    def _known_to_profiles(self) -> SiteConfig:
-        if missing := self.arming.unknown_profile():
-            raise ValueError(f"arming: there is no profile `{missing}`: it has {', '.join(self.arming.names)}")
-        rules = {rule.name for camera in self.cameras.values() for rule in camera.rules}
-        for name, profile in self.arming.profiles.items():
-            for what, named, known in (
-                ("camera", profile.cameras, self.cameras),
-                ("rule", profile.rules, rules),
-                ("target", profile.notify, self.notify),
-            ):
-                if strange := [each for each in named or () if each not in known]:
-                    raise ValueError(f"arming.profiles.{name}: there is no {what} `{strange[0]}` in this file")
         return self
 
     def for_ingest(self) -> IngestConfig:

@@ -92,9 +92,6 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/cameras/{{name}}/recording"): _CAMERA,
     ("GET", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
     ("HEAD", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
-    ("GET", f"{API}/arming"): _OWN,
-    ("POST", f"{API}/arming"): Right("reviewer", "site", "chose the profile"),
-    ("POST", f"{API}/cameras/{{name}}/pause"): Right("reviewer", "camera", "paused"),
     ("GET", f"{API}/stream"): _OWN,
     ("GET", f"{API}/health/events"): _OWN,
     ("GET", f"{API}/health/events/{{event}}"): _HEALTH,
@@ -102,11 +99,16 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/headroom"): _SITE,
     ("GET", f"{API}/cascade"): _SITE,
     ("GET", f"{API}/savings"): _SITE,
+    ("GET", f"{API}/savings/history"): _SITE,
+    ("GET", f"{API}/savings.csv"): _SITE,
     ("GET", f"{API}/costs"): _SITE,
+    ("GET", f"{API}/costs/history"): _SITE,
+    ("GET", f"{API}/costs.csv"): _SITE,
     ("GET", f"{API}/storage"): _SITE,
     ("GET", "/metrics"): _SITE,
     ("GET", f"{API}/settings"): _ADMIN,
     ("POST", f"{API}/settings"): Right("admin", "site", "changed the settings"),
+    ("GET", f"{API}/settings/connection"): _ADMIN,
     ("POST", f"{API}/settings/check"): _ADMIN,
     ("POST", f"{API}/settings/try"): _ADMIN,
     ("POST", f"{API}/settings/take-edit"): Right("admin", "site", "took the edited site file"),
@@ -173,7 +175,7 @@ async def authorise(
             raise Problem(404, "There is nothing of that name among your cameras.")
     yield
     if right.logged:
-        about = getattr(request.state, "about", "") or about or ", ".join(map(str, request.path_params.values()))
+        about = about or getattr(request.state, "about", "") or ", ".join(map(str, request.path_params.values()))
         try:
             await asyncio.to_thread(log.write, who.name, address_of(request.scope), right.logged, about)
         except StoreError as error:

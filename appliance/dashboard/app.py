@@ -12,11 +12,10 @@ from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from appliance.clock import Clock, local_weekday_minute
+from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard import (
     alerts_api,
-    arming_api,
     auth,
     camera_setup_api,
     cameras_api,
@@ -30,6 +29,7 @@ from appliance.dashboard import (
     problems,
     recordings_api,
     savings_api,
+    savings_history_api,
     scenarios_api,
     settings_api,
     setup_page,
@@ -53,16 +53,16 @@ from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.savings_api import CostReader, SavingsReader
+from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
-from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
-from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -77,9 +77,10 @@ from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
-    alerts_api.router, arming_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router,
-    false_alarms_api.router, headroom_api.router,
-    health_api.router, recordings_api.router, savings_api.router, scenarios_api.router, settings_api.router,
+    alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, false_alarms_api.router,
+    headroom_api.router,
+    health_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
+    scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     users_api.router, users_api.page_router, setup_page.router,
 )  # fmt: skip
@@ -98,13 +99,15 @@ def create_app(
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
     setup_code: str = "",
+    certificate: DashboardCertificate | None = None,
 ) -> FastAPI:
     """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
 
-    reader: of the recording; cutter: another one for stretches of it, which may take long; None: the same.
+    certificate: of a server that speaks HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for
+    stretches of it, which may take long; None: the same.
     """
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
-    segments, boxes, arming_store = SegmentStore(db), BoxStore(db), ArmingStore(db)
+    segments, boxes = SegmentStore(db), BoxStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
     access = Access(config.dashboard.token, clock, db, setup_code)
     alert_counts, snapshots = (
@@ -139,9 +142,9 @@ def create_app(
             SavingsReader(meter, cameras, config.cameras),
             CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
+            HistoryReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
-            SettingsPart(settings),
-            probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
+            SettingsPart(settings, certificate),
             prober,
             RuleTrials(boxes, cameras, config, clock),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
@@ -158,7 +161,7 @@ def create_app(
     app.state.hub = hub
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
-        on_bug=partial(_answer_bug, app),
+        on_bug=partial(_answer_bug, app), certificate=certificate,
     )  # fmt: skip
     for router in ROUTERS:
         app.include_router(router)

@@ -20,6 +20,7 @@ from appliance.clock import Clock
 from appliance.config import DashboardConfig
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
 from appliance.telemetry import LogThrottle
 
@@ -35,6 +36,7 @@ _SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup"})
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+_HSTS = "max-age=31536000"
 AnswerBug = Callable[[Request, Exception], Awaitable[Response]]
 _HEADERS = {
     "Content-Security-Policy": (
@@ -85,13 +87,22 @@ def _is_address(name: str) -> bool:
 class RequestGuard:
     """ASGI middleware in front of everything."""
 
-    def __init__(self, app: ASGIApp, hosts: AllowedHosts, access: Access, on_bug: AnswerBug, clock: Clock) -> None:
-        """on_bug: what a request is answered that met a bug."""
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: AllowedHosts,
+        access: Access,
+        on_bug: AnswerBug,
+        clock: Clock,
+        certificate: DashboardCertificate | None = None,
+    ) -> None:
+        """on_bug: what a request is answered that met a bug. certificate: HTTPS is spoken with it, and no HTTP."""
         self._app = app
         self._hosts = hosts
         self._access = access
         self._on_bug = on_bug
         self._bugs = LogThrottle(logger, clock)
+        self._certificate = certificate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -107,6 +118,8 @@ class RequestGuard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if self._certificate and scope["scheme"] == "https" and not self._certificate.facts.self_signed:
+                    headers.setdefault("Strict-Transport-Security", _HSTS)
                 # Own scripts and styles are requested again (they carry an ETag); everything else is of this moment.
                 headers.setdefault("Cache-Control", "no-cache" if scope["path"].startswith("/static/") else "no-store")
             await send(message)
@@ -126,6 +139,8 @@ class RequestGuard:
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         try:
             self._check_host(headers)
+            if self._certificate and scope["scheme"] != "https":
+                return _over_https(scope, headers)
             self._check_origin(scope, headers)
             return self._check_visitor(scope, headers)
         except Problem as problem:
@@ -197,6 +212,15 @@ class RequestGuard:
             throttle.wrong(address)
             logger.warning("a wrong token was sent from %s", address)
         return found
+
+
+def _over_https(scope: Scope, headers: Headers) -> Response:
+    """Lead a person to the same page over HTTPS. Raises Problem for programs: each request would show their token."""
+    path: str = scope["path"]
+    if scope["method"] not in _SAFE_METHODS or not wants_page(path, headers.get("accept", "")):
+        raise Problem(426, "This port speaks HTTPS: write https:// instead of http://.", {"Upgrade": "TLS/1.2"})
+    query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+    return RedirectResponse(f"https://{headers['host']}{quote(path)}{query}", 308)
 
 
 def body_bytes_max(path: str) -> int:

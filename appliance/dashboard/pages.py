@@ -23,7 +23,6 @@ from appliance.dashboard.alerts_api import (
     Reader,
     cursor_of,
 )
-from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.camera_setup_api import VENDORS
 from appliance.dashboard.cameras_api import Cameras
@@ -34,9 +33,10 @@ from appliance.dashboard.headroom_api import Headroom
 from appliance.dashboard.health_api import HealthItem, HealthPart, HealthReader
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
+from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import AlertItem
-from appliance.dashboard.settings_api import Settings, SettingsReport, editable_settings
+from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, editable_settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.visitor import visitor
 from appliance.store.database import Database
@@ -72,7 +72,6 @@ def alerts_page(
     savings: SavingsPart,
     alert_counts: Annotated[AlertCountCache, Depends(provided(AlertCountCache))],
     probes: Annotated[CoreProbes, Depends(provided(CoreProbes))],
-    arming: Armed,
     wanted: Filtered,
     before: Before = "",
     show: ShowFilter = "",
@@ -103,8 +102,6 @@ def alerts_page(
         settled_after_s=SETTLED_AFTER_S,
         link_text=_uplink_text(probes.link, counts.undelivered),
         failing_targets=health.failing_targets() if visitor().cameras is None else [],
-        arming=ArmingReport.of(arming),
-        lengths=PAUSE_LENGTHS,
     )
 
 
@@ -152,13 +149,7 @@ def alert_page(
 
 @router.get("/cameras")
 def cameras_page(
-    rev: Rev,
-    templates: TemplatesPart,
-    cameras: Cameras,
-    health: HealthPart,
-    headroom: Headroom,
-    settings: Settings,
-    arming: Armed,
+    rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, headroom: Headroom, settings: Settings
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
@@ -166,8 +157,7 @@ def cameras_page(
     faults = health.open_titles()
     found = headroom.report()
     return templates.page(
-        "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
-        cameras=items, summary=summary, faults=faults,
+        "cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable and visitor().may("admin"),
     )  # fmt: skip
 
@@ -180,14 +170,12 @@ def camera_new_page(rev: Rev, templates: TemplatesPart) -> HTMLResponse:
 
 @router.get("/cameras/{name}")
 def camera_page(
-    *,
     rev: Rev,
     templates: TemplatesPart,
     cameras: Cameras,
     alerts: Reader,
     health: HealthPart,
     settings: Settings,
-    arming: Armed,
     name: str,
 ) -> HTMLResponse:
     """One camera: its latest frame with boxes, zones and lines; its interruptions and numbers."""
@@ -198,7 +186,6 @@ def camera_page(
     events, _ = health.page(name, None, "", RECENT)
     return templates.page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
-        arming=ArmingReport.of(arming, name), off_rules=sorted(arming.off_rules(name)), lengths=PAUSE_LENGTHS,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
         editable=settings.is_editable and configured is not None and visitor().may("admin"),
     )  # fmt: skip
@@ -240,19 +227,28 @@ def settings_page(rev: Rev, templates: TemplatesPart, settings: Settings) -> HTM
     return templates.page(
         "settings.html", here="/settings", rev=rev, report=SettingsReport.of(service), versions=service.versions(),
         cameras=sorted(service.running.config.cameras),
+        certificate=ConnectionReport.of(settings.certificate).certificate,
     )  # fmt: skip
 
 
 @router.get("/savings")
 def savings_page(
+    *,
     rev: Rev,
     templates: TemplatesPart,
     savings: SavingsPart,
     costs: CostPart,
     cascade: CascadePart,
+    history: History,
+    cameras: Cameras,
+    settings: Settings,
     since: Annotated[Since, Query()] = "today",
+    by: By = "day",
+    camera: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    """What came from the cameras against what was sent up."""
+    """What came from the cameras against what was sent up; charts of the site or of one camera."""
+    names = sorted(cameras.configured)
+    editable = settings.is_editable and visitor().may("admin")
     return templates.page(
         "savings.html",
         here="/savings",
@@ -262,6 +258,9 @@ def savings_page(
         costs=costs.report(),
         cascade=cascade.report(),
         cost_days=COST_DAYS,
+        charts=draw(history, by, camera if camera in names else ""),
+        camera_names=names,
+        price_base=settings.service.status().digest if editable else "",
         kind_texts=savings_api.KIND_TEXTS,
         headline_after_s=HEADLINE_AFTER_S,
         settled_after_s=SETTLED_AFTER_S,

@@ -29,6 +29,7 @@ _TITLES = {
     415: "Wrong content type",
     416: "Range not satisfiable",
     422: "Not understood",
+    426: "Over HTTPS only",
     429: "Too many tries",
     500: "Something went wrong",
     503: "Not available now",

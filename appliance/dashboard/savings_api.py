@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Annotated
 
@@ -12,16 +11,15 @@ from fastapi import APIRouter, Depends, Query
 from appliance.clock import local_day
 from appliance.config import CameraConfig, CostsConfig, PricesConfig
 from appliance.costs import (
-    GB,
     HOUR_S,
     MILLION,
     Bill,
     has_prices,
-    price_all_to_cloud,
     price_each,
-    price_edge,
     price_idle,
+    price_span,
     price_work,
+    uplink_gb_to_cloud,
 )
 from appliance.dashboard.deps import provided
 from appliance.dashboard.schemas import API, ApiModel
@@ -159,7 +157,7 @@ class AllToCloudMoney(ApiModel):
 
 
 class PriceItem(ApiModel):
-    """A price of section `costs`. default: the site file does not name it; then `source` says where it is from."""
+    """A price of `costs` or `escalation.prices`. default: the file does not name it; source: where it is from."""
 
     key: str
     value: float
@@ -188,6 +186,7 @@ class CostComparison(ApiModel):
     per_inference_cloud: float | None
     tokens_million: float | None
     prices: list[PriceItem]
+    asking_prices: list[PriceItem]
 
 
 class CostReport(ApiModel):
@@ -275,30 +274,25 @@ class CostReader:
 
     def _compare(self, rows: Sequence[DailyJudgeWork], asked: Bill, first_day: str) -> CostComparison | None:
         totals = self._meter.totals_since_day(first_day)
-        hours = sum(each.amount for each in totals if each.metric == Metric(MetricName.UPTIME_S)) / HOUR_S
-        if not hours:
+        bill = price_span(totals, asked, self._prices, self._costs)
+        if not bill.hours:
             return None
-        inferences = sum(each.amount for each in totals if each.metric == Metric(MetricName.EXAMINED))
-        bytes_ = account_for(totals, 0.0).total
-        prices = self._costs.cloud
-        uplink_gb = self._prices.uplink_gb if prices.uplink_gb is None else prices.uplink_gb
-        edge = price_edge(self._costs.edge, hours, inferences)
-        cloud = replace(asked, uplink=bytes_.uplink_bytes / GB * self._prices.uplink_gb)
-        instead = price_all_to_cloud(prices, uplink_gb, inferences, bytes_.main_bytes)
+        each = bill.inferences or None
         return CostComparison(
             currency=self._costs.currency,
-            hours=hours,
-            inferences=inferences,
-            received_main=bytes_.main_bytes,
-            sent=bytes_.uplink_bytes,
-            edge=EdgeMoney.model_validate(edge),
-            cloud=MoneyItem.of(cloud),
-            all_to_cloud=AllToCloudMoney.model_validate(instead),
-            saved=instead.total - edge.total - cloud.total,
-            per_inference=(edge.total + cloud.total) / inferences if inferences else None,
-            per_inference_cloud=instead.total / inferences if inferences else None,
+            hours=bill.hours,
+            inferences=bill.inferences,
+            received_main=bill.received_main,
+            sent=bill.sent,
+            edge=EdgeMoney.model_validate(bill.edge),
+            cloud=MoneyItem.of(bill.asked),
+            all_to_cloud=AllToCloudMoney.model_validate(bill.all_to_cloud),
+            saved=bill.saved,
+            per_inference=bill.site / each if each else None,
+            per_inference_cloud=bill.all_to_cloud.total / each if each else None,
             tokens_million=self._tokens_million(rows),
-            prices=_price_items(self._costs, uplink_gb),
+            prices=_price_items(self._costs, self._prices),
+            asking_prices=_asking_items(self._prices),
         )
 
     def _tokens_million(self, rows: Sequence[DailyJudgeWork]) -> float | None:
@@ -319,8 +313,18 @@ class CostReader:
         )
 
 
-def _price_items(costs: CostsConfig, uplink_gb: float) -> list[PriceItem]:
-    found = []
+def _asking_items(prices: PricesConfig) -> list[PriceItem]:
+    return [
+        PriceItem(
+            key=f"escalation.prices.{key}", value=getattr(prices, key), default=key not in prices.model_fields_set,
+            source="nothing until you say so",
+        )
+        for key in ("uplink_gb", "gpu_hour", "gpu_rented_hours_day", "tokens_in_million", "tokens_out_million")
+    ]  # fmt: skip
+
+
+def _price_items(costs: CostsConfig, prices: PricesConfig) -> list[PriceItem]:
+    found, uplink_gb = [], uplink_gb_to_cloud(prices, costs)
     for name, section in (("edge", costs.edge), ("cloud", costs.cloud)):
         for key, field in type(section).model_fields.items():
             value = getattr(section, key)

@@ -7,12 +7,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +21,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
+from appliance.dashboard.acceptor import Admission, ConnectionLimits, TlsAcceptor
 from appliance.dashboard.deps import CoreProbes
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, lacks_files
 from appliance.telemetry import LogThrottle
 
@@ -35,29 +35,13 @@ STOP_S_MAX = 3
 TICK_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What a client may cost before it has shown a token.
-
-    connections_max: beyond it a new connection is closed without an answer; per_address_max: the same for one address
-    (not for a trusted proxy, which is everybody). request_s: for a whole request, from the first byte or the connection
-    on. stall_s: for taking the answer; a browser that has buffered enough of a clip reads on, or asks again.
-    """
-
-    connections_max: int = 200
-    per_address_max: int = 100
-    request_s: float = 10.0
-    stall_s: float = 120.0
-    keep_alive_s: int = 20
-
-
 class _BoundedProtocol(H11Protocol):
     """One connection that cannot be held open for nothing. uvicorn bounds neither requests nor answers in time."""
 
-    def __init__(self, limits: ConnectionLimits, proxies: Sequence[str], *values: Any, **named: Any) -> None:
+    def __init__(self, admission: Admission, *values: Any, **named: Any) -> None:
         super().__init__(*values, **named)
-        self._limits = limits
-        self._proxies = [ipaddress.ip_network(each, strict=False) for each in proxies]
+        self._admission = admission
+        self._limits = admission.limits
         self._request_timer = _Deadline()
         self._stall_timer = _Deadline()
 
@@ -104,21 +88,11 @@ class _BoundedProtocol(H11Protocol):
         self._request_timer.start(self.loop, self._limits.request_s, self.transport.abort)
 
     def _too_many(self) -> bool:
-        if len(self.connections) > self._limits.connections_max:
-            return True
-        here = self.client[0] if self.client else ""
-        if any(is_inside(here, each) for each in self._proxies):
-            return False
-        addresses = [each.client[0] for each in self.connections if isinstance(each, H11Protocol) and each.client]
-        return addresses.count(here) > self._limits.per_address_max
+        return self._admission.refuses(self.client[0] if self.client else "", _addresses(self.connections))
 
 
-def is_inside(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    """Whether `host` is an address of `network`; False for what is no address."""
-    try:
-        return ipaddress.ip_address(host) in network
-    except ValueError:
-        return False
+def _addresses(connections: Iterable[object]) -> list[str]:
+    return [each.client[0] if each.client else "" for each in connections if isinstance(each, H11Protocol)]
 
 
 class _Deadline:
@@ -142,7 +116,37 @@ class _Deadline:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers (the core owns the signals), and without its ten ticks a second."""
+    """uvicorn without its signal handlers (the core owns the signals), and without its ten ticks a second.
+
+    With a certificate our own acceptor takes the connections: uvicorn's port would speak nothing but TLS, without a
+    bound for handshakes and with one certificate for ever.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, admission: Admission, certificate: DashboardCertificate | None = None
+    ) -> None:
+        super().__init__(config)
+        self._admission = admission
+        self._certificate = certificate
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        certificate = self._certificate
+        if certificate is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        for each in sockets or ():
+            acceptor = TlsAcceptor(
+                each, lambda: certificate.context, self._admission,
+                lambda: _addresses(self.server_state.connections), self._protocol,
+            )  # fmt: skip
+            self.servers.append(acceptor)  # type: ignore[arg-type]
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
 
     def end(self) -> None:
         """Stop serving. Called in the loop's thread."""
@@ -154,6 +158,8 @@ class _Server(uvicorn.Server):
         """A tick a second is enough: it makes the date header."""
         self._ended = asyncio.Event()
         while not await self.on_tick(0):
+            if self._certificate is not None and self._certificate.is_due:
+                await asyncio.to_thread(self._certificate.refresh)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), TICK_S)
 
@@ -165,7 +171,10 @@ class _Server(uvicorn.Server):
 
 
 class DashboardServer:
-    """Owner of the listening socket, and of one event loop in the thread that calls `run()`."""
+    """Owner of the listening socket, and of one event loop in the thread that calls `run()`.
+
+    fingerprint: of a certificate that no browser knows; '': there is none.
+    """
 
     def __init__(
         self,
@@ -175,15 +184,19 @@ class DashboardServer:
         *,
         trusted_proxies: Sequence[str] = (),
         limits: ConnectionLimits | None = None,
+        certificate: DashboardCertificate | None = None,
     ) -> None:
         """Bind at once, so that a taken port is reported before anything else starts. Raises MissingDependency.
 
         trusted_proxies: addresses or networks whose X-Forwarded-For and -Proto are believed; nobody else's are.
+        certificate: it speaks HTTPS with it; None: HTTP.
         """
         limits = limits or ConnectionLimits()
+        admission = Admission(limits, trusted_proxies)
         self._listening = bind(host, port)
         self.port: int = self._listening.getsockname()[1]
-        self.url = f"http://{_shown(host)}:{self.port}/"
+        self.url = f"{'https' if certificate else 'http'}://{_shown(host)}:{self.port}/"
+        self.fingerprint = certificate.facts.fingerprint if certificate and certificate.facts.self_signed else ""
         self._app = app
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_asked = threading.Event()
@@ -198,14 +211,16 @@ class DashboardServer:
                 lifespan="on",
                 ws="none",
                 # A class in uvicorn's eyes: it is called with what makes a protocol.
-                http=partial(_BoundedProtocol, limits, tuple(trusted_proxies)),  # type: ignore[arg-type]
+                http=partial(_BoundedProtocol, admission),  # type: ignore[arg-type]
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
                 backlog=BACKLOG,
                 proxy_headers=bool(trusted_proxies),
                 forwarded_allow_ips=list(trusted_proxies),
                 timeout_graceful_shutdown=STOP_S_MAX,
                 timeout_keep_alive=limits.keep_alive_s,
-            )
+            ),
+            admission,
+            certificate,
         )
 
     def run(self) -> None:

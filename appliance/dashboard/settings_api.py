@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -15,6 +16,7 @@ from appliance.config import SiteConfig
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import ConfigError, PreconditionError, UsageError, redact
 from appliance.media.atomic_file import DiskWriteError
 from appliance.settings.rule_trial import try_rules
@@ -32,10 +34,14 @@ router = APIRouter(prefix=f"{API}/settings", tags=["settings"])
 
 
 class SettingsPart:
-    """The settings of the appliance that the dashboard runs in; None: it runs without a site file."""
+    """The settings of the appliance that the dashboard runs in; None: it runs without a site file.
 
-    def __init__(self, service: SettingsService | None) -> None:
+    certificate: that the dashboard shows; None: it speaks HTTP.
+    """
+
+    def __init__(self, service: SettingsService | None, certificate: DashboardCertificate | None = None) -> None:
         self._service = service
+        self.certificate = certificate
 
     @property
     def is_editable(self) -> bool:
@@ -54,6 +60,29 @@ Settings = Annotated[SettingsPart, Depends(provided(SettingsPart))]
 async def editable_settings(part: Settings) -> SettingsService:
     """Raises Problem where there is nothing to change."""
     return part.service
+
+
+class CertificateItem(ApiModel):
+    """The dashboard's certificate. fingerprint: SHA-256. own: made by this box. fault: why newer files do not count."""
+
+    fingerprint: str
+    names: tuple[str, ...]
+    expires_t: float
+    self_signed: bool
+    own: bool
+    fault: str
+
+
+class ConnectionReport(ApiModel):
+    """How this dashboard is reached. certificate null: over HTTP."""
+
+    certificate: CertificateItem | None
+
+    @classmethod
+    def of(cls, certificate: DashboardCertificate | None) -> ConnectionReport:
+        if certificate is None:
+            return cls(certificate=None)
+        return cls(certificate=CertificateItem(**asdict(certificate.facts), fault=certificate.fault))
 
 
 class SettingsReport(ApiModel):
@@ -204,6 +233,12 @@ class RuleTrials:
 def settings(part: Settings) -> SettingsReport:
     """The site file and how it stands to what runs."""
     return SettingsReport.of(part.service)
+
+
+@router.get("/connection")
+def connection(part: Settings) -> ConnectionReport:
+    """The certificate that browsers are shown."""
+    return ConnectionReport.of(part.certificate)
 
 
 @router.post("/check")

@@ -200,7 +200,8 @@ def scenario_text(content: ScenarioContent) -> str:
 
 
 def _sections(content: ScenarioContent) -> dict[str, Any]:
-    section = content.camera.model_dump(mode="json", exclude_none=True, include={"detect", "zones", "lines", "rules"})
+    kept = {"detect", "zones", "lines", "rules", *(["ignore"] if content.camera.ignore else [])}
+    section = content.camera.model_dump(mode="json", exclude_none=True, include=kept)
     sections: dict[str, Any] = {"name": content.name}
     if content.note:
         sections["note"] = content.note

@@ -9,6 +9,7 @@ from typing import Protocol
 from appliance.config import DwellRule, EnterRule, ExitRule, LineRule, Rule
 from appliance.geometry import iou
 from appliance.rules.certainty import Calibration, TrackCertainty, calibrated
+from appliance.rules.line_polygon_geometry import is_cut_off
 from appliance.rules.zones_and_lines import (
     TUNING,
     Debounce,
@@ -26,8 +27,9 @@ class RuleTrackState:
     """One track. Owner: the RulesEngine.
 
     start_box: where it stood when the session began, until it has moved off, which `moves_off` says in that frame only.
-    seen: time of its last detection. known_since: it stood where it is first seen since then, as is known from before,
-    so it did not enter there now. missing_since: time of the first frame since then that did not show it. lost: it has
+    seen: time of its last detection. height: of its last box that was whole, in frame heights; None: the upper or
+    lower border cut off all. known_since: it stood where it is first seen since then, as is known from before, so it
+    did not enter there now. missing_since: time of the first frame since then that did not show it. lost: it has
     been missing for so long that its path and dwells are broken off. passages and crossings hold what changed in the
     present frame only. pending: what has happened for a rule, and until when it waits for the track to be certain.
     """
@@ -35,6 +37,7 @@ class RuleTrackState:
     last: TrackedObject
     seen: float
     known_since: float | None = None
+    height: float | None = None
     start_box: Box | None = None
     moves_off: bool = False
     off_place: Debounce = field(default_factory=Debounce)
@@ -51,6 +54,8 @@ class RuleTrackState:
     def update(self, found: TrackedObject, t: float, calibration: Calibration) -> None:
         """The object is seen. Scores are kept by label: a car that reads `person` once is not a well-seen person."""
         self.last, self.seen, self.missing_since, self.lost = found, t, None, False
+        if not is_cut_off(found.box):
+            self.height = found.box[3] - found.box[1]
         certainty = self.certainties.get(found.label)
         if certainty is None:
             certainty = self.certainties[found.label] = TrackCertainty()
@@ -70,6 +75,13 @@ class RuleTrackState:
         """How sure it is that this track is a `label`, for a rule that wants `score_min` (see TrackCertainty)."""
         certainty = self.certainties.get(label)
         return certainty.at_least(score_min) if certainty else 0.0
+
+    def fits(self, rule: Rule) -> bool:
+        """Whether it is as high as the rule wants; at the frame's border, as high as it was when it was whole."""
+        if rule.height_min is None and rule.height_max is None:
+            return True
+        height = self.last.box[3] - self.last.box[1] if self.height is None else self.height
+        return (rule.height_min or 0.0) <= height <= (1.0 if rule.height_max is None else rule.height_max)
 
     def break_off(self) -> None:
         """Missing for too long: what it did meanwhile is unknown. Being inside a zone stands until it is seen again."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Set
 from dataclasses import dataclass
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
 from appliance.rules.certainty import Calibration
 from appliance.rules.conditions import RuleCondition, RuleTrackState, condition_for
-from appliance.rules.line_polygon_geometry import at_frame_edge, foot, touching
+from appliance.rules.line_polygon_geometry import Polygon, at_frame_edge, foot, touching
 from appliance.rules.schedule import ArmedHours, LocalTime
 from appliance.rules.zones_and_lines import TUNING, Line, LinePosition, Zone, ZoneMembership
 from appliance.types import Event, FrameBoxes, StreamHeader, TrackedObject
@@ -44,6 +43,9 @@ class RulesEngine:
     Where boxes touch, a change is believed later (`TUNING.crowded_settle_s`). Only boxes of the same frame count: who
     left a moment ago is no company to the next one in that place.
 
+    What stands in an ignored zone (`CameraConfig.ignore`) fires nothing, nor does a box that is lower or higher than
+    the rule wants: what they do is pending meanwhile, as with a track that is not certain yet.
+
     exit fires when a track is seen to leave the zone, and when it is lost for more than TUNING.loss_s with its last box
     at the frame's edge: it walked out of view. A track that is lost in the middle of the frame has not left: people are
     hidden by cars and missed by detectors far more often than they vanish. A door inside a zone wants a line.
@@ -67,6 +69,7 @@ class RulesEngine:
         lines = {rule.line for rule in camera.rules if isinstance(rule, LineRule)}
         zones = {rule.zone for rule in camera.rules if not isinstance(rule, LineRule)}
         self._zones = tuple(Zone(name, points) for name, points in camera.zones.items() if name in zones)
+        self._ignored = tuple(Polygon(camera.zones[name]) for name in camera.ignore)
         self._lines = tuple(Line(name, a, b) for name, (a, b) in camera.lines.items() if name in lines)
         self._gap_max_s = gap_max_s
         self._aspect = 16 / 9
@@ -84,17 +87,17 @@ class RulesEngine:
         """How many tracks are remembered."""
         return len(self._tracks)
 
-    def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> tuple[Event, ...]:
+    def feed(self, message: StreamHeader | FrameBoxes, *, armed: bool = True) -> tuple[Event, ...]:
         """The events that this message makes, in the order of its objects and of the rules in the site file.
 
-        off: names of rules that report nothing now, as if it were outside their schedule.
+        armed: False: as if it were outside every rule's schedule.
         """
         if isinstance(message, StreamHeader):
             self._begin(message)
             return ()
         if not message.looked or not self._rules:
             return ()
-        return self._judge_frame(message, off)
+        return self._judge_frame(message, armed=armed)
 
     def _begin(self, header: StreamHeader) -> None:
         self._aspect = header.size[0] / header.size[1] if min(header.size) > 0 else 16 / 9
@@ -106,13 +109,10 @@ class RulesEngine:
         self._known_before = header.known_before
         self._calibration = header.calibration
 
-    def _judge_frame(self, frame: FrameBoxes, off: Set[str]) -> tuple[Event, ...]:
+    def _judge_frame(self, frame: FrameBoxes, *, armed: bool) -> tuple[Event, ...]:
         now = self._steady(frame.t)
         self._began = now if self._began is None else self._began
-        each_armed = self._armed(frame.t)
-        if off:
-            pairs = zip(each_armed, self._rules, strict=True)
-            each_armed = tuple(armed and each.rule.name not in off for armed, each in pairs)
+        each_armed = self._armed(frame.t) if armed else (False,) * len(self._rules)
         events: list[Event] = []
         for found in frame.objects:
             track = self._update_track(found, now)
@@ -212,6 +212,7 @@ class RulesEngine:
             self._rules[index].condition.update(track, now, armed[index])
         if not track.pending:
             return []
+        ignored = self._is_ignored(track)
         events = []
         for each in self._rules:
             until = track.pending.get(each.rule.name)
@@ -219,12 +220,15 @@ class RulesEngine:
                 continue
             if now > until:
                 del track.pending[each.rule.name]
-            elif track.last.label in each.rule.labels:
+            elif track.last.label in each.rule.labels and not ignored and track.fits(each.rule):
                 certainty = track.certainty(track.last.label, each.rule.score_min)
                 if certainty >= each.rule.score_min:
                     del track.pending[each.rule.name]
                     events.append(self._event(each.rule, track.last, certainty, t))
         return events
+
+    def _is_ignored(self, track: RuleTrackState) -> bool:
+        return any(polygon.contains(foot(track.last.box)) for polygon in self._ignored)
 
     def _event(self, rule: Rule, found: TrackedObject, certainty: float, t: float) -> Event:
         content = f"{self._camera}|{self._session}|{rule.name}|{found.track}|{t!r}|{rule.kind}"

@@ -28,6 +28,11 @@ def at_frame_edge(box: Box) -> bool:
     return min(box[0], box[1]) <= _FRAME_EDGE or max(box[2], box[3]) >= 1 - _FRAME_EDGE
 
 
+def is_cut_off(box: Box) -> bool:
+    """Whether the upper or lower border of the frame may hide a part of the object, so that its height is not known."""
+    return box[1] <= _FRAME_EDGE or box[3] >= 1 - _FRAME_EDGE
+
+
 def touching(a: Box, b: Box) -> bool:
     """Whether two boxes have a point in common."""
     return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]

@@ -25,13 +25,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
+    "cryptography": ("appliance.dashboard.tls",),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
     ),
     "fastapi": ("appliance.dashboard",),
     "h11": ("appliance.dashboard.server",),
-    "httpx": ("appliance.detect.model_download", "appliance.notify.http_sender", "cloud_worker.engines"),
+    "httpx": (
+        "appliance.detect.model_download", "appliance.notify.http_sender", "appliance.onvif.soap_client",
+        "cloud_worker.engines",
+    ),
     "itsdangerous": ("appliance.dashboard.auth",),
     "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
     "markupsafe": ("appliance.dashboard.templating",),

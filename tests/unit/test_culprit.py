@@ -94,6 +94,7 @@ def from_the_right(t: float) -> list[Object]:
     ("name", "words", "scene", "rule"),
     [
         ("score", "and the rule wants 1.00", walks(score=0.3), {"score_min": 1.0}),
+        ("size", "was 0.40 of the picture high and the rule wants 0.5 to 1", walks(), {"height_min": 0.5}),
         ("label", "taken for a dog", walks(label="dog"), {}),
         ("at_start", "track 1 was there at the start", stands_there, {}),
         ("rule", "did not stay for the 9 s", stays, {"kind": "dwell", "seconds": 9}),
@@ -108,6 +109,13 @@ def test_the_culprit_is_whose_change_makes_the_rule_fire(
     assert record.result.events == ()
     found = find_culprit(record)
     assert (found.name, words in found.text) == (name, True), found
+
+
+def test_an_ignored_place_is_a_culprit() -> None:
+    there = camera_of().model_dump() | {"ignore": ["corner"]}
+    there["zones"] |= {"corner": [[0.5, 0.2], [1, 0.2], [1, 1], [0.5, 1]]}
+    found = find_culprit(record_of(walks(), CameraConfig.model_validate(there)))
+    assert (found.name, "ignores" in found.text) == ("ignored", True)
 
 
 def test_company_is_told_from_a_score() -> None:

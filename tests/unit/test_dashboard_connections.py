@@ -16,9 +16,10 @@ import pytest
 from waiting import until
 
 from appliance.clock import ManualClock
+from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.guard import CountedBody
 from appliance.dashboard.problems import Problem
-from appliance.dashboard.server import BACKLOG, ConnectionLimits
+from appliance.dashboard.server import BACKLOG
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "correct horse battery staple"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from walks import camera, fired, header, look, looks, person
+from walks import YARD, camera, fired, header, look, looks, person
 
 from appliance.config import Schedule
 from appliance.rules.engine import RulesEngine
@@ -174,7 +174,7 @@ class TestSchedule:
 
     def test_a_disarmed_site_is_outside_every_schedule(self) -> None:
         made = engine(INTRUDER)
-        assert fired(lambda look: made.feed(look, off={"intruder"}), looks([OUT, *[IN] * 5])) == []
+        assert fired(lambda look: made.feed(look, armed=False), looks([OUT, *[IN] * 5])) == []
         assert fired(made.feed, looks([IN, IN], t=1.2)) == [], "who came meanwhile did not come when it was armed"
         assert fired(made.feed, looks([OUT, OUT, OUT, IN, IN], t=1.6)) != []
 
@@ -406,3 +406,44 @@ def test_dwelling_counts_from_when_the_rule_is_armed_also_for_what_stood_there_b
     late = {**LOITERER, "schedule": Schedule(hours=("01:00-24:00",)).model_dump()}
     feed = engine(late, local_time=lambda t: (FRIDAY, 0 if t < 10 else 60)).feed
     assert fired(feed, stood(600.0, looks_=200)) == [("loiterer", 30.0)]
+
+
+def sized(*heights: float, feet: Point = IN) -> list[FrameBoxes]:
+    return [look(index * 0.2, person(feet, height=height)) for index, height in enumerate(heights)]
+
+
+@pytest.mark.parametrize(("limit", "first"), [({"height_min": 0.3}, 0.8), ({"height_max": 0.15}, None), ({}, 0.2)])
+def test_a_rule_reports_only_what_is_as_high_as_it_wants(limit: dict[str, float], first: float | None) -> None:
+    frames = sized(0.2, 0.2, 0.25, 0.25, 0.35)
+    assert fired(engine({**INTRUDER, **limit}).feed, frames) == ([] if first is None else [("intruder", first)])
+
+
+def test_who_is_cut_off_by_the_border_is_as_high_as_when_whole() -> None:
+    """The yard reaches to 0.9 of the picture: who leaves it walks out over the lower border."""
+    leaving = [look(n * 0.2, person((0.6, foot), height=height)) for n, (foot, height) in enumerate(
+        [(0.6, 0.5), (0.6, 0.5), (0.85, 0.5), (1.0, 0.2), (1.0, 0.1), (1.0, 0.1)])]  # fmt: skip
+    assert fired(engine({**LEAVER, "height_min": 0.4}).feed, leaving) == [("leaver", 0.8)]
+    small = [look(n * 0.2, person((0.6, foot), height=0.1)) for n, foot in enumerate([0.6, 0.6, 0.85, 1.0, 1.0, 1.0])]
+    assert fired(engine({**LEAVER, "height_min": 0.4}).feed, small) == []
+
+
+FLAG = [[0.5, 0.5], [0.7, 0.5], [0.7, 0.7], [0.5, 0.7]]
+
+
+def ignoring(*rules: dict[str, object]) -> RulesEngine:
+    made = RulesEngine("gate", camera(*rules, zones={"yard": YARD, "flag": FLAG}, ignore=["flag"]))
+    made.feed(header())
+    return made
+
+
+def test_what_stands_in_an_ignored_zone_is_reported_when_it_comes_out_of_it() -> None:
+    loiterer = {"name": "loiterer", "kind": "dwell", "zone": "yard", "seconds": 1.0}
+    assert fired(ignoring(INTRUDER, loiterer).feed, looks([OUT, *[IN] * 10])) == []
+    assert fired(engine(INTRUDER).feed, looks([OUT, *[IN] * 10])) == [("intruder", 0.4)]
+    assert fired(ignoring(INTRUDER).feed, looks([OUT, *[IN] * 10, (0.75, 0.6)])) == [("intruder", 2.2)]
+
+
+def test_an_ignored_zone_holds_for_lines_and_for_who_leaves() -> None:
+    across = looks([(0.45, 0.6), (0.45, 0.6), (0.55, 0.6), *[(0.6, 0.6)] * 30, (0.75, 0.6)])
+    assert fired(engine(DOORMAN).feed, across) == [("doorman", 0.6)]
+    assert fired(ignoring(DOORMAN).feed, across) == [], "a crossing is not reported when its time is over"

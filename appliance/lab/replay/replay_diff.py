@@ -82,6 +82,8 @@ def _camera(name: str, one: CameraSettings | None, other: CameraSettings | None)
     for text in _fields(one.detect, other.detect):
         yield f"{name}: detect.{text}"
     yield from _named(name, "zone", one.zones, other.zones)
+    if one.ignore != other.ignore:
+        yield f"{name}: ignore {_value_text(one.ignore)} → {_value_text(other.ignore)}"
     yield from _named(name, "line", one.lines, other.lines)
     rules = [{rule.name: rule for rule in each.rules} for each in (one, other)]
     yield from _named(name, "rule", *rules)

@@ -71,8 +71,18 @@ class CameraSettings(ConfigModel):
 
     detect: DetectConfig
     zones: dict[str, tuple[SharePoint, ...]]
+    ignore: tuple[str, ...] = ()
     lines: dict[str, tuple[SharePoint, SharePoint]]
     rules: tuple[Rule, ...]
+
+    @property
+    def unused(self) -> dict[str, Any]:
+        """What is not written where a camera has none: logs of before these keys stay what they are."""
+        rules = {
+            index: {key for key in ("height_min", "height_max") if getattr(rule, key) is None}
+            for index, rule in enumerate(self.rules)
+        }
+        return {"rules": rules, **({} if self.ignore else {"ignore": True})}
 
 
 class Settings(ConfigModel):
@@ -166,7 +176,9 @@ def settings_of(
             labels=hashlib.sha256("\n".join(detector.labels).encode()).hexdigest()[:16],
         ),
         cameras={
-            name: CameraSettings(detect=each.detect, zones=each.zones, lines=each.lines, rules=each.rules)
+            name: CameraSettings(
+                detect=each.detect, zones=each.zones, ignore=each.ignore, lines=each.lines, rules=each.rules
+            )
             for name, each in watched.items()
         },
         alerts=config.alerts,
@@ -192,7 +204,9 @@ def _dumped(header: LogHeader) -> bytes:
     )
     if not settings.stood_before:
         omitted |= {"stood_before"}
-    exclude: dict[str, Any] = {"settings": omitted, **dict.fromkeys(unused_header_fields(header), True)}
+    cameras = {name: camera.unused for name, camera in settings.cameras.items()}
+    left_out = {"cameras": cameras, **dict.fromkeys(omitted, True)}
+    exclude: dict[str, Any] = {"settings": left_out, **dict.fromkeys(unused_header_fields(header), True)}
     return _header.dump_json(header, exclude=exclude)
 
 

@@ -20,8 +20,8 @@ from appliance.rules.engine import RulesEngine
 from appliance.types import Box, Event, FrameBoxes, StreamHeader, TrackedObject
 
 CulpritName = Literal[
-    "footage", "gate", "network", "detector", "label", "tracker", "score", "company", "at_start", "rule", "place",
-    "cooldown", "verdict", "expectation", "unknown",
+    "footage", "gate", "network", "detector", "label", "tracker", "score", "size", "ignored", "company", "at_start",
+    "rule", "place", "cooldown", "verdict", "expectation", "unknown",
 ]  # fmt: skip
 """Who kept a missed event from being reported. `network`: it lacks the class; `label`: it took the object for another;
 `company`: others stood so near that more proof was wanted; `expectation`: the event came and fills another entry."""
@@ -83,11 +83,16 @@ class RulesReplay:
         frames: Iterable[FrameBoxes] | None = None,
         *,
         any_label: bool = False,
+        ignore: bool = True,
     ) -> Event | None:
-        """The first event in the expected time with the rules changed, or other frames; None: there is none."""
+        """The first event in the expected time with the rules changed, or other frames; None: there is none.
+
+        any_label: of whatever label. ignore: False: also where the camera ignores objects."""
         record = self._record
         pattern = replace(record.pattern, label="") if any_label else record.pattern
         camera = record.camera.model_copy(update={"rules": tuple(change(rule) for rule in record.rules)})
+        if not ignore:
+            camera = camera.model_copy(update={"ignore": ()})
         engine = RulesEngine(record.result.camera, camera)
         engine.feed(self._header)
         for frame in record.frames if frames is None else frames:
@@ -109,6 +114,12 @@ def find_culprit(record: MissRecord) -> Culprit:
             "company",
             lambda: _first(again.event(frames=_only(record.frames, [number])) for number in [*tracks][:ALONE_MAX]),
             lambda event: f"alone, track {event.track} fires at {format_time(event.t)}; others stood close to it",
+        ),
+        ("size", lambda: again.event(_any_size), lambda event: _size_text(record, event)),
+        (
+            "ignored",
+            lambda: again.event(ignore=False),
+            lambda event: f"track {event.track} stood where the camera ignores objects",
         ),
         ("score", lambda: again.event(_any_score), lambda event: _score_text(record, event)),
         (
@@ -157,6 +168,10 @@ def _any_score(rule: Rule) -> Rule:
     return rule.model_copy(update={"score_min": 0.0})
 
 
+def _any_size(rule: Rule) -> Rule:
+    return rule.model_copy(update={"height_min": None, "height_max": None})
+
+
 def _at_start(rule: Rule) -> Rule:
     return rule.model_copy(update={"at_start": "report"}) if hasattr(rule, "at_start") else rule
 
@@ -176,6 +191,15 @@ def _labels_of(record: MissRecord) -> Callable[[Rule], Rule]:
 def _score_text(record: MissRecord, event: Event) -> str:
     floor = next(rule.score_min for rule in record.rules if rule.name == event.rule)
     return f"track {event.track} came to {event.score:.2f} and the rule wants {floor:.2f}"
+
+
+def _size_text(record: MissRecord, event: Event) -> str:
+    rule = next(rule for rule in record.rules if rule.name == event.rule)
+    high = event.box[3] - event.box[1]
+    return (
+        f"track {event.track} was {high:.2f} of the picture high and the rule wants {rule.height_min or 0:g} to "
+        f"{1 if rule.height_max is None else rule.height_max:g}"
+    )
 
 
 def _rule_text(record: MissRecord, event: Event) -> str:

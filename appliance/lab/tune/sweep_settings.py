@@ -25,7 +25,7 @@ _SECTIONS = {
     "alerts": ("merge_s", "length_max_s"),
     "detector": ("model", "score_min"),
 }
-_RULE_KEYS = ("score_min", "cooldown_s", "seconds")
+_RULE_KEYS = ("score_min", "cooldown_s", "seconds", "height_min", "height_max")
 SWEEP_KEYS = (
     *(f"rules.{key}" for key in _RULE_KEYS),
     *(f"rules.NAME.{key}" for key in _RULE_KEYS),

@@ -1,0 +1,295 @@
+"""What an ONVIF camera tells of itself: make, clock, streams (profile S and T); and turning it (PTZ)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
+from xml.sax.saxutils import escape
+
+from appliance.clock import Clock
+from appliance.errors import SourceLost, SourceRefused
+from appliance.onvif.soap_client import LoginRefused, SoapClient
+from appliance.onvif.xml_tree import XmlElement, number
+
+_Answer = TypeVar("_Answer")
+
+DEVICE = "http://www.onvif.org/ver10/device/wsdl"
+MEDIA = "http://www.onvif.org/ver10/media/wsdl"
+MEDIA2 = "http://www.onvif.org/ver20/media/wsdl"
+PTZ = "http://www.onvif.org/ver20/ptz/wsdl"
+INSPECT_S_MAX = 25.0
+PROFILES_MAX = 16
+PRESETS_MAX = 32
+NAME_CHARS_MAX = 64
+_TOKEN_CHARS_MAX = 128
+_CAPABILITIES = {"Media": MEDIA, "PTZ": PTZ}
+_CODECS = {"H264": "h264", "H265": "hevc", "HEVC": "hevc", "JPEG": "mjpeg", "MPEG4": "mpeg4", "MPV4-ES": "mpeg4"}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProfile:
+    """A stream that a camera offers. None and '': it does not say. gop: frames from key frame to key frame.
+
+    source: the lens or sensor that it shows. url: without user and password; '': it has none.
+    """
+
+    token: str
+    name: str
+    codec: str = ""
+    size: tuple[int, int] = (0, 0)
+    fps: float | None = None
+    kbit_s: float | None = None
+    gop: float | None = None
+    source: str = ""
+    url: str = ""
+    can_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnvifCamera:
+    """ahead_s: what its clock is ahead of ours, to a second or so; None: it does not say. ptz: it can be turned.
+
+    notes: what it said that was not followed, a sentence each.
+    """
+
+    address: str
+    make: str
+    model: str
+    firmware: str
+    ahead_s: float | None
+    profiles: tuple[StreamProfile, ...]
+    ptz: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PtzPreset:
+    """A direction that is stored in the camera."""
+
+    token: str
+    name: str
+
+
+async def camera_ahead_s(soap: SoapClient, clock: Clock) -> float | None:
+    """What the camera's clock is ahead of ours; None: it does not say. It is asked without a password."""
+    before = clock.now()
+    body = await soap.call(soap.address.url, DEVICE, "<t:GetSystemDateAndTime/>", signed=False)
+    now = (before + clock.now()) / 2
+    utc = body.at("GetSystemDateAndTimeResponse", "SystemDateAndTime", "UTCDateTime")
+    if utc is None:
+        return None
+    paths = [("Date", part) for part in ("Year", "Month", "Day")] + [
+        ("Time", part) for part in ("Hour", "Minute", "Second")
+    ]
+    parts = [int(utc.number_at(*path) or 0) for path in paths]
+    try:
+        told = datetime(parts[0], parts[1], parts[2], parts[3], parts[4], min(parts[5], 59), tzinfo=timezone.utc)
+    except ValueError:
+        return None
+    return told.timestamp() + 0.5 - now
+
+
+class CameraClient:
+    """One camera over ONVIF. Owner: one task at a time; what it learnt of the services stays."""
+
+    def __init__(self, soap: SoapClient, clock: Clock) -> None:
+        self._soap = soap
+        self._clock = clock
+        self._services: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
+        self._ptz_profile = ""
+
+    async def inspect(self) -> OnvifCamera:
+        """All that is needed to add it, within INSPECT_S_MAX. Raises SourceRefused, SourceLost."""
+        try:
+            return await asyncio.wait_for(self._inspect(), INSPECT_S_MAX)
+        except asyncio.TimeoutError:
+            where = self._soap.address.label
+            raise SourceLost(f"{where} took longer than {INSPECT_S_MAX:g} s to name its streams") from None
+
+    async def move(self, pan: float, tilt: float, zoom: float, seconds: float) -> None:
+        """Turn with this speed, -1 to 1 each, until `stop`; a camera that obeys stops by itself after `seconds`."""
+        url, profile = await self._ptz()
+        turn = f'<tt:PanTilt x="{pan:.3f}" y="{tilt:.3f}"/>' if pan or tilt else ""
+        zooming = f'<tt:Zoom x="{zoom:.3f}"/>' if zoom else ""
+        await self._soap.call(
+            url, PTZ, f"<t:ContinuousMove>{profile}<t:Velocity>{turn}{zooming}</t:Velocity>"
+            f"<t:Timeout>PT{seconds:.1f}S</t:Timeout></t:ContinuousMove>",
+        )  # fmt: skip
+
+    async def stop(self) -> None:
+        url, profile = await self._ptz()
+        await self._soap.call(url, PTZ, f"<t:Stop>{profile}<t:PanTilt>true</t:PanTilt><t:Zoom>true</t:Zoom></t:Stop>")
+
+    async def presets(self) -> tuple[PtzPreset, ...]:
+        url, profile = await self._ptz()
+        body = await self._soap.call(url, PTZ, f"<t:GetPresets>{profile}</t:GetPresets>")
+        found = [
+            PtzPreset(token, preset.text_at("Name")[:NAME_CHARS_MAX] or token)
+            for preset in body.every("Preset")
+            if (token := _token(preset))
+        ]
+        return tuple(found[:PRESETS_MAX])
+
+    async def go_to(self, preset: str) -> None:
+        url, profile = await self._ptz()
+        token = f"<t:PresetToken>{escape(preset)}</t:PresetToken>"
+        await self._soap.call(url, PTZ, f"<t:GotoPreset>{profile}{token}</t:GotoPreset>")
+
+    async def go_home(self) -> None:
+        url, profile = await self._ptz()
+        await self._soap.call(url, PTZ, f"<t:GotoHomePosition>{profile}</t:GotoHomePosition>")
+
+    async def _ptz(self) -> tuple[str, str]:
+        """The PTZ service and the profile to name to it, as XML. Raises SourceRefused: it cannot be turned."""
+        if not self._ptz_profile:
+            self._soap.camera_ahead_s = await camera_ahead_s(self._soap, self._clock) or 0.0
+            await self._learn_services()
+            profiles = await self._profiles()
+            self._ptz_profile = next((each.token for each in profiles if each.can_turn), "")
+        if not self._ptz_profile or PTZ not in self._services:
+            raise SourceRefused(f"{self._soap.address.label} cannot be turned: it has no PTZ")
+        return self._services[PTZ], f"<t:ProfileToken>{escape(self._ptz_profile)}</t:ProfileToken>"
+
+    async def _inspect(self) -> OnvifCamera:
+        ahead_s = await _unless_refused(camera_ahead_s(self._soap, self._clock))
+        self._soap.camera_ahead_s = ahead_s or 0.0
+        body = await self._soap.call(self._soap.address.url, DEVICE, "<t:GetDeviceInformation/>")
+        about = body.at("GetDeviceInformationResponse") or XmlElement("")
+        await self._learn_services()
+        profiles = await self._profiles()
+        return OnvifCamera(
+            address=self._soap.address.url,
+            make=about.text_at("Manufacturer")[:NAME_CHARS_MAX],
+            model=about.text_at("Model")[:NAME_CHARS_MAX],
+            firmware=about.text_at("FirmwareVersion")[:NAME_CHARS_MAX],
+            ahead_s=ahead_s,
+            profiles=tuple([await self._with_url(profile) for profile in profiles]),
+            ptz=PTZ in self._services and any(each.can_turn for each in profiles),
+            notes=tuple(
+                f"It names {host} as its address; only {self._soap.address.host}, which answered, is used."
+                for host in sorted(self._elsewhere)[:4]
+            ),
+        )
+
+    async def _learn_services(self) -> None:
+        """By GetServices, or GetCapabilities of cameras from before it."""
+        where, named = self._soap.address.url, {}
+        wanted = "<t:GetServices><t:IncludeCapability>false</t:IncludeCapability></t:GetServices>"
+        body = await _unless_refused(self._soap.call(where, DEVICE, wanted))
+        for service in body.every("Service") if body else ():
+            named[service.text_at("Namespace")] = service.text_at("XAddr")
+        if not named.get(MEDIA) and not named.get(MEDIA2):
+            wanted = "<t:GetCapabilities><t:Category>All</t:Category></t:GetCapabilities>"
+            body = await self._soap.call(where, DEVICE, wanted)
+            for name, namespace in _CAPABILITIES.items():
+                named[namespace] = body.text_at("GetCapabilitiesResponse", "Capabilities", name, "XAddr")
+        self._services = {name: url for name in (MEDIA, MEDIA2, PTZ) if (url := self._own(named.get(name, "")))}
+
+    def _own(self, named: str) -> str:
+        url, elsewhere = self._soap.address.pinned(named)
+        if elsewhere:
+            self._elsewhere.add(elsewhere[:NAME_CHARS_MAX])
+        return url
+
+    async def _profiles(self) -> list[StreamProfile]:
+        """By Media2, which knows H.265, or by the first Media service. Raises SourceRefused: there are none."""
+        for namespace, wanted in (
+            (MEDIA2, "<t:GetProfiles><t:Type>All</t:Type></t:GetProfiles>"),
+            (MEDIA, "<t:GetProfiles/>"),
+        ):
+            if namespace in self._services:
+                call = self._soap.call(self._services[namespace], namespace, wanted)
+                body = await (_unless_refused(call) if namespace == MEDIA2 and MEDIA in self._services else call)
+                elements = [each for each in body.every("Profiles") if _token(each)] if body else []
+                if elements:
+                    if namespace == MEDIA:
+                        self._services.pop(MEDIA2, None)
+                    encoders = await self._encoders(namespace, elements)
+                    return [_profile(each, encoders) for each in elements[:PROFILES_MAX]]
+        raise SourceRefused(f"{self._soap.address.label} names no streams; make a profile in its settings")
+
+    async def _encoders(self, namespace: str, profiles: list[XmlElement]) -> dict[str, XmlElement]:
+        """By token, for the profiles that only name theirs."""
+        if all(encoder is None or encoder.at("Resolution") for encoder in map(_encoder_of, profiles)):
+            return {}
+        url = self._services[namespace]
+        body = await _unless_refused(self._soap.call(url, namespace, "<t:GetVideoEncoderConfigurations/>"))
+        return {_token(each): each for each in body.every("Configurations")} if body else {}
+
+    async def _with_url(self, profile: StreamProfile) -> StreamProfile:
+        """The profile with the address of its stream, on the camera's own host, over TCP."""
+        token = f"<t:ProfileToken>{escape(profile.token)}</t:ProfileToken>"
+        if MEDIA2 in self._services:
+            wanted = f"<t:GetStreamUri><t:Protocol>RTSP</t:Protocol>{token}</t:GetStreamUri>"
+            body = await _unless_refused(self._soap.call(self._services[MEDIA2], MEDIA2, wanted))
+            named = body.text_at("GetStreamUriResponse", "Uri") if body else ""
+        else:
+            setup = (
+                "<t:StreamSetup><tt:Stream>RTP-Unicast</tt:Stream>"
+                "<tt:Transport><tt:Protocol>RTSP</tt:Protocol></tt:Transport></t:StreamSetup>"
+            )
+            wanted = f"<t:GetStreamUri>{setup}{token}</t:GetStreamUri>"
+            body = await _unless_refused(self._soap.call(self._services[MEDIA], MEDIA, wanted))
+            named = body.text_at("GetStreamUriResponse", "MediaUri", "Uri") if body else ""
+        return replace(profile, url=self._own_stream(named))
+
+    def _own_stream(self, named: str) -> str:
+        try:
+            parts = urlsplit(named)
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            return ""
+        if parts.scheme not in ("rtsp", "rtsps") or not host or len(named) > 1000 or " " in named:
+            return ""
+        own = self._soap.address.host
+        if host.lower() != own.lower():
+            self._elsewhere.add(host[:NAME_CHARS_MAX])
+        shown = f"[{own}]" if ":" in own else own
+        return urlunsplit((parts.scheme, f"{shown}:{port}" if port else shown, parts.path or "/", parts.query, ""))
+
+
+async def _unless_refused(call: Awaitable[_Answer]) -> _Answer | None:
+    """None: the camera refused, which for this question is no reason to end."""
+    try:
+        return await call
+    except LoginRefused:
+        raise
+    except SourceRefused:
+        return None
+
+
+def _token(element: XmlElement) -> str:
+    token = element.attributes.get("token", "")
+    return token if token.isprintable() and len(token) <= _TOKEN_CHARS_MAX else ""
+
+
+def _encoder_of(profile: XmlElement) -> XmlElement | None:
+    parts = profile.at("Configurations") or profile
+    return parts.at("VideoEncoder") or parts.at("VideoEncoderConfiguration")
+
+
+def _profile(element: XmlElement, encoders: dict[str, XmlElement]) -> StreamProfile:
+    parts = element.at("Configurations") or element
+    encoder = _encoder_of(element) or XmlElement("")
+    if encoder.at("Resolution") is None:
+        encoder = encoders.get(_token(encoder), encoder)
+    source = parts.at("VideoSource") or parts.at("VideoSourceConfiguration") or XmlElement("")
+    codec = encoder.text_at("Encoding").upper()
+    width, height = (int(encoder.number_at("Resolution", side) or 0) for side in ("Width", "Height"))
+    gop = encoder.attributes.get("GovLength", "") or next((each.text for each in encoder.every("GovLength")), "")
+    return StreamProfile(
+        token=_token(element),
+        name=element.text_at("Name")[:NAME_CHARS_MAX],
+        codec=_CODECS.get(codec, codec.lower()[:12]),
+        size=(width, height) if 0 < width < 20000 and 0 < height < 20000 else (0, 0),
+        fps=encoder.number_at("RateControl", "FrameRateLimit"),
+        kbit_s=encoder.number_at("RateControl", "BitrateLimit"),
+        gop=number(gop.strip()),
+        source=source.text_at("SourceToken")[:NAME_CHARS_MAX],
+        can_turn=any(parts.at(name) for name in ("PTZ", "PTZConfiguration")),
+    )

@@ -1,0 +1,171 @@
+"""WS-Discovery: asks the local network for cameras by multicast; what answers is a stranger and believed little."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import uuid
+from dataclasses import dataclass
+from urllib.parse import unquote
+from xml.sax.saxutils import escape
+
+from appliance.clock import Clock
+from appliance.onvif.soap_client import OnvifAddress
+from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
+
+GROUP, PORT = "239.255.255.250", 3702
+LISTEN_S = 3.0
+FOUND_MAX = 128
+DATAGRAMS_MAX = 1024  # in all; and of one address, so that one talker cannot use them up
+DATAGRAMS_OF_ONE_MAX = 12
+XADDRS_MAX = 8
+TEXT_CHARS_MAX = 64
+_REPEAT_S = 0.7  # UDP is lost; the second probe has the same id, as SOAP-over-UDP wants it
+_SCOPE = "onvif://www.onvif.org/"
+# Some cameras answer to one of these types only.
+_TYPES = (
+    '<d:Types xmlns:n="http://www.onvif.org/ver10/network/wsdl">n:NetworkVideoTransmitter</d:Types>',
+    '<d:Types xmlns:n="http://www.onvif.org/ver10/device/wsdl">n:Device</d:Types>',
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCamera:
+    """What answered. address: of its device service, on the host of the answer. name, make, place: as it says.
+
+    elsewhere: another host that it named and that is not used; ''.
+    """
+
+    address: str
+    host: str
+    name: str = ""
+    make: str = ""
+    place: str = ""
+    elsewhere: str = ""
+
+
+def discover_cameras(clock: Clock, listen_s: float = LISTEN_S) -> list[FoundCamera]:
+    """Ask on every interface with IPv4 and listen for `listen_s`. [] where nothing answers or no network is there."""
+    ids = [str(uuid.uuid4()) for _ in _TYPES]
+    messages = [_probe(each, types) for each, types in zip(ids, _TYPES, strict=True)]
+    collected = _Answers(frozenset(ids))
+    sockets = _sockets()
+    try:
+        with selectors.DefaultSelector() as selector:
+            for each in sockets:
+                selector.register(each, selectors.EVENT_READ)
+            began, sent = clock.monotonic(), 0
+            while (passed_s := clock.monotonic() - began) < listen_s and sockets:
+                if passed_s >= sent * _REPEAT_S and sent < 2:
+                    sent += 1
+                    _send(sockets, messages)
+                for key, _ in selector.select(min(0.2, listen_s - passed_s)):
+                    assert isinstance(key.fileobj, socket.socket)
+                    collected.receive(key.fileobj)
+    finally:
+        for each in sockets:
+            each.close()
+    return collected.cameras()
+
+
+class _Answers:
+    """What came, by the address of the device service; the first answer of each counts."""
+
+    def __init__(self, ids: frozenset[str]) -> None:
+        self._ids = ids
+        self._found: dict[str, FoundCamera] = {}
+        self._of_host: dict[str, int] = {}
+        self._count = 0
+
+    def receive(self, from_socket: socket.socket) -> None:
+        try:
+            data, (host, _port) = from_socket.recvfrom(65_535)
+        except OSError:
+            return
+        self._count += 1
+        self._of_host[host] = self._of_host.get(host, 0) + 1
+        if self._count > DATAGRAMS_MAX or self._of_host[host] > DATAGRAMS_OF_ONE_MAX or len(self._found) >= FOUND_MAX:
+            return
+        for camera in answered(data, host, self._ids):
+            self._found.setdefault(camera.address, camera)
+
+    def cameras(self) -> list[FoundCamera]:
+        return sorted(self._found.values(), key=lambda each: (tuple(map(int, each.host.split("."))), each.address))
+
+
+def answered(data: bytes, host: str, ids: frozenset[str]) -> list[FoundCamera]:
+    """The cameras in a ProbeMatches of `host` to one of our probes; [] for anything else."""
+    try:
+        root = parse_xml(data)
+    except XmlRefused:
+        return []
+    related = root.text_at("Header", "RelatesTo").rpartition(":")[2]
+    matches = root.at("Body", "ProbeMatches")
+    if matches is None or related not in ids:
+        return []
+    return [found for match in list(matches.all("ProbeMatch"))[:4] if (found := _camera(match, host))]
+
+
+def _camera(match: XmlElement, host: str) -> FoundCamera | None:
+    named = match.text_at("XAddrs").split()[:XADDRS_MAX]
+    own, elsewhere = OnvifAddress("http", host, 80), ""
+    address = ""
+    for each in named:
+        url, other = own.pinned(each)
+        if url and not other:
+            address = address or url
+        elsewhere = elsewhere or other
+    if not address and not elsewhere:
+        return None
+    scopes: dict[str, str] = {}
+    for scope in match.text_at("Scopes").split()[:64]:
+        kind, _, value = scope.removeprefix(_SCOPE).partition("/") if scope.startswith(_SCOPE) else ("", "", "")
+        scopes.setdefault(kind.lower(), _plain(value))
+    return FoundCamera(
+        address=address or own.url, host=host, name=scopes.get("name", ""), make=scopes.get("hardware", ""),
+        place=scopes.get("location", ""), elsewhere="" if address else elsewhere[:TEXT_CHARS_MAX],
+    )  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    shown = unquote(text)
+    return "".join(each if each.isprintable() else " " for each in shown)[:TEXT_CHARS_MAX].strip()
+
+
+def _probe(message_id: str, types: str) -> bytes:
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?><s:Envelope xmlns:s="http://www.w3.org/2003/05/soap-envelope" '
+        'xmlns:a="http://schemas.xmlsoap.org/ws/2004/08/addressing" xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery">'
+        f"<s:Header><a:MessageID>urn:uuid:{escape(message_id)}</a:MessageID>"
+        "<a:To>urn:schemas-xmlsoap-org:ws:2005:04:discovery</a:To>"
+        "<a:Action>http://schemas.xmlsoap.org/ws/2005/04/discovery/Probe</a:Action></s:Header>"
+        f"<s:Body><d:Probe>{types}</d:Probe></s:Body></s:Envelope>"
+    ).encode()
+
+
+def _sockets() -> list[socket.socket]:
+    """One for each interface, so that every network of the machine is asked; also the machine itself."""
+    made = []
+    for index, name in socket.if_nameindex():
+        each = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        own = socket.inet_aton("127.0.0.1" if name == "lo" else "0.0.0.0")
+        try:
+            choice = struct.pack("4s4si", socket.inet_aton(GROUP), own, index)
+            each.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, choice)
+            each.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 1)  # this network, and no further
+            each.setblocking(False)
+        except OSError:
+            each.close()
+            continue
+        made.append(each)
+    return made
+
+
+def _send(sockets: list[socket.socket], messages: list[bytes]) -> None:
+    for each in sockets:
+        for message in messages:
+            try:
+                each.sendto(message, (GROUP, PORT))
+            except OSError:  # an interface that is down, or without IPv4
+                break

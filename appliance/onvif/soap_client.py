@@ -1,0 +1,234 @@
+"""One SOAP request to one camera: a POST that goes nowhere else, with WS-UsernameToken and HTTP digest, and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import ssl
+from dataclasses import dataclass, field
+from types import TracebackType
+from urllib.parse import quote, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+import httpx
+
+from appliance.clock import Clock, iso_utc
+from appliance.errors import SourceLost, SourceRefused
+from appliance.onvif.xml_tree import XmlElement, XmlRefused, parse_xml
+
+ANSWER_BYTES_MAX = 1 << 20
+CALL_S_MAX = 6.0
+DEVICE_PATH = "/onvif/device_service"
+_SOAP = "http://www.w3.org/2003/05/soap-envelope"
+_WSSE = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-secext-1.0.xsd"
+_WSU = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-wssecurity-utility-1.0.xsd"
+_DIGEST = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-username-token-profile-1.0#PasswordDigest"
+_BASE64 = "http://docs.oasis-open.org/wss/2004/01/oasis-200401-wss-soap-message-security-1.0#Base64Binary"
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class OnvifAddress:
+    """Where a camera's device service is. user, password: '' where it wants none."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = DEVICE_PATH
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> OnvifAddress:
+        """Of `http://user:password@host:port/path`, or of a host with or without a port. Raises SourceRefused."""
+        whole = text.strip() if "://" in text else f"http://{text.strip()}"
+        try:
+            parts = urlsplit(whole)
+            host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+        except ValueError:
+            host, port = "", 0
+        if not host or not port or any(each.isspace() or not each.isprintable() for each in host):
+            raise SourceRefused("that is not the address of a camera, like 192.168.1.20 or http://192.168.1.20:8000")
+        path = parts.path if parts.path not in ("", "/") else DEVICE_PATH
+        return cls(parts.scheme, host, port, path, unquote(parts.username or ""), unquote(parts.password or ""))
+
+    @property
+    def url(self) -> str:
+        """Without user and password."""
+        return f"{self.origin}{self.path}"
+
+    @property
+    def origin(self) -> str:
+        return f"{self.scheme}://{self.label}"
+
+    @property
+    def label(self) -> str:
+        """Host and port for people; the usual port is left out."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return shown if _PORTS[self.scheme] == self.port else f"{shown}:{self.port}"
+
+    def with_login(self, user: str, password: str) -> str:
+        """The whole address; user and password are percent-encoded already."""
+        return f"{self.scheme}://{user}:{password}@{self.label}{self.path}"
+
+    def pinned(self, named: str) -> tuple[str, str]:
+        """An address that the camera names, on the camera's own host, and the other host that it named, or ''.
+
+        Of an address elsewhere only the path is taken: nobody's answer sends us anywhere but to who gave it.
+        """
+        try:
+            parts = urlsplit(named.strip())
+            host, port = parts.hostname or "", parts.port
+        except ValueError:
+            return "", ""
+        if parts.scheme not in _PORTS or not host:
+            return "", ""
+        path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (
+            f"?{quote(parts.query, safe='=&%')}" if parts.query else ""
+        )
+        if host.lower() != self.host.lower():
+            return f"{self.origin}{path}", host
+        shown = f"[{host}]" if ":" in host else host
+        return f"{parts.scheme}://{shown}:{port or _PORTS[parts.scheme]}{path}", ""
+
+
+class LoginRefused(SourceRefused):
+    """The camera wants a user and a password, or others."""
+
+
+class SoapClient:
+    """A camera's services. Owner: one task at a time. `async with` closes its connections.
+
+    Redirects are not followed, proxies of the environment not used, no compression is asked for, and at most
+    ANSWER_BYTES_MAX are read, within CALL_S_MAX. camera_ahead_s: what the camera's clock is ahead of ours; a
+    WS-UsernameToken carries the camera's time.
+    """
+
+    def __init__(self, address: OnvifAddress, clock: Clock, *, call_s: float = CALL_S_MAX) -> None:
+        self.address = address
+        self.camera_ahead_s = 0.0
+        self._clock = clock
+        self._call_s = call_s
+        # Cameras sign their own certificates; the password itself is never sent, over neither.
+        insecure = ssl.create_default_context()
+        insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
+        self._http = httpx.AsyncClient(
+            verify=insecure, timeout=call_s, follow_redirects=False, trust_env=False,
+            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
+            headers={"user-agent": "vedette", "accept-encoding": "identity"},
+        )  # fmt: skip
+
+    async def __aenter__(self) -> SoapClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def call(self, url: str, namespace: str, request: str, *, signed: bool = True) -> XmlElement:
+        """What the body of the answer holds. request: `<t:Name>…</t:Name>`, `t` being `namespace`.
+
+        Raises LoginRefused, SourceRefused (with what the camera said in its fault) and SourceLost.
+        """
+        where = self.address.label
+        body = self._envelope(namespace, request, signed=signed).encode()
+        try:
+            status, data = await asyncio.wait_for(self._post(url, body), self._call_s)
+        except (httpx.TimeoutException, asyncio.TimeoutError):
+            raise SourceLost(
+                f"{where} did not answer within {self._call_s:g} s; is it on, and is ONVIF there?"
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError):
+            raise SourceLost(f"{where} cannot be reached, or speaks no HTTP there; check address and port") from None
+        if 300 <= status < 400:
+            raise SourceRefused(f"{where} sent us elsewhere, where we do not go; switch its redirect to HTTPS off")
+        return self._checked(status, data)
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"content-type": "application/soap+xml; charset=utf-8"}
+        request = self._http.build_request("POST", url, content=body, headers=headers)
+        status, data, challenge = await self._exchange(request)
+        if challenge is None or not self.address.user:
+            return status, data
+        # httpx would read the whole first answer, however long, had it this login: so it is asked step by step.
+        flow = httpx.DigestAuth(self.address.user, self.address.password).auth_flow(request)
+        next(flow)
+        try:
+            again = flow.send(challenge)
+        except StopIteration:
+            return status, data
+        except (KeyError, ValueError, NotImplementedError, httpx.HTTPError):
+            raise SourceRefused(
+                f"{self.address.label} wants a way to sign in that is not ours; allow digest at the camera"
+            ) from None
+        status, data, _ = await self._exchange(again)
+        return status, data
+
+    async def _exchange(self, request: httpx.Request) -> tuple[int, bytes, httpx.Response | None]:
+        """Status, body and, where a login is asked for, the answer that says how."""
+        answer = await self._http.send(request, stream=True, auth=None)
+        try:
+            if answer.status_code == 401:
+                return 401, b"", answer
+            data = b""
+            async for part in answer.aiter_raw():
+                data += part
+                if len(data) > ANSWER_BYTES_MAX:
+                    raise SourceRefused(f"{self.address.label} answers with more than a camera has to say")
+            return answer.status_code, data, None
+        finally:
+            await answer.aclose()
+
+    def _checked(self, status: int, data: bytes) -> XmlElement:
+        where = self.address.label
+        if status == 401:
+            raise self._wrong_login()
+        if status in (404, 405) or not data:
+            raise SourceRefused(f"{where} has no ONVIF at that address ({status}); switch ONVIF on in its settings")
+        try:
+            root = parse_xml(data)
+        except XmlRefused as error:
+            raise SourceRefused(f"{where} does not answer as an ONVIF camera: {error}") from None
+        body = root.at("Body")
+        if root.name != "Envelope" or body is None:
+            raise SourceRefused(f"{where} does not answer as an ONVIF camera: there is no SOAP in it")
+        fault = body.at("Fault")
+        if fault is None:
+            return body
+        codes = " ".join(each.text.strip() for each in fault.every("Value"))
+        if "NotAuthorized" in codes or "FailedAuthentication" in codes or status == 403:
+            raise self._wrong_login()
+        reason = fault.text_at("Reason", "Text") or fault.text_at("faultstring") or codes or "without a reason"
+        raise SourceRefused(f"{where} refused: {reason[:120]}")
+
+    def _wrong_login(self) -> LoginRefused:
+        if not self.address.user:
+            return LoginRefused(f"{self.address.label} asks for a user and a password")
+        return LoginRefused(
+            f"{self.address.label} refused user or password; many cameras have ONVIF users of their own, "
+            "and after some wrong tries wait minutes"
+        )
+
+    def _envelope(self, namespace: str, request: str, *, signed: bool) -> str:
+        header = self._token() if signed and self.address.user else ""
+        return (
+            f'<?xml version="1.0" encoding="UTF-8"?><s:Envelope xmlns:s="{_SOAP}">{header}'
+            f'<s:Body xmlns:t="{namespace}" xmlns:tt="http://www.onvif.org/ver10/schema">{request}</s:Body></s:Envelope>'
+        )
+
+    def _token(self) -> str:
+        """WS-UsernameToken with a password digest (OASIS WSS UsernameToken Profile 1.0, 3.1)."""
+        nonce = secrets.token_bytes(16)
+        created = iso_utc(self._clock.now() + self.camera_ahead_s)
+        mixed = nonce + created.encode() + self.address.password.encode()
+        digest = base64.b64encode(hashlib.sha1(mixed, usedforsecurity=False).digest()).decode()
+        return (
+            f'<s:Header><w:Security xmlns:w="{_WSSE}" xmlns:u="{_WSU}" s:mustUnderstand="1"><w:UsernameToken>'
+            f"<w:Username>{escape(self.address.user)}</w:Username>"
+            f'<w:Password Type="{_DIGEST}">{digest}</w:Password>'
+            f'<w:Nonce EncodingType="{_BASE64}">{base64.b64encode(nonce).decode()}</w:Nonce>'
+            f"<u:Created>{created}</u:Created></w:UsernameToken></w:Security></s:Header>"
+        )
