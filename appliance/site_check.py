@@ -115,7 +115,9 @@ def _secrets(site_file: Path) -> Iterator[Finding]:
 def exposures(site: SiteConfig, site_file: Path) -> Iterator[Finding]:
     """Secrets that others can read: in the site file, and on the way to the broker."""
     uplink, text = site.uplink, site_file.read_text(encoding="utf-8")
-    urls = [url for each in site.cameras.values() for url in (each.url, each.detect_url) if url and "@" in url]
+    urls = [
+        url for each in site.cameras.values() for url in (each.url, each.detect_url, each.onvif) if url and "@" in url
+    ]
     secrets = [url.rpartition("@")[0].rpartition(":")[2] for url in urls] + list(uplink.secrets if uplink else ())
     if site.mqtt is not None and site.mqtt.password is not None:
         secrets.append(site.mqtt.password.get_secret_value())

@@ -132,6 +132,7 @@ class PrivacyConfig(ConfigModel):
 class CameraConfig(ConfigModel):
     url: Annotated[str, Field(min_length=1, repr=False)]
     detect_url: Annotated[str | None, Field(repr=False)] = None
+    onvif: Annotated[str | None, Field(repr=False)] = None
     enabled: bool = True
     record: Annotated[RecordingMode, BeforeValidator(lambda given: "continuous" if given is True else given)] = (
         "continuous"
@@ -160,6 +161,13 @@ class CameraConfig(ConfigModel):
     def _scheme(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(("rtsp://", "rtsps://", "file:")):
             raise ValueError("must begin with rtsp://, rtsps:// or file:")
+        return url
+
+    @field_validator("onvif")
+    @classmethod
+    def _onvif_scheme(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://, like http://user:password@192.168.1.20")
         return url
 
     @field_validator("zones")

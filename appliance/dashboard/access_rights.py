@@ -92,6 +92,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", f"{API}/cameras/{{name}}/recording"): _CAMERA,
     ("GET", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
     ("HEAD", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
+    ("GET", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),
+    ("POST", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),  # logged by itself, once a movement
     ("GET", f"{API}/stream"): _OWN,
     ("GET", f"{API}/health/events"): _OWN,
     ("GET", f"{API}/health/events/{{event}}"): _HEALTH,

@@ -27,6 +27,7 @@ from appliance.dashboard import (
     metrics,
     pages,
     problems,
+    ptz_api,
     recordings_api,
     savings_api,
     savings_history_api,
@@ -51,6 +52,7 @@ from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.savings_api import CostReader, SavingsReader
 from appliance.dashboard.savings_history_api import HistoryReader
@@ -79,7 +81,7 @@ STATIC = Path(__file__).parent / "static"
 ROUTERS = (
     alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, false_alarms_api.router,
     headroom_api.router,
-    health_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
+    health_api.router, ptz_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     users_api.router, users_api.page_router, setup_page.router,
@@ -116,9 +118,10 @@ def create_app(
     )
     frames = FrameCache(segments, root, reader)
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
+    ptz = PtzControl(clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
-        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub),
+        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, ptz),
         responses=problems.DOCUMENTED, dependencies=[Depends(authorise)],
     )  # fmt: skip
 
@@ -130,6 +133,7 @@ def create_app(
         limits = StorageLimits.of(config.storage, config.cameras)
         storage = StorageReportCache(db, root, limits)
         cuts.keep_free = limits.free_bytes_wanted
+        ptz.cameras = config.cameras
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
         health_reader = HealthReader(health_events, cameras, probes, clock)
@@ -145,7 +149,7 @@ def create_app(
             HistoryReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
             SettingsPart(settings, certificate),
-            prober,
+            prober, ptz,
             RuleTrials(boxes, cameras, config, clock),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
@@ -175,7 +179,7 @@ async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Respo
     return await answer(request, error)
 
 
-def _watching(hub: StreamHub) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+def _watching(hub: StreamHub, ptz: PtzControl) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(hub.run(), name="dashboard hub")
@@ -185,5 +189,6 @@ def _watching(hub: StreamHub) -> Callable[[FastAPI], contextlib.AbstractAsyncCon
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            await ptz.close()
 
     return life

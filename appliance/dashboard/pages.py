@@ -188,6 +188,7 @@ def camera_page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
         editable=settings.is_editable and configured is not None and visitor().may("admin"),
+        ptz=configured is not None and configured.onvif is not None and visitor().may("reviewer"),
     )  # fmt: skip
 
 

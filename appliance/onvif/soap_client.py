@@ -112,7 +112,7 @@ class SoapClient:
         self._clock = clock
         self._call_s = call_s
         # Cameras sign their own certificates; the password itself is never sent, over neither.
-        insecure = ssl.create_default_context()
+        insecure = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         insecure.check_hostname, insecure.verify_mode = False, ssl.CERT_NONE
         self._http = httpx.AsyncClient(
             verify=insecure, timeout=call_s, follow_redirects=False, trust_env=False,
@@ -120,13 +120,16 @@ class SoapClient:
             headers={"user-agent": "vedette", "accept-encoding": "identity"},
         )  # fmt: skip
 
+    async def close(self) -> None:
+        await self._http.aclose()
+
     async def __aenter__(self) -> SoapClient:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        await self.close()
 
     async def call(self, url: str, namespace: str, request: str, *, signed: bool = True) -> XmlElement:
         """What the body of the answer holds. request: `<t:Name>…</t:Name>`, `t` being `namespace`.

@@ -1,0 +1,118 @@
+"""ONVIF in a real browser: a camera is found, its streams chosen, added with its second stream, and turned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.settings.settings_service import SettingsService
+from tests.dashboard_site import Site, running
+from tests.servers.onvif_camera import OnvifCamera
+from tests.waiting import until
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+@dataclass
+class Adding:
+    url: str
+    path: Path
+    in_force: list[SiteConfig] = field(default_factory=list)
+
+
+@pytest.fixture
+def camera() -> Iterator[OnvifCamera]:
+    made = OnvifCamera(name="Back yard", user="viewer", password="geheim", ahead_s=240)
+    with made.running("lo"):
+        yield made
+
+
+@pytest.fixture
+def adding(tmp_path: Path, camera: OnvifCamera) -> Iterator[Adding]:
+    onvif = camera.address.replace("://", "://viewer:geheim@")
+    text = f"site: {{name: depot-7}}\ncameras:\n  gate: {{url: 'rtsp://192.168.1.20/main', onvif: '{onvif}'}}\n"
+    path = tmp_path / "site.yaml"
+    path.write_text(text)
+    (tmp_path / "data").mkdir()
+    site = Site(tmp_path / "data", SystemClock(), SiteConfig.model_validate(yaml.safe_load(text)))
+    t0 = site.clock.now() - 20
+    site.live("gate", t0)
+    site.record("gate", t0)
+    made = Adding("", path)
+
+    def take(config: SiteConfig) -> tuple[str, ...]:
+        made.in_force.append(config)
+        return ()
+
+    service = SettingsService(path, tmp_path / "data", site.clock, take)
+    with running(site.serve(settings=service)) as made.url:
+        yield made
+    site.close()
+
+
+@pytest.fixture(params=[(1440, 900, "dark"), (390, 844, "light")], ids=["desk", "phone"])
+def page(request: pytest.FixtureRequest, browser: Browser, adding: Adding) -> Iterator[Page]:
+    width, height, scheme = request.param
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, has_touch=width < 500, color_scheme=scheme
+    )
+    context.set_default_timeout(60_000)
+    opened = context.new_page()
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    refused = "the server responded with a status of 4"  # the tests' own doing
+    opened.on(
+        "console", lambda line: faults.append(line.text) if line.type == "error" and refused not in line.text else None
+    )
+    yield opened
+    assert faults == []
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
+    if os.environ.get("VEDETTE_SHOTS"):
+        size = page.viewport_size
+        assert size is not None
+        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}-{size['width']}.png"), full_page=True)
+
+
+def test_a_camera_turns_while_a_button_or_key_is_held(page: Page, adding: Adding, camera: OnvifCamera) -> None:
+    page.goto(f"{adding.url}/cameras/gate")
+    pad = page.get_by_role("group", name="Turn the camera")
+    expect(pad.locator("option")).to_have_count(4)  # asked for once the script is there
+    left = pad.get_by_role("button", name="Left").bounding_box()
+    assert left is not None
+    page.mouse.move(left["x"] + left["width"] / 2, left["y"] + left["height"] / 2)
+    page.mouse.down()
+    until(lambda: len(camera.moves) >= 3, 30, "it is asked further while it is held")
+    assert set(camera.moves) == {(-0.5, 0.0, 0.0)}
+    page.mouse.up()
+    until(lambda: not camera.turning, 30)
+    shot(page, "ptz")
+    pad.get_by_role("button", name="Up").focus()
+    page.keyboard.down("ArrowRight")
+    until(lambda: camera.moves[-1] == (0.5, 0.0, 0.0), 30)
+    page.keyboard.up("ArrowRight")
+    until(lambda: not camera.turning, 30)
+    page.keyboard.down("+")
+    until(lambda: camera.moves[-1] == (0.0, 0.0, 0.5), 30)
+    page.goto(f"{adding.url}/savings")  # gone while the key is held
+    until(lambda: not camera.turning, 30)
+    page.goto(f"{adding.url}/cameras/gate")
+    pad.get_by_label("Go to").select_option("Yard & gate")
+    until(lambda: camera.at_preset == "2", 30)
+    camera.fault, camera.fault_at = "redirect", "GotoHomePosition"
+    pad.get_by_label("Go to").select_option("Home position")
+    expect(pad.get_by_role("alert")).to_contain_text("sent us elsewhere")
