@@ -36,9 +36,10 @@ from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
 from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
+from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.settings.settings_service import SettingsService
-from appliance.store.arming import ArmingStore
+from appliance.store.access_log import AccessLog
 from appliance.store.cameras import NOT_RUNNING
 from appliance.store.database import Database
 from appliance.store.escalations import OutboxStore
@@ -268,8 +269,9 @@ def build(
 def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     db, root, clock, stores, supervisor = lasting.db, lasting.root, lasting.clock, lasting.stores, lasting.supervisor
     context, notices_due = router_context(config), LoopSignal()
+    arming = Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
-    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, stores.arming)
+    probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming)
     link = probes.link if uplink else None
     notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
     publisher = _build_mqtt(config, root, db, stores, clock, probes)
@@ -300,6 +302,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             ).read,
             context=context,
             listener=_CoreListener(evidence, notifier, recheck),
+            arming=arming,
         ),
         CoreProbes(
             link=link,
@@ -310,6 +313,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             calibration=lambda: context.calibration,
             pool=(lambda: uplink.pool) if uplink else None,
             escalate=stores.requests.ask if uplink else None,
+            arming=arming,
         ),
     )
 
@@ -380,7 +384,7 @@ class _SystemProbes:
     backlog: WriteBacklog
     db: Database
     clock: Clock
-    arming: ArmingStore
+    arming: Arming
 
     def link(self) -> LinkState:
         """Only where there is an uplink."""
@@ -411,12 +415,9 @@ class _SystemProbes:
         """What is wrong with the database, or ''."""
         return self.backlog.warning or self.db.displaced
 
-    def _disarmed(self) -> str:
-        return "" if self.arming.armed else "the site is disarmed over MQTT: no rule reports anything"
-
     def health(self) -> SystemHealth:
         status = self.supervisor.status
-        warnings = [self.warning(), status.health.warning if status.health else "", self._disarmed()]
+        warnings = [self.warning(), status.health.warning if status.health else "", *self.arming.warnings()]
         state = SystemHealth(
             ingest_running=status.pid != 0,
             ingest_starts=status.starts,
@@ -486,6 +487,10 @@ def _build_notifier(
         status=SystemStatus(link, HealthEventStore(db), probes.warning, clock),
         health=HealthEventStore(db),
         armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
+        in_quiet_hours=lambda target, t: (
+            target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)
+        ),
+        quiet_reason=probes.arming.quiet_reason,
         meter=stores.meter,
         clock=clock,
         due=due,
@@ -509,7 +514,8 @@ def _build_mqtt(
         cameras=stores.cameras,
         health=stores.health,
         privacy=PrivacyRules(config.site, config.cameras, local_weekday_minute),
-        arming=stores.arming,
+        arming=probes.arming,
+        log=AccessLog(db),
         meter=stores.meter,
         clock=clock,
         warning=probes.warning,

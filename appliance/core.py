@@ -21,6 +21,7 @@ from appliance.router.escalation_requests import EscalationRequests, RequestAnsw
 from appliance.router.recent_escalations import RecentEscalations, restore_recent
 from appliance.router.router_maintenance import RouterMaintenance
 from appliance.router.silent_audit import SilentFrameAudit
+from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at, off_peak_in_s
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
@@ -114,7 +115,7 @@ class CoreSettings:
     """What the core decides by, made of the site file.
 
     cameras: those that are enabled. maintenance: of the router; None: there is no uplink. severity_after: what a
-    verdict makes of a severity. language: of reasons.
+    verdict makes of a severity. language: of reasons. arming: which rules report now.
     """
 
     cameras: Mapping[str, _CameraContext]
@@ -124,6 +125,7 @@ class CoreSettings:
     listener: CoreListener
     severity_after: SeverityAfter
     language: str
+    arming: Arming
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,7 @@ class Core:
         camera.last_t, camera.last_at = boxes.t, self._clock.monotonic()
         camera.buffered.append(boxes)
         camera.planner.observe(boxes)
-        step = camera.pipeline.feed(boxes, armed=self._stores.arming.armed)
+        step = camera.pipeline.feed(boxes, off=self._settings.arming.off_rules(camera.name))
         self._audit_silence(camera, boxes, step)
         if step.changes or len(camera.buffered) >= BOXES_BUFFERED_MAX:
             self._flush(camera)
@@ -494,11 +496,13 @@ def core_settings(
     system_load: Callable[[], SystemLoad] = SystemLoad,
     context: RouterContext | None = None,
     listener: CoreListener | None = None,
+    arming: Arming | None = None,
 ) -> CoreSettings:
     """The parts of the core with the sections that each reads. Reads what was escalated before.
 
-    system_load: how link and appliance are doing, for the router. context: None makes a new one.
+    system_load: how link and appliance are doing, for the router. context, arming: None makes a new one.
     """
+    arming = arming or Arming(config.arming, config.cameras, stores.arming, clock, local_weekday_minute)
     context = router_context(config) if context is None else context
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     cameras = {
@@ -507,7 +511,7 @@ def core_settings(
             camera,
             Pipeline(name, camera, config.alerts, local_time=local_weekday_minute),
             EscalationPlanner(name, camera.rules, context, _recent_escalations(config, name, stores, clock)),
-            SilentFrameAudit(name, camera.rules, context, _armed, privacy.lets_frames_leave),
+            SilentFrameAudit(name, camera.rules, context, partial(_armed, arming, name), privacy.lets_frames_leave),
         )
         for name, camera in config.cameras.items()
         if camera.enabled
@@ -524,6 +528,7 @@ def core_settings(
         listener or CoreListener(),
         config.severity_after,
         config.site.language,
+        arming,
     )
 
 
@@ -544,9 +549,9 @@ def _recent_escalations(config: SiteConfig, camera: str, stores: CoreStores, clo
     return restore_recent(stores.decisions, stores.boxes, camera, config.escalation.router.repeat_s, clock.now())
 
 
-def _armed(rule: Rule, t: float) -> bool:
+def _armed(arming: Arming, camera: str, rule: Rule, t: float) -> bool:
     """Whether the rule reports anything at this time (UTC seconds)."""
-    return armed_at(rule.schedule, local_weekday_minute)(t)
+    return rule.name not in arming.off_rules(camera) and armed_at(rule.schedule, local_weekday_minute)(t)
 
 
 def _notice_planner(site: str, targets: Mapping[str, Target], privacy: PrivacyRules) -> NoticePlanner:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from appliance.alerts.merge_policy import AlertPolicy
 from appliance.config import AlertsConfig, CameraConfig
 from appliance.rules.engine import RulesEngine
@@ -43,14 +45,14 @@ class Pipeline:
         """No track is remembered and no alert is open: a frame in which nothing is decides nothing."""
         return not self._policy.is_open and not self._rules.tracks
 
-    def feed(self, message: StreamHeader | FrameBoxes, *, armed: bool = True) -> PipelineStep:
+    def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> PipelineStep:
         """Everything this message decides: its events, and for each the change or suppression it caused, in order.
 
-        armed: False: no rule reports anything.
+        off: names of rules that report nothing now.
         """
         if message.camera != self._camera:
             raise ValueError(f"a message of camera {message.camera} was fed to the pipeline of {self._camera}")
-        events = self._rules.feed(message, armed=armed)
+        events = self._rules.feed(message, off=off)
         if isinstance(message, StreamHeader):
             return self._policy.begin(message)
         decided = self._policy.feed(message, events)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from appliance.config.arming_config import ARMED as ARMED
+from appliance.config.arming_config import DISARMED as DISARMED
+from appliance.config.arming_config import ArmingConfig as ArmingConfig
+from appliance.config.arming_config import ProfileConfig as ProfileConfig
+from appliance.config.arming_config import ProfileHours as ProfileHours
 from appliance.config.camera_config import BlurMode as BlurMode
 from appliance.config.camera_config import CameraConfig as CameraConfig
 from appliance.config.camera_config import CameraName as CameraName

@@ -20,7 +20,7 @@ class MqttConfig(ConfigModel):
 
     client_id, topic_prefix: None: `vedette-<site>` and `vedette/<site>`. local: the broker is on the site, so that what
     it gets does not leave. pictures: it gets the still of the last alert as well.
-    commands: it may arm and disarm the site.
+    commands: it may choose the profile of the site and pause cameras.
     """
 
     enabled: bool = True

@@ -27,6 +27,7 @@ class TargetBase(ConfigModel):
         severities, cameras, rules: it is notified of alerts with one of these; no camera or rule named: of all.
         health: it is notified of these faults as well.
         schedule: only of what happens at these times.
+        quiet_hours: nothing is sent at these times, but for alerts with a severity of `urgent`.
         repeat_s: the same rules of a camera are not repeated for so long.
         hold_s: how long to wait for the cloud's verdict.
         local: the target is on the site, so that a message to it does not leave.
@@ -39,6 +40,8 @@ class TargetBase(ConfigModel):
     rules: tuple[str, ...] = ()
     health: tuple[HealthKind, ...] = ("overloaded",)
     schedule: Schedule | None = None
+    quiet_hours: Schedule | None = None
+    urgent: tuple[Severity, ...] = ()
     repeat_s: Seconds = 0.0
     hold_s: Annotated[float, Field(ge=0, le=600)] = 0.0
     local: bool = False

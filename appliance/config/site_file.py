@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from appliance import yamlfile
+from appliance.config.arming_config import ArmingConfig
 from appliance.config.camera_config import CameraConfig, CameraName
 from appliance.config.cost_config import CostsConfig
 from appliance.config.escalation_config import EscalationConfig, RecheckConfig, UplinkConfig
@@ -150,6 +151,7 @@ class SiteConfig(ConfigModel):
     uplink: UplinkConfig | None = None
     notify: Annotated[dict[TargetName, Target], Field(max_length=16)] = {}
     mqtt: MqttConfig | None = None
+    arming: ArmingConfig = ArmingConfig()
     costs: CostsConfig = CostsConfig()
     dashboard: DashboardConfig = DashboardConfig()
 
@@ -160,6 +162,21 @@ class SiteConfig(ConfigModel):
             for what, named, known in (("camera", target.cameras, self.cameras), ("rule", target.rules, rules)):
                 if strange := [each for each in named if each not in known]:
                     raise ValueError(f"notify.{name}: there is no {what} `{strange[0]}` in this file")
+        return self
+
+    @model_validator(mode="after")
+    def _known_to_profiles(self) -> SiteConfig:
+        if missing := self.arming.unknown_profile():
+            raise ValueError(f"arming: there is no profile `{missing}`: it has {', '.join(self.arming.names)}")
+        rules = {rule.name for camera in self.cameras.values() for rule in camera.rules}
+        for name, profile in self.arming.profiles.items():
+            for what, named, known in (
+                ("camera", profile.cameras, self.cameras),
+                ("rule", profile.rules, rules),
+                ("target", profile.notify, self.notify),
+            ):
+                if strange := [each for each in named or () if each not in known]:
+                    raise ValueError(f"arming.profiles.{name}: there is no {what} `{strange[0]}` in this file")
         return self
 
     def for_ingest(self) -> IngestConfig:

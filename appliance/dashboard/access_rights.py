@@ -94,6 +94,9 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("HEAD", f"{API}/cameras/{{name}}/recording.mp4"): _CAMERA,
     ("GET", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),
     ("POST", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),  # logged by itself, once a movement
+    ("GET", f"{API}/arming"): _OWN,
+    ("POST", f"{API}/arming"): Right("reviewer", "site", "chose the profile"),
+    ("POST", f"{API}/cameras/{{name}}/pause"): Right("reviewer", "camera", "paused"),
     ("GET", f"{API}/stream"): _OWN,
     ("GET", f"{API}/health/events"): _OWN,
     ("GET", f"{API}/health/events/{{event}}"): _HEALTH,
@@ -177,7 +180,7 @@ async def authorise(
             raise Problem(404, "There is nothing of that name among your cameras.")
     yield
     if right.logged:
-        about = about or getattr(request.state, "about", "") or ", ".join(map(str, request.path_params.values()))
+        about = getattr(request.state, "about", "") or about or ", ".join(map(str, request.path_params.values()))
         try:
             await asyncio.to_thread(log.write, who.name, address_of(request.scope), right.logged, about)
         except StoreError as error:

@@ -12,10 +12,11 @@ from fastapi import Depends, FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from appliance.clock import Clock
+from appliance.clock import Clock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.dashboard import (
     alerts_api,
+    arming_api,
     auth,
     camera_setup_api,
     cameras_api,
@@ -63,8 +64,10 @@ from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
+from appliance.rules.arming import Arming
 from appliance.settings.settings_service import SettingsService
 from appliance.store.alerts import AlertStore
+from appliance.store.arming import ArmingStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -79,8 +82,8 @@ from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
-    alerts_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router, false_alarms_api.router,
-    headroom_api.router,
+    alerts_api.router, arming_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router,
+    false_alarms_api.router, headroom_api.router,
     health_api.router, ptz_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
@@ -109,7 +112,7 @@ def create_app(
     stretches of it, which may take long; None: the same.
     """
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
-    segments, boxes = SegmentStore(db), BoxStore(db)
+    segments, boxes, arming_store = SegmentStore(db), BoxStore(db), ArmingStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
     access = Access(config.dashboard.token, clock, db, setup_code)
     alert_counts, snapshots = (
@@ -149,6 +152,7 @@ def create_app(
             HistoryReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
             SettingsPart(settings, certificate),
+            probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
             prober, ptz,
             RuleTrials(boxes, cameras, config, clock),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),

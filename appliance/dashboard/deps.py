@@ -13,6 +13,7 @@ from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
+from appliance.rules.arming import Arming
 from appliance.types import HealthKind
 from appliance.uplink.pool_monitor import PoolState
 
@@ -45,6 +46,7 @@ class CoreProbes:
     home automation now. rebaseline: called with a camera and a kind of fault when a person says that what the camera
     shows is right as it is. calibration: what the router has learnt; pool: the workers as they announce themselves.
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
+    arming: which rules report now, and the hands to change it; None: made anew of the store.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -55,6 +57,7 @@ class CoreProbes:
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None
     escalate: Callable[[str], RequestAnswer] | None = None
+    arming: Arming | None = None
 
 
 NO_PROBES = CoreProbes()

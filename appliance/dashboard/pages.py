@@ -23,6 +23,7 @@ from appliance.dashboard.alerts_api import (
     Reader,
     cursor_of,
 )
+from appliance.dashboard.arming_api import PAUSE_LENGTHS, Armed, ArmingReport
 from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.camera_setup_api import VENDORS
 from appliance.dashboard.cameras_api import Cameras
@@ -72,6 +73,7 @@ def alerts_page(
     savings: SavingsPart,
     alert_counts: Annotated[AlertCountCache, Depends(provided(AlertCountCache))],
     probes: Annotated[CoreProbes, Depends(provided(CoreProbes))],
+    arming: Armed,
     wanted: Filtered,
     before: Before = "",
     show: ShowFilter = "",
@@ -102,6 +104,8 @@ def alerts_page(
         settled_after_s=SETTLED_AFTER_S,
         link_text=_uplink_text(probes.link, counts.undelivered),
         failing_targets=health.failing_targets() if visitor().cameras is None else [],
+        arming=ArmingReport.of(arming),
+        lengths=PAUSE_LENGTHS,
     )
 
 
@@ -149,7 +153,13 @@ def alert_page(
 
 @router.get("/cameras")
 def cameras_page(
-    rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart, headroom: Headroom, settings: Settings
+    rev: Rev,
+    templates: TemplatesPart,
+    cameras: Cameras,
+    health: HealthPart,
+    headroom: Headroom,
+    settings: Settings,
+    arming: Armed,
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
@@ -157,7 +167,8 @@ def cameras_page(
     faults = health.open_titles()
     found = headroom.report()
     return templates.page(
-        "cameras.html", here="/cameras", rev=rev, cameras=items, summary=summary, faults=faults,
+        "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
+        cameras=items, summary=summary, faults=faults,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable and visitor().may("admin"),
     )  # fmt: skip
 
@@ -170,12 +181,14 @@ def camera_new_page(rev: Rev, templates: TemplatesPart) -> HTMLResponse:
 
 @router.get("/cameras/{name}")
 def camera_page(
+    *,
     rev: Rev,
     templates: TemplatesPart,
     cameras: Cameras,
     alerts: Reader,
     health: HealthPart,
     settings: Settings,
+    arming: Armed,
     name: str,
 ) -> HTMLResponse:
     """One camera: its latest frame with boxes, zones and lines; its interruptions and numbers."""
@@ -186,6 +199,7 @@ def camera_page(
     events, _ = health.page(name, None, "", RECENT)
     return templates.page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
+        arming=ArmingReport.of(arming, name), off_rules=sorted(arming.off_rules(name)), lengths=PAUSE_LENGTHS,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
         editable=settings.is_editable and configured is not None and visitor().may("admin"),
         ptz=configured is not None and configured.onvif is not None and visitor().may("reviewer"),

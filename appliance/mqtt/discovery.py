@@ -55,6 +55,23 @@ class Topics:
         return f"{self._base}/armed/set"
 
     @property
+    def profile(self) -> str:
+        return f"{self._base}/profile"
+
+    @property
+    def choose(self) -> str:
+        """Where the name of a profile is published to choose it."""
+        return f"{self._base}/profile/set"
+
+    @property
+    def pauses(self) -> str:
+        """Matches where cameras are paused."""
+        return f"{self._base}/camera/+/reports/set"
+
+    def reports(self, camera: str) -> str:
+        return f"{self._base}/camera/{camera}/reports"
+
+    @property
     def of_cameras(self) -> str:
         """Matches everything about cameras."""
         return f"{self._base}/camera/#"
@@ -91,18 +108,19 @@ def discovery_messages(
     stills: Iterable[str],
     link: str,
     *,
-    commands: bool = False,
+    profiles: Iterable[str] = (),
 ) -> Iterator[DiscoveryMessage]:
     """Every entity of the site.
 
-    stills: cameras of which a still may be published. link: the dashboard's address. commands: with the switch that
-    arms the site.
+    stills: cameras of which a still may be published. link: the dashboard's address. profiles: that may be chosen; with
+    any, there are also the switches that arm the site and pause cameras.
     """
     with_still = frozenset(stills)
     made = _EntityMaker(topics, site, link)
-    yield from made.system(commands=commands)
+    choices = tuple(profiles)
+    yield from made.system(choices)
     for name, camera in cameras.items():
-        yield from made.camera(name, zone_labels(camera), with_still=name in with_still)
+        yield from made.camera(name, zone_labels(camera), with_still=name in with_still, pauses=bool(choices))
 
 
 class _EntityMaker:
@@ -111,7 +129,7 @@ class _EntityMaker:
         self._site = site
         self._link = link.rstrip("/")
 
-    def system(self, *, commands: bool) -> Iterator[DiscoveryMessage]:
+    def system(self, profiles: tuple[str, ...]) -> Iterator[DiscoveryMessage]:
         device = self._device("", f"Vedette {self._site}", "/")
         state = {"state_topic": self._topics.system}
         yield self._entity("sensor", "to_review", device, name="Alerts to review", **state,
@@ -122,14 +140,21 @@ class _EntityMaker:
         yield self._entity("sensor", "detector_load", device, name="Detector load", **state,
                            value_template="{{ value_json.detector_load }}", state_class="measurement",
                            unit_of_measurement="%", entity_category="diagnostic")  # fmt: skip
-        if commands:
+        if profiles:
             yield self._entity("switch", "armed", device, name="Armed", state_topic=self._topics.armed,
                                command_topic=self._topics.arm, icon="mdi:shield-home")  # fmt: skip
+            profile = self._topics.profile
+            yield self._entity("select", "profile", device, name="Profile", state_topic=profile,
+                               value_template="{{ value_json.profile }}", json_attributes_topic=profile,
+                               command_topic=self._topics.choose, options=list(profiles),
+                               icon="mdi:shield-account")  # fmt: skip
         yield self._entity("binary_sensor", "problem", device, name="Problem", **state, device_class="problem",
                            value_template="{{ value_json.problem }}", json_attributes_topic=self._topics.system,
                            entity_category="diagnostic")  # fmt: skip
 
-    def camera(self, name: str, places: Iterable[ZoneLabel], *, with_still: bool) -> Iterator[DiscoveryMessage]:
+    def camera(
+        self, name: str, places: Iterable[ZoneLabel], *, with_still: bool, pauses: bool
+    ) -> Iterator[DiscoveryMessage]:
         device = self._device(name, name, f"/cameras/{name}")
         for place in places:
             entity = f"{name}-zone-{_topic_word(place.zone)}-{_topic_word(place.label)}"
@@ -143,6 +168,11 @@ class _EntityMaker:
         yield self._entity("sensor", f"{name}-last-alert", device, name="Last alert", state_topic=last,
                            value_template="{{ value_json.summary }}", json_attributes_topic=last,
                            icon="mdi:shield-alert")  # fmt: skip
+        if pauses:
+            reports = self._topics.reports(name)
+            yield self._entity("switch", f"{name}-reports", device, name="Reports", state_topic=reports,
+                               value_template="{{ value_json.state }}", json_attributes_topic=reports,
+                               command_topic=f"{reports}/set", icon="mdi:bell-sleep")  # fmt: skip
         if with_still:
             yield self._entity("image", f"{name}-last-alert-still", device, name="Last alert",
                                image_topic=self._topics.still(name), content_type="image/jpeg")  # fmt: skip
@@ -161,7 +191,9 @@ class _EntityMaker:
             device["configuration_url"] = f"{self._link}{page}"
         return device
 
-    def _entity(self, component: str, entity: str, device: Mapping[str, Any], **keys: str) -> DiscoveryMessage:
+    def _entity(
+        self, component: str, entity: str, device: Mapping[str, Any], **keys: str | list[str]
+    ) -> DiscoveryMessage:
         body = {
             **keys,
             "unique_id": f"{self._topics.node}-{entity}",

@@ -12,17 +12,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from appliance.clock import Clock
+from appliance.clock import Clock, iso_utc
 from appliance.config import DAYS, CameraConfig, MqttConfig, SiteConfig
-from appliance.errors import StoreUnavailable
+from appliance.errors import PreconditionError, StoreUnavailable
 from appliance.mqtt.alert_messages import AlertMessages
 from appliance.mqtt.broker_session import BrokerSession, ReceivedMessage
 from appliance.mqtt.discovery import OFF, ON, ONLINE, UNKNOWN, Topics, discovery_messages
 from appliance.mqtt.zone_occupancy import ZoneOccupancy, zone_labels
 from appliance.privacy import PrivacyRules
+from appliance.rules.arming import Arming
+from appliance.store.access_log import AccessLog
 from appliance.store.alert_search import AlertQuery
 from appliance.store.alerts import AlertStore
-from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditKind, AuditRow, AuditStore
 from appliance.store.boxes import BoxStore
 from appliance.store.cameras import CameraRow, CameraStore
@@ -46,6 +47,9 @@ STILL_BYTES_MAX = 2 * 1024 * 1024
 AUDIT_ROWS_MAX = 1000  # that wait while the disk is full
 _PURPOSE = "mqtt"
 _COMMANDS = {ON.encode(): True, OFF.encode(): False}
+PAUSE_S = 3600.0  # of a camera that is switched off over MQTT
+COMMAND_BYTES_MAX = 64
+_WHO = "MQTT"
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +76,8 @@ class MqttDeps:
     cameras: CameraStore
     health: HealthEventStore
     privacy: PrivacyRules
-    arming: ArmingStore
+    arming: Arming
+    log: AccessLog
     meter: Meter
     clock: Clock
     warning: Callable[[], str]
@@ -142,13 +147,14 @@ class MqttPublisher:
         self._audit_at = self._read_at = self._system_at = float("-inf")
         self._alerts_rev = deps.db.rev()
         self._begun = False
-        self._command: bool | None = None
+        self._commands: dict[str, bytes] = {}
         self._messages_sent = self._dropped = 0
         self._connections = 0
         self._throttle = LogThrottle(logger, deps.clock)
         self._stopped = threading.Event()
         shown = [name for name in cameras if self._messages.shows_stills_of(name)]
-        for each in discovery_messages(self._topics, site, cameras, shown, link, commands=mqtt.commands):
+        profiles = deps.arming.config.names if mqtt.commands else ()
+        for each in discovery_messages(self._topics, site, cameras, shown, link, profiles=profiles):
             self._states[each.topic] = _json(each.body)
         self._states[self._topics.availability] = ONLINE.encode()
         for name in cameras:
@@ -192,7 +198,8 @@ class MqttPublisher:
             self._session.subscribe(self._topics.configs)
             self._session.subscribe(self._topics.of_cameras)
             if self._mqtt.commands:
-                self._session.subscribe(self._topics.arm)
+                for topic in (self._topics.arm, self._topics.choose, self._topics.pauses):
+                    self._session.subscribe(topic)
         if self._clock.monotonic() - self._read_at >= READ_EVERY_S:
             self._read_at = self._clock.monotonic()
             try:
@@ -213,20 +220,59 @@ class MqttPublisher:
             self._read_zones(name, camera, rows.get(name), told=told)
             own = [fault for fault in faults if fault.camera == name]
             self._set(self._topics.problem(name), _problem(rows.get(name), own, told=told), name)
-        self._take_command()
-        self._set(self._topics.armed, (ON if deps.arming.armed else OFF).encode(), "")
+        self._take_commands()
+        self._read_arming()
         self._read_alerts()
         if self._clock.monotonic() - self._system_at >= SYSTEM_EVERY_S:
             self._system_at = self._clock.monotonic()
             self._read_system(rows, [fault for fault in faults if not fault.camera])
 
-    def _take_command(self) -> None:
-        """Arm or disarm, as the last command said. Raises StoreError: it is tried again."""
-        if self._command is None:
-            return
-        if self._deps.arming.set(armed=self._command):
-            logger.warning("the site was %s over MQTT", "armed" if self._command else "disarmed")
-        self._command = None
+    def _take_commands(self) -> None:
+        """Do what was commanded, the last of each kind. Raises StoreError: what is not done is tried again."""
+        for topic, body in list(self._commands.items()):
+            try:
+                done = self._obey(topic, body)
+            except PreconditionError as error:
+                self._drop(f"a command was refused: {error}")
+                done = ""
+            if done:
+                logger.warning("over MQTT: %s", done)
+                self._deps.log.write(_WHO, self._mqtt.host, done)
+            del self._commands[topic]
+
+    def _obey(self, topic: str, body: bytes) -> str:
+        """What was done, for the log; '': it was so before. Raises PreconditionError, StoreError."""
+        arming = self._deps.arming
+        if topic == self._topics.choose:
+            profile = body.decode("ascii", "replace")
+            if profile == arming.profile:
+                return ""
+            arming.choose(profile, None, _WHO)
+            return f"chose the profile {profile}"
+        armed = _COMMANDS[body]
+        if topic == self._topics.arm:
+            return ("armed the site" if armed else "disarmed the site") if arming.arm(armed=armed, who=_WHO) else ""
+        camera = next(name for name in self._cameras if topic == f"{self._topics.reports(name)}/set")
+        if armed:
+            return f"ended the pause of {camera}" if arming.resume(camera) else ""
+        arming.pause(camera, "", self._clock.now() + PAUSE_S, _WHO)
+        return f"paused {camera}"
+
+    def _read_arming(self) -> None:
+        arming = self._deps.arming
+        state = arming.in_force()
+        self._set(self._topics.armed, (ON if arming.reports else OFF).encode(), "")
+        facts = {"profile": state.name, "by": state.by, "until": _time(state.until_t), "next": state.following}
+        if self._mqtt.local:  # names of people stay on the site
+            facts |= {"who": state.who, "why": state.why}
+        self._set(self._topics.profile, _json(facts), "")
+        for name in self._cameras:
+            paused = arming.paused(name)
+            whole = [row for row in paused if not row.rule]
+            self._set(self._topics.reports(name), _json({
+                "state": OFF if whole else ON, "until": _time(whole[0].until_t) if whole else None,
+                "rules_paused": [row.rule for row in paused if row.rule],
+            }), name)  # fmt: skip
 
     def _read_zones(self, name: str, camera: _WatchedCamera, row: CameraRow | None, *, told: bool) -> None:
         latest = self._deps.boxes.latest(name) if camera.places else None
@@ -357,20 +403,25 @@ class MqttPublisher:
         return True
 
     def _receive(self, message: ReceivedMessage) -> None:
-        """What the broker kept of entities and cameras that are no more is cleared; a command is kept for `_read`.
+        """What the broker kept of entities and cameras that are no more is cleared; commands are kept for `_read`.
 
         A retained command is refused: it would come again with every connection, whatever was decided since.
         """
-        if message.topic == self._topics.arm and self._mqtt.commands:
-            if message.retained or message.body not in _COMMANDS:
+        if self._mqtt.commands and self._is_command(message.topic):
+            wrong = message.topic != self._topics.choose and message.body not in _COMMANDS
+            if message.retained or wrong or len(message.body) > COMMAND_BYTES_MAX:
                 self._drop("a command that is retained, or neither ON nor OFF, was refused")
             else:
-                self._command = _COMMANDS[message.body]
+                self._commands[message.topic] = message.body
             return
         if message.retained and message.body and message.topic not in self._states and len(self._stale) < STALE_MAX:
             self._stale.append(message.topic)
             if message.topic.endswith("/last_alert"):  # the still is longer than what we take from a broker
                 self._stale.append(f"{message.topic}/still")
+
+    def _is_command(self, topic: str) -> bool:
+        switches = (f"{self._topics.reports(name)}/set" for name in self._cameras)
+        return topic in {self._topics.arm, self._topics.choose, *switches}
 
     def _drop(self, why: str) -> None:
         self._dropped += 1
@@ -425,6 +476,10 @@ def _problem(row: CameraRow | None, faults: list[HealthEventRow], *, told: bool)
     if row.state != "live":
         reasons.append(row.reason or f"the camera is {row.state}")
     return _json({"state": ON if reasons else OFF, "reasons": reasons, "camera_state": row.state})
+
+
+def _time(t: float | None) -> str | None:
+    return None if t is None else iso_utc(t)
 
 
 def _json(body: Mapping[str, Any]) -> bytes:

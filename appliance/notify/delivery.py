@@ -190,7 +190,9 @@ class LoopSignal:
 class NotifierDeps:
     """What the senders of all targets share.
 
-    due: fired when an alert or a verdict was written. armed: whether a target's `schedule` covers a time.
+    due: fired when an alert or a verdict was written. armed: whether a target's `schedule` covers a time;
+    in_quiet_hours: the same of its `quiet_hours`. quiet_reason: why a target (its name) is told nothing of an alert
+    of a camera and these rules now, or ''.
     """
 
     notices: NoticeStore
@@ -201,6 +203,8 @@ class NotifierDeps:
     clock: Clock
     health: HealthEventStore
     armed: Callable[[Target, float], bool]
+    in_quiet_hours: Callable[[Target, float], bool] = lambda target, t: False
+    quiet_reason: Callable[[str, str, tuple[str, ...]], str] = lambda target, camera, rules: ""
     due: LoopSignal = field(default_factory=LoopSignal)
 
 
@@ -321,8 +325,15 @@ class TargetSender:
             sent_standing=row.standing or None,
             sent_severity=row.severity or None,
             maybe_delivered=row.doubtful,
-            repeat_reason=self._repeat_reason(item, now) if self.target.repeat_s and not row.messages else "",
+            quiet_reason="" if row.messages else self._quiet_reason(item, now),
         )
+
+    def _quiet_reason(self, item: OpenNotice, now: float) -> str:
+        """Why the target is told nothing now: its profile, a snooze, its quiet hours, a repetition; or ''."""
+        quiet = self._deps.quiet_reason(self.name, item.row.camera, item.rules)
+        if not quiet and self._deps.in_quiet_hours(self.target, now) and item.severity not in self.target.urgent:
+            quiet = "not told: quiet hours"
+        return quiet or (self._repeat_reason(item, now) if self.target.repeat_s else "")
 
     def _repeat_reason(self, item: OpenNotice, now: float) -> str:
         """Why a message would be a repetition, or ''."""
@@ -367,7 +378,12 @@ class TargetSender:
         return replace(message, degraded=self._deps.status.degraded(row.camera, unverified=standing == "unverified"))
 
     async def _deliver_health(self) -> bool:
-        """True: a message about a health event was sent, and there may be another. Raises StoreError."""
+        """True: a message about a health event was sent, and there may be another. Raises StoreError.
+
+        In quiet hours they wait: what still lasts afterwards is told then.
+        """
+        if self._deps.in_quiet_hours(self.target, self._clock.now()):
+            return False
         notice = self._health.due()
         if notice is None:
             return False
@@ -389,6 +405,8 @@ class TargetSender:
     async def _deliver_unstored(self, alert: UnstoredAlert) -> bool:
         """False: the target does not take it now."""
         if alert.notice.id in self._unrecorded or alert.notice.forbidden:
+            return True
+        if self._deps.quiet_reason(self.name, alert.alert.camera, alert.alert.rules):
             return True
         message = self._deps.messages.unstored(alert.notice.id, alert.alert, alert.why)
         result = await self._send(message)

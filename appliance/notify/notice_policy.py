@@ -87,7 +87,7 @@ class NoticeInput:
         cloud_answers: an escalation that was sent may be answered soon.
         sent_standing, sent_severity: what the last message that arrived stated; None: no message arrived.
         maybe_delivered: a message may have arrived although nobody confirmed it.
-        repeat_reason: why a message would repeat a recent one of the same rules and camera, or ''.
+        quiet_reason: why the target is not to be notified now (a repetition, a snooze, its quiet hours …), or ''.
     """
 
     now: float
@@ -101,7 +101,7 @@ class NoticeInput:
     sent_standing: Standing | None = None
     sent_severity: Severity | None = None
     maybe_delivered: bool = False
-    repeat_reason: str = ""
+    quiet_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,8 @@ def decide_notice(notice: NoticeInput) -> NoticeDecision:
         return NoticeDecision("send") if notice.maybe_delivered else NoticeDecision("drop", WITHDRAWN_REASON)
     if _is_held(notice):
         return NoticeDecision("hold", "held for the cloud's verdict")
-    if notice.repeat_reason and not notice.maybe_delivered:
-        return NoticeDecision("drop", notice.repeat_reason, "quiet")
+    if notice.quiet_reason and not notice.maybe_delivered:
+        return NoticeDecision("drop", notice.quiet_reason, "quiet")
     return NoticeDecision("send")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Set
 from dataclasses import dataclass
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
@@ -87,17 +88,17 @@ class RulesEngine:
         """How many tracks are remembered."""
         return len(self._tracks)
 
-    def feed(self, message: StreamHeader | FrameBoxes, *, armed: bool = True) -> tuple[Event, ...]:
+    def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> tuple[Event, ...]:
         """The events that this message makes, in the order of its objects and of the rules in the site file.
 
-        armed: False: as if it were outside every rule's schedule.
+        off: names of rules that report nothing now, as if it were outside their schedule.
         """
         if isinstance(message, StreamHeader):
             self._begin(message)
             return ()
         if not message.looked or not self._rules:
             return ()
-        return self._judge_frame(message, armed=armed)
+        return self._judge_frame(message, off)
 
     def _begin(self, header: StreamHeader) -> None:
         self._aspect = header.size[0] / header.size[1] if min(header.size) > 0 else 16 / 9
@@ -109,10 +110,13 @@ class RulesEngine:
         self._known_before = header.known_before
         self._calibration = header.calibration
 
-    def _judge_frame(self, frame: FrameBoxes, *, armed: bool) -> tuple[Event, ...]:
+    def _judge_frame(self, frame: FrameBoxes, off: Set[str]) -> tuple[Event, ...]:
         now = self._steady(frame.t)
         self._began = now if self._began is None else self._began
-        each_armed = self._armed(frame.t) if armed else (False,) * len(self._rules)
+        each_armed = self._armed(frame.t)
+        if off:
+            pairs = zip(each_armed, self._rules, strict=True)
+            each_armed = tuple(armed and each.rule.name not in off for armed, each in pairs)
         events: list[Event] = []
         for found in frame.objects:
             track = self._update_track(found, now)

@@ -31,6 +31,15 @@ class ArmedHours:
             for start, end in self._spans
         )
 
+    def edges(self) -> frozenset[int]:
+        """The minutes of the week (Monday 00:00 is 0) at which a span begins or ends."""
+        return frozenset(
+            (day * MINUTES_A_DAY + minute) % (7 * MINUTES_A_DAY)
+            for day in self._days
+            for span in self._spans
+            for minute in span
+        )
+
     def opens_in(self, weekday: int, minute: int) -> int:
         """Minutes until it is armed: 0 when it is now; at most a week."""
         for ahead in range(8 * MINUTES_A_DAY):

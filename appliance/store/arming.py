@@ -1,40 +1,85 @@
-"""Whether the site is armed: a switch that outlives restarts. Disarmed, no rule reports anything."""
+"""The profile that a person chose and what is paused: a few rows that outlive restarts."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict, dataclass
 
 from appliance.store.database import Database
 
-_COUNTER = "disarmed"
+SET_BACK_S = 60.0  # a clock set back by more than this has gone before the row began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmingRow:
+    """A choice of a person that is in force for a while.
+
+    camera '': the whole site; rule '': all of the camera. target '': nothing is reported; else that is not notified.
+    profile: chosen for the site; '': this is a pause. until_t: UTC seconds; None: until it is changed. who: '' for the
+    owner without a user.
+    """
+
+    camera: str = ""
+    rule: str = ""
+    target: str = ""
+    profile: str = ""
+    since_t: float
+    until_t: float | None
+    who: str
+    why: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.camera, self.rule, self.target
+
+    def lasts(self, now: float) -> bool:
+        """Whether it is in force. One that began in the future is over: the clock was wrong, and nothing stays quiet
+        for longer than somebody wanted."""
+        if self.until_t is None:
+            return True
+        return self.since_t - SET_BACK_S <= now < self.until_t
 
 
 class ArmingStore:
-    """The switch. Any thread may read and set it; the core reads it with every frame, so it is kept in memory.
+    """The arming table. Any thread; the core reads it with every frame, so it is kept in memory.
 
-    Invariant: what is in memory is stored.
+    Invariant: what is in memory is stored. Each write leaves out what is over.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._lock = threading.Lock()
         with db.read() as connection:
-            row = connection.execute("SELECT value FROM counter WHERE name = ?", (_COUNTER,)).fetchone()
-        self._armed = row is None or row["value"] == 0
+            rows = connection.execute("SELECT * FROM arming ORDER BY camera, rule, target")
+            self._rows = tuple(ArmingRow(**dict(row)) for row in rows)
 
     @property
-    def armed(self) -> bool:
-        return self._armed
+    def rows(self) -> tuple[ArmingRow, ...]:
+        """Also what is over by now."""
+        return self._rows
 
-    def set(self, *, armed: bool) -> bool:
-        """True: it was otherwise before. Raises StoreError, and then nothing has changed."""
+    def put(self, row: ArmingRow) -> None:
+        """In place of what was there for the same camera, rule and target. Raises StoreError: nothing has changed."""
         with self._lock:
-            if armed == self._armed:
-                return False
-            with self._db.transaction() as connection:
-                connection.execute(
-                    "INSERT INTO counter VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                    (_COUNTER, int(not armed)),
-                )
-            self._armed = armed
-            return True
+            self._write([*(each for each in self._rows if each.key != row.key), row])
+
+    def remove(self, camera: str = "", rule: str = "", target: str = "") -> bool:
+        """False: there was nothing that lasts. Raises StoreError."""
+        with self._lock:
+            kept = [each for each in self._rows if each.key != (camera, rule, target)]
+            gone = [each for each in self._rows if each.key == (camera, rule, target)]
+            if gone:
+                self._write(kept)
+            return any(each.lasts(self._db.clock.now()) for each in gone)
+
+    def _write(self, rows: list[ArmingRow]) -> None:
+        now = self._db.clock.now()
+        kept = tuple(sorted((each for each in rows if each.lasts(now)), key=lambda each: each.key))
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM arming")
+            connection.executemany(
+                "INSERT INTO arming VALUES (:camera, :rule, :target, :profile, :since_t, :until_t, :who, :why)",
+                [asdict(each) for each in kept],
+            )
+            self._db.next_rev(connection)
+        self._rows = kept

@@ -25,6 +25,8 @@ from appliance.mqtt import publisher as publisher_module
 from appliance.mqtt.broker_check import check_mqtt
 from appliance.mqtt.publisher import MqttDeps, MqttPublisher
 from appliance.privacy import PrivacyRules
+from appliance.rules.arming import Arming
+from appliance.store.access_log import AccessLog
 from appliance.store.alerts import AlertStore
 from appliance.store.arming import ArmingStore
 from appliance.store.audit import AuditStore
@@ -59,12 +61,15 @@ class PublishingSite:
         self.root, self.clock = folder, SystemClock()
         self.db = Database(folder / "vedette.db", self.clock)
         self.alerts, self.boxes, self.cameras = AlertStore(self.db), BoxStore(self.db), CameraStore(self.db)
-        self.arming = ArmingStore(self.db)
         self.health, self.meter = HealthEventStore(self.db), Meter(self.db, "run")
         self.config = SiteConfig.model_validate(
             {"site": {"name": "depot"}, "cameras": {"yard": {**CAMERA, **camera}}, "mqtt": mqtt,
-             "dashboard": {"public_url": "https://cams.example"}}
+             "dashboard": {"public_url": "https://cams.example"},
+             "arming": {"profiles": {"home": {"cameras": []}}}}
         )  # fmt: skip
+        self.arming = Arming(
+            self.config.arming, self.config.cameras, ArmingStore(self.db), self.clock, local_weekday_minute
+        )
         self.cameras.ensure({"yard": "file:x.mp4"})
         self.cameras.header(StreamHeader(camera="yard", clip="", model="m", size=(640, 480), run="r1"))
         self.cameras.state(CameraState(camera="yard", t=self.clock.now(), state="live", reason=""))
@@ -110,7 +115,8 @@ class PublishingSite:
         return MqttDeps(
             db=self.db, root=self.root, alerts=self.alerts, boxes=self.boxes, cameras=self.cameras,
             health=self.health, privacy=PrivacyRules(self.config.site, self.config.cameras, local_weekday_minute),
-            arming=self.arming, meter=self.meter, clock=self.clock, warning=lambda: "", detector_load=lambda: 0.25,
+            arming=self.arming, log=AccessLog(self.db), meter=self.meter, clock=self.clock,
+            warning=lambda: "", detector_load=lambda: 0.25,
         )  # fmt: skip
 
     def _run(self) -> None:
@@ -346,7 +352,7 @@ def test_home_automation_arms_the_site_only_where_it_may(site: Callable[..., Pub
     assert json.loads(home.kept["homeassistant/switch/vedette_depot/armed/config"])["command_topic"] == command
     home.publish(command, b"OFF")
     until(lambda: home.kept[switch] == b"OFF", what="the switch says what is so")
-    assert ArmingStore(yard.db).armed is False, "a restart does not arm it"
+    assert [row.profile for row in ArmingStore(yard.db).rows] == ["disarmed"], "a restart does not arm it"
     home.publish(command, b"off, please")
     home.publish(command, b"x" * 100_000)
     until(lambda: yard.publisher.status.dropped >= 1, what="what is no command is refused, and counted")
@@ -355,6 +361,32 @@ def test_home_automation_arms_the_site_only_where_it_may(site: Callable[..., Pub
     home.publish(command, b"OFF", retain=True)
     yard.publisher.stop()
     until(lambda: home.kept["vedette/depot/status"] == b"offline")
+
+
+def test_home_automation_chooses_a_profile_and_pauses_a_camera(
+    site: Callable[..., PublishingSite], home: Listener
+) -> None:
+    topic, camera = "vedette/depot/profile", "vedette/depot/camera/yard/reports"
+    yard = site(commands=True)
+    until(lambda: topic in home.kept and json.loads(home.kept[topic])["profile"] == "armed")
+    select = json.loads(home.kept["homeassistant/select/vedette_depot/profile/config"])
+    assert (select["options"], select["command_topic"]) == (["armed", "home", "disarmed"], f"{topic}/set")
+    home.publish(f"{topic}/set", b"home")
+    until(lambda: json.loads(home.kept[topic])["profile"] == "home")
+    assert home.kept["vedette/depot/armed"] == b"OFF", "no camera reports at home"
+    home.publish(f"{topic}/set", b"party")
+    until(lambda: yard.publisher.status.dropped == 1, what="a profile that is none is refused")
+    home.publish(f"{camera}/set", b"OFF")
+    until(lambda: json.loads(home.kept[camera])["state"] == "OFF")
+    assert yard.arming.off_rules("yard") == {"intruder", "corner"}
+    (row,) = yard.arming.paused()
+    assert row.until_t is not None
+    assert 3500 < row.until_t - yard.clock.now() <= 3600
+    home.publish(f"{camera}/set", b"ON")
+    until(lambda: json.loads(home.kept[camera])["state"] == "ON")
+    assert [(row.who, row.what) for row in AccessLog(yard.db).newest()] == [
+        ("MQTT", "ended the pause of yard"), ("MQTT", "paused yard"), ("MQTT", "chose the profile home"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("commands", [True, False])
@@ -367,9 +399,12 @@ def test_neither_an_old_command_nor_an_unwanted_one_is_obeyed(
     until(lambda: home.kept.get("vedette/depot/armed") == b"ON")
     if not commands:
         home.publish(command, b"OFF")
+        home.publish("vedette/depot/profile/set", b"home")
+        home.publish("vedette/depot/camera/yard/reports/set", b"OFF")
     yard.raise_alert("a1")
     until(lambda: "vedette/depot/camera/yard/last_alert" in home.kept, what="a pass later")
-    assert yard.arming.armed
+    assert yard.arming.profile == "armed"
+    assert yard.arming.paused() == ()
     assert ("homeassistant/switch/vedette_depot/armed/config" in home.kept) is commands
 
 

@@ -11,6 +11,7 @@ from core_harness import CoreHarness, site
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.core import core_settings
+from appliance.store.arming import ArmingRow
 from appliance.types import HealthEvent, TrackedObject
 
 
@@ -99,13 +100,13 @@ def test_verdicts_and_questions_follow_the_new_settings_of_the_site(harness: Cor
 
 
 def test_a_disarmed_site_has_no_alerts_and_goes_on_examining(harness: CoreHarness) -> None:
-    harness.stores.arming.set(armed=False)
+    harness.stores.arming.put(ArmingRow(profile="disarmed", since_t=harness.clock.now(), until_t=None, who=""))
     see(harness, 10)
     assert harness.alerts.page(limit=5) == []
     harness.second()
     latest = harness.stores.boxes.latest("gate")
     assert latest is not None, "boxes are kept all the same"
-    harness.stores.arming.set(armed=True)
+    harness.stores.arming.remove()
     harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(0.1, 0.2, 0.2, 0.6)),))
     harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(0.12, 0.2, 0.22, 0.6)),))
     assert harness.newest.tracks == (2,)

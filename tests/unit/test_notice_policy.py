@@ -54,8 +54,8 @@ def test_nothing_is_sent_of_what_the_cloud_rejects_in_time() -> None:
 
 
 def test_a_repetition_is_quiet_and_a_hold_comes_first() -> None:
-    assert decide_notice(replace(HELD, repeat_reason="told before")).kind == "hold"
-    assert decide_notice(replace(HELD, standing="confirmed", repeat_reason="told before")) == NoticeDecision(
+    assert decide_notice(replace(HELD, quiet_reason="told before")).kind == "hold"
+    assert decide_notice(replace(HELD, standing="confirmed", quiet_reason="told before")) == NoticeDecision(
         "drop", "told before", "quiet"
     )
 

@@ -174,7 +174,7 @@ class TestSchedule:
 
     def test_a_disarmed_site_is_outside_every_schedule(self) -> None:
         made = engine(INTRUDER)
-        assert fired(lambda look: made.feed(look, armed=False), looks([OUT, *[IN] * 5])) == []
+        assert fired(lambda look: made.feed(look, off={"intruder"}), looks([OUT, *[IN] * 5])) == []
         assert fired(made.feed, looks([IN, IN], t=1.2)) == [], "who came meanwhile did not come when it was armed"
         assert fired(made.feed, looks([OUT, OUT, OUT, IN, IN], t=1.6)) != []
 

@@ -13,6 +13,7 @@ import pytest
 from appliance.app import build, recover, storage_folder
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig, StorageConfig
+from appliance.store.arming import ArmingRow
 from appliance.store.database import Database
 from appliance.threads import ServiceGroup
 
@@ -61,7 +62,7 @@ def test_a_site_that_is_disarmed_says_so_also_after_a_restart(tmp_path: Path) ->
         health = appliance._background.dashboard_probes.health
         assert health is not None
         assert any("disarmed" in text for text in health().warnings) is disarmed
-        appliance.stores.arming.set(armed=False)
+        appliance.stores.arming.put(ArmingRow(profile="disarmed", since_t=clock.now(), until_t=None, who="anna"))
         assert any("disarmed" in text for text in health().warnings)
         db.close()
 

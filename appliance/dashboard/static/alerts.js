@@ -143,7 +143,7 @@ const work = coalesced(async () => {
 
 const refreshSide = coalesced(async () => {
   const page = await again("/");
-  swap(page, "#headline, #states, #to-review");
+  swap(page, "#headline, #states, #to-review, #arming:not([open])");
   document.title = page.title;
 }, 1000);
 

@@ -1,0 +1,235 @@
+"""Which rules report now, and which targets are notified: the profile in force, its schedule, and what is paused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.clock import Clock
+from appliance.config import ARMED, DISARMED, ArmingConfig, CameraConfig
+from appliance.errors import PreconditionError
+from appliance.rules.schedule import MINUTES_A_DAY, ArmedHours, LocalTime
+from appliance.store.arming import ArmingRow, ArmingStore
+
+WEEK_MINUTES = 7 * MINUTES_A_DAY
+PAUSE_S_MAX = 7 * 86400.0
+WHO_CHARS_MAX, WHY_CHARS_MAX = 100, 200
+_NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInForce:
+    """A profile, and why it is the one.
+
+    by: the week of the site file, or a person's choice. until_t: UTC seconds; None: until somebody changes it.
+    following: the profile after that; '' where none is known. who, why: of a choice.
+    """
+
+    name: str
+    by: Literal["schedule", "person"]
+    until_t: float | None
+    following: str = ""
+    since_t: float | None = None
+    who: str = ""
+    why: str = ""
+
+
+class Arming:
+    """What reports at this moment, by the `arming` section and what people chose. Any thread.
+
+    To the rules a profile or a pause is one more schedule: what came meanwhile is not reported afterwards. It goes by
+    the appliance's clock, not by a camera's, and only where the appliance runs: a replay knows of none.
+    State: none but what the store keeps.
+    """
+
+    def __init__(
+        self,
+        config: ArmingConfig,
+        cameras: Mapping[str, CameraConfig],
+        store: ArmingStore,
+        clock: Clock,
+        local_time: LocalTime,
+    ) -> None:
+        self.config = config
+        self._rules = {name: tuple(rule.name for rule in camera.rules) for name, camera in cameras.items()}
+        self._store = store
+        self._clock = clock
+        self._local_time = local_time
+        self._hours = tuple((each.profile, ArmedHours(each)) for each in config.schedule)
+        self._lock = threading.Lock()
+
+    @property
+    def now(self) -> float:
+        return self._clock.now()
+
+    @property
+    def profile(self) -> str:
+        """The name of the one in force."""
+        chosen = self._chosen(self._clock.now())
+        return chosen.profile if chosen else self._scheduled(self._clock.now())
+
+    def in_force(self) -> ProfileInForce:
+        """The profile, until when, and who wanted it."""
+        now = self._clock.now()
+        chosen = self._chosen(now)
+        if chosen is None:
+            until = self.next_turn(now)
+            name = self._scheduled(now)
+            return ProfileInForce(name, "schedule", until, "" if until is None else self._scheduled(until))
+        until = chosen.until_t
+        following = "" if until is None else self._scheduled(until)
+        return ProfileInForce(chosen.profile, "person", until, following, chosen.since_t, chosen.who, chosen.why)
+
+    @property
+    def reports(self) -> bool:
+        """Whether anything reports under the profile in force."""
+        profile = self.config.profile(self.profile)
+        return profile.rules != () and profile.cameras != ()
+
+    def off_rules(self, camera: str) -> frozenset[str]:
+        """The names of the rules of a camera that report nothing now."""
+        rows, now = self._store.rows, self._clock.now()
+        if not rows and not self._hours and self.config.default == ARMED:
+            return _NOTHING
+        rules, profile = self._rules.get(camera, ()), self.config.profile(self.profile)
+        if profile.cameras is not None and camera not in profile.cameras:
+            return frozenset(rules)
+        off = {rule for rule in rules if profile.rules is not None and rule not in profile.rules}
+        for row in rows:
+            if row.camera == camera and not row.target and row.lasts(now):
+                off.update([row.rule] if row.rule else rules)
+        return frozenset(off)
+
+    def paused(self, camera: str | None = None) -> tuple[ArmingRow, ...]:
+        """Cameras and rules that somebody paused, of one camera or all."""
+        now = self._clock.now()
+        return tuple(
+            row for row in self._store.rows
+            if row.camera and not row.target and row.lasts(now) and camera in (None, row.camera)
+        )  # fmt: skip
+
+    def snoozed(self) -> tuple[ArmingRow, ...]:
+        """Targets that are not notified of a camera or rule for a while."""
+        now = self._clock.now()
+        return tuple(row for row in self._store.rows if row.target and row.lasts(now))
+
+    def quiet_reason(self, target: str, camera: str, rules: tuple[str, ...]) -> str:
+        """Why a target is not notified of an alert of these rules now; '': it is."""
+        notified = self.config.profile(self.profile).notify
+        if notified is not None and target not in notified:
+            return f"not told: the profile is {self.profile}"
+        for row in self.snoozed():
+            if row.target == target and row.camera in ("", camera) and (not row.rule or set(rules) <= {row.rule}):
+                what = f"rule {row.rule} of {row.camera}" if row.rule else row.camera or "everything"
+                return f"not told: {what} was snoozed{f' by {row.who}' if row.who else ''}"
+        return ""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person has switched off, one sentence each."""
+        found, state = [], self.in_force()
+        if state.by == "person" and not self.reports:
+            found.append(f"the site is {state.name}{_by(state.who, state.why)}: no rule reports anything")
+        for row in self.paused():
+            what = f"rule {row.rule} of camera {row.camera}" if row.rule else f"camera {row.camera}"
+            found.append(f"{what} is paused{_by(row.who, row.why)}: it reports nothing")
+        return tuple(found)
+
+    def choose(self, profile: str, until_t: float | None, who: str, why: str = "") -> None:
+        """Put a profile in force until a time (None: until it is changed). Raises PreconditionError, StoreError."""
+        if profile not in self.config.names:
+            raise PreconditionError(f"there is no profile {profile}: this site has {', '.join(self.config.names)}")
+        self._store.put(self._row("", "", "", profile, until_t, who, why))
+
+    def follow_schedule(self) -> bool:
+        """Take a person's choice back. False: there was none. Raises StoreError."""
+        return self._store.remove()
+
+    def arm(self, *, armed: bool, who: str) -> bool:
+        """A switch with two ends: on is the week's profile where that reports anything, else `armed`.
+
+        False: nothing was changed. Raises StoreError.
+        """
+        with self._lock:
+            if armed == self.reports:
+                return False
+            if not armed:
+                self.choose(DISARMED, None, who)
+                return True
+            scheduled = self.config.profile(self._scheduled(self._clock.now()))
+            if scheduled.rules != () and scheduled.cameras != ():
+                return self.follow_schedule()
+            self.choose(ARMED, None, who)
+            return True
+
+    def pause(self, camera: str, rule: str, until_t: float, who: str, why: str = "") -> None:
+        """Let a camera ('' for `rule`), or one of its rules, report nothing until a time.
+
+        Raises PreconditionError: there is no such camera or rule, or the time is not ahead, or far; StoreError.
+        """
+        self._check(camera, rule, until_t)
+        self._store.put(self._row(camera, rule, "", "", until_t, who, why))
+
+    def resume(self, camera: str, rule: str = "") -> bool:
+        """End a pause. False: there was none. Raises StoreError."""
+        return self._store.remove(camera, rule)
+
+    def snooze(self, target: str, camera: str, rule: str, until_t: float, who: str) -> None:
+        """Do not notify a target of a camera or one of its rules until a time. Raises as `pause`."""
+        self._check(camera, rule, until_t)
+        self._store.put(self._row(camera, rule, target, "", until_t, who, ""))
+
+    def wake(self, target: str, camera: str, rule: str) -> bool:
+        """End a snooze. False: there was none. Raises StoreError."""
+        return self._store.remove(camera, rule, target)
+
+    def next_turn(self, now: float) -> float | None:
+        """When the week turns to another profile than that of `now`; None: never."""
+        if not self._hours:
+            return None
+        present = self._scheduled(now)
+        weekday, minute = self._local_time(now)
+        at = weekday * MINUTES_A_DAY + minute
+        edges = {edge for _, hours in self._hours for edge in hours.edges()}
+        for ahead in sorted({(edge - at - 1) % WEEK_MINUTES + 1 for edge in edges}):
+            t = now - now % 60 + ahead * 60
+            weekday, minute = self._local_time(t)  # a change to or from summer time lies between
+            t += (((at + ahead) - (weekday * MINUTES_A_DAY + minute) + WEEK_MINUTES // 2) % WEEK_MINUTES
+                  - WEEK_MINUTES // 2) * 60  # fmt: skip
+            if self._scheduled(t) != present:
+                return t
+        return None
+
+    def _chosen(self, now: float) -> ArmingRow | None:
+        """A profile that is gone from the site file is chosen no more."""
+        for row in self._store.rows:
+            if row.profile in self.config.names and row.lasts(now):
+                return row
+        return None
+
+    def _scheduled(self, now: float) -> str:
+        if not self._hours:
+            return self.config.default
+        weekday, minute = self._local_time(now)
+        return next((name for name, hours in self._hours if hours.armed(weekday, minute)), self.config.default)
+
+    def _row(
+        self, camera: str, rule: str, target: str, profile: str, until_t: float | None, who: str, why: str
+    ) -> ArmingRow:
+        return ArmingRow(
+            camera=camera, rule=rule, target=target, profile=profile, since_t=self._clock.now(), until_t=until_t,
+            who=who[:WHO_CHARS_MAX], why=why[:WHY_CHARS_MAX],
+        )  # fmt: skip
+
+    def _check(self, camera: str, rule: str, until_t: float) -> None:
+        if camera not in self._rules:
+            raise PreconditionError(f"there is no camera {camera} in the site file")
+        if rule and rule not in self._rules[camera]:
+            raise PreconditionError(f"camera {camera} has no rule {rule}")
+        if not 0 < until_t - self._clock.now() <= PAUSE_S_MAX:
+            raise PreconditionError(f"a pause ends in the future, {PAUSE_S_MAX / 86400:g} days ahead at most")
+
+
+def _by(who: str, why: str) -> str:
+    return (f" by {who}" if who else "") + (f" ({why})" if why else "")
