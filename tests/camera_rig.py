@@ -46,9 +46,10 @@ class CameraRig:
         clock: Clock | None = None,
         new_tracker: NewTracker = CountingTracker,
         tick_s: float | None = None,
+        heard: Heard | None = None,
     ) -> None:
         self.root = root
-        self.heard = Heard()
+        self.heard = heard or Heard()
         self.clock = clock or SystemClock()
         self.detector = detector or NumberReader()
         self.streams: dict[str, DetectStream] = {}

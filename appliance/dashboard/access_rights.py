@@ -98,6 +98,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/arming"): Right("reviewer", "site", "chose the profile"),
     ("POST", f"{API}/cameras/{{name}}/pause"): Right("reviewer", "camera", "paused"),
     ("GET", f"{API}/stream"): _OWN,
+    ("GET", f"{API}/live"): _OWN,
     ("GET", f"{API}/health/events"): _OWN,
     ("GET", f"{API}/health/events/{{event}}"): _HEALTH,
     ("POST", f"{API}/health/events/{{event}}/seen"): Right("reviewer", "health", "seen"),

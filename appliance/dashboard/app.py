@@ -25,6 +25,7 @@ from appliance.dashboard import (
     false_alarms_api,
     headroom_api,
     health_api,
+    live_api,
     metrics,
     pages,
     problems,
@@ -52,6 +53,7 @@ from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
@@ -83,7 +85,7 @@ from appliance.store.timeline import TimelineStore
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
     alerts_api.router, arming_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router,
-    false_alarms_api.router, headroom_api.router,
+    false_alarms_api.router, headroom_api.router, live_api.router,
     health_api.router, ptz_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
@@ -114,6 +116,7 @@ def create_app(
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes, arming_store = SegmentStore(db), BoxStore(db), ArmingStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
+    live = LiveHub(segments, boxes, root, clock)
     access = Access(config.dashboard.token, clock, db, setup_code)
     alert_counts, snapshots = (
         AlertCountCache(db, alerts),
@@ -124,7 +127,7 @@ def create_app(
     ptz = PtzControl(clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
-        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, ptz),
+        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, live, ptz),
         responses=problems.DOCUMENTED, dependencies=[Depends(authorise)],
     )  # fmt: skip
 
@@ -141,7 +144,7 @@ def create_app(
         alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
         health_reader = HealthReader(health_events, cameras, probes, clock)
         provide(
-            app, db, templates, access, access.log, camera_of, hub, probes, snapshots, frames, cuts, storage,
+            app, db, templates, access, access.log, camera_of, hub, live, probes, snapshots, frames, cuts, storage,
             alert_counts, alert_reader, health_reader,
             CameraReader(cameras, segments, boxes, meter, config.cameras),
             FalseAlarmReader(db, config.cameras),
@@ -159,14 +162,14 @@ def create_app(
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
-                storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts, hub=hub,
+                storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts, hub=hub, live=live,
             ),
         )  # fmt: skip
         app.state.on_bug = problems.install(app, templates)
 
     configure(config, probes)
     app.state.configure = configure
-    app.state.hub = hub
+    app.state.streams = (hub, live)
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
         on_bug=partial(_answer_bug, app), certificate=certificate,
@@ -183,13 +186,16 @@ async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Respo
     return await answer(request, error)
 
 
-def _watching(hub: StreamHub, ptz: PtzControl) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
+def _watching(
+    hub: StreamHub, live: LiveHub, ptz: PtzControl
+) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         task = asyncio.create_task(hub.run(), name="dashboard hub")
         try:
             yield
         finally:
+            await live.finish()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

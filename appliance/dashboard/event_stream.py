@@ -81,11 +81,12 @@ class StreamViewer:
             left()
 
 
-class _ViewerResponse(StreamingResponse):
+class ViewerResponse(StreamingResponse):
     """The stream of a viewer, who leaves when it ends, also when it never began."""
 
-    def __init__(self, viewer: StreamViewer, headers: dict[str, str]) -> None:
-        super().__init__(viewer, media_type="text/event-stream", headers=headers)
+    def __init__(self, viewer: StreamViewer, media_type: str = "text/event-stream") -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(viewer, media_type=media_type, headers=headers)
         self._viewer = viewer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +128,7 @@ class StreamHub:
                 await asyncio.sleep(POLL_S)
             elif not self._closed:
                 self._joined.clear()
-                await _within(self._joined, UNWATCHED_S)
+                await within(self._joined, UNWATCHED_S)
 
     async def run_once(self) -> None:
         """Read the counter once, and take over what changed since. Raises StoreError."""
@@ -182,7 +183,7 @@ class StreamHub:
                     at = change.rev
                     if who.sees(change.camera):
                         yield change.encode()
-                if not missed and not await _within(tick, HEARTBEAT_S):
+                if not missed and not await within(tick, HEARTBEAT_S):
                     yield b": still here\n\n"
         except StoreError as error:  # end this stream: the browser comes back with the last number it got
             self._repeats.report(error)
@@ -202,7 +203,8 @@ class StreamHub:
         self._tick = asyncio.Event()
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether `event` is set before `seconds` are over."""
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
         return True
@@ -259,5 +261,4 @@ async def stream(
         viewer = hub.join(int(last_event_id) if resumes else since, access.still(request))
     except TooManyViewers:
         raise Problem(503, "Too many pages are open; close some.", {"Retry-After": "10"}) from None
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return _ViewerResponse(viewer, headers)
+    return ViewerResponse(viewer)

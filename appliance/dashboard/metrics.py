@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.store.cameras import CameraStore
@@ -100,6 +101,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "quantile",
     ),
     "vedette_dashboard_streams": ("Event streams open.",),
+    "vedette_live_viewers": ("Live views open.",),
+    "vedette_live_bytes_total": ("Bytes of live video sent to viewers.",),
+    "vedette_live_skipped_total": ("Pieces of live video that were not sent to viewers who read too slowly.",),
     "vedette_pictures_cut_total": ("Live pictures cut for the dashboard.",),
     "vedette_recorded_frames_cut_total": ("Pictures of the recording cut for the timeline.",),
     "vedette_recordings_cut_total": ("Stretches of the recording cut for playing or download.",),
@@ -142,6 +146,7 @@ class ApplianceCollector:
     frames: FrameCache
     cuts: RecordingCuts
     hub: StreamHub
+    live: LiveHub
 
     def collect(self) -> Iterator[Family]:
         """The families that have samples. Raises StoreError."""
@@ -246,6 +251,9 @@ class ApplianceCollector:
             yield "vedette_detector_load", [((), now.load)]
             yield "vedette_frame_age_recent_seconds", [(("0.95",), now.age_p95_ms / 1000)]
         yield "vedette_dashboard_streams", [((), self.hub.viewers)]
+        yield "vedette_live_viewers", [((), self.live.viewers)]
+        yield "vedette_live_bytes_total", [((), self.live.bytes_sent)]
+        yield "vedette_live_skipped_total", [((), self.live.skipped)]
         yield "vedette_pictures_cut_total", [((), self.snapshots.cuts)]
         yield "vedette_recorded_frames_cut_total", [((), self.frames.cuts)]
         yield "vedette_recordings_cut_total", [((), self.cuts.cuts)]

@@ -261,8 +261,9 @@ class DashboardServer:
             loop.default_exception_handler(context)
 
     def _end(self) -> None:
-        # Event streams first: they never end by themselves and would hold the door for STOP_S_MAX.
-        self._app.state.hub.close()
+        # Streams first: they never end by themselves and would hold the door for STOP_S_MAX.
+        for stream in self._app.state.streams:
+            stream.close()
         self._server.end()
 
 

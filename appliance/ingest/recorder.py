@@ -23,6 +23,7 @@ from appliance.types import Gap, SegmentKind, SegmentRow
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # after the disk refused
+REPORT_S = 1.0  # of a growing segment to the core: its fragments are shorter, and each report is a write
 HOLE_S_MAX = 1.0  # frames that go on over a jump of their clock are kept; a longer hole begins a new segment
 RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
 
@@ -69,6 +70,7 @@ class SegmentRecorder:
         self._cut = self._broken = False
         self._retry_at = 0.0
         self._kept_t: float | None = None
+        self._reported_t = 0.0
         self._pause: Gap | None = None
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
@@ -124,7 +126,7 @@ class SegmentRecorder:
             self._segment = self._new_segment(packet, info)
             self._emit_row(self._segment, complete=False)
         if self._segment.write(packet):
-            self._emit_row(self._segment, complete=False)
+            self._report_growth(self._segment)
             self._recovered(self._segment.t_start)
 
     def _read_header(self, packet: VideoPacket, info: StreamInfo) -> None:
@@ -204,9 +206,14 @@ class SegmentRecorder:
 
     def _emit_row(self, segment: SegmentWriter, *, complete: bool) -> None:
         row = segment.row(complete=complete)
+        self._reported_t = row.t_end
         if row.frames:
             self._kept_t = row.t_end
         self._emit(row)
+
+    def _report_growth(self, segment: SegmentWriter) -> None:
+        if segment.row(complete=False).t_end - self._reported_t > REPORT_S - segment.frame_s / 2:
+            self._emit_row(segment, complete=False)
 
     def _recovered(self, t: float) -> None:
         """A fragment is on disk, of a segment that began at `t`."""

@@ -1,8 +1,8 @@
 """Writes one segment: a fragmented MP4 (or Matroska) file that can be read while it grows.
 
-About once a second what was received is flushed as a fragment, so a power cut costs a second. `pts` 0 of the file is
-the segment's `t_start`: with B-frames a header written up front could not hold the edit list that makes this true,
-hence `delay_moov`. Codecs that MP4 cannot hold go into Matroska, with the same promises.
+Twice a second what was received is flushed as a fragment: live video is that far behind, and a power cut costs as
+much. `pts` 0 of the file is the segment's `t_start`: with B-frames a header written up front could not hold the edit
+list that makes this true, hence `delay_moov`. Codecs that MP4 cannot hold go into Matroska, with the same promises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import av
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 from appliance.types import SegmentKind, SegmentRow
 
-FRAGMENT_S = 1.0
+FRAGMENT_S = 0.5
 _TIME_BASE = Fraction(1, 90_000)
 _MP4 = frozenset({"h264", "hevc", "av1", "mpeg4", "mjpeg", "vp9", "mpeg2video", "mpeg1video"})
 _MATROSKA = frozenset({"vp8", "theora", "ffv1", "huffyuv", "rawvideo", "msmpeg4v3", "wmv2", "prores", "h263"})

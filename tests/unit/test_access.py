@@ -160,6 +160,7 @@ def test_who_has_one_camera_is_never_shown_another(site: Site) -> None:
     for path in ("/api/v1/alerts", "/", "/api/v1/cameras", "/api/v1/health/events"):
         assert "gate" in client.get(path, headers={"Accept": "*/*"}).text
     assert client.get("/api/v1/alerts?camera=dock").json()["alerts"] == []
+    assert client.get("/api/v1/live?camera=gate&camera=dock").status_code == 404
     ids = ["alert-dock", "alert-gate"]
     for what, change in (
         ("review", {"review": "reviewed"}), ("delete", {"reason": "a test"}), ("restore", {}),

@@ -120,6 +120,12 @@ vedette_ingest_rss_bytes gauge -
     Memory of the ingest process.
 vedette_dashboard_streams gauge -
     Event streams open.
+vedette_live_viewers gauge -
+    Live views open.
+vedette_live_bytes_total counter -
+    Bytes of live video sent to viewers.
+vedette_live_skipped_total counter -
+    Pieces of live video that were not sent to viewers who read too slowly.
 vedette_pictures_cut_total counter -
     Live pictures cut for the dashboard.
 vedette_recorded_frames_cut_total counter -

@@ -166,7 +166,7 @@ def test_a_server_that_nobody_visits_ticks_once_a_second_and_ends_at_once(monkey
 
     monkeypatch.setattr(server, "TICK_S", DEADLINE_S)  # were it waited for, the story would not end in time
     app = FastAPI()
-    app.state.hub = StreamHub(lambda: 0, lambda after, limit: [], ManualClock())
+    app.state.streams = (StreamHub(lambda: 0, lambda after, limit: [], ManualClock()),)
     site = DashboardServer(app, "127.0.0.1", 0)
     thread = threading.Thread(target=site.run)
     thread.start()

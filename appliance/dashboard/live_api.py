@@ -1,0 +1,48 @@
+"""`/api/v1/live`: what cameras see now, as the video that is recorded anyway, over one connection for all of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import StreamingResponse
+
+from appliance.dashboard.auth import AccessPart
+from appliance.dashboard.cameras_api import Cameras
+from appliance.dashboard.deps import provided
+from appliance.dashboard.event_stream import TooManyViewers, ViewerResponse
+from appliance.dashboard.live_feed import LiveHub
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API
+from appliance.dashboard.visitor import visitor
+
+CAMERAS_MAX = 64
+MEDIA_TYPE = "application/vnd.vedette.live"
+
+router = APIRouter(prefix=API, tags=["cameras"])
+
+
+@router.get("/live", response_class=StreamingResponse, responses={200: {"content": {MEDIA_TYPE: {}}}})
+async def live_video(
+    request: Request,
+    access: AccessPart,
+    cameras: Cameras,
+    hub: Annotated[LiveHub, Depends(provided(LiveHub))],
+    camera: Annotated[list[str], Query(min_length=1, max_length=CAMERAS_MAX)],
+    when: Literal["always", "active"] = "always",
+) -> StreamingResponse:
+    """H.264 or H.265 as it is recorded, about a second behind, and the boxes of it; nothing is encoded again.
+
+    A stream without end of messages: one byte of kind, one of which `camera` (from 0), a length (32 bits, big endian)
+    and so many bytes. `c`: the media type with its codecs, then `v`: bytes of a fragmented MP4 of that type, whose
+    times are camera time (UTC seconds); `b`: boxes of examined frames as JSON; `n`: JSON, whether something moves
+    (`active`) and why there is no video (`problem`); `p`: nothing, every 5 s of silence. `when=active`: of each camera,
+    video only while something moves before it. Who reads too slowly goes on at the newest key frame.
+    """
+    if any(name not in cameras.configured or not visitor().sees(name) for name in camera):
+        raise Problem(404, "There is no such camera among yours.")
+    try:
+        viewer = hub.join(list(dict.fromkeys(camera)), access.still(request), only_active=when == "active")
+    except TooManyViewers:
+        raise Problem(503, "Too many watch live; close some pages.", {"Retry-After": "10"}) from None
+    return ViewerResponse(viewer, MEDIA_TYPE)

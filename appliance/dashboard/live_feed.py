@@ -1,0 +1,368 @@
+"""Live video for the dashboard: the segment that is being written, read as it grows, once for all viewers of a camera.
+
+The ingest process writes the recording and knows of no viewer. A viewer is a position in a ring of fragments that all
+share; one that falls behind goes on at the newest key frame, so a slow or hostile one costs what waits in its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from appliance.clock import Clock
+from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyViewers, within
+from appliance.errors import EvidenceError, StoreError
+from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
+from appliance.store.boxes import BoxStore
+from appliance.store.paths import SEGMENTS, inside
+from appliance.store.segments import SegmentStore
+from appliance.telemetry import LogThrottle
+from appliance.types import Box, FrameBoxes, SegmentRow
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.1  # between two looks at the end of a file
+STORE_EVERY_S = 0.25  # between two questions for a newer file and for boxes
+BOXES_BACK_S = 4.0  # of those who join, and of those who write late
+RING_BYTES_MAX = 32 * 1024 * 1024  # of a camera: 20 s of 12 Mbit/s
+PIECES_MAX = 1024
+TURN_BYTES_MAX = 512 * 1024  # of a camera, before the next one's turn and the next question whether they still may
+LAG_S_MAX = 4.0  # a viewer that is further behind goes on at the newest key frame
+VIEWERS_MAX = 32
+PING_S = 5.0
+STALE_S = 20.0  # what was recorded last is no live picture any more
+ACTIVE_S = 10.0  # a camera stays live so long after the last movement
+MOVED_MIN = 0.02  # of the frame's size; parked cars tremble by less
+TRACKS_MAX = 500
+_MESSAGE = struct.Struct(">cBI")
+
+
+def message(kind: bytes, index: int, content: bytes = b"") -> bytes:
+    """One message of the stream: kind, number of the camera among those asked for, length of the content (32 bits,
+    network order), content. See docs/dashboard.md."""
+    return _MESSAGE.pack(kind, index, len(content)) + content
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An entry of the ring: a fragment, or the boxes of some frames as JSON."""
+
+    fragment: Fragment | None
+    boxes: bytes = b""
+
+    @property
+    def bytes(self) -> int:
+        return len(self.fragment.data) if self.fragment is not None else len(self.boxes)
+
+
+class Movement:
+    """Says when something last moved before a camera, by the boxes of its tracks.
+
+    State: where each of the latest tracks was when it had last moved by `MOVED_MIN`.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[int, Box] = {}
+        self.moved_t = float("-inf")
+
+    def note(self, frame: FrameBoxes) -> None:
+        for each in frame.objects:
+            place = self._places.get(each.track)
+            moved = place is not None and max(abs(a - b) for a, b in zip(place, each.box, strict=True)) >= MOVED_MIN
+            if moved or (place is None and each.stood_s is None):
+                self.moved_t = max(self.moved_t, frame.t)
+            if moved or place is None:
+                self._places[each.track] = each.box
+        while len(self._places) > TRACKS_MAX:
+            del self._places[next(iter(self._places))]
+
+
+class LiveFeed:
+    """One camera's live video, read by one task for as long as somebody watches.
+
+    State: the file that is read; a ring of pieces, at most two groups of pictures and `RING_BYTES_MAX`. Pieces are
+    numbered; `first` is the oldest one kept. Owner: the event loop; files and store are read in threads, one at a time.
+    """
+
+    def __init__(self, camera: str, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
+        self.camera = camera
+        self.first = 0
+        self.newest_t = float("-inf")  # of the newest fragment
+        self.active = False
+        self.problem = ""  # why there is no video, in words; '': there is
+        self.viewers: set[LiveViewer] = set()
+        self.ended = False
+        self._segments = segments
+        self._boxes = boxes
+        self._root = root
+        self._clock = clock
+        self._pieces: deque[_Piece] = deque()
+        self._bytes = 0
+        self._keys: deque[int] = deque()  # numbers of the key frames in the ring
+        self._reader: FragmentReader | None = None
+        self._path = ""
+        self._boxes_t: float | None = None
+        self._movement = Movement()
+        self._repeats = LogThrottle(logger, clock)
+
+    @property
+    def end(self) -> int:
+        """The number of the next piece."""
+        return self.first + len(self._pieces)
+
+    @property
+    def newest_key(self) -> int | None:
+        """The number of the newest key frame that is kept."""
+        return self._keys[-1] if self._keys else None
+
+    def piece(self, number: int) -> _Piece:
+        return self._pieces[number - self.first]
+
+    async def run(self) -> None:
+        """Follow the camera until nobody watches."""
+        asked_at = float("-inf")
+        try:
+            while self.viewers:
+                try:
+                    if self._clock.monotonic() - asked_at >= STORE_EVERY_S:
+                        asked_at = self._clock.monotonic()
+                        await self._ask_store()
+                    if self._reader is not None and self._reader.has_grown:
+                        self._push(await asyncio.to_thread(self._reader.read))
+                except (EvidenceError, StoreError, OSError) as error:
+                    self._repeats.report(f"camera {self.camera}: no live video: {error}")
+                    self._close_file(str(error))
+                await asyncio.sleep(POLL_S)
+        finally:
+            self.ended = True
+            self._close_file("")
+
+    async def _ask_store(self) -> None:
+        looks = await asyncio.to_thread(self._new_boxes)
+        if looks:
+            self._keep(_Piece(None, looks))
+        now, before = self._clock.now(), (self.active, self.problem)
+        self.active = now - self._movement.moved_t < ACTIVE_S
+        if any(viewer.wants_video(self) for viewer in self.viewers):
+            row = await asyncio.to_thread(self._segments.latest, self.camera)
+            if row is None or now - row.t_end > STALE_S:
+                self.problem = "nothing is being recorded of this camera now"
+            elif row.path != self._path:
+                await self._go_on_to(row)
+        else:
+            self._close_file("")
+            self._path = ""
+        if looks or before != (self.active, self.problem):
+            self._wake()
+
+    async def _go_on_to(self, row: SegmentRow) -> None:
+        """To a newer file, once the one before it was read to its end."""
+        joins = self._reader is None
+        if self._reader is not None:
+            self._push(await asyncio.to_thread(self._reader.read))
+        self._close_file("")
+        self._path = row.path  # one that is damaged is not tried again
+        if not row.path.endswith(".mp4"):
+            raise EvidenceError(f"{row.codec} video cannot be shown live")
+        reader = self._reader = FragmentReader(inside(self._root, row.path, SEGMENTS), row.t_start)
+        if joins:
+            while self._pieces:
+                self._drop_oldest()
+        self._push(await asyncio.to_thread(reader.newest if joins else reader.read))
+
+    def _new_boxes(self) -> bytes:
+        """In a thread: what was stored since the last call, as JSON; b'': nothing."""
+        now = self._clock.now()
+        since = now - BOXES_BACK_S if self._boxes_t is None else self._boxes_t
+        frames = [each for each in self._boxes.span(self.camera, since, now + BOXES_BACK_S) if each.t > since]
+        for frame in frames:
+            self._movement.note(frame)
+        if not frames:
+            return b""
+        self._boxes_t = frames[-1].t
+        looks = [{"t": each.t, "objects": [asdict(found) for found in each.objects]} for each in frames]
+        return json.dumps(looks, separators=(",", ":")).encode()
+
+    def _push(self, fragments: Sequence[Fragment]) -> None:
+        for fragment in fragments:
+            if fragment.keyframe:
+                self._keys.append(self.end)
+            self.newest_t = fragment.t
+            self._keep(_Piece(fragment))
+        if fragments:
+            self._wake()
+
+    def _keep(self, piece: _Piece) -> None:
+        self._pieces.append(piece)
+        self._bytes += piece.bytes
+        while len(self._keys) > 2 or self._bytes > RING_BYTES_MAX or len(self._pieces) > PIECES_MAX:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._bytes -= self._pieces.popleft().bytes
+        self.first += 1
+        while self._keys and self._keys[0] < self.first:
+            self._keys.popleft()
+
+    def _close_file(self, problem: str) -> None:
+        reader, self._reader, self.problem = self._reader, None, problem
+        if reader is not None:
+            reader.close()
+            self._wake()
+
+    def _wake(self) -> None:
+        for viewer in self.viewers:
+            viewer.wake.set()
+
+
+@dataclass(slots=True)
+class _Position:
+    """How far a viewer has come with one camera. playing: it got the key frame that the next fragment builds on."""
+
+    feed: LiveFeed
+    at: int
+    playing: bool = False
+    init: InitSegment | None = None
+    note: tuple[bool, str] | None = None
+
+
+class LiveViewer:
+    """Who watches some cameras over one connection. State: a position in each feed, and what was `skipped`, in
+    fragments. Owner: the event loop."""
+
+    def __init__(self, feeds: Sequence[LiveFeed], *, only_active: bool, still: StillMay, hub: LiveHub) -> None:
+        self.wake = asyncio.Event()
+        self._positions = [_Position(feed, feed.end) for feed in feeds]
+        self._only_active = only_active
+        self._still = still
+        self._hub = hub
+
+    def wants_video(self, feed: LiveFeed) -> bool:
+        return feed.active or not self._only_active
+
+    async def messages(self) -> AsyncIterator[bytes]:
+        """Until the visitor may not look any more, or the dashboard ends."""
+        yield message(b"p", 0)
+        while not self._hub.closed and (who := self._still()) is not None:
+            self.wake.clear()
+            parts: list[bytes] = []
+            for index, position in enumerate(self._positions):
+                if who.sees(position.feed.camera):
+                    parts += self._next(index, position)
+            if parts:
+                data = b"".join(parts)
+                self._hub.bytes_sent += len(data)
+                yield data
+            elif not await within(self.wake, PING_S):
+                yield message(b"p", 0)
+
+    def _next(self, index: int, position: _Position) -> list[bytes]:
+        """What there is for this viewer of one camera now, about `TURN_BYTES_MAX`."""
+        feed, parts, size = position.feed, [], 0
+        note = (feed.active, feed.problem)
+        if note != position.note:
+            position.note = note
+            parts.append(message(b"n", index, json.dumps({"active": note[0], "problem": note[1]}).encode()))
+        wants = self.wants_video(feed)
+        self._catch_up(position, wants)
+        while position.at < feed.end and size < TURN_BYTES_MAX:
+            piece = feed.piece(position.at)
+            position.at += 1
+            if piece.fragment is None:
+                parts.append(message(b"b", index, piece.boxes))
+            elif wants and position.playing:
+                if piece.fragment.init is not position.init:
+                    position.init = piece.fragment.init
+                    parts.append(message(b"c", index, position.init.media_type.encode()))
+                    parts.append(message(b"v", index, position.init.data))
+                parts.append(message(b"v", index, piece.fragment.data))
+            size += piece.bytes
+        return parts
+
+    def _catch_up(self, position: _Position, wants: bool) -> None:
+        """Who begins, or is too late, goes on with the newest key frame; what is left out is counted."""
+        feed, key = position.feed, position.feed.newest_key
+        if not wants:
+            position.playing = False
+        elif position.playing and self._is_late(position):
+            self._hub.skipped += (key if key is not None else feed.end) - position.at
+            position.playing = False
+        if not position.playing and wants and key is not None:
+            position.at, position.playing = key, True
+        position.at = max(position.at, feed.first)
+
+    @staticmethod
+    def _is_late(position: _Position) -> bool:
+        feed, key = position.feed, position.feed.newest_key
+        if position.at < feed.first:
+            return True
+        if key is None or key <= position.at:
+            return False
+        fragment = feed.piece(position.at).fragment
+        return fragment is not None and feed.newest_t - fragment.t > LAG_S_MAX
+
+
+class LiveHub:
+    """The feeds that are watched now. Counts viewers, bytes and what late viewers were not sent.
+
+    Invariant: at most `VIEWERS_MAX` viewers, one feed a camera, one open file a feed. Owner: the event loop.
+    """
+
+    def __init__(self, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
+        self.viewers = self.bytes_sent = self.skipped = 0
+        self.closed = False
+        self._new_feed: Callable[[str], LiveFeed] = lambda camera: LiveFeed(camera, segments, boxes, root, clock)
+        self._feeds: dict[str, tuple[LiveFeed, asyncio.Task[None]]] = {}
+
+    def join(self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False) -> StreamViewer:
+        """A viewer of these cameras; call its `leave`. Raises TooManyViewers.
+
+        still: see `StreamHub.join`. only_active: of each camera, video only while something moves before it.
+        """
+        if self.viewers >= VIEWERS_MAX or self.closed:
+            raise TooManyViewers
+        self.viewers += 1
+        feeds = [self._feed(camera) for camera in cameras]
+        viewer = LiveViewer(feeds, only_active=only_active, still=still, hub=self)
+        for feed in feeds:
+            feed.viewers.add(viewer)
+        return StreamViewer(viewer.messages(), lambda: self._left(viewer, feeds))
+
+    def close(self) -> None:
+        """End all streams. Called in the event loop's thread."""
+        self.closed = True
+        for feed, _ in self._feeds.values():
+            for viewer in feed.viewers:
+                viewer.wake.set()
+
+    async def finish(self) -> None:
+        """Wait until no file is read any more."""
+        self.close()
+        for feed, _ in self._feeds.values():
+            feed.viewers.clear()
+        await asyncio.gather(*(task for _, task in self._feeds.values()), return_exceptions=True)
+
+    def _feed(self, camera: str) -> LiveFeed:
+        feed, _ = self._feeds.get(camera, (None, None))
+        if feed is None or feed.ended:
+            feed = self._new_feed(camera)
+            self._feeds[camera] = feed, asyncio.get_running_loop().create_task(self._run(feed))
+        return feed
+
+    async def _run(self, feed: LiveFeed) -> None:
+        try:
+            await feed.run()
+        finally:
+            if self._feeds.get(feed.camera, (None,))[0] is feed:
+                del self._feeds[feed.camera]
+
+    def _left(self, viewer: LiveViewer, feeds: Sequence[LiveFeed]) -> None:
+        self.viewers -= 1
+        for feed in feeds:
+            feed.viewers.discard(viewer)

@@ -1,0 +1,260 @@
+"""Live video from the file that is being written: who joins, who lags, who may no longer look, and when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from live_stream import LiveMessage, LiveParser, pictures
+from streams import clip
+from waiting import until
+
+from appliance.clock import ManualClock, SystemClock
+from appliance.dashboard import live_feed
+from appliance.dashboard.event_stream import StreamViewer, TooManyViewers
+from appliance.dashboard.live_feed import LiveHub, Movement
+from appliance.dashboard.visitor import OWNER, Visitor
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.types import FrameBoxes, Gap, SegmentRow, TrackedObject
+from tests.dashboard_site import Site
+
+
+class Recording:
+    """A camera's recording that grows when it is told to. gop: 10 frames of 0.1 s."""
+
+    def __init__(self, site: Site, count: int, camera: str = "gate", **how: object) -> None:
+        self._site = site
+        clock = ManualClock(time.time())
+        path = clip(site.root / f"{camera}.source.mp4", count, **how)  # type: ignore[arg-type]
+        source = FileSource(camera, str(path), clock)
+        self._recorder = SegmentRecorder(RecordTarget(site.root, camera, 2.0, 0), clock, self._emit)
+        self._recorder.begin(source.open(), "run1")
+        self._packets = source.packets()
+
+    def _emit(self, message: SegmentRow | Gap) -> None:
+        assert isinstance(message, SegmentRow)
+        self._site.segments.put(message)
+
+    def grow(self, count: int) -> None:
+        for _ in range(count):
+            self._recorder.take(next(self._packets))
+
+    def end(self) -> None:
+        self._recorder.end()
+
+
+class Watching:
+    """A viewer who reads when told to."""
+
+    def __init__(self, viewer: StreamViewer) -> None:
+        self._viewer, self._chunks, self._parser = viewer, viewer.__aiter__(), LiveParser()
+        self.got: list[LiveMessage] = []
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not done():
+            assert time.monotonic() < end
+            self.got += self._parser.feed(await asyncio.wait_for(self._chunks.__anext__(), 60))
+
+    def video(self, index: int = 0) -> bytes:
+        return b"".join(each.content for each in self.got if each.kind == "v" and each.index == index)
+
+    def numbers(self, index: int = 0) -> list[int]:
+        return [n for _, n in pictures(self.video(index))] if self.video(index) else []
+
+    def last(self, index: int = 0) -> int:
+        return self.numbers(index)[-1] if self.video(index) else -1
+
+    def notes(self, index: int = 0) -> list[dict[str, object]]:
+        return [json.loads(each.content) for each in self.got if each.kind == "n" and each.index == index]
+
+    def leave(self) -> None:
+        self._viewer.leave()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> AsyncIterator[Site]:
+    made = Site(tmp_path, SystemClock())
+    yield made
+    made.close()
+
+
+def run(site: Site, story: Callable[[LiveHub], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        hub = LiveHub(site.segments, site.boxes, site.root, site.clock)
+        try:
+            await story(hub)
+        finally:
+            await hub.finish()
+
+    asyncio.run(whole())
+
+
+def test_a_viewer_gets_the_newest_group_of_pictures_and_then_what_is_written(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        recording = Recording(site, 70)
+        recording.grow(17)
+        one = Watching(hub.join(["gate"], lambda: OWNER))
+        await one.until(lambda: len(one.numbers()) >= 5)
+        assert one.numbers() == list(range(10, 15)), "from the key frame on, as far as it was flushed"
+        for n in range(1, 6):  # over three files
+            recording.grow(10)
+            await one.until(lambda n=n: len(one.numbers()) >= 5 + 10 * n)
+        assert one.numbers() == list(range(10, 65))
+        times = [t for t, _ in pictures(one.video())]
+        assert times == pytest.approx([times[0] + n / 10 for n in range(55)], abs=1e-3)
+        assert next(each.content for each in one.got if each.kind == "c").startswith(b'video/mp4; codecs="avc1.')
+        two = Watching(hub.join(["gate"], lambda: OWNER))
+        await two.until(lambda: bool(two.video()))
+        assert two.numbers() == list(range(60, 65)), "the second viewer begins where the camera is now"
+
+    run(site, story)
+
+
+def test_who_reads_too_slowly_goes_on_at_the_newest_key_frame(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        recording = Recording(site, 140)
+        recording.grow(10)
+        slow, quick = Watching(hub.join(["gate"], lambda: OWNER)), Watching(hub.join(["gate"], lambda: OWNER))
+        await slow.until(lambda: len(slow.numbers()) >= 5)
+        for n in range(25, 140, 10):
+            recording.grow(10)
+            await quick.until(lambda n=n: quick.last() >= n - 15)
+        assert quick.numbers() == list(range(quick.numbers()[-1] + 1)), "nobody waits for the slow one"
+        assert hub.skipped == 0
+        before = slow.numbers()
+        await slow.until(lambda: slow.last() >= quick.last())
+        left_out = slow.numbers()[len(before) :]
+        assert left_out[0] % 10 == 0, "a key frame"
+        assert left_out[0] > 100
+        assert left_out == list(range(left_out[0], left_out[-1] + 1))
+        assert hub.skipped > 15
+
+    run(site, story)
+
+
+def test_a_viewer_who_lost_the_right_is_sent_nothing_more(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        recordings = [Recording(site, 100, camera) for camera in ("gate", "dock")]
+        who: list[Visitor | None] = [OWNER]
+        watching = Watching(hub.join(["gate", "dock"], lambda: who[0]))
+        for recording in recordings:
+            recording.grow(11)
+        await watching.until(lambda: bool(watching.video(0)) and bool(watching.video(1)))
+        who[0] = Visitor("ann", "viewer", frozenset({"dock"}))
+        seen = len(watching.video(0))
+        for recording in recordings:
+            recording.grow(8)
+        await watching.until(lambda: watching.last(1) >= 14)
+        assert len(watching.video(0)) == seen, "of the camera that was taken away"
+        who[0] = None
+        recordings[1].grow(10)
+        with pytest.raises(StopAsyncIteration):
+            await watching.until(lambda: False)
+
+    run(site, story)
+
+
+def test_a_wall_gets_video_of_what_moves_only(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        recordings = {camera: Recording(site, 100, camera) for camera in ("gate", "dock")}
+        wall = Watching(hub.join(["gate", "dock"], lambda: OWNER, only_active=True))
+        for recording in recordings.values():
+            recording.grow(11)
+        now = site.clock.now()
+        walker = TrackedObject(track=1, label="person", score=0.9, box=(0.1, 0.1, 0.2, 0.4))
+        parked = TrackedObject(track=2, label="car", score=0.9, box=(0.5, 0.5, 0.8, 0.8), stood_s=900.0)
+        for camera, found in (("gate", walker), ("dock", parked)):
+            frame = FrameBoxes(camera=camera, seq=0, frame=0, t=now, looked=True, objects=(found,))
+            site.boxes.append(camera, "run-1", [frame])
+        await wall.until(lambda: bool(wall.video(0)) and any(each.kind == "b" and each.index == 1 for each in wall.got))
+        recordings["gate"].grow(20)
+        await wall.until(lambda: len(wall.numbers(0)) >= 25)
+        assert wall.notes(0)[-1] == {"active": True, "problem": ""}
+        assert wall.video(1) == b""
+        assert wall.notes(1) == [{"active": False, "problem": ""}]
+        boxes = json.loads(next(each.content for each in wall.got if each.kind == "b" and each.index == 0))
+        assert boxes[0]["t"] == pytest.approx(now, abs=1e-3)
+        assert boxes[0]["objects"][0]["label"] == "person"
+
+    run(site, story)
+
+
+def test_a_camera_that_is_not_recorded_says_so_until_it_is(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        watching = Watching(hub.join(["gate"], lambda: OWNER))
+        await watching.until(lambda: len(watching.notes()) > 0 and bool(watching.notes()[-1]["problem"]))
+        assert watching.notes()[-1]["problem"] == "nothing is being recorded of this camera now"
+        Recording(site, 20).grow(15)
+        await watching.until(lambda: bool(watching.video()))
+        assert watching.notes()[-1]["problem"] == ""
+
+    run(site, story)
+
+
+def test_a_damaged_file_costs_that_file_only(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        recording = Recording(site, 100)
+        recording.grow(11)
+        row = site.segments.latest("gate")
+        assert row is not None
+        (site.root / row.path).write_bytes(b"\xff" * 4096)
+        watching = Watching(hub.join(["gate"], lambda: OWNER))
+        await watching.until(
+            lambda: any("no box of a fragmented MP4" in str(each["problem"]) for each in watching.notes())
+        )
+        recording.grow(15)  # into the next file
+        await watching.until(lambda: bool(watching.video()))
+        assert watching.numbers()[0] == 20
+
+    run(site, story)
+
+
+def test_places_are_bounded_and_given_back_and_the_file_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_feed, "VIEWERS_MAX", 2)
+
+    def open_files() -> int:
+        links = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        return sum(str(site.root / "segments") in str(each.readlink()) for each in links)
+
+    async def story(hub: LiveHub) -> None:
+        recording = Recording(site, 30)
+        recording.grow(11)
+        files = open_files()  # the recorder's own
+        viewers = [Watching(hub.join(["gate"], lambda: OWNER)) for _ in range(2)]
+        for viewer in viewers:
+            await viewer.until(lambda viewer=viewer: bool(viewer.video()))
+        assert open_files() == files + 1, "one for all viewers"
+        with pytest.raises(TooManyViewers):
+            hub.join(["gate"], lambda: OWNER)
+        for viewer in viewers:
+            viewer.leave()
+            viewer.leave()
+        assert hub.viewers == 0
+        await asyncio.to_thread(until, lambda: open_files() == files)
+        hub.join(["gate"], lambda: OWNER).leave()
+
+    run(site, story)
+
+
+def test_movement_is_a_new_or_moved_object_not_a_parked_one() -> None:
+    movement = Movement()
+
+    def see(t: float, x: float, track: int = 1, stood_s: float | None = None) -> float:
+        found = TrackedObject(track=track, label="car", score=0.9, box=(x, 0.1, x + 0.2, 0.3), stood_s=stood_s)
+        movement.note(FrameBoxes(camera="gate", seq=0, frame=0, t=t, looked=True, objects=(found,)))
+        return movement.moved_t
+
+    assert see(10, 0.5, stood_s=60.0) == float("-inf")
+    assert see(11, 0.505, stood_s=60.0) == float("-inf"), "it trembles"
+    assert see(12, 0.53, stood_s=60.0) == 12
+    assert see(13, 0.535) == 12
+    assert see(14, 0.1, track=2) == 14, "somebody new"
+    for n in range(3, 1200):
+        see(15, 0.1, track=n)
+    assert len(movement._places) <= live_feed.TRACKS_MAX
