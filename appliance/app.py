@@ -27,6 +27,7 @@ from appliance.dashboard.setup_page import new_setup_code
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
+from appliance.machine import load_per_core, temperature_c
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.media.segment_recovery import recover_segment
@@ -35,7 +36,7 @@ from appliance.notify.message import MessageBuilder
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
-from appliance.router.system_load import SystemLoadMonitor, load_per_core, temperature_c
+from appliance.router.system_load import SystemLoadMonitor
 from appliance.rules.arming import Arming
 from appliance.rules.schedule import armed_at
 from appliance.settings.settings_service import SettingsService
@@ -54,6 +55,7 @@ from appliance.store.retention import Retention
 from appliance.store.users import UserStore
 from appliance.store.write_backlog import WriteBacklog
 from appliance.supervisor import IngestSupervisor
+from appliance.telemetry import LogRing
 from appliance.threads import Service, ServiceGroup, periodic_service
 from appliance.types import Alert, HealthEvent, RebaselineCommand, RecheckResult
 from appliance.uplink.commit_batcher import CommitBatcher
@@ -90,6 +92,8 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: group.stop())
     clock = SystemClock()
+    log = LogRing(clock)
+    logging.getLogger().addHandler(log)
     root = storage_folder(config.storage)
     db = Database(root / DATABASE, clock)
     try:
@@ -97,7 +101,7 @@ def run(config: SiteConfig, site_file: Path | None = None) -> int:
         setup_code = new_setup_code() if site_file and is_in_setup(config, users) else ""
         if not setup_code:
             check_guarded(config, users)
-        appliance = build(config, root, db, clock, group, site_file, setup_code)
+        appliance = build(config, root, db, clock, group, site_file, setup_code, log=log)
         reader = SandboxedReader(root)
         recover(config, root, appliance.stores, clock, reader.recover_segment, new_database=db.is_new)
         reader.close()
@@ -217,6 +221,7 @@ class _Lasting:
     supervisor: IngestSupervisor
     viewer: SandboxedReader
     cutter: SandboxedReader
+    log: LogRing
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +256,19 @@ def build(
     group: ServiceGroup,
     site_file: Path | None = None,
     setup_code: str = "",
+    *,
+    log: LogRing | None = None,
 ) -> Appliance:
     """Step 1: make each part and hand it its sections of the site file and its neighbours.
 
-    Nothing is written but, with a site file, its text as the newest version.
+    Nothing is written but, with a site file, its text as the newest version. log: where the last lines are kept.
     """
+    log = LogRing(clock) if log is None else log
     stores = CoreStores.of(db, Meter(db, secrets.token_hex(8)))
-    supervisor = IngestSupervisor(config.for_ingest(), clock)
+    supervisor = IngestSupervisor(config.for_ingest(), clock, log_line=log.add_child_line)
     viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter)
+    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
@@ -314,6 +322,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             pool=(lambda: uplink.pool) if uplink else None,
             escalate=stores.requests.ask if uplink else None,
             arming=arming,
+            log=lasting.log.tail,
         ),
     )
 
@@ -421,6 +430,7 @@ class _SystemProbes:
         state = SystemHealth(
             ingest_running=status.pid != 0,
             ingest_starts=status.starts,
+            ingest_pid=status.pid,
             warnings=tuple(text for text in warnings if text),
         )
         if status.health is None:

@@ -9,9 +9,9 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 from appliance.backoff import Backoff
 from appliance.clock import Clock
@@ -25,6 +25,7 @@ from appliance.wire import WireError, decode_ingest, encode_command
 logger = logging.getLogger(__name__)
 
 LINE_BYTES_MAX = 1024 * 1024  # of one message; more is no message
+LOG_LINE_BYTES_MAX = 16 * 1024
 SILENCE_S_MAX = 20.0  # it sends a sign of life each second
 STOP_S_MAX = 8.0  # its own limit is 6 s
 HEALTHY_AFTER_S = 30.0  # a child that lived so long is restarted without a long wait
@@ -84,7 +85,11 @@ class IngestSupervisor:
         config: IngestConfig,
         clock: Clock,
         command: tuple[str, ...] = (sys.executable, "-m", "appliance.ingest"),
+        log_line: Callable[[str], None] | None = None,
     ) -> None:
+        """log_line: takes each line that the child writes on its standard error, which this process's has all the
+        same; None: nobody but that."""
+        self._log_line = log_line
         self._config = config
         self._is_restarting = False
         self._clock = clock
@@ -177,7 +182,8 @@ class IngestSupervisor:
             child = subprocess.Popen(
                 [*self._command, "--fd", str(writing)],
                 stdin=subprocess.PIPE,
-                stdout=sys.stderr,
+                stdout=sys.stderr if self._log_line is None else subprocess.PIPE,
+                stderr=None if self._log_line is None else subprocess.STDOUT,
                 pass_fds=(writing,),
                 env=child_environment(_INGEST_VARIABLES, _INGEST_PREFIXES),
             )
@@ -187,6 +193,10 @@ class IngestSupervisor:
         finally:
             os.close(writing)
         self.status = IngestStatus(child.pid, self.status.starts + 1, self.status.refused_lines)
+        if child.stdout is not None and self._log_line is not None:
+            threading.Thread(
+                target=_pass_on, args=(child.stdout, self._log_line), name="ingest log", daemon=True
+            ).start()
         try:
             self._send_config(child)
             with self._child_lock:
@@ -246,6 +256,16 @@ class IngestSupervisor:
             status = self.status
             self.status = IngestStatus(status.pid, status.starts, status.refused_lines, message)
         listener.take(message)
+
+
+def _pass_on(pipe: IO[bytes], take: Callable[[str], None]) -> None:
+    """Until the child and all that it started have closed their end; a line without end comes in parts."""
+    with contextlib.suppress(OSError, ValueError), pipe:
+        while line := pipe.readline(LOG_LINE_BYTES_MAX):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more: the child must go on
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
+            take(line.decode(errors="replace").rstrip("\n"))
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:

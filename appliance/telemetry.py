@@ -1,10 +1,20 @@
-"""Logging: text or JSON lines on stderr, repeated lines counted, secrets of URLs redacted, one message one line."""
+"""Logging: text or JSON lines on stderr, repeated lines counted, secrets of URLs redacted, one message one line.
+
+The last lines are kept in memory, too, for the page System.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+import re
 import sys
+import threading
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from appliance.clock import Clock, iso_utc
 from appliance.errors import printable, redact
@@ -46,6 +56,78 @@ def configure_logging(*, level: str = "INFO", as_json: bool = False) -> None:
     root.setLevel(logging.WARNING)
     for room in ("appliance", "cloud_worker"):
         logging.getLogger(room).setLevel(level)
+
+
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+RING_LINES_MAX = 2000
+RING_TEXT_MAX = 2000  # characters of one line
+_CHILD_LINE = re.compile(r"\d\d:\d\d:\d\d (?P<level>[a-z]+) +(?P<room>[\w.]+): (?P<text>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the log. number: counts up since the start. t: UTC seconds. room: the part of Vedette it is from."""
+
+    number: int
+    t: float
+    level: LogLevel
+    room: str
+    text: str
+
+
+class LogRing(logging.Handler):
+    """The last RING_LINES_MAX lines of this process and of the ingest process, redacted. Any thread."""
+
+    def __init__(self, clock: Clock, lines_max: int = RING_LINES_MAX) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lines: deque[LogLine] = deque(maxlen=lines_max)
+        self._numbers = itertools.count(1)
+        self._ring_lock = threading.Lock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
+        self._add(record.created, record.levelname, record.name.removeprefix("appliance."), text)
+
+    def add_child_line(self, line: str) -> None:
+        """A line that a child process wrote on its standard error: of our log, or whatever a library wrote there."""
+        found = _CHILD_LINE.fullmatch(line)
+        if found:
+            self._add(self._clock.now(), found["level"], found["room"], found["text"])
+        elif line.startswith("{"):
+            self._add_json(line)
+        elif line.strip():
+            self._add(self._clock.now(), "info", "ingest", line)
+
+    def tail(self, level: LogLevel = "debug", count: int = RING_LINES_MAX) -> list[LogLine]:
+        """The newest `count` lines of this level and graver ones, oldest first."""
+        wanted = LOG_LEVELS[LOG_LEVELS.index(level) :]
+        with self._ring_lock:
+            found = [each for each in self._lines if each.level in wanted]
+        return found[-count:]
+
+    def _add_json(self, line: str) -> None:
+        try:
+            data = json.loads(line)
+            values = (str(data["level"]), str(data["room"]), str(data["message"]))
+        except (ValueError, KeyError, TypeError):
+            values = ("info", "ingest", line)
+        self._add(self._clock.now(), *values)
+
+    def _add(self, t: float, level: str, room: str, text: str) -> None:
+        name = level.lower()
+        known: LogLevel = next((each for each in LOG_LEVELS if each == name), "info")
+        said = "\n".join(printable(each) for each in redact(text[:RING_TEXT_MAX]).split("\n"))
+        with self._ring_lock:
+            self._lines.append(LogLine(next(self._numbers), t, known, printable(room), said))
+
+
+def log_text(lines: Iterable[LogLine]) -> str:
+    """As a file, one line each (and more for a traceback)."""
+    return "".join(f"{iso_utc(each.t)} {each.level:<8} {each.room}: {each.text}\n" for each in lines)
 
 
 LINES_MAX = 30  # of one reporter in `every_s`

@@ -37,6 +37,7 @@ from appliance.dashboard import (
     settings_api,
     setup_page,
     storage_api,
+    system_api,
     timeline_api,
     users_api,
 )
@@ -61,6 +62,7 @@ from appliance.dashboard.savings_api import CostReader, SavingsReader
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
 from appliance.dashboard.snapshots import CutSnapshot, SnapshotCache, cut_snapshot
+from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.tls import DashboardCertificate
@@ -89,7 +91,7 @@ ROUTERS = (
     health_api.router, ptz_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
-    users_api.router, users_api.page_router, setup_page.router,
+    system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
 )  # fmt: skip
 
 
@@ -143,12 +145,14 @@ def create_app(
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
         health_reader = HealthReader(health_events, cameras, probes, clock)
+        headroom = HeadroomReader(config.cameras, meter, health_events, probes)
+        readers = (health_reader, headroom, storage, cameras, meter)
         provide(
             app, db, templates, access, access.log, camera_of, hub, live, probes, snapshots, frames, cuts, storage,
             alert_counts, alert_reader, health_reader,
             CameraReader(cameras, segments, boxes, meter, config.cameras),
             FalseAlarmReader(db, config.cameras),
-            HeadroomReader(config.cameras, meter, health_events, probes),
+            headroom,
             SavingsReader(meter, cameras, config.cameras),
             CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
@@ -158,6 +162,7 @@ def create_app(
             probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
             prober, ptz,
             RuleTrials(boxes, cameras, config, clock),
+            SystemReader(config, root, db, clock, probes, readers),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(

@@ -14,6 +14,7 @@ from appliance.notify.delivery import TargetStatus
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
+from appliance.telemetry import LogLevel, LogLine
 from appliance.types import HealthKind
 from appliance.uplink.pool_monitor import PoolState
 
@@ -30,6 +31,7 @@ class SystemHealth:
 
     ingest_running: bool
     ingest_starts: int = 0
+    ingest_pid: int = 0
     detector_ms: float = 0.0
     queue: int = 0
     rss_bytes: int = 0
@@ -46,7 +48,8 @@ class CoreProbes:
     home automation now. rebaseline: called with a camera and a kind of fault when a person says that what the camera
     shows is right as it is. calibration: what the router has learnt; pool: the workers as they announce themselves.
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
-    arming: which rules report now, and the hands to change it; None: made anew of the store.
+    arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
+    level and above.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -58,6 +61,7 @@ class CoreProbes:
     pool: Callable[[], PoolState] | None = None
     escalate: Callable[[str], RequestAnswer] | None = None
     arming: Arming | None = None
+    log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
 
 
 NO_PROBES = CoreProbes()

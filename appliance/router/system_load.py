@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from appliance.broker import LinkState
 from appliance.clock import Clock
+from appliance.machine import THERMAL, load_per_core, temperature_c
 from appliance.router.decide import SystemLoad
 from appliance.store.escalations import EscalationStore
 
-THERMAL = Path("/sys/class/thermal")
 READ_EVERY_S = 10.0  # temperatures and one-minute means move no faster
-_ZONES_MAX = 32
 
 
 class AnnouncedPool(Protocol):
@@ -65,26 +63,3 @@ class SystemLoadMonitor:
             pool_wait_s=pool.wait_s if pool else None,
             gpu_hour=pool.gpu_hour if pool else None,
         )
-
-
-def load_per_core() -> float | None:
-    """1 minute mean of running tasks per core; None: the system does not tell."""
-    try:
-        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
-    except OSError:
-        return None
-
-
-def temperature_c(thermal: Path = THERMAL) -> float | None:
-    """Of the hottest sensor that Linux shows; None: there is none, or it cannot be read."""
-    found = []
-    try:
-        zones = sorted(thermal.glob("thermal_zone*/temp"))[:_ZONES_MAX]
-    except OSError:  # no file descriptor is left to read the folder with
-        return None
-    for zone in zones:
-        try:
-            found.append(int(zone.read_text()) / 1000)
-        except (OSError, ValueError):  # a sensor that is asleep cannot be read
-            continue
-    return max(found) if found else None

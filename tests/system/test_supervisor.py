@@ -198,3 +198,23 @@ def test_a_child_that_has_worked_is_started_again_even_if_it_refuses_later(
     supervise('say("hello")\nout.close()\nsys.exit(2)\n')  # type: ignore[operator]
     listener.wait_for(2, deaths=1)
     assert listener.deaths[0] == "the ingest process ended (exit code 2); starting it again"
+
+
+def test_what_the_child_writes_on_standard_error_is_kept_and_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        textwrap.dedent(TALKS)
+        + 'print("12:00:00 warning ingest: odd", file=sys.stderr, flush=True)\nsay("a")\nsys.stdin.read()\n'
+    )
+    lines: list[str] = []
+    supervisor = IngestSupervisor(
+        CONFIG.for_ingest(), SystemClock(), (sys.executable, "-c", code), log_line=lines.append
+    )  # fmt: skip
+    listener = Listener()
+    thread = threading.Thread(target=supervisor.run, args=(listener,))
+    thread.start()
+    listener.wait_for(1)
+    until(lambda: bool(lines))
+    supervisor.stop()
+    thread.join(60)
+    assert lines == ["12:00:00 warning ingest: odd"]
+    assert "ingest: odd" in capfd.readouterr().err

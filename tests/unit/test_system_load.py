@@ -11,7 +11,8 @@ from sample_rows import opened, sample_escalation
 
 from appliance.broker import LinkState
 from appliance.clock import ManualClock
-from appliance.router.system_load import READ_EVERY_S, SystemLoadMonitor, load_per_core, temperature_c
+from appliance.machine import load_per_core, temperature_c
+from appliance.router.system_load import READ_EVERY_S, SystemLoadMonitor
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database
 from appliance.store.escalations import EscalationStore

@@ -2,5 +2,5 @@
 import { again, coalesced, follow, swap } from "/static/page.js";
 
 const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 1000);
-setInterval(() => document.hidden || refresh(), 10000);
+setInterval(() => document.hidden || refresh(), 5000);
 follow({});

@@ -1,0 +1,331 @@
+"""`/api/v1/system`, its log and the page System: processes, detector, machine, links, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as of_package
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import HTMLResponse
+
+from appliance import machine
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.headroom_api import HeadroomReader, sentence
+from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.detect.detector import locate
+from appliance.detect.precision import with_remembered_precision
+from appliance.errors import ModelError
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.storage_report import StorageReportCache
+from appliance.telemetry import LOG_LEVELS, LogLevel
+from appliance.types import DROP_REASONS, DropReason
+from appliance.version import version
+
+READ_EVERY_S = 2.0  # a page that is open asks each few seconds; the kernel adds up a process's pages for milliseconds
+LOG_SHOWN = 200
+PACKAGES = (
+    "numpy", "opencv-python-headless", "av", "onnxruntime", "pydantic", "fastapi", "uvicorn", "nats-py", "httpx",
+    "cryptography", "paho-mqtt", "apprise",
+)  # fmt: skip
+DROP_TEXTS: dict[DropReason, str] = {
+    "newer": "a newer frame took its place", "capped": "the camera had its part of the detector",
+    "late": "decoded too late", "run": "the stream began anew", "failed": "the detector failed",
+    "stuck": "the detector did not answer",
+}  # fmt: skip
+
+router = APIRouter(prefix=f"{API}/system", tags=["system"])
+page_router = APIRouter(include_in_schema=False)
+
+
+class ProcessItem(ApiModel):
+    """A process of the appliance: `core`, `ingest`, `media sandbox` or `child`.
+
+    memory_bytes: its share of what it holds with others when `proportional`, else what is resident. cpu: cores in use
+    since it was last looked at; of the first look the mean since its start. restarts: of the ingest process, since the
+    core started; null: not counted.
+    """
+
+    name: str
+    pid: int
+    uptime_s: float
+    memory_bytes: int
+    proportional: bool
+    cpu: float
+    threads: int
+    restarts: int | None
+
+
+class DetectorItem(ApiModel):
+    """The detector. network: as the streams' headers name it ('' before the first). precision: `as the file` unless the
+    site file or a measurement says otherwise. Rates are inferences a second; null: not known now. sentence: what
+    follows for the cameras.
+    """
+
+    network: str
+    backend: str
+    device: str
+    precision: str
+    running: bool
+    load: float | None
+    inference_ms: float | None
+    queue: int
+    age_p95_ms: float
+    inferences_s: float | None
+    room: float | None
+    sentence: str
+
+
+class UnexaminedItem(ApiModel):
+    """Frames of a camera that were due and had no inference since the core started, by reason."""
+
+    camera: str
+    examined: int
+    unexamined: int
+    reasons: dict[str, int]
+
+
+class TemperatureItem(ApiModel):
+    name: str
+    celsius: float
+
+
+class MachineItem(ApiModel):
+    """temperatures: empty where the kernel shows no sensor. clock_synchronised null: it does not tell, as in many
+    containers; clock_error_s: at most so much off."""
+
+    cores: int
+    load_per_core: float | None
+    memory_bytes: int | None
+    memory_available_bytes: int | None
+    uptime_s: float | None
+    temperatures: list[TemperatureItem]
+    clock_synchronised: bool | None
+    clock_error_s: float | None
+    disk_free_bytes: int
+    disk_total_bytes: int
+    storage_bytes: int
+    storage_max_bytes: float
+    database_bytes: int
+
+
+class LinkItem(ApiModel):
+    """A connection to something outside: the uplink's broker, home automation's, a notification target."""
+
+    name: str
+    up: bool
+    text: str
+
+
+class SystemReport(ApiModel):
+    """The appliance now. faults: a sentence each. versions: of Vedette, Python, the kernel, the schema and packages."""
+
+    faults: list[str]
+    processes: list[ProcessItem]
+    detector: DetectorItem
+    unexamined: list[UnexaminedItem]
+    machine: MachineItem
+    links: list[LinkItem]
+    versions: dict[str, str]
+
+
+class LogItem(ApiModel):
+    number: int
+    t: float
+    level: LogLevel
+    room: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at: float
+    processes: tuple[ProcessItem, ...]
+    cpu_s: Mapping[int, float]
+
+
+class SystemReader:
+    """Reads how the appliance does. Any thread may call.
+
+    State: the last look at the processes, which is answered again for READ_EVERY_S and makes CPU a rate.
+    """
+
+    def __init__(
+        self, config: SiteConfig, root: Path, db: Database, clock: Clock, probes: CoreProbes,
+        readers: tuple[HealthReader, HeadroomReader, StorageReportCache, CameraStore, Meter],
+    ) -> None:  # fmt: skip
+        """readers: of faults, headroom, storage, cameras and counters."""
+        self._config = config
+        self._root = root
+        self._db = db
+        self._clock = clock
+        self._probes = probes
+        self._health, self._headroom, self._storage, self._cameras, self._meter = readers
+        self._lock = threading.Lock()
+        self._last: _Look | None = None
+
+    def report(self) -> SystemReport:
+        return SystemReport(
+            faults=self._health.reasons(), processes=self._processes(), detector=self._detector(),
+            unexamined=self._unexamined(), machine=self._machine(), links=self._links(), versions=self._versions,
+        )  # fmt: skip
+
+    def log(self, level: LogLevel, count: int) -> list[LogItem]:
+        """The newest lines, oldest first."""
+        return [LogItem.model_validate(each) for each in (self._probes.log(level, count) if self._probes.log else ())]
+
+    def _processes(self) -> list[ProcessItem]:
+        with self._lock:
+            now, last = self._clock.monotonic(), self._last
+            if last is None or now - last.at >= READ_EVERY_S:
+                last = self._last = self._look(now, last)
+            return list(last.processes)
+
+    def _look(self, now: float, before: _Look | None) -> _Look:
+        health = self._probes.health() if self._probes.health else None
+        core, ingest = os.getpid(), health.ingest_pid if health else 0
+        found, cpu_s = [], {}
+        for each in machine.usages(machine.process_family(core)):
+            cpu_s[each.pid] = each.cpu_s
+            known = before.cpu_s.get(each.pid) if before else None
+            if before is None or known is None:
+                cpu = each.cpu_s / each.uptime_s if each.uptime_s else 0.0
+            else:
+                cpu = (each.cpu_s - known) / (now - before.at)
+            is_ingest = each.pid == ingest
+            found.append(
+                ProcessItem(
+                    name="core" if each.pid == core else "ingest" if is_ingest else _child_name(each.command),
+                    pid=each.pid, uptime_s=round(each.uptime_s, 1), memory_bytes=each.memory_bytes,
+                    proportional=each.proportional, cpu=round(max(0.0, cpu), 3), threads=each.threads,
+                    restarts=max(0, health.ingest_starts - 1) if health and is_ingest else None,
+                )
+            )  # fmt: skip
+        return _Look(now, tuple(found), cpu_s)
+
+    def _detector(self) -> DetectorItem:
+        health = self._probes.health() if self._probes.health else None
+        room = self._headroom.report()
+        rates = [each.examined for each in room.cameras if each.examined is not None]
+        networks = sorted({row.model for row in self._cameras.all() if row.model})
+        backend, device, precision = self._backend
+        return DetectorItem(
+            network=", ".join(networks), backend=backend, device=device, precision=precision,
+            running=health is not None and health.ingest_running, load=room.load, inference_ms=room.inference_ms,
+            queue=health.queue if health else 0, age_p95_ms=health.age_p95_ms if health else 0.0,
+            inferences_s=round(sum(rates), 2) if rates else None, room=room.room, sentence=sentence(room),
+        )  # fmt: skip
+
+    @cached_property
+    def _backend(self) -> tuple[str, str, str]:
+        settings = with_remembered_precision(self._config.detector, self._root)
+        try:
+            hog = locate(settings) is None
+        except ModelError:
+            hog = False
+        if hog:
+            return "OpenCV HOG", "cpu", "fp32"
+        return "ONNX Runtime", settings.device, settings.precision if settings.precision != "auto" else "as the file"
+
+    def _unexamined(self) -> list[UnexaminedItem]:
+        found = {
+            name: UnexaminedItem(camera=name, examined=0, unexamined=0, reasons={}) for name in self._config.cameras
+        }
+        counted = {(each.camera, each.metric): each.amount for each in self._meter.totals("start")}
+        for name in found:
+            reasons = {why: counted.get((name, Metric(MetricName.UNEXAMINED, why)), 0) for why in DROP_REASONS}
+            found[name] = UnexaminedItem(
+                camera=name, examined=counted.get((name, Metric(MetricName.EXAMINED)), 0),
+                unexamined=counted.get((name, Metric(MetricName.UNEXAMINED)), 0),
+                reasons={why: amount for why, amount in reasons.items() if amount},
+            )  # fmt: skip
+        return [found[name] for name in sorted(found)]
+
+    def _machine(self) -> MachineItem:
+        memory, clock, storage = machine.memory_bytes(), machine.clock_sync(), self._storage.read()
+        return MachineItem(
+            cores=os.cpu_count() or 1, load_per_core=machine.load_per_core(),
+            memory_bytes=memory[0] if memory else None, memory_available_bytes=memory[1] if memory else None,
+            uptime_s=machine.uptime_s(),
+            temperatures=[TemperatureItem(name=each.name, celsius=each.celsius) for each in machine.temperatures()],
+            clock_synchronised=clock.synchronised, clock_error_s=clock.error_s_max,
+            disk_free_bytes=storage.disk_free, disk_total_bytes=storage.disk_total,
+            storage_bytes=sum(storage.taken.values()) + storage.scenarios, storage_max_bytes=storage.limits.size_bytes,
+            database_bytes=storage.database,
+        )  # fmt: skip
+
+    def _links(self) -> list[LinkItem]:
+        found = []
+        if self._probes.link is not None:
+            link = self._probes.link()
+            why = link.error if not link.up else link.breaker_why if link.breaker != "closed" else ""
+            found.append(LinkItem(name="uplink", up=link.up and link.breaker == "closed", text=why))
+        if self._probes.mqtt is not None:
+            mqtt = self._probes.mqtt()
+            found.append(LinkItem(name="MQTT", up=mqtt.connected, text=mqtt.error))
+        return found + [
+            LinkItem(name=f"{each.name} ({each.kind})", up=each.failing_since is None, text=each.error)
+            for each in self._probes.targets()
+        ]
+
+    @cached_property
+    def _versions(self) -> dict[str, str]:
+        return versions(self._db)
+
+
+def versions(db: Database) -> dict[str, str]:
+    """Of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
+    found = {
+        "vedette": version() or "not installed", "python": platform.python_version(), "kernel": machine.kernel(),
+        **db.versions(),
+    }  # fmt: skip
+    for name in PACKAGES:
+        try:
+            found[name] = of_package(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _child_name(command: str) -> str:
+    return "media sandbox" if "appliance.sandbox" in command else "child"
+
+
+System = Annotated[SystemReader, Depends(provided(SystemReader))]
+Level = Annotated[LogLevel, Query(description="this level and graver ones")]
+
+
+@router.get("")
+def system(reader: System) -> SystemReport:
+    """Processes, detector, frames not examined, machine, links and versions, now."""
+    return reader.report()
+
+
+@router.get("/log")
+def system_log(
+    reader: System, level: Level = "debug", limit: Annotated[int, Query(ge=1, le=2000)] = LOG_SHOWN
+) -> list[LogItem]:
+    """The newest lines of the log, oldest first, of the core and the ingest process, without secrets of URLs."""
+    return reader.log(level, limit)
+
+
+@page_router.get("/system")
+def system_page(templates: TemplatesPart, reader: System, level: Level = "info") -> HTMLResponse:
+    """How the appliance does, for who looks after it."""
+    return templates.page(
+        "system.html", here="/system", report=reader.report(), log=reader.log(level, LOG_SHOWN), level=level,
+        levels=LOG_LEVELS[1:4], drop_texts=DROP_TEXTS,
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""What the kernel tells of this machine and its processes: memory, CPU, temperatures, load, whether the clock is set.
+
+Everything may be absent (another kernel, a container, no rights): then it is None or left out, never an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
+_ZONES_MAX = 32
+_CHILDREN_MAX = 256
+_STA_UNSYNC, _TIME_ERROR = 0x0040, 5  # linux/timex.h
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """One sensor; name: its type, such as `cpu-thermal`."""
+
+    name: str
+    celsius: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUsage:
+    """One process. memory_bytes: its proportional set size (shared pages by the share) when `proportional`, else what
+    is resident. cpu_s: since it started, all threads."""
+
+    pid: int
+    command: str
+    uptime_s: float
+    memory_bytes: int
+    proportional: bool
+    cpu_s: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockSync:
+    """Whether something keeps the clock in step (NTP), as the kernel believes; None: it does not tell."""
+
+    synchronised: bool | None
+    error_s_max: float | None = None
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of Linux, as far as it is read; `rest` is more than the kernel writes."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint), ("offset", ctypes.c_long), ("freq", ctypes.c_long), ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long), ("status", ctypes.c_int), ("rest", ctypes.c_char * 256),
+    ]  # fmt: skip
+
+
+def load_per_core() -> float | None:
+    """1 minute mean of running tasks per core; None: the system does not tell."""
+    try:
+        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
+    except OSError:
+        return None
+
+
+def temperatures(thermal: Path = THERMAL) -> list[Temperature]:
+    """Of the sensors that Linux shows; []: there is none, or none can be read."""
+    found = []
+    try:
+        zones = sorted(thermal.glob("thermal_zone*"))[:_ZONES_MAX]
+    except OSError:  # no file descriptor is left to read the folder with
+        return []
+    for zone in zones:
+        try:
+            celsius = int((zone / "temp").read_text()) / 1000
+        except (OSError, ValueError):  # a sensor that is asleep cannot be read
+            continue
+        try:
+            name = (zone / "type").read_text().strip()
+        except OSError:
+            name = zone.name
+        found.append(Temperature(name, celsius))
+    return found
+
+
+def temperature_c(thermal: Path = THERMAL) -> float | None:
+    """Of the hottest sensor; None: there is none, or it cannot be read."""
+    return max((each.celsius for each in temperatures(thermal)), default=None)
+
+
+def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
+    """How much memory the machine has, and how much of it programs could still get; None: it does not tell."""
+    try:
+        lines = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
+        return int(lines["MemTotal"].split()[0]) * 1024, int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def uptime_s(proc: Path = PROC) -> float | None:
+    """Since the machine started."""
+    try:
+        return float((proc / "uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def kernel() -> str:
+    """Name, release and machine, such as `Linux 6.12.25 aarch64`."""
+    return f"{platform.system()} {platform.release()} {platform.machine()}"
+
+
+def process_family(pid: int, proc: Path = PROC) -> list[int]:
+    """`pid` and all that it started, directly or not, parents before children."""
+    parents: dict[int, list[int]] = {}
+    try:
+        names = [int(each.name) for each in proc.iterdir() if each.name.isdigit()]
+    except OSError:
+        return [pid]
+    for each in sorted(names):
+        fields = _stat_fields(each, proc)
+        if fields:
+            parents.setdefault(int(fields[1]), []).append(each)
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])[: max(0, _CHILDREN_MAX - len(found))]
+    return found
+
+
+def process_usage(pid: int, proc: Path = PROC) -> ProcessUsage | None:
+    """What a process takes; None: it has ended."""
+    fields, up = _stat_fields(pid, proc), uptime_s(proc)
+    if not fields or up is None:
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    proportional = _pss_bytes(pid, proc)
+    resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    try:
+        command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = ""
+    return ProcessUsage(
+        pid=pid,
+        command=command,
+        uptime_s=max(0.0, up - int(fields[19]) / ticks),
+        memory_bytes=resident if proportional is None else proportional,
+        proportional=proportional is not None,
+        cpu_s=(int(fields[11]) + int(fields[12])) / ticks,
+        threads=int(fields[17]),
+    )
+
+
+def clock_sync() -> ClockSync:
+    """As the kernel was told by chrony, ntpd or systemd-timesyncd. Nothing is changed."""
+    asked = _Timex(modes=0)
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(asked))
+    except (OSError, AttributeError):
+        return ClockSync(None)
+    if state < 0:  # forbidden by the container
+        return ClockSync(None)
+    synchronised = state != _TIME_ERROR and not asked.status & _STA_UNSYNC
+    return ClockSync(synchronised, asked.maxerror / 1e6 if synchronised else None)
+
+
+def usages(pids: Iterable[int], proc: Path = PROC) -> list[ProcessUsage]:
+    """Of those that still live."""
+    return [each for each in (process_usage(pid, proc) for pid in pids) if each is not None]
+
+
+def _stat_fields(pid: int, proc: Path) -> list[str]:
+    """What follows the name in /proc/PID/stat (the name may hold anything): state, parent, …; []: it has ended."""
+    try:
+        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _pss_bytes(pid: int, proc: Path) -> int | None:
+    try:
+        for line in (proc / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):  # of another user, or of an older kernel
+        pass
+    return None

@@ -1,0 +1,197 @@
+"""The page System and its parts: processes, sensors and clock as the kernel tells them, versions, the log in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from appliance import machine
+from appliance.broker import LinkState
+from appliance.clock import ManualClock
+from appliance.dashboard.app import create_app
+from appliance.dashboard.deps import CoreProbes, SystemHealth
+from appliance.store.migrations import STEPS
+from appliance.telemetry import LogRing, log_text
+from tests.dashboard_site import Site
+
+T0 = 1_700_000_000.0
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, ManualClock(T0))
+    site.health = SystemHealth(ingest_running=True, ingest_starts=3, detector_ms=20.0, load=0.25, queue=2)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def ring(site: Site) -> LogRing:
+    return LogRing(site.clock)
+
+
+@pytest.fixture
+def http(site: Site, ring: LogRing) -> Iterator[TestClient]:
+    probes = CoreProbes(link=lambda: site.link, health=lambda: site.health, log=ring.tail)
+    app = create_app(
+        db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, probes=probes
+    )  # fmt: skip
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        yield client
+
+
+def record(level: int, text: str, *values: object) -> logging.LogRecord:
+    return logging.LogRecord("appliance.core", level, "", 0, text, values, None)
+
+
+def test_each_process_is_there_with_what_it_takes(site: Site, http: TestClient) -> None:
+    with subprocess.Popen([sys.executable, "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        site.health = SystemHealth(ingest_running=True, ingest_starts=3, ingest_pid=child.pid)
+        found = {each["name"]: each for each in http.get("/api/v1/system").json()["processes"]}
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.close()
+    core, ingest = found["core"], found["ingest"]
+    assert (core["pid"], ingest["pid"], ingest["restarts"], core["restarts"]) == (os.getpid(), child.pid, 2, None)
+    assert core["memory_bytes"] > ingest["memory_bytes"] > 1_000_000
+    assert core["threads"] > 1
+    assert ingest["uptime_s"] < core["uptime_s"] < 86400
+
+
+def test_cpu_is_a_rate_since_the_last_look(site: Site, http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = [100.0]
+
+    def usage(pids: list[int]) -> list[machine.ProcessUsage]:
+        return [
+            machine.ProcessUsage(
+                pid=os.getpid(), command="x", uptime_s=400.0, memory_bytes=1, proportional=False,
+                cpu_s=spent[0], threads=1,
+            )
+        ]  # fmt: skip
+
+    monkeypatch.setattr(machine, "usages", usage)
+
+    def cpu() -> float:
+        return float(http.get("/api/v1/system").json()["processes"][0]["cpu"])
+
+    assert cpu() == 0.25, "the mean since its start"
+    spent[0] += 6.0
+    assert cpu() == 0.25, "within two seconds nothing is read again"
+    site.clock.advance(4)  # type: ignore[attr-defined]
+    assert cpu() == 1.5
+
+
+def test_memory_is_the_share_where_the_kernel_tells_and_marked_where_it_does_not(tmp_path: Path) -> None:
+    (tmp_path / "uptime").write_text("1000.0 1\n")
+    for pid, name in ((7, "a (b) c"), (8, "d")):
+        place = tmp_path / str(pid)
+        place.mkdir()
+        ticks = os.sysconf("SC_CLK_TCK")
+        fields = f"S 1 {'0 ' * 9}{5 * ticks} {3 * ticks} 0 0 0 0 4 0 {900 * ticks} 0 10 0"
+        (place / "stat").write_text(f"{pid} ({name}) {fields}")
+        (place / "cmdline").write_bytes(b"python\0-m\0appliance.sandbox\0")
+    (tmp_path / "7/smaps_rollup").write_text("x\nRss: 99 kB\nPss:      12 kB\n")
+    shared, resident = machine.usages([7, 8, 9], tmp_path)
+    assert (shared.memory_bytes, shared.proportional) == (12 * 1024, True)
+    assert (resident.memory_bytes, resident.proportional) == (10 * os.sysconf("SC_PAGE_SIZE"), False)
+    assert (shared.cpu_s, shared.uptime_s, shared.threads, shared.command) == (
+        8.0,
+        100.0,
+        4,
+        "python -m appliance.sandbox",
+    )
+
+
+def test_what_the_kernel_does_not_tell_is_absent(tmp_path: Path) -> None:
+    assert machine.temperatures(tmp_path) == []
+    assert (machine.memory_bytes(tmp_path), machine.uptime_s(tmp_path)) == (None, None)
+    assert machine.process_usage(2**22 + 1) is None
+    zone = tmp_path / "thermal_zone0"
+    zone.mkdir()
+    (zone / "temp").write_text("61500\n")
+    (zone / "type").write_text("cpu-thermal\n")
+    assert machine.temperatures(tmp_path) == [machine.Temperature("cpu-thermal", 61.5)]
+    assert machine.clock_sync().synchronised in (True, False, None)
+
+
+def test_a_box_without_a_sensor_says_so(http: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "temperatures", list)
+    assert "this kernel shows no sensor" in http.get("/system").text
+    monkeypatch.setattr(machine, "temperatures", lambda: [machine.Temperature("soc", 71.2)])
+    assert "71 °C" in http.get("/system").text
+    for synchronised, words in (
+        (True, "in step (NTP)"),
+        (False, "not in step with a time server"),
+        (None, "does not tell"),
+    ):
+        monkeypatch.setattr(machine, "clock_sync", lambda known=synchronised: machine.ClockSync(known))
+        assert words in http.get("/system").text
+
+
+def test_detector_missed_frames_links_and_versions_are_told(site: Site, http: TestClient) -> None:
+    site.live("gate", T0)
+    site.spend("gate", 1000, 10)
+    site.link = LinkState(up=False, since=T0, error="refused by nats://user:geheim@hub")
+    found = http.get("/api/v1/system").json()
+    detector = found["detector"]
+    assert (detector["network"], detector["load"], detector["inference_ms"]) == ("vedette-nano", 0.25, 20.0)
+    assert (detector["backend"], detector["device"], detector["queue"]) == ("ONNX Runtime", "cpu", 2)
+    assert detector["inferences_s"] == 4.8
+    assert detector["room"] == pytest.approx(37.5)
+    [_, gate] = found["unexamined"]
+    assert gate == {"camera": "gate", "examined": 40, "unexamined": 2, "reasons": {"newer": 1, "failed": 1}}
+    assert found["links"][0]["up"] is False
+    assert any("cloud link is down" in each for each in found["faults"])
+    assert found["versions"]["schema"] == str(len(STEPS))
+    assert {"python", "kernel", "sqlite", "numpy", "onnxruntime"} <= set(found["versions"])
+    page = http.get("/system").text
+    assert "a newer frame took its place" in page
+    assert "The detector" not in page
+
+
+def test_the_log_is_kept_in_memory_bounded_redacted_and_by_level(ring: LogRing, http: TestClient) -> None:
+    ring.emit(record(logging.INFO, "in the beginning"))
+    ring.emit(record(logging.WARNING, "lost %s", "rtsp://viewer:hunter2@192.168.1.20/main"))
+    ring.emit(record(logging.ERROR, "a\x1b[31mb\nsecond line"))
+    found = http.get("/api/v1/system/log").json()
+    assert [each["text"] for each in found] == [
+        "in the beginning",
+        "lost rtsp://192.168.1.20/…",
+        "a\\x1b[31mb\nsecond line",
+    ]
+    graver = http.get("/api/v1/system/log?level=warning").json()
+    assert [each["level"] for each in graver] == ["warning", "error"]
+    page = http.get("/system?level=warning").text
+    assert "lost rtsp" in page
+    assert "in the beginning" not in page
+    small = LogRing(ManualClock(T0), lines_max=3)
+    for n in range(5):
+        small.emit(record(logging.INFO, f"line {n} " + "x" * 9000))
+    assert [each.number for each in small.tail()] == [3, 4, 5]
+    assert len(small.tail(count=1)[0].text) == 2000
+    assert " info     core: line 4 xx" in log_text(small.tail(count=1))
+    assert http.get("/api/v1/system/log?level=loud").status_code == 422
+
+
+def test_lines_of_the_ingest_process_are_told_apart(ring: LogRing) -> None:
+    ring.add_child_line("12:34:56 warning ingest.reader: no packets from rtsp://u:p@h/1")
+    ring.add_child_line(json.dumps({"t": "x", "level": "error", "room": "appliance.ingest", "message": "it broke"}))
+    ring.add_child_line("[h264 @ 0x55] error while decoding MB 3 4")
+    ring.add_child_line("{nonsense")
+    ring.add_child_line("   ")
+    assert [(each.level, each.room, each.text) for each in ring.tail()] == [
+        ("warning", "ingest.reader", "no packets from rtsp://h/…"),
+        ("error", "appliance.ingest", "it broke"),
+        ("info", "ingest", "[h264 @ 0x55] error while decoding MB 3 4"),
+        ("info", "ingest", "{nonsense"),
+    ]
