@@ -143,6 +143,12 @@ RIGHTS: dict[tuple[str, str], Right] = {
 }
 
 
+def may(method: str, path: str) -> bool:
+    """Whether the visitor's role opens a route of the table, with something of theirs in its path. Raises KeyError."""
+    right, who = RIGHTS[method, path], visitor()
+    return right.role is None or (who.may(right.role) and (who.cameras is None or right.shows != "site"))
+
+
 class CameraOf:
     """Finds the camera that an alert or a health event is of."""
 

@@ -41,7 +41,7 @@ from appliance.dashboard import (
     timeline_api,
     users_api,
 )
-from appliance.dashboard.access_rights import CameraOf, authorise
+from appliance.dashboard.access_rights import CameraOf, authorise, may
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
@@ -137,7 +137,7 @@ def create_app(
 
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
-        templates = Templates(config.site.name, guarded=lambda: access.guarded, editable=settings is not None)
+        templates = Templates(config.site.name, guarded=lambda: access.guarded, may=may, editable=settings is not None)
         limits = StorageLimits.of(config.storage, config.cameras)
         storage = StorageReportCache(db, root, limits)
         cuts.keep_free = limits.free_bytes_wanted

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from appliance.broker import LinkState
 from appliance.config import CameraConfig, LineRule, Rule
 from appliance.dashboard import headroom_api, savings_api, scenarios_api, storage_api
+from appliance.dashboard.access_rights import may
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import (
     PAGE_LENGTH,
@@ -36,7 +37,7 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.savings_api import COST_DAYS, HEADLINE_AFTER_S, SETTLED_AFTER_S, CostPart, SavingsPart
 from appliance.dashboard.savings_history_api import By, History, draw
 from appliance.dashboard.scenarios_api import Exporter
-from appliance.dashboard.schemas import AlertItem
+from appliance.dashboard.schemas import API, AlertItem
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, editable_settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
 from appliance.dashboard.visitor import visitor
@@ -145,7 +146,7 @@ def alert_page(
     """One alert: evidence, track life, verdict, review."""
     detail = alerts.detail(alert_id)
     learnt = []
-    if detail.alert.review == "false_alarm" and settings.is_editable and visitor().may("admin"):
+    if detail.alert.review == "false_alarm" and settings.is_editable and may("GET", "/cameras/{name}/edit"):
         learnt = [each for each in alarms.proposals(detail.alert.camera) if alert_id in each.alarms]
     keep = scenarios_api.panel(exporter, detail)
     return templates.page("alert.html", rev=rev, keep=keep, proposals=learnt, **page.values(detail, db.clock.now()))
@@ -169,7 +170,7 @@ def cameras_page(
     return templates.page(
         "cameras.html", here="/cameras", rev=rev, paused={row.camera: row for row in arming.paused() if not row.rule},
         cameras=items, summary=summary, faults=faults,
-        headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable and visitor().may("admin"),
+        headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
     )  # fmt: skip
 
 
@@ -201,8 +202,8 @@ def camera_page(
         "camera.html", here="/cameras", rev=rev, camera=camera, gaps=camera.gaps, rules=rules, alerts=items,
         arming=ArmingReport.of(arming, name), off_rules=sorted(arming.off_rules(name)), lengths=PAUSE_LENGTHS,
         lasting=health.open(name), health=[event for event in events if event.t_end is not None],
-        editable=settings.is_editable and configured is not None and visitor().may("admin"),
-        ptz=configured is not None and configured.onvif is not None and visitor().may("reviewer"),
+        editable=settings.is_editable and configured is not None,
+        ptz=configured is not None and configured.onvif is not None and may("POST", f"{API}/cameras/{{name}}/ptz"),
     )  # fmt: skip
 
 
@@ -263,7 +264,7 @@ def savings_page(
 ) -> HTMLResponse:
     """What came from the cameras against what was sent up; charts of the site or of one camera."""
     names = sorted(cameras.configured)
-    editable = settings.is_editable and visitor().may("admin")
+    editable = settings.is_editable and may("POST", f"{API}/settings")
     return templates.page(
         "savings.html",
         here="/savings",

@@ -19,14 +19,16 @@ FOLDER = Path(__file__).parent / "templates"
 class Templates:
     """Owner of the template environment. site: its name, shown on each page. editable: its settings can be changed."""
 
-    def __init__(self, site: str, *, guarded: Callable[[], bool], editable: bool = False) -> None:
-        """guarded: whether one must sign in now."""
+    def __init__(
+        self, site: str, *, guarded: Callable[[], bool], may: Callable[[str, str], bool], editable: bool = False
+    ) -> None:
+        """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path."""
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
         )  # fmt: skip
         self._environment.install_null_translations(newstyle=True)  # type: ignore[attr-defined]
-        self._environment.globals.update(site=site, guarded=guarded, editable_site=editable, visitor=visitor)
+        self._environment.globals.update(site=site, guarded=guarded, may=may, editable_site=editable, visitor=visitor)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
         self._environment.filters.update(diff=diff)
         self._environment.filters.update(percent=percent, score=score, money=money)

@@ -148,6 +148,7 @@ function toggleStill(wanted) {
 
 async function review(value) {
   const buttons = document.querySelectorAll("#review button");
+  if (!buttons.length) return; // who may only look
   for (const button of buttons) button.disabled = true;
   try {
     await post(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/review`, { review: value });

@@ -229,7 +229,7 @@ function chooseHere(range) {
 function review(value) {
   if (some()) return void reviewChosen(value);
   const card = document.activeElement.closest?.(".card");
-  if (!card) return false;
+  if (!card?.querySelector(".pick")) return false; // who may only look
   post(`/api/v1/alerts/${encodeURIComponent(card.dataset.id)}/review`, { review: value }).then(
     (alert) => {
       jobs.set(alert.id, alert);
@@ -257,15 +257,15 @@ filters.addEventListener("submit", () => {
 addEventListener("pageshow", () => {
   for (const field of filters.elements) field.disabled = false;
 });
-document.getElementById("bulk").addEventListener("click", (event) => {
+document.getElementById("bulk")?.addEventListener("click", (event) => {
   const button = event.target.closest("[data-bulk]");
   if (button) reviewChosen(button.dataset.bulk);
 });
-document.getElementById("bulk-delete-form").addEventListener("submit", (event) => {
+document.getElementById("bulk-delete-form")?.addEventListener("submit", (event) => {
   event.preventDefault();
   removeChosen(event.target);
 });
-document.querySelector("#undo button").addEventListener("click", undo);
+document.querySelector("#undo button")?.addEventListener("click", undo);
 watchEnd();
 keys({
   j: () => move(1),

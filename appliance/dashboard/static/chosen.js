@@ -11,6 +11,7 @@ export const some = () => chosen.size > 0;
 
 // A card that was drawn anew is still chosen.
 export function mark(card) {
+  if (!bar) return;
   card.querySelector(".pick input").checked = chosen.has(card.dataset.id);
   card.classList.toggle("chosen", chosen.has(card.dataset.id));
 }
@@ -28,6 +29,7 @@ function set(card, wanted) {
 
 // With `range`, also all between this card and the one chosen before it.
 export function choose(card, range = false, wanted = !chosen.has(card.dataset.id)) {
+  if (!bar) return; // who may only look
   const all = cards();
   const from = range ? all.findIndex((each) => each.dataset.id === anchor) : -1;
   const to = all.indexOf(card);
@@ -72,4 +74,4 @@ document.getElementById("cards").addEventListener("click", (event) => {
   const box = event.target.closest(".pick input");
   if (box) choose(box.closest(".card"), event.shiftKey, box.checked);
 });
-document.getElementById("bulk-none").addEventListener("click", none);
+document.getElementById("bulk-none")?.addEventListener("click", none);

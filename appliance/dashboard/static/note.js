@@ -3,7 +3,7 @@ import { post, say } from "/static/page.js";
 
 const field = () => document.getElementById("note-text");
 
-export const isWriting = () => field().value !== field().defaultValue;
+export const isWriting = () => field()?.value !== field()?.defaultValue; // who may only read has no field
 
 export function offerNote(id, refresh) {
   document.addEventListener("input", (event) => {
