@@ -52,6 +52,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", "/login"): _OPEN,
     ("POST", "/logout"): _OPEN,
     ("GET", "/setup"): _OPEN,
+    ("GET", "/static/texts/{language}.js"): _OPEN,
+    ("POST", "/language"): _OPEN,
     ("POST", "/setup"): _OPEN,
     ("GET", "/"): _OWN,
     ("GET", "/cameras"): _OWN,

@@ -25,6 +25,7 @@ from appliance.dashboard import (
     false_alarms_api,
     headroom_api,
     health_api,
+    language_api,
     live_api,
     metrics,
     pages,
@@ -92,6 +93,7 @@ ROUTERS = (
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
+    language_api.router,
 )  # fmt: skip
 
 
@@ -171,13 +173,14 @@ def create_app(
             ),
         )  # fmt: skip
         app.state.on_bug = problems.install(app, templates)
+        app.state.language = config.site.language
 
     configure(config, probes)
     app.state.configure = configure
     app.state.streams = (hub, live)
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
-        on_bug=partial(_answer_bug, app), certificate=certificate,
+        on_bug=partial(_answer_bug, app), certificate=certificate, language=lambda: str(app.state.language),
     )  # fmt: skip
     for router in ROUTERS:
         app.include_router(router)

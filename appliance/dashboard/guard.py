@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from appliance.clock import Clock
 from appliance.config import DashboardConfig
+from appliance.dashboard import texts
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
 from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
 from appliance.dashboard.tls import DashboardCertificate
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup"})
-_SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup"})
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup", "/language"})
+_SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup", "/language"})
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
@@ -94,13 +95,18 @@ class RequestGuard:
         access: Access,
         on_bug: AnswerBug,
         clock: Clock,
+        language: Callable[[], str],
         certificate: DashboardCertificate | None = None,
     ) -> None:
-        """on_bug: what a request is answered that met a bug. certificate: HTTPS is spoken with it, and no HTTP."""
+        """on_bug: what a request is answered that met a bug. language: of the site.
+
+        certificate: HTTPS is spoken with it, and no HTTP.
+        """
         self._app = app
         self._hosts = hosts
         self._access = access
         self._on_bug = on_bug
+        self._language = language
         self._bugs = LogThrottle(logger, clock)
         self._certificate = certificate
 
@@ -124,6 +130,7 @@ class RequestGuard:
                 headers.setdefault("Cache-Control", "no-cache" if scope["path"].startswith("/static/") else "no-store")
             await send(message)
 
+        self._speak(scope, Headers(scope=scope))
         refusal = self._refusal(scope, Headers(scope=scope))
         try:
             await (refusal or self._app)(scope, CountedBody(receive, body_bytes_max(scope["path"])), send_with_headers)
@@ -135,6 +142,12 @@ class RequestGuard:
                 raise  # the connection is closed: the answer is not what it began to be
             answer = await self._on_bug(Request(scope), error)
             await answer(scope, receive, send_with_headers)
+
+    def _speak(self, scope: Scope, headers: Headers) -> None:
+        """The language of the answer. A program that asks for none is answered in English, whatever the site speaks."""
+        site = "" if scope["path"].startswith("/api/") else self._language()
+        chosen = _cookie(headers, texts.COOKIE)
+        texts.set_language(texts.choose_language(chosen, headers.get("accept-language", ""), site))
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         try:
@@ -200,7 +213,7 @@ class RequestGuard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._of_bearer(given.strip(), address_of(scope))
-        return self._access.of_cookie(_cookie(headers))
+        return self._access.of_cookie(_cookie(headers, COOKIE))
 
     def _of_bearer(self, given: str, address: str) -> Visitor | None:
         throttle = self._access.throttle
@@ -265,9 +278,9 @@ def _is_from_here(scope: Scope, headers: Headers) -> bool:
         return True
 
 
-def _cookie(headers: Headers) -> str:
+def _cookie(headers: Headers, name: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return ""
     return found.value if found else ""

@@ -11,6 +11,9 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from appliance.clock import iso_utc
+from appliance.dashboard import texts
+from appliance.dashboard.texts import N_, number
+from appliance.dashboard.texts import gettext as _
 from appliance.dashboard.visitor import visitor
 
 FOLDER = Path(__file__).parent / "templates"
@@ -27,10 +30,17 @@ class Templates:
             loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],
         )  # fmt: skip
-        self._environment.install_null_translations(newstyle=True)  # type: ignore[attr-defined]
+        self._environment.install_gettext_callables(  # type: ignore[attr-defined]
+            texts.gettext, texts.ngettext, newstyle=True
+        )
+        self._environment.policies["ext.i18n.trimmed"] = True
         self._environment.globals.update(site=site, guarded=guarded, may=may, editable_site=editable, visitor=visitor)
+        self._environment.globals.update(
+            catalogue=texts.catalogue, languages=texts.catalogues, script_of=texts.script_of
+        )
+        self._environment.globals.update(tell=texts.tell)
         self._environment.filters.update(when=when, size=size, span=span, lasting=lasting)
-        self._environment.filters.update(diff=diff)
+        self._environment.filters.update(diff=diff, number=figure, digits=number)
         self._environment.filters.update(percent=percent, score=score, money=money)
 
     def page(self, name: str, **values: Any) -> HTMLResponse:
@@ -63,27 +73,27 @@ def size(amount: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 999.5:
             digits = 0 if unit == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
-            return f"{amount:.{digits}f} {unit}"
+            return number(f"{amount:.{digits}f} {unit}")
         amount /= 1000
-    return f"{amount:.2f} TB"
+    return number(f"{amount:.2f} TB")
 
 
 def span(seconds: float) -> str:
     """A duration in at most two units: `32 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`."""
     if seconds < 9.95:
-        return f"{seconds:.1f} s"
+        return number(f"{seconds:.1f} s")
     whole = round(seconds)
-    for big, small, big_s, small_s in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
+    for big, small, big_s, small_s in ((N_("d"), "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
         if whole >= big_s:
             rest = whole % big_s // small_s
-            return f"{whole // big_s} {big}" + (f" {rest} {small}" if rest else "")
+            return f"{whole // big_s} {_(big)}" + (f" {rest} {_(small)}" if rest else "")
     return f"{whole} s"
 
 
 def lasting(seconds: float) -> str:
     """How long something lasted, in whole seconds: an alert's end is no more exact than that."""
     if seconds < 1:
-        return "a moment"
+        return _("a moment")
     return f"{round(seconds)} s" if seconds < 59.5 else span(seconds)
 
 
@@ -91,7 +101,12 @@ def money(amount: float) -> str:
     """In the owner's currency, which has no name here: two significant digits below one, else two places."""
     if amount == 0:
         return "0"
-    return f"{amount:.2f}" if amount >= 0.995 else f"{amount:.2g}" if amount >= 0.0001 else "< 0.0001"
+    return number(f"{amount:,.2f}" if amount >= 0.995 else f"{amount:.2g}" if amount >= 0.0001 else "< 0.0001")
+
+
+def figure(value: float, digits: int = 0) -> str:
+    """A number with its thousands set apart and so many decimals."""
+    return number(f"{value:,.{digits}f}")
 
 
 def score(value: float) -> str:
@@ -107,7 +122,7 @@ def percent(share: float) -> str:
     if amount == 0:
         return "0 %"
     if amount < 0.01:
-        return "< 0.01 %"
+        return number("< 0.01 %")
     if amount < 1 or 99.9 <= amount < 100:
-        return f"{min(amount, 99.99):.2f} %"
-    return f"{amount:.1f} %" if amount < 10 or 99 <= amount < 100 else f"{amount:.0f} %"
+        return number(f"{min(amount, 99.99):.2f} %")
+    return number(f"{amount:.1f} %" if amount < 10 or 99 <= amount < 100 else f"{amount:.0f} %")

@@ -1,5 +1,6 @@
 // One alert: the clip with its boxes in time, the tracks' life, the review.
 import { again, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
+import { t } from "/static/texts.js";
 import { begin, box } from "/static/draw.js";
 import { offerKeep } from "/static/keep.js";
 import { offerRemove } from "/static/remove.js";
@@ -80,7 +81,7 @@ async function play() {
     return;
   }
   video.addEventListener("error", () => {
-    if (video.error) tell("This browser cannot play the clip's codec. Download it, or look at the best picture.");
+    if (video.error) tell(t("This browser cannot play the clip's codec. Download it, or look at the best picture."));
   });
   poster = Boolean(video.dataset.still) && video.paused && !video.currentTime;
   for (const event of ["play", "seeking"]) video.addEventListener(event, () => (poster = false));
@@ -152,7 +153,7 @@ async function review(value) {
   for (const button of buttons) button.disabled = true;
   try {
     await post(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/review`, { review: value });
-    say(value === "reviewed" ? "Marked reviewed" : value === "false_alarm" ? "Marked false alarm" : "Review taken back");
+    say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
     await refresh();
     document.querySelector("#review button").focus();
   } catch (error) {

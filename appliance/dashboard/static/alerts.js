@@ -1,5 +1,6 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
 import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
+import { t, tn } from "/static/texts.js";
 import { BATCH, choose, mark, none, send, some } from "/static/chosen.js";
 import "/static/health.js";
 import { preview } from "/static/preview.js";
@@ -36,7 +37,7 @@ function markDays() {
 async function fetchCard(id, what = "alerts") {
   const answer = await fetch(`/fragments/${what}/${encodeURIComponent(id)}${location.search}`);
   if (answer.status === 204) return null;
-  if (!answer.ok) throw new Error(`The appliance answered ${answer.status}.`);
+  if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
   const holder = document.createElement("template");
   holder.innerHTML = await answer.text();
   prepare(holder.content);
@@ -98,7 +99,7 @@ async function changed(alert) {
   const card = await fetchCard(alert.id);
   const last = items().at(-1);
   if (!card || cardOf(alert.id) || (last && document.getElementById("older") && newerThan(card, last) < 0)) return;
-  say(`New alert: ${alert.title}, ${alert.camera}`);
+  say(`${t("New alert")}: ${alert.title}, ${alert.camera}`);
   if (scrollY > 160) hold(card);
   else arrive(card);
 }
@@ -115,14 +116,14 @@ async function changedHealth(event) {
   }
   const last = items().at(-1);
   if (last && document.getElementById("older") && newerThan(line, last) < 0) return;
-  say(`${event.title}, ${event.camera || "the box"}`);
+  say(`${event.title}, ${event.camera || t("the box")}`);
   arrive(line);
 }
 
 // Someone is reading further down: never move the page under their eyes.
 function hold(card) {
   waiting.set(card.dataset.id, card);
-  fresh.textContent = `${waiting.size} new alert${waiting.size > 1 ? "s" : ""}`;
+  fresh.textContent = tn("{n} new alert", "{n} new alerts", waiting.size);
   fresh.hidden = false;
 }
 
@@ -185,7 +186,7 @@ function move(step) {
   if (at + step >= all.length - 3) older();
 }
 
-const WORDS = { reviewed: "marked reviewed", false_alarm: "marked false alarm", "": "reviews taken back" };
+const WORDS = { reviewed: t("marked reviewed"), false_alarm: t("marked false alarm"), "": t("reviews taken back") };
 
 function took(alert) {
   jobs.set(alert.id, alert);
@@ -198,14 +199,14 @@ let deleted = [];
 
 async function removeChosen(form) {
   deleted = [];
-  await send("/api/v1/alerts/delete", { reason: form.elements.reason.value.trim() }, "deleted", (alert) => {
+  await send("/api/v1/alerts/delete", { reason: form.elements.reason.value.trim() }, t("deleted"), (alert) => {
     deleted.push(alert.id);
     took(alert);
   });
   form.reset();
   form.closest("details").open = false;
   const bar = document.getElementById("undo");
-  bar.querySelector("span").textContent = `${deleted.length} deleted.`;
+  bar.querySelector("span").textContent = tn("{n} deleted.", "{n} deleted.", deleted.length);
   bar.hidden = !deleted.length;
   bar.querySelector("button").focus();
 }
@@ -234,7 +235,7 @@ function review(value) {
     (alert) => {
       jobs.set(alert.id, alert);
       work();
-      say(value === "reviewed" ? "Marked reviewed" : value === "false_alarm" ? "Marked false alarm" : "Review taken back");
+      say(value === "reviewed" ? t("Marked reviewed") : value === "false_alarm" ? t("Marked false alarm") : t("Review taken back"));
     },
     (error) => light("lost", error.message),
   );

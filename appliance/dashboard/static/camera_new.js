@@ -1,5 +1,6 @@
 // A camera by its address: tried, seen, named, added.
 import { post, follow } from "/static/page.js";
+import { number, t } from "/static/texts.js";
 
 const by = (id) => document.getElementById(id);
 
@@ -32,8 +33,9 @@ const login = () => ({ user: by("user").value, password: by("password").value })
 function show(found) {
   by("picture").src = found.picture;
   by("picture").parentElement.style.aspectRatio = `${found.width} / ${found.height}`;
-  const key = found.keyframe_s ? `, a key frame every ${found.keyframe_s} s` : "";
-  by("facts").textContent = `${found.codec} ${found.width} × ${found.height}, ${found.fps} pictures a second, ${Math.round(found.kbit_s)} kbit/s${key}.`;
+  const key = found.keyframe_s ? t(", a key frame every {n} s", { n: number(found.keyframe_s, 1) }) : "";
+  const rate = t("{n} pictures a second", { n: number(found.fps, 1) });
+  by("facts").textContent = `${found.codec} ${found.width} × ${found.height}, ${rate}, ${number(found.kbit_s)} kbit/s${key}.`;
   by("advice").replaceChildren(
     ...found.advice.map((text) => {
       const item = document.createElement("li");
@@ -51,7 +53,7 @@ by("host").addEventListener("input", fill);
 by("address").addEventListener("submit", (event) => {
   event.preventDefault();
   attempt(event.target, "wrong", async (button) => {
-    button.textContent = "Looking, some seconds…";
+    button.textContent = t("Looking, some seconds…");
     const second = by("detect-url").value.trim();
     if (second) await post("/api/v1/setup/probe", { url: second, ...login() });
     show(await post("/api/v1/setup/probe", { url: by("url").value.trim(), ...login() }));

@@ -1,5 +1,6 @@
 // Live pictures: fetched while they are on screen, with the boxes of that very frame drawn over.
 import { again, coalesced, follow, swap } from "/static/page.js";
+import { t } from "/static/texts.js";
 import "/static/health.js";
 import { begin, box, picture, places } from "/static/draw.js";
 import { clockOf } from "/static/time.js";
@@ -31,29 +32,29 @@ class Live {
   async next() {
     const answer = await fetch(this.stage.dataset.picture);
     if (answer.status !== 200) {
-      this.note.textContent = answer.ok ? "Waiting for the first picture" : (await answer.json()).detail;
+      this.note.textContent = answer.ok ? t("Waiting for the first picture") : (await answer.json()).detail;
       this.note.hidden = false;
       return;
     }
-    const t = answer.headers.get("X-Frame-Time");
-    this.tell(Number(t), Date.parse(answer.headers.get("Date")) / 1000);
-    if (t === this.t) return;
+    const moment = answer.headers.get("X-Frame-Time");
+    this.tell(Number(moment), Date.parse(answer.headers.get("Date")) / 1000);
+    if (moment === this.t) return;
     const image = await createImageBitmap(await answer.blob());
-    const boxes = await fetch(`${this.stage.dataset.boxes}?t=${t}`);
+    const boxes = await fetch(`${this.stage.dataset.boxes}?t=${moment}`);
     this.found = (boxes.ok && (await boxes.json())) || { objects: [] };
     this.image?.close();
     this.image = image;
-    this.t = t;
+    this.t = moment;
     const shown = document.getElementById("frame-time");
-    if (shown) shown.textContent = `Picture of ${clockOf(Number(t))}`;
+    if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(Number(moment)) });
     this.stage.dataset.objects = this.found.objects.length;
     this.draw();
   }
 
   // An old picture must never pass for a live one. `now` is the appliance's: the viewer's clock may be wrong.
-  tell(t, now) {
-    const old = now - t > OLD_S;
-    this.note.textContent = `Last picture ${clockOf(t)}`;
+  tell(moment, now) {
+    const old = now - moment > OLD_S;
+    this.note.textContent = t("Last picture {time}", { time: clockOf(moment) });
     this.note.hidden = !old;
     this.stage.classList.toggle("old", old);
   }

@@ -1,5 +1,6 @@
 // Several cards chosen by mouse, touch or keys, and one thing done with all of them.
 import { light, post, say } from "/static/page.js";
+import { t, tn } from "/static/texts.js";
 
 export const BATCH = 100; // as many as one request may change
 const chosen = new Set();
@@ -19,7 +20,7 @@ export function mark(card) {
 function show() {
   for (const card of cards()) mark(card);
   bar.hidden = !chosen.size;
-  document.getElementById("bulk-count").textContent = `${chosen.size} chosen`;
+  document.getElementById("bulk-count").textContent = tn("{n} chosen", "{n} chosen", chosen.size);
 }
 
 function set(card, wanted) {

@@ -1,5 +1,6 @@
 // Zones, lines and rules of one camera: drawn on its picture, told in words, tried on what was recorded, saved.
 import { post, say, follow } from "/static/page.js";
+import { number, t, tn } from "/static/texts.js";
 import { clockOf } from "/static/time.js";
 
 const root = document.getElementById("editor");
@@ -9,8 +10,8 @@ const [W, H] = [Number(root.dataset.width), Number(root.dataset.height)];
 const svg = document.getElementById("paper");
 const by = (id) => document.getElementById(id);
 const UNDO_MAX = 50;
-const KINDS = { enter: "enters", exit: "leaves", dwell: "stays in", line: "crosses" };
-const DIRECTIONS = { both: "either way", left_to_right: "along the arrow", right_to_left: "against the arrow" };
+const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
+const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };
 
 let base = "";
 let shown = { zones: {}, lines: {}, rules: [] };
@@ -116,7 +117,7 @@ function handles(points, dot) {
     const [x, y] = at(point);
     const handle = element("circle", { cx: x, cy: y, r: dot, class: `corner${i === corner ? " held" : ""}`, tabindex: 0, "data-corner": i }, svg);
     handle.setAttribute("role", "button");
-    handle.setAttribute("aria-label", `Corner ${i + 1} of ${chosen.name}: ${Math.round(point[0] * 100)} % from the left, ${Math.round(point[1] * 100)} % from the top`);
+    handle.setAttribute("aria-label", t("Corner {n} of {name}: {x} % from the left, {y} % from the top", { n: i + 1, name: chosen.name, x: Math.round(point[0] * 100), y: Math.round(point[1] * 100) }));
     handle.addEventListener("focus", () => (corner = i));
     handle.addEventListener("pointerdown", (event) => {
       event.stopPropagation();
@@ -154,7 +155,7 @@ function byKey(event, points, i) {
     change(() => (points[i] = [round(points[i][0] + moves[event.key][0]), round(points[i][1] + moves[event.key][1])]));
   } else if (["Delete", "Backspace"].includes(event.key) && chosen.kind === "zones") {
     event.preventDefault();
-    if (points.length <= 3) return say("A zone has at least three corners.");
+    if (points.length <= 3) return say(t("A zone has at least three corners."));
     change(() => points.splice(i, 1));
     svg.querySelector(`[data-corner="${Math.min(i, points.length - 1)}"]`)?.focus();
   }
@@ -182,7 +183,7 @@ function list() {
     ...all.map(([kind, name]) => {
       const item = document.createElement("li");
       item.className = isChosen(kind, name) ? "chosen" : "";
-      const field = element("input", { value: name, "aria-label": `Name of the ${kind === "zones" ? "zone" : "line"} ${name}`, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, item);
+      const field = element("input", { value: name, "aria-label": t(kind === "zones" ? t("Name of the zone {name}") : t("Name of the line {name}"), { name }), pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, item);
       field.addEventListener("change", () => rename(kind, name, field.value.trim()));
       field.addEventListener("focus", () => {
         if (isChosen(kind, name)) return;
@@ -191,11 +192,11 @@ function list() {
         draw();
         for (const other of by("shapes").children) other.className = other === item ? "chosen" : "";
       });
-      element("span", { class: "muted" }, item, kind === "zones" ? "zone" : "line");
-      const gone = element("button", { type: "button", class: "plain", "aria-label": `Remove ${name}` }, item, "Remove");
+      element("span", { class: "muted" }, item, kind === "zones" ? t("zone") : t("line"));
+      const gone = element("button", { type: "button", class: "plain", "aria-label": t("Remove {name}", { name }) }, item, t("Remove"));
       gone.addEventListener("click", () => {
         const used = shown.rules.filter((rule) => rule.zone === name || rule.line === name).map((rule) => rule.name);
-        if (used.length) return (by("wrong").textContent = `${name} is used by the rule ${used.join(", ")}: change that first.`);
+        if (used.length) return (by("wrong").textContent = t("{name} is used by the rule {rules}: change that first.", { name, rules: used.join(", ") }));
         change(() => {
           delete shown[kind][name];
           if (isChosen(kind, name)) chosen = null;
@@ -225,8 +226,8 @@ function input(parent, text, attributes, take) {
 function ruleForm(rule) {
   const form = document.createElement("fieldset");
   element("legend", {}, form, rule.name);
-  input(form, "Name", { value: rule.name, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, (field) => (rule.name = field.value.trim()));
-  const who = element("div", { class: "who", role: "group", "aria-label": "What it watches for" }, form);
+  input(form, t("Name"), { value: rule.name, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, (field) => (rule.name = field.value.trim()));
+  const who = element("div", { class: "who", role: "group", "aria-label": t("What it watches for") }, form);
   const wanted = rule.labels ?? ["person"];
   for (const name of new Set([...labels, ...wanted])) {
     const label = element("label", {}, who);
@@ -236,7 +237,7 @@ function ruleForm(rule) {
       change(() => (rule.labels = box.checked ? [...wanted, name] : wanted.filter((each) => each !== name))),
     );
   }
-  select(form, "when it", Object.entries(KINDS), rule.kind, (kind) => {
+  select(form, t("when it"), Object.entries(KINDS), rule.kind, (kind) => {
     rule.kind = kind;
     const of = kind === "line" ? "line" : "zone";
     for (const key of ["zone", "line", "seconds", "direction"]) if (key !== of) delete rule[key];
@@ -245,17 +246,17 @@ function ruleForm(rule) {
   });
   const of = rule.kind === "line" ? "line" : "zone";
   const places = Object.keys(shown[`${of}s`]);
-  select(form, `the ${of}`, [...new Set([rule[of], ...places])].map((name) => [name, name || "(none: add one)"]), rule[of], (name) => (rule[of] = name));
-  if (rule.kind === "dwell") input(form, "for seconds", { type: "number", min: 1, max: 86400, value: rule.seconds }, (field) => (rule.seconds = Number(field.value)));
-  if (rule.kind === "line") select(form, "going", Object.entries(DIRECTIONS), rule.direction ?? "both", (way) => (rule.direction = way));
-  select(form, "raise", [["info", "an info"], ["warning", "a warning"], ["alert", "an alert"]], rule.severity ?? "warning", (severity) => (rule.severity = severity));
-  input(form, "score at least", { type: "number", min: 0, max: 1, step: 0.01, value: rule.score_min ?? 0.5 }, (field) => (rule.score_min = Number(field.value)));
-  input(form, "only at", { value: (rule.schedule?.hours ?? []).join(", "), placeholder: "always, or 22:00-06:00" }, (field) => {
+  select(form, of === "line" ? t("the line") : t("the zone"), [...new Set([rule[of], ...places])].map((name) => [name, name || t("(none: add one)")]), rule[of], (name) => (rule[of] = name));
+  if (rule.kind === "dwell") input(form, t("for seconds"), { type: "number", min: 1, max: 86400, value: rule.seconds }, (field) => (rule.seconds = Number(field.value)));
+  if (rule.kind === "line") select(form, t("going"), Object.entries(DIRECTIONS), rule.direction ?? "both", (way) => (rule.direction = way));
+  select(form, t("raise"), [["info", t("an info")], ["warning", t("a warning")], ["alert", t("an alert")]], rule.severity ?? "warning", (severity) => (rule.severity = severity));
+  input(form, t("score at least"), { type: "number", min: 0, max: 1, step: 0.01, value: rule.score_min ?? 0.5 }, (field) => (rule.score_min = Number(field.value)));
+  input(form, t("only at"), { value: (rule.schedule?.hours ?? []).join(", "), placeholder: t("always, or 22:00-06:00") }, (field) => {
     const hours = field.value.split(",").map((each) => each.trim()).filter(Boolean);
     if (hours.length) rule.schedule = { ...rule.schedule, hours };
     else delete rule.schedule;
   });
-  const gone = element("button", { type: "button", class: "plain" }, form, `Remove ${rule.name}`);
+  const gone = element("button", { type: "button", class: "plain" }, form, t("Remove {name}", { name: rule.name }));
   gone.addEventListener("click", () => change(() => shown.rules.splice(shown.rules.indexOf(rule), 1)));
   return form;
 }
@@ -285,35 +286,33 @@ async function attempt(button, work) {
   }
 }
 
-const times = (n) => (n === 1 ? "once" : `${n} times`);
-
 async function tryOut() {
   const asked = changes();
   const trial = await post("/api/v1/settings/try", { base, camera, changes: asked.length ? asked : [{ path: ["cameras", camera, "zones"], value: shown.zones }] });
   const panel = by("outcome");
   panel.hidden = false;
   panel.replaceChildren();
-  element("h2", {}, panel, "On the last day");
+  element("h2", {}, panel, t("On the last day"));
   element("p", {}, panel, trial.frames
-    ? `These rules would have alerted ${times(trial.then.count)}; the rules in force: ${trial.now.count}. ${trial.frames.toLocaleString()} looks were judged.`
-    : "Nothing is stored of that time, so nothing can be said.");
+    ? `${tn("These rules would have alerted once", "These rules would have alerted {n} times", trial.then.count)}; ${t("the rules in force: {n}.", { n: trial.now.count })} ${tn("{n} look was judged.", "{n} looks were judged.", trial.frames)}`
+    : t("Nothing is stored of that time, so nothing can be said."));
   const rows = element("ol", { class: "trial" }, panel);
   for (const alert of trial.then.alerts.slice(-20).reverse()) {
     const row = element("li", {}, rows);
     element("a", { href: `/cameras/${encodeURIComponent(camera)}/timeline?t=${alert.t_start.toFixed(1)}` }, row, clockOf(alert.t_start));
-    element("span", {}, row, ` ${alert.labels.join(", ")} · ${alert.rules.join(", ")}${alert.new ? " · new" : ""}`);
+    element("span", {}, row, ` ${alert.labels.join(", ")} · ${alert.rules.join(", ")}${alert.new ? ` · ${t("new")}` : ""}`);
   }
-  element("p", { class: "muted small" }, panel, "Judged on the tracks that were recorded; another threshold or network is not tried by this.");
+  element("p", { class: "muted small" }, panel, t("Judged on the tracks that were recorded; another threshold or network is not tried by this."));
   panel.scrollIntoView({ block: "nearest" });
 }
 
 async function save() {
   const report = await post("/api/v1/settings", { base, changes: changes(), why: `zones and rules of ${camera}` });
   take(report);
-  say("Saved and in force.");
+  say(t("Saved and in force."));
   by("outcome").hidden = false;
   by("outcome").replaceChildren();
-  element("p", {}, by("outcome"), "Saved and in force.");
+  element("p", {}, by("outcome"), t("Saved and in force."));
 }
 
 function take(report) {
@@ -345,7 +344,7 @@ by("add-line").addEventListener("click", () =>
 by("add-rule").addEventListener("click", () => {
   const zone = Object.keys(shown.zones)[0];
   const line = Object.keys(shown.lines)[0];
-  if (!zone && !line) return (by("wrong").textContent = "Add a zone or a line first: a rule watches one.");
+  if (!zone && !line) return (by("wrong").textContent = t("Add a zone or a line first: a rule watches one."));
   change(() => {
     const name = fresh("rule", shown.rules.map((rule) => rule.name));
     shown.rules.push({ name, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
@@ -383,6 +382,6 @@ attempt(by("save"), async () => {
   take(report);
   for (const button of root.querySelectorAll("button:disabled")) button.disabled = button.id === "undo";
   suggest(new URLSearchParams(location.search));
-  if (report.edited) by("wrong").textContent = "The site file was changed by hand and is not in force: take that change first.";
+  if (report.edited) by("wrong").textContent = t("The site file was changed by hand and is not in force: take that change first.");
 });
 follow({});

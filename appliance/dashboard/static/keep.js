@@ -1,5 +1,6 @@
 // Keeping an alert as a scenario: the small form on its page.
 import { post, say } from "/static/page.js";
+import { t } from "/static/texts.js";
 
 export function offerKeep(id, refresh) {
   document.addEventListener("submit", async (event) => {
@@ -15,7 +16,7 @@ export function offerKeep(id, refresh) {
         note: form.elements.note.value.trim(),
         complete: form.elements.complete.checked,
       });
-      say(`Kept as ${kept.name}`);
+      say(t("Kept as {name}", { name: kept.name }));
       await refresh();
     } catch (error) {
       wrong.textContent = error.message;

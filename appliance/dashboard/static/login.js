@@ -1,4 +1,6 @@
 // Trades name and password (or the token, or the code of the first start) for a cookie; none is kept anywhere.
+import { t } from "/static/texts.js";
+
 const form = document.getElementById("login");
 
 form.addEventListener("submit", async (event) => {
@@ -18,7 +20,7 @@ form.addEventListener("submit", async (event) => {
     document.getElementById("wrong").textContent = (await answer.json()).detail;
     form.querySelector("[type=password]").select();
   } catch {
-    document.getElementById("wrong").textContent = "The appliance does not answer.";
+    document.getElementById("wrong").textContent = t("The appliance does not answer.");
   }
   button.disabled = false;
 });

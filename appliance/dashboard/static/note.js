@@ -1,5 +1,6 @@
 // The note on an alert's page.
 import { post, say } from "/static/page.js";
+import { t } from "/static/texts.js";
 
 const field = () => document.getElementById("note-text");
 
@@ -23,7 +24,7 @@ export function offerNote(id, refresh) {
       const alert = await post(`/api/v1/alerts/${encodeURIComponent(id)}/note`, { note: field().value });
       field().value = field().defaultValue = alert.note;
       button.hidden = true;
-      say(alert.note ? "Note saved" : "Note removed");
+      say(alert.note ? t("Note saved") : t("Note removed"));
       await refresh();
     } catch (error) {
       wrong.textContent = error.message;

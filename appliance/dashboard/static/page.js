@@ -1,5 +1,6 @@
 // What every page does: local times, the event stream, the connection light, signing out.
 import { dress } from "/static/time.js";
+import { t } from "/static/texts.js";
 
 const CLOSER_MAX = 2;
 
@@ -11,7 +12,7 @@ export async function post(url, body, method = "POST") {
   });
   if (answer.ok) return answer.json();
   const problem = await answer.json().catch(() => ({}));
-  throw new Error(problem.detail || `The appliance answered ${answer.status}.`);
+  throw new Error(problem.detail || t("The appliance answered {status}.", { status: answer.status }));
 }
 
 export function say(text) {
@@ -37,7 +38,7 @@ export function prepare(root = document) {
 // The same page again, as the appliance would show it now.
 export async function again(url = location.href) {
   const answer = await fetch(url, { headers: { Accept: "text/html" } });
-  if (!answer.ok) throw new Error(`The appliance answered ${answer.status}.`);
+  if (!answer.ok) throw new Error(t("The appliance answered {status}.", { status: answer.status }));
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   prepare(fresh);
   return fresh;
@@ -76,7 +77,7 @@ export function coalesced(work, pauseMs = 0) {
   };
 }
 
-const WORDS = { live: "Live", connecting: "Connecting to the appliance", lost: "The appliance does not answer; trying again" };
+const WORDS = { live: t("Live"), connecting: t("Connecting to the appliance"), lost: t("The appliance does not answer; trying again") };
 
 export function light(state, detail = "") {
   const pulse = document.getElementById("pulse");
@@ -133,6 +134,10 @@ export function keys(actions) {
 
 prepare();
 setInterval(dress, 15000);
+document.getElementById("language")?.addEventListener("change", async ({ target }) => {
+  await post("/language", { language: target.value });
+  location.reload();
+});
 document.getElementById("leave")?.addEventListener("click", async () => {
   await post("/logout", {});
   location.href = "/login";

@@ -1,9 +1,10 @@
 // Deleting the alert of a page, taking that back, and having it escalated.
 import { light, post, say } from "/static/page.js";
+import { t } from "/static/texts.js";
 
 async function change(what, id, body, words, refresh) {
   const answer = await post(`/api/v1/alerts/${what}`, { ids: [id], ...body });
-  if (answer.refused.length) throw new Error("It was deleted too long ago to be taken back.");
+  if (answer.refused.length) throw new Error(t("It was deleted too long ago to be taken back."));
   say(words);
   await refresh();
 }
@@ -15,7 +16,7 @@ export function offerRemove(id, refresh) {
     event.preventDefault();
     const wrong = form.querySelector(".wrong");
     wrong.hidden = true;
-    change("delete", id, { reason: form.elements.reason.value.trim() }, "Deleted", refresh)
+    change("delete", id, { reason: form.elements.reason.value.trim() }, t("Deleted"), refresh)
       .then(() => document.getElementById("restore")?.focus())
       .catch((error) => {
         wrong.textContent = error.message;
@@ -28,7 +29,7 @@ export function offerRemove(id, refresh) {
       ask.disabled = true;
       post(`/api/v1/alerts/${encodeURIComponent(id)}/escalate`, {}).then(
         () => {
-          say("Escalated");
+          say(t("Escalated"));
           refresh();
         },
         (error) => {
@@ -39,6 +40,6 @@ export function offerRemove(id, refresh) {
         },
       );
     }
-    if (event.target.closest("#restore")) change("restore", id, {}, "Taken back", refresh).catch((error) => light("lost", error.message));
+    if (event.target.closest("#restore")) change("restore", id, {}, t("Taken back"), refresh).catch((error) => light("lost", error.message));
   });
 }

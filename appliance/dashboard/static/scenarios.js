@@ -1,18 +1,19 @@
 // The kept scenarios: deleting one takes two clicks, as nothing brings it back.
 import { again, coalesced, follow, post, say, swap, light } from "/static/page.js";
+import { t } from "/static/texts.js";
 
 const refresh = coalesced(async () => swap(await again(), ".head, #kept", (part) => part.id || part.className));
 
 function disarm(button) {
   button.removeAttribute("data-armed");
-  button.textContent = "Delete";
+  button.textContent = t("Delete");
 }
 
 async function remove(button) {
   button.disabled = true;
   try {
     await post(`/api/v1/scenarios/${encodeURIComponent(button.dataset.delete)}`, {}, "DELETE");
-    say(`Deleted ${button.dataset.delete}`);
+    say(t("Deleted {name}", { name: button.dataset.delete }));
     await refresh();
     document.getElementById("main").focus();
   } catch (error) {
@@ -29,6 +30,6 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   if (button.hasAttribute("data-armed")) return remove(button);
   button.setAttribute("data-armed", "");
-  button.textContent = "Delete for good";
+  button.textContent = t("Delete for good");
 });
 follow({});

@@ -1,12 +1,13 @@
 // The site file: an edit by hand is taken, an older version shown and brought back.
 import { again, coalesced, follow, post, say, swap } from "/static/page.js";
+import { t } from "/static/texts.js";
 
 const wrong = document.getElementById("wrong");
 const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 500);
 
 function paint(pre, text) {
   pre.replaceChildren(
-    ...(text || "It is the text of now.").split("\n").map((line) => {
+    ...(text || t("It is the text of now.")).split("\n").map((line) => {
       const made = document.createElement("span");
       made.className = line.startsWith("+") ? "new" : line.startsWith("-") ? "gone" : "";
       made.textContent = `${line}\n`;
@@ -44,10 +45,10 @@ document.addEventListener(
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
-  if (button?.id === "take-edit") attempt(button, () => post("/api/v1/settings/take-edit", {}), "The change is in force.");
+  if (button?.id === "take-edit") attempt(button, () => post("/api/v1/settings/take-edit", {}), t("The change is in force."));
   if (button?.dataset.restore) {
     const base = document.querySelector("[data-digest]").dataset.digest;
-    attempt(button, () => post(`/api/v1/settings/versions/${button.dataset.restore}/restore`, { base }), "The version is in force.");
+    attempt(button, () => post(`/api/v1/settings/versions/${button.dataset.restore}/restore`, { base }), t("The version is in force."));
   }
 });
 setInterval(() => document.hidden || document.querySelector("details[open]") || refresh(), 10000);

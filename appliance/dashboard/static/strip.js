@@ -1,9 +1,11 @@
 // Draws a stretch of a camera's time: recording, what is missing, looks a minute, alerts, faults, the needle.
+import { locale } from "/static/texts.js";
+
 const MINUTE_S = 60;
 const SEVERITY = { alert: "#d5372c", warning: "#d9920a", info: null };
 const STEPS = [10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600];
-const long = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const long = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const short = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 export const AXIS = 18; // CSS pixels that the times take
 

@@ -1,9 +1,11 @@
 // Times in the viewer's own zone; the absolute time on hover.
-const full = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
-const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
-const weekday = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long" });
+import { locale, t } from "/static/texts.js";
+
+const full = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "long" });
+const clock = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const short = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const day = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
+const weekday = new Intl.DateTimeFormat(locale, { weekday: "long", day: "numeric", month: "long" });
 const DAY_MS = 86400e3;
 
 const midnight = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
@@ -11,15 +13,15 @@ const daysAgo = (date) => Math.round((midnight(new Date()) - midnight(date)) / D
 
 function ago(date) {
   const seconds = (Date.now() - date) / 1000;
-  if (seconds > -60 && seconds < 45) return "just now";
-  if (seconds > 0 && seconds < 3600) return `${Math.max(1, Math.round(seconds / 60))} min ago`;
+  if (seconds > -60 && seconds < 45) return t("just now");
+  if (seconds > 0 && seconds < 3600) return t("{n} min ago", { n: Math.max(1, Math.round(seconds / 60)) });
   return moment(date, short);
 }
 
 function moment(date, style = clock) {
   const days = daysAgo(date);
   if (days === 0) return style.format(date);
-  return `${days === 1 ? "yesterday" : day.format(date)} ${style.format(date)}`;
+  return `${days === 1 ? t("yesterday") : day.format(date)} ${style.format(date)}`;
 }
 
 const recent = (date) => (Date.now() - date < 3600e3 ? `${moment(date, short)}, ${ago(date)}` : moment(date, short));
@@ -33,12 +35,12 @@ const styles = {
   full: (date) => `${day.format(date)}, ${clock.format(date)}`,
 };
 
-export const clockOf = (t) => clock.format(new Date(t * 1000));
+export const clockOf = (moment) => clock.format(new Date(moment * 1000));
 
-export function dayOf(t) {
-  const date = new Date(t * 1000);
+export function dayOf(moment) {
+  const date = new Date(moment * 1000);
   const days = daysAgo(date);
-  return days === 0 ? "Today" : days === 1 ? "Yesterday" : weekday.format(date);
+  return days === 0 ? t("Today") : days === 1 ? t("Yesterday") : weekday.format(date);
 }
 
 export function dress(root = document) {

@@ -1,5 +1,6 @@
 // Users, sessions and tokens: each change is one request, and then the lists are those of the appliance.
 import { again, follow, post, say, swap } from "/static/page.js";
+import { t } from "/static/texts.js";
 
 const wrong = document.getElementById("wrong");
 const path = (part, name) => `/api/v1/${part}/${encodeURIComponent(name)}`;
@@ -31,9 +32,9 @@ document.addEventListener("submit", async (event) => {
   const value = (name) => form.elements[name].value;
   if (form.id === "add") {
     const user = { name: value("name").trim(), password: value("password"), role: value("role"), cameras: cameras(form) };
-    if (await attempt(() => post("/api/v1/users", user), "Added.")) form.reset();
+    if (await attempt(() => post("/api/v1/users", user), t("Added."))) form.reset();
   } else if (form.id === "add-token") {
-    const made = await attempt(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), "Made.");
+    const made = await attempt(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
     if (!made) return;
     form.reset();
     const fresh = document.getElementById("fresh");
@@ -42,7 +43,7 @@ document.addEventListener("submit", async (event) => {
   } else if (form.dataset.change) {
     const change = { role: value("role"), cameras: cameras(form) };
     if (value("password")) change.password = value("password");
-    await attempt(() => post(path("users", form.dataset.change), change), "Saved.");
+    await attempt(() => post(path("users", form.dataset.change), change), t("Saved."));
   }
 });
 
@@ -59,15 +60,15 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   const user = button?.closest("[data-user]")?.dataset.user;
   if (button?.dataset.enable !== undefined) {
-    attempt(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), "Saved.");
+    attempt(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), t("Saved."));
   } else if (button?.dataset.remove !== undefined) {
-    if (button.dataset.sure) attempt(() => post(path("users", user), {}, "DELETE"), "Removed.");
-    else button.textContent = "Really remove?";
+    if (button.dataset.sure) attempt(() => post(path("users", user), {}, "DELETE"), t("Removed."));
+    else button.textContent = t("Really remove?");
     button.dataset.sure = "yes";
   } else if (button?.dataset.end) {
-    attempt(() => post(path("sessions", button.dataset.end), {}, "DELETE"), "Signed out.");
+    attempt(() => post(path("sessions", button.dataset.end), {}, "DELETE"), t("Signed out."));
   } else if (button?.dataset.revoke) {
-    attempt(() => post(path("tokens", button.dataset.revoke), {}, "DELETE"), "Revoked.");
+    attempt(() => post(path("tokens", button.dataset.revoke), {}, "DELETE"), t("Revoked."));
   }
 });
 follow({});
