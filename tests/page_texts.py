@@ -21,7 +21,7 @@ from appliance.dashboard.texts import Message
 DASHBOARD = Path(texts.__file__).parent
 READ_OUT = re.compile(r'\b(?:aria-label|title|placeholder|alt|label|data-label)="([^"]*)"')
 NOT_WORDS = re.compile(
-    r"\b(?:Vedette|rtsp\S*|https?\S*|kbit/s|fps|min|px|Esc|ABCD-2345|gate|[a-z_]+\.[a-z_]+)\b|&[a-z]+;"
+    r"\b(?:Vedette|rtsp\S*|https?\S*|kbit/s|fps|min|px|ms|Esc|ABCD-2345|gate|[a-z_]+\.[a-z_]+)\b|&[a-z]+;"
 )
 
 

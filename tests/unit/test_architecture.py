@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "itsdangerous": ("appliance.dashboard.auth",),
     "jinja2": ("appliance.dashboard.templating", "appliance.lab"),
-    "markupsafe": ("appliance.dashboard.templating",),
+    "markupsafe": ("appliance.dashboard",),
     "nats": ("appliance.broker", "appliance.uplink", "cloud_worker"),
     "nkeys": ("appliance.broker.nats_connection",),
     "numpy": (

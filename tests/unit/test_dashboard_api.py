@@ -378,7 +378,7 @@ def test_hostile_strings_are_inert_in_every_page(site: Site, client: TestClient)
 
 def test_the_empty_page_says_what_to_do(client: TestClient) -> None:
     page = client.get("/").text
-    assert "3 rules are armed. 0 of 2 cameras live." in re.sub(r"\s+", " ", page)
+    assert "3 rules are armed. 1 of 2 cameras live." in re.sub(r"\s+", " ", page)
     assert "Nothing matches" in client.get("/?camera=dock").text
 
 
