@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,15 @@ def memory_bytes(proc: Path = PROC) -> tuple[int, int] | None:
         return int(lines["MemTotal"].split()[0]) * 1024, int(lines["MemAvailable"].split()[0]) * 1024
     except (OSError, ValueError, KeyError, IndexError):
         return None
+
+
+def disk_bytes(folder: Path) -> dict[str, int] | None:
+    """Of the disk that a folder is on: all, and what is free; None: there is no such folder."""
+    try:
+        found = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return {"total": found.total, "free": found.free}
 
 
 def uptime_s(proc: Path = PROC) -> float | None:

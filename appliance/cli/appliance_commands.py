@@ -342,6 +342,32 @@ def cameras_discover(options: argparse.Namespace) -> int:
 
 
 @APPLIANCE.command(
+    "diagnostics",
+    "one zip for who helps: versions, state, faults, log, without secrets",
+    """\
+One zip for somebody who helps: the site file, versions, the machine, faults, gaps and the schema, without secrets,
+images and users. The appliance may run meanwhile; its own log and counters are in the bundle of the dashboard's page
+System, or come with --log.
+
+  vedette diagnostics --config site.yaml --out diagnostics.zip
+  journalctl -u vedette -n 5000 | vedette diagnostics --config site.yaml --out diagnostics.zip --log -
+  vedette diagnostics --config broken.yaml --storage /var/lib/vedette --out diagnostics.zip
+
+Passwords and tokens of the site file, its versions, its secrets file and the environment are taken out of all of it.
+Exit code 0: done. 2: wrong use or configuration.
+""",
+    CONFIG,
+    option("--out", type=Path, required=True, metavar="FILE", help="the zip to write"),
+    option("--log", default="", metavar="FILE", help="a log to put in, - for standard input; its end counts"),
+    option("--storage", type=Path, metavar="DIR", help="storage.dir, where the site file cannot be read"),
+)
+def diagnostics(options: argparse.Namespace) -> int:
+    from appliance.diagnostics_command import diagnostics_command
+
+    return diagnostics_command(options.config, options.out, options.log, options.storage)
+
+
+@APPLIANCE.command(
     "demo",
     "see the whole thing work on this machine, with footage that comes along",
     """\

@@ -73,6 +73,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("GET", "/system"): _ADMIN,
     ("GET", f"{API}/system"): _ADMIN,
     ("GET", f"{API}/system/log"): _ADMIN,
+    ("GET", f"{API}/system/diagnostics.zip"): Right("admin", "site", "took diagnostics"),
     ("GET", f"{API}/alerts"): _OWN,
     ("GET", f"{API}/alerts/{{alert_id}}"): _ALERT,
     ("POST", f"{API}/alerts/{{alert_id}}/review"): Right("reviewer", "alert", "reviewed"),

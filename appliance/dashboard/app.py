@@ -164,7 +164,7 @@ def create_app(
             probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
             prober, ptz,
             RuleTrials(boxes, cameras, config, clock),
-            SystemReader(config, root, db, clock, probes, readers),
+            SystemReader(config, root, clock, probes, readers),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(

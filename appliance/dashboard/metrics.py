@@ -148,6 +148,10 @@ class ApplianceCollector:
     hub: StreamHub
     live: LiveHub
 
+    def text(self) -> str:
+        """All of it as `/metrics` answers. Raises StoreError."""
+        return generate_latest(self).decode()
+
     def collect(self) -> Iterator[Family]:
         """The families that have samples. Raises StoreError."""
         totals = self.meter.totals("start")
@@ -291,4 +295,4 @@ def _frame_ages(totals: Iterable[MeterTotal]) -> Family:
 @router.get("/metrics", response_class=PlainTextResponse)
 def metrics(collector: Annotated[ApplianceCollector, Depends(provided(ApplianceCollector))]) -> PlainTextResponse:
     """Counters count since this core started (`_total`), gauges tell the moment."""
-    return PlainTextResponse(generate_latest(collector), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(collector.text(), media_type="text/plain; version=0.0.4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, StreamingResponse
 
 from appliance import machine
 from appliance.clock import Clock
@@ -23,15 +23,19 @@ from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.settings_api import Settings
 from appliance.detect.detector import locate
 from appliance.detect.precision import with_remembered_precision
+from appliance.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.errors import ModelError
+from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.store.cameras import CameraStore
-from appliance.store.database import Database
+from appliance.store.database import Database, database_versions
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.storage_report import StorageReportCache
-from appliance.telemetry import LOG_LEVELS, LogLevel
+from appliance.telemetry import LOG_LEVELS, RING_LINES_MAX, LogLevel, LogLine, log_text
 from appliance.types import DROP_REASONS, DropReason
 from appliance.version import version
 
@@ -164,13 +168,12 @@ class SystemReader:
     """
 
     def __init__(
-        self, config: SiteConfig, root: Path, db: Database, clock: Clock, probes: CoreProbes,
+        self, config: SiteConfig, root: Path, clock: Clock, probes: CoreProbes,
         readers: tuple[HealthReader, HeadroomReader, StorageReportCache, CameraStore, Meter],
     ) -> None:  # fmt: skip
         """readers: of faults, headroom, storage, cameras and counters."""
         self._config = config
         self._root = root
-        self._db = db
         self._clock = clock
         self._probes = probes
         self._health, self._headroom, self._storage, self._cameras, self._meter = readers
@@ -185,7 +188,10 @@ class SystemReader:
 
     def log(self, level: LogLevel, count: int) -> list[LogItem]:
         """The newest lines, oldest first."""
-        return [LogItem.model_validate(each) for each in (self._probes.log(level, count) if self._probes.log else ())]
+        return [LogItem.model_validate(each) for each in self.lines(level, count)]
+
+    def lines(self, level: LogLevel, count: int) -> Sequence[LogLine]:
+        return self._probes.log(level, count) if self._probes.log else ()
 
     def _processes(self) -> list[ProcessItem]:
         with self._lock:
@@ -283,14 +289,14 @@ class SystemReader:
 
     @cached_property
     def _versions(self) -> dict[str, str]:
-        return versions(self._db)
+        return versions()
 
 
-def versions(db: Database) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Of Vedette, Python, the kernel, SQLite, the schema, and the packages that are installed."""
     found = {
         "vedette": version() or "not installed", "python": platform.python_version(), "kernel": machine.kernel(),
-        **db.versions(),
+        **database_versions(),
     }  # fmt: skip
     for name in PACKAGES:
         try:
@@ -304,6 +310,7 @@ def _child_name(command: str) -> str:
     return "media sandbox" if "appliance.sandbox" in command else "child"
 
 
+DatabasePart = Annotated[Database, Depends(provided(Database))]
 System = Annotated[SystemReader, Depends(provided(SystemReader))]
 Level = Annotated[LogLevel, Query(description="this level and graver ones")]
 
@@ -320,6 +327,29 @@ def system_log(
 ) -> list[LogItem]:
     """The newest lines of the log, oldest first, of the core and the ingest process, without secrets of URLs."""
     return reader.log(level, limit)
+
+
+@router.get("/diagnostics.zip", response_class=StreamingResponse, responses={200: {"content": {"application/zip": {}}}})
+def diagnostics(
+    reader: System, settings: Settings, db: DatabasePart,
+    collector: Annotated[ApplianceCollector, Depends(provided(ApplianceCollector))],
+) -> StreamingResponse:  # fmt: skip
+    """One zip for who helps: site file, versions, state, log, faults, gaps, metrics, schema; no secrets, no images."""
+    service = settings.service if settings.is_editable else None
+    source = DiagnosticsSource(
+        service.path if service else None,
+        service.scrubber() if service else SecretScrubber(()),
+        db.read, versions, service.versions() if service else (),
+        {
+            "system.json": lambda: reader.report().model_dump(mode="json"),
+            "log.txt": lambda: log_text(reader.lines("debug", RING_LINES_MAX)),
+            "metrics.txt": collector.text,
+        },
+    )  # fmt: skip
+    return StreamingResponse(
+        stream_bundle(source), media_type="application/zip",
+        headers={"Content-Disposition": 'attachment; filename="vedette-diagnostics.zip"'},
+    )  # fmt: skip
 
 
 @page_router.get("/system")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from appliance import yamlfile
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.errors import ConfigError, UsageError
+from appliance.settings.secret_scrubber import SecretScrubber
 from appliance.settings.site_editor import (
     SiteEditor,
     SiteProposal,
@@ -71,6 +73,18 @@ class SettingsService:
     def running(self) -> SiteText:
         """What is in force."""
         return self._running
+
+    @property
+    def path(self) -> Path:
+        """Of the site file."""
+        return self._editor.path
+
+    def scrubber(self) -> SecretScrubber:
+        """Knows the secrets of the file, of its versions and of what is in force."""
+        texts = [self._running.text, *(self._versions.text(each.number) for each in self._versions.all())]
+        with suppress(ConfigError):
+            texts.append(yamlfile.read_text(self.path))
+        return SecretScrubber.of_site(self.path, texts, self._running.config)
 
     def status(self) -> SettingsStatus:
         """Reads the file."""

@@ -144,10 +144,6 @@ class Database:
             found: int = connection.execute("SELECT value FROM counter WHERE name = 'rev'").fetchone()[0]
         return found
 
-    def versions(self) -> dict[str, str]:
-        """Of SQLite and of the schema that this program knows, which an open file has."""
-        return {"sqlite": sqlite3.sqlite_version, "schema": str(len(STEPS))}
-
     def probe(self) -> None:
         """Write a few bytes that change nothing. Raises StoreUnavailable while the disk takes none."""
         with self.transaction() as connection:
@@ -210,6 +206,11 @@ class Database:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def database_versions() -> dict[str, str]:
+    """Of SQLite, and of the schema that this program knows, which an open file has."""
+    return {"sqlite": sqlite3.sqlite_version, "schema": str(len(STEPS))}
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pydantic": (
         "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
         "appliance.detector_config", "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
-        "appliance.track", "appliance.wire", "appliance.yamlfile", "cloud_worker",
+        "appliance.settings.secret_scrubber", "appliance.track", "appliance.wire", "appliance.yamlfile", "cloud_worker",
     ),
     "pytest": ("appliance.lab.scenario.pytest_plugin",),
     "rich": (

@@ -1,0 +1,180 @@
+"""Takes a site's secrets out of any text: those that it is known to have, and what looks like one in the site file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import yaml
+from pydantic import BaseModel, SecretStr
+
+from appliance.config.secrets_file import read_secrets
+from appliance.config.site_file import SiteConfig
+from appliance.errors import ConfigError, redact
+
+HIDDEN = "***"
+SECRET_KEYS = ("token", "password", "passwd", "secret", "credentials", "authorization", "passphrase")
+LENGTH_MIN = 3  # shorter ones are in half of all words
+_ALONE_BELOW = 6  # these are taken out only where they stand alone
+_ADDRESSES = {"http", "https", "rtsp", "rtsps", "rtmp", "rtmps", "nats", "tls", "ws", "wss", "mqtt", "mqtts", "file"}
+_KEYS_IN_PATH = {"", *SECRET_KEYS, "user", "username", "pwd", "channel", "stream"}
+_LONG_PART = 20  # of a path, such as that of a webhook: nobody knows whether it is one
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|API_?KEY|PRIVATE", re.IGNORECASE)
+_SECRET_LINE = re.compile(
+    rf"^([\s#+-]*(?:- )?[\"']?\w*(?:{'|'.join(SECRET_KEYS)})[\"']?\s*:\s*)(?!null\b)(\S.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}")
+_ONLY_VARIABLE = re.compile(r"\$\{[A-Za-z_]\w*\}")
+_IN_PATH = re.compile(r"passw|pwd|user=|token|=", re.IGNORECASE)
+
+
+class SecretScrubber:
+    """Replaces known secrets by ***, as they are, quoted for a URL and escaped for JSON. Any thread."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        found: set[str] = set()
+        for secret in secrets:
+            for line in secret.splitlines():
+                value = line.strip()
+                found |= {value, quote(value, safe=""), unquote(value), json.dumps(value)[1:-1]}
+        known = sorted((each for each in found if len(each) >= LENGTH_MIN), key=lambda each: (-len(each), each))
+        self._known = re.compile("|".join(map(_pattern, known))) if known else None
+
+    @classmethod
+    def of_site(
+        cls,
+        site_file: Path,
+        texts: Iterable[str],
+        config: SiteConfig | None,
+        environment: Mapping[str, str] | None = None,
+    ) -> SecretScrubber:
+        """Knows what the site file, these texts of it (older versions), its secrets file, the settings in force and the
+        environment hold."""
+        variables = dict(os.environ if environment is None else environment)
+        secrets = {value for name, value in variables.items() if _SECRET_NAME.search(name)}
+        try:
+            secrets |= set(read_secrets(site_file).values())
+        except ConfigError:
+            secrets |= set(_raw_values(site_file))
+        for text in texts:
+            for name, default in _VARIABLE.findall(text):
+                secrets |= {variables.get(name, ""), default}
+            secrets |= set(secrets_of_text(text))
+            secrets |= {value.strip(" \"'") for _, value in _SECRET_LINE.findall(text)}  # what was commented out, too
+        if config is not None:
+            secrets |= set(_secrets_of_model(config))
+        return cls(secrets)
+
+    def scrub(self, text: str) -> str:
+        """`text` without secrets, and without users and queries of URLs."""
+        text = self._known.sub(HIDDEN, text) if self._known else text
+        text = redact(text)
+        return self._known.sub(HIDDEN, text) if self._known else text
+
+    def scrub_site(self, text: str) -> str:
+        """The text of a site file: also what stands at a secret's key, comments included."""
+        return self.scrub(_SECRET_LINE.sub(rf"\1{HIDDEN}", text))
+
+    def scrub_data(self, data: Any) -> Any:
+        """What JSON holds, text by text."""
+        if isinstance(data, Mapping):
+            return {self.scrub(str(key)): self.scrub_data(value) for key, value in data.items()}
+        if isinstance(data, list | tuple):
+            return [self.scrub_data(each) for each in data]
+        return self.scrub(data) if isinstance(data, str) else data
+
+
+def is_secret(key: str, value: str) -> bool:
+    """Whether a text of the site file is one, or has one in it; what only names a variable is none."""
+    if _ONLY_VARIABLE.fullmatch(value):
+        return False
+    return key.lower().endswith(SECRET_KEYS) or any(True for _ in _secrets_of_url(value))
+
+
+def secrets_of_text(text: str) -> Iterator[str]:
+    """Of the text of a site file, as far as it is YAML."""
+    try:
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        return
+    for path, value in texts_in(data):
+        if is_secret(str(path[-1]), value):
+            yield from _secrets_of_url(value) if "://" in value else (value,)
+
+
+def texts_in(data: Any, path: tuple[str | int, ...] = ("",)) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Every text of what YAML holds with its path, whose first part is ''. A list's items count under its key too."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from texts_in(value, (*path, key))
+    elif isinstance(data, list):
+        for n, value in enumerate(data):
+            yield from texts_in(value, (*path, n))
+    elif isinstance(data, str):
+        yield path, data
+    elif isinstance(data, int | float) and not isinstance(data, bool) and str(path[-1]).lower().endswith(SECRET_KEYS):
+        yield path, str(data)
+
+
+def _secrets_of_url(value: str) -> Iterator[str]:
+    if "://" not in value:
+        return
+    scheme, _, rest = value.partition("://")
+    try:
+        split = urlsplit(value)
+        values = [each for _, each in parse_qsl(split.query, keep_blank_values=False)]
+    except ValueError:
+        yield rest
+        return
+    authority, at, _ = rest.rpartition("@")
+    if at:
+        yield authority
+        yield authority.partition(":")[2] or authority
+    yield from values
+    if scheme.lower() not in _ADDRESSES:  # a service of apprise: all of it may be one
+        yield rest
+        yield from (part for part in re.split(r"[/?&=@:]", rest) if len(part) >= _ALONE_BELOW)
+    yield from (part for part in split.path.split("/") if len(part) >= _LONG_PART)
+    if scheme.lower().startswith("rtsp") and _IN_PATH.search(split.path):
+        yield split.path.lstrip("/")
+        yield from (part for part in re.split(r"[/=&_]", split.path) if part.lower() not in _KEYS_IN_PATH)
+
+
+def _secrets_of_model(model: BaseModel) -> Iterator[str]:
+    for name in type(model).model_fields:
+        yield from _secrets_of_value(getattr(model, name))
+
+
+def _secrets_of_value(value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        text = value.get_secret_value()
+        yield text
+        yield from _secrets_of_url(text)
+    elif isinstance(value, str):
+        yield from _secrets_of_url(value)
+    elif isinstance(value, BaseModel):
+        yield from _secrets_of_model(value)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _secrets_of_value(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _secrets_of_value(each)
+
+
+def _raw_values(site_file: Path) -> Iterator[str]:
+    try:
+        text = site_file.with_suffix(".secrets").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    yield from (line.partition("=")[2] or line for line in text.splitlines())
+
+
+def _pattern(secret: str) -> str:
+    return re.escape(secret) if len(secret) >= _ALONE_BELOW else rf"(?<!\w){re.escape(secret)}(?!\w)"
