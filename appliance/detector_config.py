@@ -9,17 +9,19 @@ from pydantic import Field
 
 from appliance.yamlfile import ConfigModel
 
-Backend = Literal["auto", "onnx", "hog"]
+Backend = Literal["auto", "onnx", "openvino", "hog"]
+Device = Literal["cpu", "cuda", "gpu", "npu"]
 Precision = Literal["auto", "fp32", "int8", "bf16", "fp16"]
 HeadName = Literal["auto", "yolox", "detr", "yolo", "nanodet", "picodet", "fastestdet"]
 
 
 class DetectorConfig(ConfigModel):
-    """backend: what runs the model; auto: what the model needs. What is asked for and not there is refused."""
+    """backend: what runs the model; auto: the fastest here of what is known to be as accurate. device: gpu and npu are
+    Intel's, by OpenVINO. What is asked for and not there is refused."""
 
     model: Annotated[str, Field(min_length=1)] = "auto"
     backend: Backend = "auto"
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device = "cpu"
     precision: Precision = "auto"
     threads: Annotated[int, Field(ge=1, le=64)] = 1
     head: HeadName = "auto"

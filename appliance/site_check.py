@@ -22,7 +22,7 @@ from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_exposed, secrets_path
 from appliance.console import text_console
 from appliance.dashboard.tls import DashboardCertificate
-from appliance.detect import detector, precision
+from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.detect.model_files import model_bundles
 from appliance.errors import MissingDependency, ModelError, SourceError, SourceRefused, StoreError
@@ -212,7 +212,7 @@ def _existing(folder: Path) -> Path:
 
 def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iterator[Finding]:
     try:
-        loaded = detector.load(precision.with_remembered_precision(site.detector, site.storage.dir))
+        loaded = detector.load(runtime_choice.with_remembered_runtime(site.detector, site.storage.dir))
     except (ModelError, MissingDependency) as error:
         yield Finding("detector", "wrong", str(error))
         return
@@ -220,7 +220,7 @@ def _detector(site: SiteConfig, lines: Lines, loads: list[DetectorLoad]) -> Iter
         yield Finding("detector.model", "warning", loaded.warning)
     else:
         yield Finding("detector.model", "ok", f"{loaded.name}, {len(loaded.labels)} classes")
-    yield from _precision(site)
+    yield from _runtime(site)
     yield from _recheck_model(site)
     yield from _load(site, loaded, loads)
     for name, camera in site.cameras.items():
@@ -265,13 +265,14 @@ def _load(site: SiteConfig, loaded: ObjectDetector, loads: list[DetectorLoad]) -
         )
 
 
-def _precision(site: SiteConfig) -> Iterator[Finding]:
+def _runtime(site: SiteConfig) -> Iterator[Finding]:
     """What `auto` came to on this machine; nothing where there is no choice."""
-    known = precision.remembered_choice(site.detector, site.storage.dir)
+    known = runtime_choice.remembered_choice(site.detector, site.storage.dir)
     if known is not None:
-        yield Finding("detector.precision", "ok", known.summary)
-    elif len(names := precision.candidate_precisions(site.detector)) > 1:
-        yield Finding("detector.precision", "ok", f"the first start measures which is fastest: {', '.join(names)}")
+        yield Finding("detector.backend", "ok", known.summary)
+    elif len(found := runtime_choice.candidates_for(site.detector)) > 1:
+        names = ", ".join(map(str, found))
+        yield Finding("detector.backend", "ok", f"the first start measures which is fastest: {names}")
 
 
 @dataclass(frozen=True, slots=True)

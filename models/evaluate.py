@@ -19,12 +19,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from appliance.config import DetectorConfig
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
+from appliance.detector_config import Backend, Precision
 from appliance.errors import VedetteError
 from models.evaluation import sets
 from models.evaluation.score import ClassFigures, Judged, figures
@@ -152,6 +154,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--merge", action="append", default=[], metavar="NEW=A,B", help="count several classes as one")
     made.add_argument("--only", help="judge only these classes, comma between")
     made.add_argument("--threads", type=int, default=1, help="of the network (default 1)")
+    made.add_argument("--backend", choices=get_args(Backend), default="auto", help="what runs it (default auto: onnx)")
+    made.add_argument("--precision", choices=get_args(Precision), default="auto", help="(default auto: the file's own)")
     made.add_argument("--json", type=Path, help="write the figures there too")
     return made
 
@@ -162,7 +166,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         names = Names(options.rename, options.merge)
         eye = UpscalingDetector(
-            detector.load(DetectorConfig(model=options.model, score_min=SCORE_MIN, threads=options.threads))
+            detector.load(
+                DetectorConfig(
+                    model=options.model,
+                    score_min=SCORE_MIN,
+                    threads=options.threads,
+                    backend=options.backend,
+                    precision=options.precision,
+                )
+            )
         )
         seen = list(judged(eye, chosen_set(options, eye), names))
         known = {names(name) for name in eye.labels}

@@ -27,7 +27,7 @@ from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings
 from appliance.detect.detector import locate
-from appliance.detect.precision import with_remembered_precision
+from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.diagnostics import DiagnosticsSource, stream_bundle
 from appliance.errors import ModelError
 from appliance.settings.secret_scrubber import SecretScrubber
@@ -237,7 +237,7 @@ class SystemReader:
 
     @cached_property
     def _backend(self) -> tuple[str, str, str]:
-        settings = with_remembered_precision(self._config.detector, self._root)
+        settings = with_remembered_runtime(self._config.detector, self._root)
         try:
             hog = locate(settings) is None
         except ModelError:

@@ -17,7 +17,9 @@ from appliance.errors import MissingDependency, ModelError
 from appliance.types import Detections
 
 if TYPE_CHECKING:
-    from appliance.detect.onnx_detector import OnnxDetector
+    from appliance.detect.network_detector import NetworkDetector
+    from appliance.detect.network_runtime import NetworkRuntime
+    from appliance.detect.openvino_runtime import OwnPrecision
 
 
 class ObjectDetector(Protocol):
@@ -91,12 +93,12 @@ def calibration_of(detector: ObjectDetector) -> Mapping[str, tuple[float, float]
     return detector.calibration if isinstance(detector, CalibratedDetector) else {}
 
 
-def load(settings: DetectorConfig) -> OnnxDetector | HogDetector:
+def load(settings: DetectorConfig) -> NetworkDetector | HogDetector:
     """Find, check and warm up the detector that is asked for. Raises ModelError or MissingDependency.
 
     What is asked for and not there (model, backend, device, precision) is refused, never replaced. `auto` is the
     network that comes with Vedette. A precision that is left open is the file's own: the appliance asks
-    `precision.settle_precision` first. Sets OpenCV's thread count for the whole process to `settings.threads`.
+    `runtime_choice.settle_runtime` first. Sets OpenCV's thread count for the whole process to `settings.threads`.
     """
     cv2.setNumThreads(settings.threads)
     found = locate(settings)
@@ -115,14 +117,19 @@ def locate(settings: DetectorConfig) -> ModelFile | None:
         _must_suit_hog(settings)
         return None
     if settings.model == model_files.HOG_MODEL:
-        raise ModelError(f"detector.backend onnx does not run {settings.model}: set backend to auto, or another model")
+        raise ModelError(
+            f"detector.backend {backend} does not run {settings.model}: set backend to auto, or another model"
+        )
     model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
-    return model_files.find_model(model, precision=settings.precision)
+    # OpenVINO multiplies any file in the precision it is told; for ONNX Runtime it is a matter of the file.
+    told = backend == "openvino" and settings.precision in ("bf16", "fp16")
+    return model_files.find_model(model, precision="auto" if told else settings.precision)
 
 
 def recheck_settings(model: str, shared: DetectorConfig) -> DetectorConfig:
     """The settings of another network for re-checks (`second_look.model`), beside the `detector` section."""
-    return shared.model_copy(update={"model": model, "precision": "auto", "labels": None, "backend": "auto"})
+    backend = "auto" if "hog" in (shared.backend, model.partition(":")[2]) else shared.backend
+    return shared.model_copy(update={"model": model, "precision": "auto", "labels": None, "backend": backend})
 
 
 def _must_suit_hog(settings: DetectorConfig) -> None:
@@ -135,27 +142,51 @@ def _must_suit_hog(settings: DetectorConfig) -> None:
         raise ModelError(f"builtin:hog has one precision: set detector.precision to auto, not {settings.precision}")
 
 
-def _load_network(settings: DetectorConfig, found: ModelFile) -> OnnxDetector:
-    try:
-        from appliance.detect.onnx_detector import (
-            OnnxDetector,  # a back end is loaded when it is chosen: it may not be installed
+def _load_network(settings: DetectorConfig, found: ModelFile) -> NetworkDetector:
+    from appliance.detect.network_detector import NetworkDetector  # OpenCV and heads: not for who only locates
+
+    return NetworkDetector(
+        found.path,
+        _open_runtime(settings, found),
+        score_min=settings.score_min,
+        head=settings.head if settings.head != "auto" else found.head,
+        label_names=class_labels.read(settings.labels) if settings.labels else found.labels,
+        calibration=found.calibration,
+    )
+
+
+def _open_runtime(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
+    """A runtime is imported when it is chosen: it may not be installed. Raises ModelError, MissingDependency."""
+    if settings.backend == "openvino":
+        return _open_openvino(settings, found)
+    if settings.device not in ("cpu", "cuda"):
+        raise ModelError(
+            f"detector.device {settings.device} is OpenVINO's: set detector.backend to openvino, or device to cpu"
         )
+    try:
+        from appliance.detect.onnx_runtime import OnnxRuntime
     except ImportError:
         raise MissingDependency(
             "detector.backend onnx needs the package onnxruntime: pip install onnxruntime (for device cuda: "
             "onnxruntime-gpu)"
         ) from None
+    return OnnxRuntime(found.path, threads=settings.threads, device=settings.device, bf16=found.bf16)
 
-    return OnnxDetector(
-        found.path,
-        score_min=settings.score_min,
-        threads=settings.threads,
-        device=settings.device,
-        head=settings.head if settings.head != "auto" else found.head,
-        label_names=class_labels.read(settings.labels) if settings.labels else found.labels,
-        bf16=found.bf16,
-        calibration=found.calibration,
-    )
+
+def _open_openvino(settings: DetectorConfig, found: ModelFile) -> NetworkRuntime:
+    if settings.device == "cuda":
+        raise ModelError("detector.backend openvino runs on cpu, gpu (Intel's) and npu: set detector.device to one")
+    try:
+        from appliance.detect.openvino_runtime import OpenvinoRuntime
+    except ImportError:
+        raise MissingDependency(
+            "detector.backend openvino needs the package openvino: pip install 'vedette[openvino]'"
+        ) from None
+    asked = settings.precision
+    # A GPU and an NPU are made for fp16; a file of integers keeps them, whatever is multiplied beside them.
+    usual: OwnPrecision = "fp32" if settings.device == "cpu" else "fp16"
+    precision: OwnPrecision = asked if asked != "auto" and asked != "int8" else usual  # noqa: PLR1714  (it narrows)
+    return OpenvinoRuntime(found.path, threads=settings.threads, device=settings.device, precision=precision)
 
 
 class DetectorProxy:

@@ -163,9 +163,13 @@ def find_model(model: str, places: tuple[Path, ...] | None = None, precision: Pr
     return _present(*_variant(model, precision, bundles, places), places)
 
 
-def accurate_precisions(model: str, places: tuple[Path, ...] | None = None) -> tuple[Precision, ...]:
+def accurate_precisions(
+    model: str, places: tuple[Path, ...] | None = None, bf16: bool | None = None
+) -> tuple[Precision, ...]:
     """The precisions of `model` that may stand in for it on this machine: its own, then the variants whose every figure
-    is at most `loss_max` lower, whose file is here and which this CPU gains from. Only its own for a path to a file.
+    is at most `loss_max` lower, whose file is here and which this CPU gains from. () for a path to a file.
+
+    bf16: whether what runs it multiplies so here; None: as ONNX Runtime does.
     """
     places = model_folders() if places is None else places
     bundles = _bundles(places)
@@ -177,7 +181,7 @@ def accurate_precisions(model: str, places: tuple[Path, ...] | None = None) -> t
         other = bundles.get(name)
         if other is None or _file_of(other, places) is None or not _as_accurate(own, other):
             continue
-        if precision != "bf16" or cpu_has_bf16():
+        if precision != "bf16" or (cpu_has_bf16() if bf16 is None else bf16):
             found.append(precision)
     return tuple(found)
 
@@ -203,7 +207,8 @@ def _variant(
         raise ModelError(f"`{model}` does not come in {precision}: set detector.precision to one of {there_are}")
     if bundles[name].precision == "bf16" and not cpu_has_bf16():
         raise ModelError(
-            f"{cpu_name()} has no bfloat16 products (arm64 with FEAT_BF16 has): set detector.precision to auto"
+            f"{cpu_name()} has no bfloat16 products for ONNX Runtime (arm64 with FEAT_BF16 has): set "
+            "detector.precision to auto, or detector.backend to openvino"
         )
     return name, bundles[name]
 

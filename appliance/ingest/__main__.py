@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from appliance.clock import SystemClock
 from appliance.config import DetectorConfig, IngestConfig, RecheckConfig
-from appliance.detect import detector, precision
+from appliance.detect import detector, runtime_choice
 from appliance.detect.detector import ObjectDetector, recheck_settings
 from appliance.errors import UsageError
 from appliance.inference.detector_watchdog import DetectorHung
@@ -50,7 +50,7 @@ def main() -> int:
     return_large_blocks()
     try:
         site = _read_site()
-        shared = detector.load(precision.settle_precision(site.detector, site.storage.dir))
+        shared = detector.load(runtime_choice.settle_runtime(site.detector, site.storage.dir))
         ingest = IngestProcess(
             site.cameras,
             site.health,

@@ -16,7 +16,7 @@ from models.train.index import IndexFault
 from models.train.phash import distances, from_hex, mirrored, phash
 
 FILMS = ("pets09_s2l1_vtest_768x576.mp4", "pets09_s2l1_vtest_480x360.mp4", "intel_one-by-one-person.mp4")
-WORDS = ("pets", "one-by-one", "one_by_one", "groundtruth")
+WORDS = ("pets09", "pets2009", "one-by-one", "one_by_one", "groundtruth")
 EVERY = 5
 HASHES = Path("train/fence_hashes.txt")  # below the data: further evaluation pictures, known by their hashes alone
 OWN_HASHES = Path(__file__).parents[1] / "evaluation" / "hashes.txt"  # of what models.evaluation.public brings

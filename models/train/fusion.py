@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.class_labels import COCO_80
-from appliance.detect.onnx_detector import OnnxDetector
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.types import Detections
 from models.train.index import CLASSES, Label, kin
 from models.train.pseudo import LOOK_MIN, SCORE_MIN, Opinion, overlap
@@ -28,7 +29,10 @@ class Panel:
     def __init__(self, models: Path, threads: int = 1) -> None:
         """Raises ModelError where a teacher's file is missing."""
         self._teachers = [
-            OnnxDetector(models / name, score_min=LOOK_MIN, threads=threads, label_names=COCO_80) for name in NETWORKS
+            NetworkDetector(
+                models / name, OnnxRuntime(models / name, threads=threads), score_min=LOOK_MIN, label_names=COCO_80
+            )
+            for name in NETWORKS
         ]
 
     def answers(self, picture: NDArray[np.uint8]) -> list[list[Label]]:

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.detect.class_labels import COCO_80
-from appliance.detect.onnx_detector import OnnxDetector
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.onnx_runtime import OnnxRuntime
 from models.train.index import CLASSES, Label
 
 TEACHERS = ("deimv2_hgnetv2_femto_coco_416.onnx", "yolox_nano_416.onnx")
@@ -43,7 +44,10 @@ class Teachers:
     def __init__(self, models: Path, threads: int = 1) -> None:
         """Raises ModelError where a teacher's file is missing."""
         self._pair = [
-            OnnxDetector(models / name, score_min=LOOK_MIN, threads=threads, label_names=COCO_80) for name in TEACHERS
+            NetworkDetector(
+                models / name, OnnxRuntime(models / name, threads=threads), score_min=LOOK_MIN, label_names=COCO_80
+            )
+            for name in TEACHERS
         ]
 
     def label(self, picture: NDArray[np.uint8]) -> Opinion:
@@ -51,7 +55,7 @@ class Teachers:
         first, second = (self._look(teacher, picture) for teacher in self._pair)
         return agree(first, second)
 
-    def _look(self, teacher: OnnxDetector, picture: NDArray[np.uint8]) -> list[Label]:
+    def _look(self, teacher: NetworkDetector, picture: NDArray[np.uint8]) -> list[Label]:
         found = teacher.detect([picture])[0]
         return [
             Label(_TO_OURS[int(cls)], float(box[0]), float(box[1]), float(box[2]), float(box[3]), float(score))

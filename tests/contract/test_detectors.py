@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import av
 import cv2
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from tiny_networks import Thing
 
 from appliance import config
-from appliance.detect import detector, model_files, onnx_detector
+from appliance.detect import detector, model_files, onnx_runtime
 from appliance.detect.detector import ObjectDetector, UpscalingDetector
-from appliance.detect.onnx_detector import OnnxDetector
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.errors import DetectorError, MissingDependency, ModelError
 from appliance.track.association import iou_matrix
 from appliance.types import Detections
@@ -47,24 +49,43 @@ TINY: dict[str, Callable[[Path], Path]] = {
 SIZES = [(768, 576), (64, 64), (1, 1), (37, 500), (641, 3), (1920, 1080)]
 
 
-REAL = [pytest.param(name, marks=pytest.mark.shared) for name in FILES]
-
-
 OWN = ["vedette-nano", "vedette-nano-int8"]
+WAYS = ("onnx", "openvino", "openvino-bf16")
 
 
-@pytest.fixture(scope="module", params=["builtin:hog", *TINY, *OWN, *REAL])
+def of_each_runtime() -> Iterator[object]:
+    """Every network in every runtime that can be had here."""
+    yield pytest.param(("auto", "builtin:hog"), id="builtin:hog")
+    for way in WAYS:
+        for name in (*TINY, *OWN, *FILES):
+            marks = [pytest.mark.shared] if name in FILES else []
+            yield pytest.param((way, name), id=f"{way}-{name}", marks=marks)
+
+
+def asked(way: str, model: str, **others: object) -> config.DetectorConfig:
+    """The settings of one of WAYS; skips where its package or its CPU is not here."""
+    backend, _, precision = way.partition("-")
+    if backend == "openvino":
+        runtime = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
+        if precision == "bf16" and not runtime.multiplies_bf16():
+            pytest.skip("this CPU does not multiply in bfloat16")
+    return config.DetectorConfig.model_validate(
+        {"backend": backend, "model": model, "precision": precision or "auto", **others}
+    )
+
+
+@pytest.fixture(scope="module", params=of_each_runtime())
 def looker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ObjectDetector:
-    name = request.param
+    way, name = request.param
     if name in TINY:
         name = str(TINY[name](tmp_path_factory.mktemp("tiny") / f"{name}.onnx"))
     elif name in FILES:
         name = str(request.getfixturevalue("shared_data") / "models" / FILES[name])
-    return detector.load(config.DetectorConfig(model=name))
+    return detector.load(asked(way, name))
 
 
 def test_gives_its_name_and_its_labels(looker: ObjectDetector) -> None:
-    assert re.fullmatch(r"builtin:\w+|[\w-]+@[0-9a-f]{8}", looker.name)
+    assert re.fullmatch(r"builtin:\w+|[\w-]+@[0-9a-f]{8}(\+[\w-]+)?", looker.name)
     assert looker.labels[0] == "person"
     assert len(set(looker.labels)) == len(looker.labels)
 
@@ -137,9 +158,10 @@ def test_refuses_what_is_not_a_frame_rather_than_seeing_nothing(
         looker.detect([picture])
 
 
+@pytest.mark.parametrize("way", ["onnx", "openvino"])
 @pytest.mark.parametrize("name", TINY)
-def test_boxes_colours_and_scores_come_out_as_the_network_means_them(name: str, tmp_path: Path) -> None:
-    looker = detector.load(config.DetectorConfig(model=str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
+def test_boxes_colours_and_scores_come_out_as_the_network_means_them(name: str, way: str, tmp_path: Path) -> None:
+    looker = detector.load(asked(way, str(TINY[name](tmp_path / "n.onnx")), score_min=0.2))
     red = np.zeros((tiny.SIDE, tiny.SIDE, 3), np.uint8)
     red[:, :, 2] = 255
     found, half, blue = looker.detect([red, red // 2, red[:, :, ::-1].copy()])
@@ -197,7 +219,7 @@ def test_a_part_of_a_frame_is_seen_as_it_is_in_the_whole() -> None:
 def test_a_network_of_fixed_shape_says_so_and_works_as_ever(tmp_path: Path) -> None:
     for name in ("tiny-yolo", "tiny-detr"):
         looker = detector.load(config.DetectorConfig(model=str(TINY[name](tmp_path / f"{name}.onnx"))))
-        assert isinstance(looker, OnnxDetector)
+        assert isinstance(looker, NetworkDetector)
         assert looker.shape_step == 0
         seen: list[tuple[int, int]] = []
         watch(looker, seen)
@@ -209,7 +231,7 @@ def test_a_network_that_only_says_that_its_shape_is_free_is_kept_in_its_usual_on
     """Exporters leave sides open that the graph has nailed down; a trial in a second shape tells."""
     path = tiny.loosened(tiny.yolo(tmp_path / "n.onnx", THINGS, ["person", "car"]), side=tiny.SIDE)
     looker = detector.load(config.DetectorConfig(model=str(path)))
-    assert isinstance(looker, OnnxDetector)
+    assert isinstance(looker, NetworkDetector)
     assert looker.shape_step == 0
     assert len(looker.detect([np.full((80, 90, 3), 255, np.uint8)])[0]) == len(THINGS)
 
@@ -217,9 +239,9 @@ def test_a_network_that_only_says_that_its_shape_is_free_is_kept_in_its_usual_on
 def test_bfloat16_is_asked_of_onnx_runtime_and_changes_nothing_where_the_cpu_has_none() -> None:
     """What it brings and costs on arm64 is unmeasured; that the option is known and reaches the session is not."""
     path = model_files.find_model("vedette-nano").path
-    plain, fast = OnnxDetector(path), OnnxDetector(path, bf16=True)
+    plain, fast = (NetworkDetector(path, OnnxRuntime(path, bf16=bf16)) for bf16 in (False, True))
     option = "mlas.enable_gemm_fastmath_arm64_bfloat16"
-    assert fast._session.get_session_options().get_session_config_entry(option) == "1"
+    assert fast.runtime._session.get_session_options().get_session_config_entry(option) == "1"
     if not model_files.cpu_has_bf16():
         assert_equal(*(looker.detect([noise(160, 96)])[0] for looker in (plain, fast)))
 
@@ -232,13 +254,13 @@ def test_cut_outs_of_any_size_are_enlarged_where_whole_frames_are_wanted() -> No
     assert seen == [(416, 224)] * 3
 
 
-def own() -> OnnxDetector:
+def own() -> NetworkDetector:
     looker = detector.load(config.DetectorConfig())
-    assert isinstance(looker, OnnxDetector)
+    assert isinstance(looker, NetworkDetector)
     return looker
 
 
-def watch(looker: OnnxDetector, seen: list[tuple[int, int]]) -> None:
+def watch(looker: NetworkDetector, seen: list[tuple[int, int]]) -> None:
     """Write down the (width, height) of every input."""
     run = looker._run
 
@@ -284,17 +306,91 @@ def test_agrees_with_the_reference_on_real_frames(name: str, shared_data: Path) 
     assert compared > 50
 
 
+@pytest.mark.parametrize(("way", "box", "score"), [("openvino", 0.99, 1e-3), ("openvino-bf16", 0.9, 0.03)])
+@pytest.mark.parametrize("name", ["vedette-nano", "yolox-nano", "deimv2-femto", "picodet-s"])
+@pytest.mark.shared
+def test_another_runtime_sees_what_onnx_runtime_sees(
+    name: str, way: str, box: float, score: float, shared_data: Path
+) -> None:
+    """box: the least IoU, score: the largest difference, of 95 % of what is sure enough to be reported: of two boxes
+    that doubled one object, rounding decides which is left."""
+    path = name if name in OWN else str(shared_data / "models" / FILES[name])
+    usual, other = (detector.load(asked(each, path, score_min=0.05)) for each in ("onnx", way))
+    alike, apart = [], []
+    for frame in pets_frames(shared_data, range(0, 795, 79)):
+        wanted, found = usual.detect([frame])[0], other.detect([frame])[0]
+        shared = iou_matrix(wanted.boxes.astype(np.float64), found.boxes.astype(np.float64))
+        for row in np.flatnonzero(wanted.scores >= 0.4):
+            best = int(shared[row].argmax())
+            assert found.class_ids[best] == wanted.class_ids[row]
+            alike.append(shared[row, best])
+            apart.append(abs(float(found.scores[best] - wanted.scores[row])))
+    assert len(alike) > 30
+    assert np.quantile(alike, 0.05) >= box
+    assert np.quantile(apart, 0.95) <= score
+
+
+def test_openvino_is_told_of_the_shapes_of_whole_frames_and_takes_every_other(tmp_path: Path) -> None:
+    looker = detector.load(asked("openvino", "vedette-nano"))
+    assert isinstance(looker, NetworkDetector)
+    runtime: Any = looker.runtime
+    assert runtime._prepared == {}
+    size = looker.preferred_size(1920, 1080)
+    assert list(runtime._prepared) == [((1, 3, 288, 416),)]
+    before = looker.detect([noise(*size), noise(160, 96)])
+    for width, height in ((640, 480), (480, 640), (100, 100), (100, 20), (20, 100), (1920, 1080)):
+        looker.preferred_size(width, height)
+    assert len(runtime._prepared) == openvino_runtime().PREPARED_MAX, "as many as there is room for"
+    for found, wanted in zip(looker.detect([noise(*size), noise(160, 96)]), before, strict=True):
+        assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"device": "npu"}, "finds CPU here: an Intel NPU needs the driver"),
+        ({"device": "gpu"}, "an Intel GPU needs its OpenCL driver"),
+        ({"device": "cuda"}, "runs on cpu, gpu (Intel's) and npu"),
+        ({"precision": "fp16"}, "detector.precision fp16 was asked of openvino"),
+    ],
+    ids=str,
+)
+def test_what_openvino_does_not_find_here_is_refused_with_the_cure(settings: dict[str, str], words: str) -> None:
+    runtime = openvino_runtime()
+    device = settings.get("device", "")
+    if any(each.startswith(device.upper()) for each in runtime.ov.Core().available_devices if device):
+        pytest.skip(f"this machine has a {device}")
+    with pytest.raises(ModelError, match=re.escape(words)):
+        detector.load(config.DetectorConfig.model_validate({"backend": "openvino", **settings}))
+
+
+def test_a_device_of_openvino_is_not_asked_of_another_backend() -> None:
+    with pytest.raises(ModelError, match=r"set detector\.backend to openvino"):
+        detector.load(config.DetectorConfig(device="npu"))
+
+
+def openvino_runtime() -> ModuleType:
+    """Skips where the extra is not installed."""
+    module: ModuleType = pytest.importorskip("appliance.detect.openvino_runtime", reason="needs the extra `openvino`")
+    return module
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"gone\.onnx: no such model file"):
         detector.load(config.DetectorConfig(model=str(tmp_path / "gone.onnx")))
 
 
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [("onnx", "not a usable ONNX file"), ("openvino", "cannot run it on CPU")],
+    ids=["onnx", "openvino"],
+)
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"not a network at all", b"\x08\x09" + b"\xff" * 5000])
-def test_garbage_is_refused_in_one_sentence(content: bytes, tmp_path: Path) -> None:
+def test_garbage_is_refused_in_one_sentence(content: bytes, way: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "garbage.onnx"
     path.write_bytes(content)
-    with pytest.raises(ModelError, match=r"garbage\.onnx: not a usable ONNX file") as caught:
-        detector.load(config.DetectorConfig(model=str(path)))
+    with pytest.raises(ModelError, match=rf"garbage\.onnx: .*{words}") as caught:
+        detector.load(asked(way, str(path)))
     assert "\n" not in str(caught.value)
 
 
@@ -334,7 +430,7 @@ def test_fp16_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("settings", "words"),
     [
         ({"device": "cuda"}, "onnxruntime-gpu"),
         ({"precision": "fp16"}, "set detector.precision to auto"),
@@ -347,28 +443,31 @@ def test_fp16_is_refused_where_it_would_be_ignored(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_was_asked_for_and_is_not_there_is_refused_with_the_cure(asked: dict[str, str], words: str) -> None:
+def test_what_was_asked_for_and_is_not_there_is_refused_with_the_cure(settings: dict[str, str], words: str) -> None:
     """Nothing stands in for it: a fallback watched for weeks with a detector that nobody had asked for."""
-    if asked == {"device": "cuda"} and "CUDAExecutionProvider" in ort.get_available_providers():
+    if settings == {"device": "cuda"} and "CUDAExecutionProvider" in ort.get_available_providers():
         pytest.skip("this machine's ONNX Runtime is built for CUDA: it may come up")
     with pytest.raises(ModelError, match=re.escape(words)):
-        detector.load(config.DetectorConfig.model_validate(asked))
+        detector.load(config.DetectorConfig.model_validate(settings))
 
 
-@pytest.mark.parametrize("asked", [{"model": "builtin:hog"}, {"backend": "hog"}], ids=str)
-def test_hog_is_what_one_gets_who_asks_for_it_by_name(asked: dict[str, str]) -> None:
-    assert detector.load(config.DetectorConfig.model_validate(asked)).name == "builtin:hog"
+@pytest.mark.parametrize("settings", [{"model": "builtin:hog"}, {"backend": "hog"}], ids=str)
+def test_hog_is_what_one_gets_who_asks_for_it_by_name(settings: dict[str, str]) -> None:
+    assert detector.load(config.DetectorConfig.model_validate(settings)).name == "builtin:hog"
 
 
 def test_without_a_driver_cuda_is_refused_before_it_is_tried(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nvidia-smi"):
-        onnx_detector.check_cuda(tmp_path / "n.onnx", ["CUDAExecutionProvider"], tmp_path / "no-driver")
+        onnx_runtime.check_cuda(tmp_path / "n.onnx", ["CUDAExecutionProvider"], tmp_path / "no-driver")
 
 
 def test_a_backend_that_is_not_installed_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "appliance.detect.onnx_detector", None)
+    monkeypatch.setitem(sys.modules, "appliance.detect.onnx_runtime", None)
     with pytest.raises(MissingDependency, match="pip install onnxruntime"):
         detector.load(config.DetectorConfig())
+    monkeypatch.setitem(sys.modules, "appliance.detect.openvino_runtime", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'vedette\[openvino\]'"):
+        detector.load(config.DetectorConfig(backend="openvino"))
 
 
 def test_classes_that_have_only_numbers_ask_for_labels(tmp_path: Path) -> None:

@@ -40,20 +40,26 @@ INTEL, INTEL_FPS, INTEL_FRAMES = "intel_one-by-one-person.mp4", 10, 1394
 FEMTO = "deimv2_hgnetv2_femto_coco_416.onnx"
 OWN = "vedette-nano"
 SMALL = "vedette-nano-int8"
+BF16 = "vedette-nano+openvino-bf16"
 MODELS = {
     OWN: OWN,
     SMALL: SMALL,
+    BF16: BF16,
     "deimv2-femto": FEMTO,
     "yolox-nano": "yolox_nano_416.onnx",
     "builtin:hog": "builtin:hog",
 }
-TRACKED = (OWN, SMALL, "deimv2-femto", "yolox-nano")
+TRACKED = (OWN, SMALL, BF16, "deimv2-femto", "yolox-nano")
 PERSON = 0
 
 
 def load_detector(data: Path, model: str, score_min: float) -> ObjectDetector:
+    """model: a file of the shared data or a name, perhaps with what runs it: `vedette-nano+openvino-bf16`."""
+    model, _, runtime = model.partition("+")
+    backend, _, precision = runtime.partition("-")
+    asked = {"backend": backend, "precision": precision} if runtime else {}
     path = str(data / "models" / model) if model.endswith(".onnx") else model
-    return detector.load(config.DetectorConfig(model=path, score_min=score_min))
+    return detector.load(config.DetectorConfig.model_validate({"model": path, "score_min": score_min, **asked}))
 
 
 def detections_of(

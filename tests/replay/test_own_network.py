@@ -16,7 +16,7 @@ import pytest
 
 from appliance.config import DetectorConfig
 from appliance.detect import detector, model_files
-from appliance.detect.onnx_detector import OnnxDetector
+from appliance.detect.network_detector import NetworkDetector
 from appliance.errors import ModelError
 from models import shapes
 from models.evaluation import cost
@@ -32,20 +32,20 @@ OPERATORS = {"Conv", "Relu", "Concat", "Resize", "MaxPool", "Reshape", "Slice", 
 
 
 @pytest.fixture(scope="module")
-def network() -> OnnxDetector:
+def network() -> NetworkDetector:
     found = detector.load(DetectorConfig())
-    assert isinstance(found, OnnxDetector)
+    assert isinstance(found, NetworkDetector)
     return found
 
 
 @pytest.fixture(scope="module")
-def sensitive_network() -> OnnxDetector:
+def sensitive_network() -> NetworkDetector:
     found = detector.load(DetectorConfig(score_min=0.02))
-    assert isinstance(found, OnnxDetector)
+    assert isinstance(found, NetworkDetector)
     return found
 
 
-def test_is_the_default_detector(network: OnnxDetector) -> None:
+def test_is_the_default_detector(network: NetworkDetector) -> None:
     digest = hashlib.sha256(FILE.read_bytes()).hexdigest()
     assert network.name == f"vedette-nano@{digest[:8]}"
     assert network.labels == CLASSES
@@ -86,7 +86,7 @@ def test_costs_no_more_than_its_teachers(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("clip", ["yard", "gate"])
-def test_finds_rendered_persons_as_well_as_recorded(clip: str, sensitive_network: OnnxDetector) -> None:
+def test_finds_rendered_persons_as_well_as_recorded(clip: str, sensitive_network: NetworkDetector) -> None:
     recorded = FIGURES["rendered_clips_person_ap50"]["vedette-nano"][clip]
     measured = measure_scenes.rendered_person_ap50(sensitive_network, clip)
     assert measured == pytest.approx(recorded, abs=0.01)
@@ -94,20 +94,20 @@ def test_finds_rendered_persons_as_well_as_recorded(clip: str, sensitive_network
 
 
 @pytest.mark.shared
-def test_finds_vehicles_as_well_as_recorded(sensitive_network: OnnxDetector, shared_data: Path) -> None:
+def test_finds_vehicles_as_well_as_recorded(sensitive_network: NetworkDetector, shared_data: Path) -> None:
     recorded = FIGURES["traffic_stills_vehicle_ap50"]["vedette-nano"]
     assert measure_scenes.traffic_vehicle_ap50(sensitive_network, shared_data) == pytest.approx(recorded, abs=0.01)
 
 
 @pytest.mark.shared
-def test_confirms_nothing_where_the_room_is_empty(network: OnnxDetector, shared_data: Path) -> None:
+def test_confirms_nothing_where_the_room_is_empty(network: NetworkDetector, shared_data: Path) -> None:
     assert measure_scenes.phantoms_in_empty_spans(network, shared_data) == 0
 
 
 @pytest.mark.parametrize("clip", ["yard", "gate"])
-def test_confirms_nothing_in_a_still_frame(clip: str, network: OnnxDetector) -> None:
+def test_confirms_nothing_in_a_still_frame(clip: str, network: NetworkDetector) -> None:
     assert measure_scenes.phantoms(network, measure_scenes.static(clip)) == 0
 
 
-def test_confirms_nothing_in_the_dark(network: OnnxDetector) -> None:
+def test_confirms_nothing_in_the_dark(network: NetworkDetector) -> None:
     assert measure_scenes.phantoms(network, measure_scenes.black()) == 0

@@ -12,7 +12,8 @@ from appliance.config import CameraConfig, rule_labels
 from appliance.detect.class_labels import COCO_80
 from appliance.detect.class_preference import ClassPreference
 from appliance.detect.detector import prefer_labels
-from appliance.detect.onnx_detector import OnnxDetector
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detect.onnx_runtime import OnnxRuntime
 from appliance.types import Detections
 
 PLACE = (30.0, 30.0, 90.0, 70.0)
@@ -57,7 +58,8 @@ def test_the_wanted_class_of_one_answer_is_taken_if_it_is_there_at_all() -> None
 
 def test_a_detr_that_calls_a_car_a_cell_phone_still_shows_the_car(tmp_path: Path) -> None:
     things = [Thing(PLACE, 0.9, PHONE), Thing(PLACE, 0.5, CAR)]
-    eye = OnnxDetector(detr(tmp_path / "detr.onnx", things))
+    path = detr(tmp_path / "detr.onnx", things)
+    eye = NetworkDetector(path, OnnxRuntime(path))
     assert labels_of(eye.detect([RED]), COCO_80) == [("cell phone", 0.9)]
     prefer_labels(eye, ["car"])
     assert labels_of(eye.detect([RED]), COCO_80) == [("car", 0.5)]
@@ -67,7 +69,8 @@ def test_a_detr_that_calls_a_car_a_cell_phone_still_shows_the_car(tmp_path: Path
 
 def test_so_does_a_network_that_suppresses_class_by_class(tmp_path: Path) -> None:
     things = [Thing(PLACE, 0.9, 1), Thing(PLACE, 0.5, 0)]
-    eye = OnnxDetector(yolo(tmp_path / "yolo.onnx", things, ["car", "cell phone"]))
+    path = yolo(tmp_path / "yolo.onnx", things, ["car", "cell phone"])
+    eye = NetworkDetector(path, OnnxRuntime(path))
     assert labels_of(eye.detect([RED]), eye.labels) == [("cell phone", 0.9), ("car", 0.5)]
     prefer_labels(eye, ["car"])
     assert labels_of(eye.detect([RED]), eye.labels) == [("car", 0.5)]
@@ -75,7 +78,8 @@ def test_so_does_a_network_that_suppresses_class_by_class(tmp_path: Path) -> Non
 
 def test_elsewhere_nothing_gives_way(tmp_path: Path) -> None:
     things = [Thing((5.0, 5.0, 25.0, 25.0), 0.9, 1), Thing(PLACE, 0.5, 0)]
-    eye = OnnxDetector(yolo(tmp_path / "yolo.onnx", things, ["car", "cell phone"]))
+    path = yolo(tmp_path / "yolo.onnx", things, ["car", "cell phone"])
+    eye = NetworkDetector(path, OnnxRuntime(path))
     (before,) = eye.detect([RED])
     prefer_labels(eye, ["car"])
     (after,) = eye.detect([RED])

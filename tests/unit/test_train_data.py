@@ -68,6 +68,7 @@ def test_the_fence_knows_a_picture_again_small_coded_or_mirrored() -> None:
 def test_evaluation_footage_is_not_on_the_list() -> None:
     assert not [clip for clip in footage.CLIPS if fence.barred(Path(clip.path))]
     assert fence.barred(Path("footage/PETS09_s2l1.mp4"))
+    assert not fence.barred(Path("images/oi_people_pets/a.jpg")), "people with their pets"
     assert fence.barred(Path("groundtruth/atl_traffic/a.jpg"))
     assert fence.barred(Path("footage/intel_one-by-one-person.mp4"))
 

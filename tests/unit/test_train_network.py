@@ -17,7 +17,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs PyTorch: pip install '.[train]'")
 pytest.importorskip("onnx", reason="export needs onnx: pip install '.[train]'")
 
-from appliance.detect.onnx_detector import OnnxDetector  # noqa: E402
+from appliance.detect.network_detector import NetworkDetector  # noqa: E402
+from appliance.detect.onnx_runtime import OnnxRuntime  # noqa: E402
 from models.train import index  # noqa: E402
 from models.train.assign import Truth, assign  # noqa: E402
 from models.train.export import Delivered, export  # noqa: E402
@@ -64,7 +65,7 @@ def test_the_export_answers_as_the_network_and_loads_in_the_appliance(tmp_path: 
     for branch in network.branches:
         torch.nn.init.constant_(branch.classes.bias, 0.0)
     path = export(network, tmp_path / "tiny.onnx", 128, 96)
-    eye = OnnxDetector(path, score_min=0.3)
+    eye = NetworkDetector(path, OnnxRuntime(path), score_min=0.3)
     assert eye.labels == CLASSES
     picture = np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8)
     (seen,) = eye.detect([picture])

@@ -21,7 +21,7 @@ from appliance.config import SiteConfig
 from appliance.console import text_console
 from appliance.detect import detector
 from appliance.detect.detector import ObjectDetector
-from appliance.detect.precision import with_remembered_precision
+from appliance.detect.runtime_choice import with_remembered_runtime
 from appliance.errors import ConfigError, SourceError, UsageError
 from appliance.lab.cassette.cassette_command import (
     ActiveVerdictSource,
@@ -266,7 +266,7 @@ def replay_command(selection: ReplaySelection, site_file: Path | None, options: 
     targets = replay_targets(selection, site, site_file or Path("the default site"))
     logs = _logs(targets, options.log)
     with open_verdict_source(site, options.verdicts, options.oracle) as verdicts:
-        network = detector.load(with_remembered_precision(site.detector, site.storage.dir))
+        network = detector.load(with_remembered_runtime(site.detector, site.storage.dir))
         cameras = dict.fromkeys(camera for target in targets for camera in target.cameras)
         if site_file is not None:
             _warn_of_unknown_labels(site, cameras, network.labels, site_file)

@@ -1,11 +1,11 @@
-"""The precision is chosen by measurement, once, among those that are known to be as accurate."""
+"""Backend and precision are chosen by measurement, once, among those that are known to be as accurate."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ import tiny_networks as tiny
 from tiny_networks import Thing
 
 from appliance.config import DetectorConfig
-from appliance.detect import detector, model_files, precision
+from appliance.detect import detector, model_files, runtime_choice
+from appliance.detect.runtime_choice import RuntimeCandidate, RuntimeChoice
 from appliance.errors import ModelError
 
 if sys.version_info >= (3, 11):
@@ -51,7 +52,7 @@ input = [128, 128]
 precision = "bf16"
 """
 AS_GOOD = "{ person_ap50 = 0.792, event_recall = 0.96 }"
-SETTINGS = DetectorConfig(model="yard")
+SETTINGS = DetectorConfig(model="yard", backend="onnx")
 PI_5 = "processor\t: 0\nFeatures\t: fp asimd atomics\nCPU implementer\t: 0x41\nCPU part\t: 0xd0b\n"
 GRAVITON_3 = "processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 
@@ -84,7 +85,7 @@ class Meter:
 
         def load(settings: DetectorConfig) -> object:
             eye = real(settings)
-            cost = costs[settings.precision]
+            cost = costs[settings.precision if settings.backend == "onnx" else f"openvino_{settings.precision}"]
             look = eye.detect
 
             def detect(pictures: object) -> object:
@@ -95,10 +96,10 @@ class Meter:
             eye.detect = detect  # type: ignore[method-assign,assignment]
             return eye
 
-        monkeypatch.setattr(precision.detector, "load", load)
+        monkeypatch.setattr(runtime_choice.detector, "load", load)
 
-    def __call__(self) -> float:
-        return self.spent
+    def __call__(self, settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
+        return runtime_choice.measure_candidates(settings, candidates, lambda: self.spent)
 
 
 def test_the_faster_one_is_taken_and_remembered(
@@ -107,15 +108,55 @@ def test_the_faster_one_is_taken_and_remembered(
     storage = place(AS_GOOD)
     spent = Meter(monkeypatch, fp32=0.020, int8=0.013)
     with caplog.at_level("INFO"):
-        assert precision.settle_precision(SETTINGS, storage, spent).precision == "int8"
-    assert "int8, by measurement on this CPU: int8 13.0 ms, fp32 20.0 ms a look" in caplog.text
+        assert runtime_choice.settle_runtime(SETTINGS, storage, spent).precision == "int8"
+    assert "onnx int8, by measurement on this CPU: onnx int8 13.0 ms, onnx fp32 20.0 ms of CPU a look" in caplog.text
     looks = spent.looks
-    assert precision.settle_precision(SETTINGS, storage, spent).precision == "int8"
+    assert runtime_choice.settle_runtime(SETTINGS, storage, spent).precision == "int8"
     assert spent.looks == looks, "measured a second time"
-    assert precision.with_remembered_precision(SETTINGS, storage).precision == "int8"
-    kept = json.loads((storage / precision.FILE).read_text())
-    assert kept["cpu_ms"] == {"fp32": 20.0, "int8": 13.0}
-    assert detector.load(precision.with_remembered_precision(SETTINGS, storage)).name.startswith("yard-int8@")
+    assert runtime_choice.with_remembered_runtime(SETTINGS, storage).precision == "int8"
+    kept = json.loads((storage / runtime_choice.FILE).read_text())
+    assert kept["cpu_ms"] == {"onnx fp32": 20.0, "onnx int8": 13.0}
+    assert detector.load(runtime_choice.with_remembered_runtime(SETTINGS, storage)).name.startswith("yard-int8@")
+
+
+def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bf16 is OpenVINO's to take where the network is known to be as accurate in it and the CPU multiplies so."""
+    pytest.importorskip("openvino", reason="needs the extra `openvino`")
+    storage = place(AS_GOOD)
+    manifest = storage.parent / "models" / "models.toml"
+    manifest.write_text(f"{manifest.read_text()}accuracy = {AS_GOOD}\n")
+    monkeypatch.setattr(runtime_choice, "_openvino_multiplies_bf16", lambda: False)
+    left_open = SETTINGS.model_copy(update={"backend": "auto"})
+    slow = [
+        RuntimeCandidate("onnx", "fp32"),
+        RuntimeCandidate("onnx", "int8"),
+        RuntimeCandidate("openvino", "fp32"),
+        RuntimeCandidate("openvino", "int8"),
+    ]
+    assert list(runtime_choice.candidates_for(left_open)) == slow
+    monkeypatch.setattr(runtime_choice, "_openvino_multiplies_bf16", lambda: True)
+    assert runtime_choice.candidates_for(left_open)[-1] == RuntimeCandidate("openvino", "bf16")
+    only = left_open.model_copy(update={"precision": "fp32"})
+    assert list(runtime_choice.candidates_for(only)) == [
+        RuntimeCandidate("onnx", "fp32"),
+        RuntimeCandidate("openvino", "fp32"),
+    ]
+    costs = {"fp32": 0.02, "int8": 0.013, "openvino_fp32": 0.02, "openvino_int8": 0.012, "openvino_bf16": 0.011}
+    if openvino_multiplies_bf16():
+        settled = runtime_choice.settle_runtime(left_open, storage, Meter(monkeypatch, **costs))
+        assert (settled.backend, settled.precision) == ("openvino", "bf16")
+        assert detector.load(settled).name.endswith("+openvino-bf16")
+    monkeypatch.setattr(runtime_choice, "_installed", lambda backend: "1" if backend == "onnx" else "")
+    assert list(runtime_choice.candidates_for(left_open)) == slow[:2]
+    assert runtime_choice.remembered_choice(left_open, storage) is None, "what was measured is not here any more"
+
+
+def openvino_multiplies_bf16() -> bool:
+    from appliance.detect import openvino_runtime
+
+    return openvino_runtime.multiplies_bf16()
 
 
 def test_what_is_hardly_faster_is_not_worth_a_change(
@@ -123,7 +164,8 @@ def test_what_is_hardly_faster_is_not_worth_a_change(
 ) -> None:
     storage = place(AS_GOOD)
     assert (
-        precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.0195)).precision == "fp32"
+        runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.0195)).precision
+        == "fp32"
     )
 
 
@@ -136,10 +178,10 @@ def test_what_is_less_accurate_or_unmeasured_is_never_chosen_but_may_be_asked_fo
     accuracy: str, place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = place(accuracy)
-    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch)).precision == "auto"
-    assert not (storage / precision.FILE).exists()
+    assert runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch)).precision == "auto"
+    assert not (storage / runtime_choice.FILE).exists()
     asked = SETTINGS.model_copy(update={"precision": "int8"})
-    assert precision.settle_precision(asked, storage, Meter(monkeypatch)) == asked
+    assert runtime_choice.settle_runtime(asked, storage, Meter(monkeypatch)) == asked
     assert model_files.find_model("yard", precision="int8").path.name == "yard-int8.onnx"
 
 
@@ -147,13 +189,15 @@ def test_a_choice_is_forgotten_when_what_it_was_measured_on_has_changed(
     place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = place(AS_GOOD)
-    precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.013))
-    assert precision.remembered_choice(SETTINGS, storage) is not None
-    assert precision.remembered_choice(SETTINGS.model_copy(update={"threads": 2}), storage) is None
+    runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.020, int8=0.013))
+    assert runtime_choice.remembered_choice(SETTINGS, storage) is not None
+    assert runtime_choice.remembered_choice(SETTINGS.model_copy(update={"threads": 2}), storage) is None
     monkeypatch.setattr(model_files, "cpu_name", lambda: "another CPU")
-    assert precision.remembered_choice(SETTINGS, storage) is None
-    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.010, int8=0.013)).precision == "fp32"
-    assert json.loads((storage / precision.FILE).read_text())["basis"]["cpu"] == "another CPU"
+    assert runtime_choice.remembered_choice(SETTINGS, storage) is None
+    assert (
+        runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.010, int8=0.013)).precision == "fp32"
+    )
+    assert json.loads((storage / runtime_choice.FILE).read_text())["basis"]["cpu"] == "another CPU"
 
 
 @pytest.mark.parametrize(
@@ -164,9 +208,11 @@ def test_a_damaged_memory_is_as_none(
 ) -> None:
     storage = place(AS_GOOD)
     storage.mkdir()
-    (storage / precision.FILE).write_text(content)
-    assert precision.remembered_choice(SETTINGS, storage) is None
-    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
+    (storage / runtime_choice.FILE).write_text(content)
+    assert runtime_choice.remembered_choice(SETTINGS, storage) is None
+    assert (
+        runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
+    )
 
 
 def test_a_folder_that_cannot_be_written_costs_the_memory_not_the_start(
@@ -174,7 +220,9 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_not_the_start(
 ) -> None:
     storage = place(AS_GOOD)
     storage.write_text("a file where the folder should be")
-    assert precision.settle_precision(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
+    assert (
+        runtime_choice.settle_runtime(SETTINGS, storage, Meter(monkeypatch, fp32=0.02, int8=0.01)).precision == "int8"
+    )
     assert "measured at every start" in caplog.text
 
 
@@ -183,7 +231,7 @@ def test_a_damaged_variant_is_logged_and_the_appliance_starts_with_the_file_itse
 ) -> None:
     storage = place(AS_GOOD)
     (tmp_path / "models" / "yard-int8.onnx").write_bytes(b"half a file")
-    assert precision.settle_precision(SETTINGS, storage) == SETTINGS
+    assert runtime_choice.settle_runtime(SETTINGS, storage) == SETTINGS
     assert "its sha256 differs" in caplog.text
 
 
@@ -199,15 +247,25 @@ def test_a_damaged_variant_is_logged_and_the_appliance_starts_with_the_file_itse
 )
 def test_nothing_is_measured_where_there_is_no_choice(settings: DetectorConfig, place: Callable[[str], Path]) -> None:
     storage = place(AS_GOOD)
-    assert precision.candidate_precisions(settings) in ((), ("fp32",))
-    assert precision.settle_precision(settings, storage) == settings
+    assert runtime_choice.candidates_for(settings) in ((), (("onnx", "fp32"),))
+    assert runtime_choice.settle_runtime(settings, storage) == settings
 
 
-def test_the_real_thing_measures_in_a_moment(place: Callable[[str], Path]) -> None:
+def test_the_real_thing_measures_in_a_process_of_its_own(place: Callable[[str], Path]) -> None:
     place(AS_GOOD)
-    choice = precision.measure_precisions(SETTINGS, ("fp32", "int8"))
-    assert set(choice.cpu_ms) == {"fp32", "int8"}
+    candidates = runtime_choice.candidates_for(SETTINGS)
+    choice = runtime_choice.measure_in_child(SETTINGS, candidates)
+    assert set(choice.cpu_ms) == {"onnx fp32", "onnx int8"}
     assert all(0 <= ms < 1000 for ms in choice.cpu_ms.values())
+
+
+def test_a_child_that_gives_no_answer_costs_the_choice_not_the_start(
+    place: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = place(AS_GOOD)
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    assert runtime_choice.settle_runtime(SETTINGS, storage) == SETTINGS
+    assert "did not answer" in caplog.text
 
 
 def test_bf16_is_offered_where_the_cpu_multiplies_it_and_refused_elsewhere(

@@ -1,0 +1,241 @@
+"""Chooses what runs the network here, and in which precision: the fastest of what is known to be as accurate."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from appliance.clock import process_cpu_s
+from appliance.detect import detector, model_files
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.model_files import sha256_of
+from appliance.detector_config import DetectorConfig, Precision
+from appliance.errors import MissingDependency, ModelError
+
+FILE = "detector-runtime.json"
+FILE_BYTES_MAX = 64 * 1024
+GAIN_MIN = 0.05  # what is not at least this much faster than the file's own way is not worth a change
+ROUNDS_MAX, ROUNDS_MIN, SPENT_S_MAX = 15, 5, 1.5
+TRIAL_SIZE = (1280, 720)
+PACKAGES = {"onnx": ("onnxruntime", "onnxruntime-gpu"), "openvino": ("openvino",)}
+
+log = logging.getLogger(__name__)
+CpuSeconds = Callable[[], float]
+Measure = Callable[[DetectorConfig, Sequence["RuntimeCandidate"]], "RuntimeChoice"]
+CHILD_S_MAX = 120.0
+
+
+class RuntimeCandidate(NamedTuple):
+    """One way to run the network."""
+
+    backend: Literal["onnx", "openvino"]
+    precision: Precision
+
+    def __str__(self) -> str:
+        return f"{self.backend} {self.precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeChoice:
+    """What was measured, and what follows. cpu_ms: CPU time of one inference on a 16:9 frame, the median, by candidate;
+    basis: what it was measured on; a choice for another basis is out of date.
+    """
+
+    backend: Literal["onnx", "openvino"]
+    precision: Precision
+    cpu_ms: Mapping[str, float]
+    basis: Mapping[str, str]
+
+    @property
+    def summary(self) -> str:
+        """For people: `onnx int8, by measurement on this CPU: onnx int8 5.5 ms, onnx fp32 9.2 ms of CPU a look`."""
+        listed = ", ".join(f"{name} {ms:.1f} ms" for name, ms in sorted(self.cpu_ms.items(), key=lambda row: row[1]))
+        return f"{self.backend} {self.precision}, by measurement on this CPU: {listed} of CPU a look"
+
+
+def settle_runtime(settings: DetectorConfig, folder: Path, measure: Measure | None = None) -> DetectorConfig:
+    """`settings` with the backend and precision that this machine runs fastest, where they leave them open.
+
+    The first time it is measured, by `measure_in_child`, which takes some seconds of one core, and remembered in
+    `folder`. What cannot be measured or remembered is a line in the log, never an error: the network then runs as its
+    file is.
+    """
+    candidates = candidates_for(settings)
+    if len(candidates) < 2:
+        return settings
+    known = remembered_choice(settings, folder)
+    if known is None:
+        try:
+            known = (measure or measure_in_child)(settings, candidates)
+        except (ModelError, MissingDependency) as error:
+            log.warning("detector.backend: not measured, so the network runs as its file is: %s", error)
+            return settings
+        _remember(known, folder)
+    log.info("detector.backend: %s", known.summary)
+    return _with(settings, known)
+
+
+def with_remembered_runtime(settings: DetectorConfig, folder: Path) -> DetectorConfig:
+    """`settings` with what was remembered in this storage folder, if anything; nothing is measured."""
+    known = remembered_choice(settings, folder)
+    return settings if known is None else _with(settings, known)
+
+
+def remembered_choice(settings: DetectorConfig, folder: Path) -> RuntimeChoice | None:
+    """The choice kept in `folder`, if there is one to make and nothing that it was measured on has changed."""
+    candidates = candidates_for(settings)
+    if len(candidates) < 2:
+        return None
+    try:
+        path = folder / FILE
+        if path.stat().st_size > FILE_BYTES_MAX:
+            return None
+        row = json.loads(path.read_text(encoding="utf-8"))
+        cpu_ms = {name: float(ms) for name, ms in row["cpu_ms"].items()}
+        choice = RuntimeChoice(row["backend"], row["precision"], cpu_ms, row["basis"])
+        fits = (choice.backend, choice.precision) in candidates and choice.basis == basis(settings, candidates)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ModelError):
+        return None  # absent or damaged: it is measured again
+    return choice if fits else None
+
+
+def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
+    """The ways among which `auto` may choose, that of the file itself first. () where nothing is left open."""
+    if settings.device != "cpu" or settings.backend == "hog" or settings.model == model_files.HOG_MODEL:
+        return ()
+    model = model_files.OWN_MODEL if settings.model == model_files.AUTO_MODEL else settings.model
+    found: list[RuntimeCandidate] = []
+    try:
+        if settings.backend in ("auto", "onnx"):
+            found += [RuntimeCandidate("onnx", each) for each in model_files.accurate_precisions(model)]
+        if settings.backend in ("auto", "openvino") and _installed("openvino"):
+            bf16 = _openvino_multiplies_bf16()
+            found += [RuntimeCandidate("openvino", each) for each in model_files.accurate_precisions(model, bf16=bf16)]
+    except ModelError:
+        return ()  # loading it reports what is wrong
+    return tuple(each for each in found if settings.precision in ("auto", each.precision))
+
+
+def _installed(backend: str) -> str:
+    """The version of the backend's package; '': it is not here. Nothing is imported."""
+    for package in PACKAGES[backend]:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _openvino_multiplies_bf16() -> bool:
+    from appliance.detect import openvino_runtime  # as in detector.py: it is here, but may be broken
+
+    return openvino_runtime.multiplies_bf16()
+
+
+def _with(settings: DetectorConfig, choice: RuntimeChoice) -> DetectorConfig:
+    return settings.model_copy(update={"backend": choice.backend, "precision": choice.precision})
+
+
+def measure_in_child(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> RuntimeChoice:
+    """`measure_candidates` in a process of its own: what a library takes in memory goes with it. Raises ModelError."""
+    command = [sys.executable, "-m", "appliance.detect.runtime_choice"]
+    asked = json.dumps({"settings": settings.model_dump(mode="json"), "candidates": candidates})
+    try:
+        done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False)
+        row = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise ModelError(f"{' '.join(command)} did not answer: {type(error).__name__}") from None
+    if "error" in row:
+        raise ModelError(str(row["error"]))
+    return RuntimeChoice(**row)
+
+
+def measure_candidates(
+    settings: DetectorConfig, candidates: Sequence[RuntimeCandidate], spent: CpuSeconds = process_cpu_s
+) -> RuntimeChoice:
+    """Runs the same frame through each, in turns, so that whatever else the machine does falls on all alike."""
+    measured_on = basis(settings, candidates)  # a file that is not what it should be ends it here
+    detectors = {
+        each: detector.load(settings.model_copy(update={"backend": each.backend, "precision": each.precision}))
+        for each in candidates
+    }
+    frame = _trial_frame(next(iter(detectors.values())))
+    times: dict[RuntimeCandidate, list[float]] = {each: [] for each in candidates}
+    began = spent()
+    for done in range(1 + ROUNDS_MAX):
+        for each, network in detectors.items():
+            at = spent()
+            network.detect([frame])
+            if done:  # the first inference of each pays for memory and caches
+                times[each].append((spent() - at) * 1000)
+        if done >= ROUNDS_MIN and spent() - began > SPENT_S_MAX:
+            break
+    cpu_ms = {each: round(statistics.median(taken), 2) for each, taken in times.items()}
+    best = _fastest(cpu_ms)
+    return RuntimeChoice(best.backend, best.precision, {str(each): ms for each, ms in cpu_ms.items()}, measured_on)
+
+
+def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> dict[str, str]:
+    """Everything that a measurement depends on. Raises ModelError."""
+    files: dict[str, str] = {}
+    for each in candidates:
+        found = detector.locate(settings.model_copy(update={"backend": each.backend, "precision": each.precision}))
+        files[f"file.{each}"] = sha256_of(found.path) if found is not None else ""
+    runtimes = {f"runtime.{name}": _installed(name) for name in dict.fromkeys(each.backend for each in candidates)}
+    return {
+        "cpu": model_files.cpu_name(),
+        "cores": str(os.cpu_count()),
+        "threads": str(settings.threads),
+        **runtimes,
+        **files,
+    }
+
+
+def _fastest(cpu_ms: Mapping[RuntimeCandidate, float]) -> RuntimeCandidate:
+    """The first, which is the file's own, unless another is clearly faster."""
+    own = next(iter(cpu_ms))
+    best = min(cpu_ms, key=lambda name: cpu_ms[name])
+    return best if cpu_ms[best] <= cpu_ms[own] * (1 - GAIN_MIN) else own
+
+
+def _trial_frame(network: ObjectDetector) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Noise, in the size that the network wants of a 16:9 frame."""
+    width, height = network.preferred_size(*TRIAL_SIZE)
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def _remember(choice: RuntimeChoice, folder: Path) -> None:
+    """Written beside and moved into place: a power cut leaves the old file or the new one."""
+    path, fresh = folder / FILE, folder / f"{FILE}.new"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(asdict(choice), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        log.warning("detector.backend: %s cannot be written, so it is measured at every start: %s", path, error)
+
+
+def main() -> None:
+    """The child of `measure_in_child`: settings and candidates on standard input, the choice on standard output."""
+    asked = json.load(sys.stdin)
+    try:
+        candidates = [RuntimeCandidate(*each) for each in asked["candidates"]]
+        row = asdict(measure_candidates(DetectorConfig.model_validate(asked["settings"]), candidates))
+    except (ModelError, MissingDependency) as error:
+        row = {"error": str(error)}
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
