@@ -177,7 +177,9 @@ class Appliance:
                 Service(
                     "dashboard",
                     dashboard.run,
-                    partial(_stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close),
+                    partial(
+                        _stop_all, dashboard.stop, lasting.viewer.close, lasting.cutter.close, lasting.converter.close
+                    ),
                     resumes=False,
                 )
             )
@@ -211,7 +213,7 @@ class Appliance:
 @dataclass(frozen=True, slots=True)
 class _Lasting:
     """The parts that stay when the settings change. viewer: reads the recording for the dashboard, cutter:
-    copies stretches of it for playing, which may take long."""
+    copies stretches of it for playing, which may take long, converter: encodes them, which takes longer."""
 
     db: Database
     root: Path
@@ -222,6 +224,7 @@ class _Lasting:
     viewer: SandboxedReader
     cutter: SandboxedReader
     log: LogRing
+    converter: SandboxedReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +271,8 @@ def build(
     supervisor = IngestSupervisor(config.for_ingest(), clock, log_line=log.add_child_line)
     viewer = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
     cutter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
-    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log)
+    converter = SandboxedReader(root, replace(LIMITS, idle_s=VIEW_IDLE_S))
+    lasting = _Lasting(db, root, clock, stores, WriteBacklog(clock), supervisor, viewer, cutter, log, converter)
     background = _build_background(config, lasting)
     core = Core(stores, background.core_settings, lasting.backlog, clock)
     return Appliance(config, lasting, background, core, group, site_file, setup_code)
@@ -553,6 +557,7 @@ def _build_dashboard(
         settings=settings,
         reader=lasting.viewer,
         cutter=lasting.cutter,
+        converter=lasting.converter,
         setup_code=setup_code,
         certificate=certificate,
     )

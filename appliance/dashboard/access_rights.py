@@ -84,6 +84,8 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/alerts/{{alert_id}}/escalate"): Right("reviewer", "alert", "escalated"),
     ("GET", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): _ALERT,
     ("HEAD", f"{API}/alerts/{{alert_id}}/evidence/{{name}}"): _ALERT,
+    ("GET", f"{API}/alerts/{{alert_id}}/rendition"): _ALERT,
+    ("GET", f"{API}/alerts/{{alert_id}}/rendition.mp4"): _ALERT,
     ("POST", f"{API}/alerts/{{alert_id}}/keep"): Right("reviewer", "alert", "kept"),
     ("GET", f"{API}/scenarios"): _SITE,
     ("DELETE", f"{API}/scenarios/{{name}}"): Right("reviewer", "site", "deleted"),

@@ -280,6 +280,13 @@ class AlertReader:
             refused=list(refused),
         )
 
+    def clip(self, alert_id: str) -> Path:
+        """The file of an alert's clip. Raises Problem when there is none."""
+        row = self.detail(alert_id).piece("clip")
+        if row is None or row.state != "ready":
+            raise Problem(404, _why_not(row))
+        return self.file(row)
+
     def file(self, row: EvidenceRow) -> Path:
         """The file of a ready piece of evidence. Raises Problem when it is not there."""
         try:

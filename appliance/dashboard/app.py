@@ -59,6 +59,7 @@ from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
+from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.savings_api import CostReader, SavingsReader
 from appliance.dashboard.savings_history_api import HistoryReader
 from appliance.dashboard.settings_api import RuleTrials, SettingsPart
@@ -89,7 +90,8 @@ STATIC = Path(__file__).parent / "static"
 ROUTERS = (
     alerts_api.router, arming_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router,
     false_alarms_api.router, headroom_api.router, live_api.router,
-    health_api.router, ptz_api.router, recordings_api.router, savings_api.router, savings_history_api.router,
+    health_api.router, ptz_api.router, recordings_api.router, recordings_api.alert_router,
+    savings_api.router, savings_history_api.router,
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
@@ -107,6 +109,7 @@ def create_app(
     cut: CutSnapshot | None = None,
     reader: RecordingReader = READ_DIRECTLY,
     cutter: RecordingReader | None = None,
+    converter: RecordingReader | None = None,
     probes: CoreProbes = NO_PROBES,
     settings: SettingsService | None = None,
     setup_code: str = "",
@@ -115,7 +118,7 @@ def create_app(
     """The dashboard of one site. `root` is the storage folder; `meter` is the core's own; settings None: read only.
 
     certificate: of a server that speaks HTTPS; None: it speaks HTTP. reader: of the recording; cutter: another one for
-    stretches of it, which may take long; None: the same.
+    stretches of it, which may take long; converter: a third one that encodes them; None: the same.
     """
     alerts, cameras, health_events = AlertStore(db), CameraStore(db), HealthEventStore(db)
     segments, boxes, arming_store = SegmentStore(db), BoxStore(db), ArmingStore(db)
@@ -129,6 +132,7 @@ def create_app(
     frames = FrameCache(segments, root, reader)
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
     ptz = PtzControl(clock)
+    renditions = Renditions(cuts, root, converter or reader, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, live, ptz),
@@ -150,7 +154,8 @@ def create_app(
         headroom = HeadroomReader(config.cameras, meter, health_events, probes)
         readers = (health_reader, headroom, storage, cameras, meter)
         provide(
-            app, db, templates, access, access.log, camera_of, hub, live, probes, snapshots, frames, cuts, storage,
+            app, db, templates, access, access.log, camera_of, hub, live, probes, snapshots, frames, cuts, renditions,
+            storage,
             alert_counts, alert_reader, health_reader,
             CameraReader(cameras, segments, boxes, meter, config.cameras),
             FalseAlarmReader(db, config.cameras),
@@ -169,7 +174,8 @@ def create_app(
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
-                storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts, hub=hub, live=live,
+                storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts,
+                renditions=renditions, hub=hub, live=live,
             ),
         )  # fmt: skip
         app.state.on_bug = problems.install(app, templates)

@@ -18,6 +18,7 @@ from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.event_stream import StreamHub
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
+from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.snapshots import SnapshotCache
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -108,6 +109,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_recorded_frames_cut_total": ("Pictures of the recording cut for the timeline.",),
     "vedette_recordings_cut_total": ("Stretches of the recording cut for playing or download.",),
     "vedette_recordings_cut_bytes_total": ("Bytes of the stretches that were cut.",),
+    "vedette_renditions_total": ("Stretches and clips converted to H.264 for browsers that need it.",),
+    "vedette_renditions_failed_total": ("Stretches and clips that could not be converted.",),
+    "vedette_renditions_bytes_total": ("Bytes of what was converted to H.264.",),
+    "vedette_renditions_seconds_total": ("Seconds that converting to H.264 took.",),
 }
 _UNLABELLED = {
     MetricName.PACKETS: "vedette_camera_packets_total",
@@ -145,6 +150,7 @@ class ApplianceCollector:
     snapshots: SnapshotCache
     frames: FrameCache
     cuts: RecordingCuts
+    renditions: Renditions
     hub: StreamHub
     live: LiveHub
 
@@ -262,6 +268,10 @@ class ApplianceCollector:
         yield "vedette_recorded_frames_cut_total", [((), self.frames.cuts)]
         yield "vedette_recordings_cut_total", [((), self.cuts.cuts)]
         yield "vedette_recordings_cut_bytes_total", [((), self.cuts.bytes_cut)]
+        yield "vedette_renditions_total", [((), self.renditions.made)]
+        yield "vedette_renditions_failed_total", [((), self.renditions.failed)]
+        yield "vedette_renditions_bytes_total", [((), self.renditions.bytes_made)]
+        yield "vedette_renditions_seconds_total", [((), self.renditions.seconds)]
 
 
 def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:

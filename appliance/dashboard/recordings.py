@@ -7,9 +7,10 @@ import contextlib
 import hashlib
 import shutil
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from appliance.clock import Clock
 from appliance.dashboard.snapshots import Snapshot
@@ -32,6 +33,7 @@ CUTS_BYTES_MAX = 1024 * 1024 * 1024  # two of the longest
 CUT_S_MAX = 600.0  # a cut that nobody asked for in so long is deleted
 WAITING_MAX = 16  # requests for one of the two; more are refused, for each holds a connection
 FreeBytes = Callable[[Path], int]
+Kept = TypeVar("Kept")
 
 
 class TooBusy(EvidenceError):
@@ -127,11 +129,10 @@ class FrameCache:
 
 @dataclass(frozen=True, slots=True)
 class RecordingCut:
-    """A playable stretch on disk. codec: h264 or hevc."""
+    """A playable stretch on disk."""
 
     path: Path
     clip: ClipFile
-    codec: str
 
     @property
     def etag(self) -> str:
@@ -139,17 +140,57 @@ class RecordingCut:
 
 
 @dataclass(slots=True)
-class _KeptCut:
-    cut: RecordingCut
+class _KeptFile(Generic[Kept]):
+    value: Kept
+    path: Path
+    bytes: int
     used: float
+
+
+class KeptFiles(Generic[Kept]):
+    """Files made for somebody, kept while somebody uses them.
+
+    State: at most `CUTS_MAX` files of `CUTS_BYTES_MAX` together; the one used longest ago goes first, and each after
+    `CUT_S_MAX` without a request. Owner: the event loop's thread.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._files: OrderedDict[Hashable, _KeptFile[Kept]] = OrderedDict()
+
+    def take(self, key: Hashable) -> Kept | None:
+        """What is kept under `key`, used just now."""
+        kept = self._files.get(key)
+        if kept is None:
+            return None
+        kept.used = self._clock.monotonic()
+        self._files.move_to_end(key)
+        return kept.value
+
+    def keep(self, key: Hashable, value: Kept, path: Path, size: int) -> None:
+        """Keep a file of `size` bytes, and drop what is one too many."""
+        self._files[key] = _KeptFile(value, path, size, self._clock.monotonic())
+        self.drop_old()
+        asyncio.get_running_loop().call_later(CUT_S_MAX + 1, self.drop_old)
+
+    def drop_old(self) -> None:
+        """Delete what nobody asked for in so long, and what is too much."""
+        now = self._clock.monotonic()
+        size = sum(each.bytes for each in self._files.values())
+        for key, each in list(self._files.items()):
+            newest = len(self._files) == 1
+            if now - each.used >= CUT_S_MAX or (not newest and (len(self._files) > CUTS_MAX or size > CUTS_BYTES_MAX)):
+                del self._files[key]
+                size -= each.bytes
+                with contextlib.suppress(OSError):
+                    each.path.unlink()
 
 
 class RecordingCuts:
     """Stretches of the recording as MP4 files, kept while somebody plays them.
 
-    State: at most `CUTS_MAX` files of `CUTS_BYTES_MAX` together in the folder `cuts`; the one used longest ago goes
-    first, and each after `CUT_S_MAX` without a request. `cuts` counts what was made, `bytes_cut` its size. Owner: the
-    event loop's thread; it copies in another one, one stretch at a time. Invariant: the folder holds nothing else.
+    State: the files in the folder `cuts`, see `KeptFiles`; `cuts` counts what was made, `bytes_cut` its size.
+    Owner: the event loop's thread; it copies in another one, one stretch at a time.
     """
 
     def __init__(
@@ -166,11 +207,10 @@ class RecordingCuts:
         self._segments = segments
         self._root = root
         self._reader = reader
-        self._clock = clock
         self._free_bytes = free_bytes
         self.keep_free = keep_free
         self._turn = _Turn()
-        self._kept: OrderedDict[tuple[str, float, float], _KeptCut] = OrderedDict()
+        self._kept: KeptFiles[RecordingCut] = KeptFiles(clock)
         self._number = 0
         self.cuts = 0
         self.bytes_cut = 0
@@ -182,48 +222,31 @@ class RecordingCuts:
         Raises EvidenceError when there is nothing or it cannot be read, DiskWriteError, TooBusy.
         """
         key = (camera, t0, t1)
-        if (kept := self._take(key)) is not None:
+        if (kept := self._kept.take(key)) is not None:
             return kept
         async with self._turn.take():
-            if (kept := self._take(key)) is not None:
+            if (kept := self._kept.take(key)) is not None:
                 return kept
-            self._drop_old()
+            self._kept.drop_old()
             self._number += 1
             made = await asyncio.to_thread(self._cut, camera, t0, t1, self._root / CUTS / f"{self._number}.mp4")
             self.cuts += 1
             self.bytes_cut += made.clip.written.bytes
-            self._kept[key] = _KeptCut(made, self._clock.monotonic())
-            self._drop_old()
-            asyncio.get_running_loop().call_later(CUT_S_MAX + 1, self._drop_old)
+            self._kept.keep(key, made, made.path, made.clip.written.bytes)
         return made
+
+    def check_room(self, size: int) -> None:
+        """Raises DiskWriteError when `size` bytes more would take the room that recording needs."""
+        if self._free_bytes(self._root) - size < self.keep_free:
+            raise DiskWriteError("the disk is too full to cut a recording; take a shorter span, or free some space")
 
     def _cut(self, camera: str, t0: float, t1: float, path: Path) -> RecordingCut:
         rows = self._segments.covering(camera, t0, t1)
         if not rows:
             raise EvidenceError("nothing is recorded in this time")
-        if self._free_bytes(self._root) - sum(row.bytes for row in rows) < self.keep_free:
-            raise DiskWriteError("the disk is too full to cut a recording; take a shorter span, or free some space")
+        self.check_room(sum(row.bytes for row in rows))
         clip = self._reader.clip([_on_disk(self._root, row) for row in rows], t0, t1, path)
-        return RecordingCut(path, clip, rows[0].codec)
-
-    def _take(self, key: tuple[str, float, float]) -> RecordingCut | None:
-        kept = self._kept.get(key)
-        if kept is None:
-            return None
-        kept.used = self._clock.monotonic()
-        self._kept.move_to_end(key)
-        return kept.cut
-
-    def _drop_old(self) -> None:
-        now = self._clock.monotonic()
-        size = sum(each.cut.clip.written.bytes for each in self._kept.values())
-        for key, each in list(self._kept.items()):
-            newest = len(self._kept) == 1
-            if now - each.used >= CUT_S_MAX or (not newest and (len(self._kept) > CUTS_MAX or size > CUTS_BYTES_MAX)):
-                del self._kept[key]
-                size -= each.cut.clip.written.bytes
-                with contextlib.suppress(OSError):
-                    each.cut.path.unlink()
+        return RecordingCut(path, clip)
 
 
 def _on_disk(root: Path, row: SegmentRow) -> RecordedSegment:

@@ -1,38 +1,51 @@
-"""`/api/v1/cameras/{name}/frame` and `…/recording`: a moment of the recording as a picture, a stretch of it as MP4."""
+"""`/api/v1/cameras/{name}/frame` and `…/recording`: a moment of the recording as a picture, a stretch of it as MP4;
+`/api/v1/alerts/{alert_id}/rendition`: an alert's clip in H.264.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Literal
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from appliance.clock import iso_utc
+from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.recordings import SPAN_S_MAX, FrameCache, RecordingCut, RecordingCuts, TooBusy
+from appliance.dashboard.renditions import SPAN_S_MAX as RENDITION_S_MAX
+from appliance.dashboard.renditions import Renditions
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.timeline_api import T_MAX, From, To
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError
+from appliance.media.rendition import even_size
 from appliance.sandbox import SandboxError
 
 SIDES = {"small": 320, "large": 960}  # pixels of a frame's longer side
 
 router = APIRouter(prefix=f"{API}/cameras", tags=["timeline"])
+alert_router = APIRouter(prefix=f"{API}/alerts", tags=["alerts"])
 
 Frames = Annotated[FrameCache, Depends(provided(FrameCache))]
 Cuts = Annotated[RecordingCuts, Depends(provided(RecordingCuts))]
+RenditionsPart = Annotated[Renditions, Depends(provided(Renditions))]
+Codec = Annotated[Literal["as_recorded", "h264"], Query(description="h264: converted where it is something else")]
 
 
 class RecordingItem(ApiModel):
     """A stretch that is ready at `url` (with HTTP ranges): at `currentTime` it shows camera time t_start + currentTime.
 
-    It begins at the key frame at or before what was asked for. note: what is missing of it, "" if nothing is.
+    It begins at the key frame at or before what was asked for. converted: it is not what the camera sent, but a smaller
+    copy. note: what is missing of it, "" if nothing is.
     """
 
     url: str
@@ -43,11 +56,22 @@ class RecordingItem(ApiModel):
     width: int
     height: int
     bytes: int
+    converted: bool = False
     note: str
 
 
+class RenditionProgress(ApiModel):
+    """An H.264 copy is being made: how much of it is done, 0..1. Ask again in a moment."""
+
+    progress: float
+
+
+RENDITION_RESPONSES: dict[int | str, dict[str, Any]] = {202: {"model": RenditionProgress}}
+
+
 @asynccontextmanager
-async def _as_problems() -> AsyncIterator[None]:
+async def as_problems() -> AsyncIterator[None]:
+    """What keeps a recording from being read, as an answer."""
     try:
         yield
     except TooBusy as error:
@@ -74,7 +98,7 @@ async def recorded_frame(
     small: at most 320 pixels, large: 960. 404: nothing is recorded within five seconds of `t`.
     """
     _known(cameras, name)
-    async with _as_problems():
+    async with as_problems():
         found = await frames.at(name, t, SIDES[size])
     headers = {
         "ETag": found.etag,
@@ -87,49 +111,129 @@ async def recorded_frame(
     return Response(found.snapshot.jpeg, media_type="image/jpeg", headers=headers)
 
 
-@router.get("/{name}/recording")
-async def recording(cameras: Cameras, cuts: Cuts, name: str, t0: From, t1: To) -> RecordingItem:
-    """A stretch of the recording, at most 15 minutes, made ready to play: where it is, and what is missing of it."""
+@router.get("/{name}/recording", response_model=RecordingItem, responses=RENDITION_RESPONSES)
+async def recording(
+    cameras: Cameras, cuts: Cuts, renditions: RenditionsPart, name: str, t0: From, t1: To, codec: Codec = "as_recorded"
+) -> RecordingItem | Response:
+    """A stretch of the recording, at most 15 minutes, made ready to play: where it is, and what is missing of it.
+
+    With `codec=h264` a smaller copy for browsers that cannot play the camera's codec, of at most two minutes: 202 with
+    `progress` while it is made, and only while it is asked for.
+    """
     cut = await _cut(cameras, cuts, name, t0, t1)
-    query = urlencode({"from": repr(t0), "to": repr(t1)})
-    url = f"{API}/cameras/{quote(name, safe='')}/recording.mp4?{query}"
-    clip = cut.clip
+    query = {"from": repr(t0), "to": repr(t1)}
+    clip, size, bytes_ = cut.clip, cut.clip.size, cut.clip.written.bytes
+    converted = codec == "h264" and cut.clip.codec != "h264"
+    if converted:
+        if t1 - t0 > RENDITION_S_MAX:
+            raise Problem(422, f"At most {RENDITION_S_MAX / 60:g} minutes are converted at a time.")
+        async with as_problems():
+            found = await renditions.ask((name, t0, t1), partial(_path_of, cuts, name, t0, t1))
+        if isinstance(found, float):
+            return in_progress(found)
+        query, size, bytes_ = {**query, "codec": "h264"}, even_size(*size), found.written.bytes
+    url = f"{API}/cameras/{quote(name, safe='')}/recording.mp4?{urlencode(query)}"
     return RecordingItem(
-        url=url, download=f"{url}&download=true", t_start=clip.t_start, t_end=clip.t_end, codec=cut.codec,
-        width=clip.size[0], height=clip.size[1], bytes=clip.written.bytes, note=clip.note,
+        url=url, download=f"{url}&download=true", t_start=clip.t_start, t_end=clip.t_end,
+        codec="h264" if converted else cut.clip.codec, width=size[0], height=size[1], bytes=bytes_, converted=converted,
+        note=clip.note,
     )  # fmt: skip
+
+
+async def _path_of(cuts: RecordingCuts, name: str, t0: float, t1: float) -> Path:
+    return (await cuts.get(name, t0, t1)).path
+
+
+def in_progress(share: float) -> Response:
+    """202: a rendition is being made."""
+    return JSONResponse(RenditionProgress(progress=share).model_dump(), 202, {"Retry-After": "1"})
+
+
+class _StretchQuery:
+    """Which stretch, and how."""
+
+    def __init__(self, t0: From, t1: To, download: bool = False, codec: Codec = "as_recorded") -> None:
+        self.t0, self.t1, self.download, self.codec = t0, t1, download, codec
 
 
 @router.get("/{name}/recording.mp4", response_class=FileResponse)
 @router.head("/{name}/recording.mp4", include_in_schema=False)
 async def recording_file(
-    request: Request, cameras: Cameras, cuts: Cuts, name: str, t0: From, t1: To, download: bool = False
+    request: Request,
+    cameras: Cameras,
+    cuts: Cuts,
+    renditions: RenditionsPart,
+    name: str,
+    asked: Annotated[_StretchQuery, Depends()],
 ) -> Response:
     """The stretch itself, copied without encoding it again; `download` makes it an attachment with a name of its own.
 
-    `X-Recording-Start` is the camera's time of its first frame, `X-Recording-Note` says what is missing of it.
+    `X-Recording-Start` is the camera's time of its first frame, `X-Recording-Note` says what is missing of it. With
+    `codec=h264` the copy that `recording` has made; 404 if it was not asked for.
     """
-    cut = await _cut(cameras, cuts, name, t0, t1)
+    cut = await _cut(cameras, cuts, name, asked.t0, asked.t1)
+    path, etag = cut.path, cut.etag
+    if asked.codec == "h264" and cut.clip.codec != "h264":
+        made = renditions.kept((name, asked.t0, asked.t1))
+        if made is None:
+            raise Problem(404, "This stretch is not converted; ask for it by /recording?codec=h264 first.")
+        path, etag = made.path, made.etag
     headers = {
-        "ETag": cut.etag,
+        "ETag": etag,
         "Cache-Control": "private, no-cache",
         "X-Recording-Start": f"{cut.clip.t_start!r}",
         "X-Recording-Note": cut.clip.note.encode("ascii", "replace").decode(),
     }
-    if cut.etag in request.headers.get("if-none-match", ""):
+    if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     stamp = iso_utc(cut.clip.t_start)[:19].replace("-", "").replace(":", "")
     return FileResponse(
-        cut.path, media_type="video/mp4", headers=headers, filename=f"{name}-{stamp}Z.mp4",
-        content_disposition_type="attachment" if download else "inline",
+        path, media_type="video/mp4", headers=headers, filename=f"{name}-{stamp}Z.mp4",
+        content_disposition_type="attachment" if asked.download else "inline",
     )  # fmt: skip
+
+
+class ClipRenditionItem(ApiModel):
+    """An H.264 copy of an alert's clip, ready at `url`; its times are the clip's."""
+
+    url: str
+    bytes: int
+
+
+@alert_router.get("/{alert_id}/rendition", response_model=ClipRenditionItem, responses=RENDITION_RESPONSES)
+async def clip_rendition(alerts: Reader, renditions: RenditionsPart, alert_id: str) -> ClipRenditionItem | Response:
+    """A smaller copy of the alert's clip in H.264, for browsers that cannot play the camera's codec: 202 with
+    `progress` while it is made, and only while it is asked for."""
+    path = await asyncio.to_thread(alerts.clip, alert_id)
+
+    async def source() -> Path:
+        return path
+
+    async with as_problems():
+        found = await renditions.ask(("alert", alert_id), source)
+    if isinstance(found, float):
+        return in_progress(found)
+    return ClipRenditionItem(url=f"{API}/alerts/{quote(alert_id, safe='')}/rendition.mp4", bytes=found.written.bytes)
+
+
+@alert_router.get("/{alert_id}/rendition.mp4", response_class=FileResponse)
+async def clip_rendition_file(request: Request, alerts: Reader, renditions: RenditionsPart, alert_id: str) -> Response:
+    """The copy that `rendition` has made, with ranges; 404 if it was not asked for."""
+    await asyncio.to_thread(alerts.clip, alert_id)
+    made = renditions.kept(("alert", alert_id))
+    if made is None:
+        raise Problem(404, "This clip is not converted; ask for it by /rendition first.")
+    headers = {"ETag": made.etag, "Cache-Control": "private, no-cache"}
+    if made.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return FileResponse(made.path, media_type="video/mp4", headers=headers)
 
 
 async def _cut(cameras: Cameras, cuts: RecordingCuts, name: str, t0: float, t1: float) -> RecordingCut:
     _known(cameras, name)
     if not t0 < t1 <= t0 + SPAN_S_MAX:
         raise Problem(422, f"`to` must come after `from`, by at most {SPAN_S_MAX / 60:g} minutes.")
-    async with _as_problems():
+    async with as_problems():
         return await cuts.get(name, t0, t1)
 
 

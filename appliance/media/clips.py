@@ -26,7 +26,7 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS,
 class ClipFile:
     """A finished clip. A player at `currentTime` shows camera time `t_start + currentTime`.
 
-    note: what is missing of the requested span, for a person; "" if nothing is.
+    note: what is missing of the requested span, for a person; "" if nothing is. codec: as FFmpeg names its decoder.
     """
 
     t_start: float
@@ -35,6 +35,7 @@ class ClipFile:
     frames: int
     written: WrittenFile
     note: str
+    codec: str = ""
 
 
 def cut_clip(
@@ -121,8 +122,9 @@ class _ClipCut:
         if writer.longest_gap_s >= GAP_S_MIN:
             self._notes.append(f"the longest gap in it lasts {writer.longest_gap_s:.0f} s")
         return ClipFile(
-            writer.t_start, writer.t_end, writer.size, writer.frames, finish_file(self._path), "; ".join(self._notes)
-        )
+            writer.t_start, writer.t_end, writer.size, writer.frames, finish_file(self._path), "; ".join(self._notes),
+            writer.codec,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Discard what is unfinished."""
@@ -155,7 +157,7 @@ class _ClipWriter:
             raise EvidenceError(f"no clip can be made of {source.stream.codec_context.name} video: {error}") from None
         self._stream.time_base = _UNIT
         context = source.stream.codec_context
-        self.size = (context.width, context.height)
+        self.size, self.codec = (context.width, context.height), context.name
         if context.name == "hevc":
             self._stream.codec_context.codec_tag = "hvc1"  # browsers refuse hev1
 

@@ -18,6 +18,7 @@ import numpy as np
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile
 from appliance.media.clips import CLIP_BYTES_MAX, ClipFile, cut_clip
+from appliance.media.rendition import make_rendition
 from appliance.media.segment_reader import RecordedSegment, open_segment
 from appliance.media.stills import Still, cut_key_frame, cut_stills, load_still
 from appliance.sandbox import Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
@@ -36,6 +37,7 @@ LIMITS = SandboxLimits(
     reply_bytes_max=512 * 1024 * 1024,
 )
 CLIP_S_MAX = 120.0  # half a gigabyte on a slow card
+RENDITION_S_MAX = 240.0  # two minutes of 4K on a small computer
 
 
 class RecordingReader(Protocol):
@@ -59,6 +61,10 @@ class RecordingReader(Protocol):
         """See `media.clips.cut_clip`."""
         ...
 
+    def rendition(self, source: Path, path: Path) -> WrittenFile:
+        """See `media.rendition.make_rendition`."""
+        ...
+
     def longest_step_s(self, segment: RecordedSegment) -> float:
         """The longest time from one frame to the next, in decode order."""
         ...
@@ -80,6 +86,9 @@ class DirectReader:
         self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, *, hold_t: float | None = None
     ) -> ClipFile:
         return cut_clip(segments, t0, t1, path, hold_t=hold_t)
+
+    def rendition(self, source: Path, path: Path) -> WrittenFile:
+        return make_rendition(source, path)
 
     def longest_step_s(self, segment: RecordedSegment) -> float:
         with open_segment(segment) as opened:
@@ -122,6 +131,10 @@ class SandboxedReader:
     ) -> ClipFile:
         found = self._call("clip", _plain(segments), t0, t1, str(path), hold_t, wall_s=CLIP_S_MAX)
         return _checked(lambda: _clip_file(found))
+
+    def rendition(self, source: Path, path: Path) -> WrittenFile:
+        found = self._call("rendition", str(source), str(path), wall_s=RENDITION_S_MAX)
+        return _checked(lambda: _written(found))
 
     def longest_step_s(self, segment: RecordedSegment) -> float:
         found = self._call("longest_step_s", _plain([segment]))
@@ -189,17 +202,22 @@ def _still(found: dict[str, Any]) -> Still:
     return Still(float(found["t"]), pixels)
 
 
-def _clip_file(found: dict[str, Any]) -> ClipFile:
+def _written(found: dict[str, Any]) -> WrittenFile:
     sha256 = str(found["sha256"])
     if len(sha256) != 64 or int(sha256, 16) < 0:
         raise ValueError("no sha256")
+    return WrittenFile(int(found["bytes"]), sha256)
+
+
+def _clip_file(found: dict[str, Any]) -> ClipFile:
     return ClipFile(
         t_start=float(found["t_start"]),
         t_end=float(found["t_end"]),
         size=(int(found["width"]), int(found["height"])),
         frames=int(found["frames"]),
-        written=WrittenFile(int(found["bytes"]), sha256),
+        written=_written(found),
         note=str(found["note"])[:1000],
+        codec=str(found["codec"])[:40],
     )
 
 

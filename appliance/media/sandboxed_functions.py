@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +38,14 @@ def clip(segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, 
     return {
         "t_start": made.t_start, "t_end": made.t_end, "width": made.size[0], "height": made.size[1],
         "frames": made.frames, "bytes": made.written.bytes, "sha256": made.written.sha256, "note": made.note,
+        "codec": made.codec,
     }  # fmt: skip
+
+
+def rendition(source: str, path: str) -> Plain:
+    os.setpriority(os.PRIO_PROCESS, 0, 10)  # cameras come first; this child does nothing else
+    written = READ_DIRECTLY.rendition(Path(source), Path(path))
+    return {"bytes": written.bytes, "sha256": written.sha256}
 
 
 def longest_step_s(segments: Sequence[Sequence[object]]) -> float:

@@ -11,7 +11,10 @@ import av
 import pytest
 from conftest import House
 
+from appliance.media.clips import cut_clip
+from appliance.media.segment_reader import RecordedSegment
 from appliance.types import Gap
+from tests import media
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
@@ -44,9 +47,11 @@ def shot(page: Page, name: str) -> None:
 def picture_is_of(page: Page, t: float) -> None:
     """Wait until the picture shows the key frame of `t`; there is one each second."""
     page.wait_for_function(
-        "t => Math.abs(Number(document.getElementById('picture').dataset.t) - t) < 1.05", arg=t - 0.5, timeout=60_000
+        "t => Math.abs(Number(document.querySelector('.stage canvas').dataset.t) - t) < 1.05",
+        arg=t - 0.5,
+        timeout=60_000,
     )
-    assert page.locator("#stage").get_attribute("data-shows") == "picture"
+    assert page.locator(".stage").get_attribute("data-shows") == "picture"
 
 
 def moment(page: Page) -> float:
@@ -73,16 +78,16 @@ def test_a_moment_is_shown_and_dragged_away_from(page: Page, house: House) -> No
     page.mouse.move(box["x"] + box["width"] * 0.4, y)
     page.mouse.down()
     page.mouse.up()
-    expect(page.locator("#note")).to_have_text("Not recorded: the camera does not answer")
+    expect(page.locator(".stage .note")).to_have_text("Not recorded: the camera does not answer")
 
 
 def test_it_plays_over_the_end_of_a_file_and_stops_at_the_end(page: Page, house: House) -> None:
     page.locator("#speed").select_option("2")
     page.get_by_role("button", name="Play").click()
-    page.locator("#stage:not([data-shows=picture])").wait_for()
+    page.locator(".stage:not([data-shows=picture])").wait_for()
     rates = page.evaluate("[...document.querySelectorAll('video')].filter(v => !v.paused).map(v => v.playbackRate)")
     assert rates == [2]
-    expect(page.locator("#note")).to_have_text("This is all that is recorded so far.", timeout=60_000)
+    expect(page.locator(".stage .note")).to_have_text("This is all that is recorded so far.", timeout=60_000)
     expect(page.get_by_role("button", name="Play")).to_be_visible()
     picture_is_of(page, house.t0 + 15.9)
 
@@ -92,19 +97,19 @@ def test_keys_do_all_of_it(page: Page, house: House) -> None:
     page.keyboard.press("k")
     picture_is_of(page, house.t0 + 9)
     page.keyboard.press("k")
-    expect(page.locator("#note")).to_have_text("No later alert on this day.")
+    expect(page.locator(".stage .note")).to_have_text("No later alert on this day.")
     page.keyboard.press("j")
     picture_is_of(page, house.t0 + 3)
     strip.press("ArrowRight")
     picture_is_of(page, house.t0 + 13)
     page.keyboard.press("Shift+ArrowLeft")
-    expect(page.locator("#note")).to_have_text("Not recorded: the camera does not answer")
+    expect(page.locator(".stage .note")).to_have_text("Not recorded: the camera does not answer")
     page.keyboard.press("Home")
     picture_is_of(page, house.t0)
     strip.press("Space")
-    page.locator("#stage:not([data-shows=picture])").wait_for()
+    page.locator(".stage:not([data-shows=picture])").wait_for()
     strip.press("Space")
-    expect(page.locator("#stage")).to_have_attribute("data-shows", "picture")
+    expect(page.locator(".stage")).to_have_attribute("data-shows", "picture")
 
 
 def test_a_span_is_cut_and_downloaded(page: Page, house: House, tmp_path: Path) -> None:
@@ -164,11 +169,95 @@ def test_other_pages_lead_to_the_moment(visit: Visit, house: House) -> None:
     picture_is_of(page, house.t0 + 3)
 
 
-def test_h265_that_the_browser_cannot_play_is_said(visit: Visit, house: House) -> None:
-    with house.site.db.transaction() as connection:
-        connection.execute("UPDATE segment SET codec = 'hevc'")
-    page = visit(f"/cameras/gate/timeline?t={house.t0 + 3:.1f}")
-    page.evaluate("HTMLMediaElement.prototype.canPlayType = () => ''")
-    picture_is_of(page, house.t0 + 3)
+def test_h265_is_converted_where_the_browser_cannot_play_it(visit: Visit, house: House) -> None:
+    film = media.film(0, 40, size=(1280, 960), codec="libx265")
+    house.site.segments.put(media.record(house.site.root, film, house.t0 + 8, camera="gate"))
+    page = visit(f"/cameras/gate/timeline?t={house.t0 + 8.5:.1f}")
+    assert page.evaluate("document.createElement('video').canPlayType('video/mp4; codecs=\"hvc1.1.6.L120.90\"')") == ""
+    picture_is_of(page, house.t0 + 8)
     page.get_by_role("button", name="Play").click()
-    expect(page.locator("#note")).to_contain_text("H.265, which this browser cannot play")
+    expect(page.locator(".stage .converted")).to_be_visible()
+    expect(page.locator(".stage .converted")).to_have_text("Converted for this browser")
+    shown = page.evaluate("[...document.querySelectorAll('video')].find(v => v.videoWidth).videoHeight")
+    assert shown == 720
+    expect(page.locator(".stage .note")).to_have_text("This is all that is recorded so far.")
+
+
+def test_what_turns_out_not_to_play_is_converted(visit: Visit, house: House) -> None:
+    """The browser says it could, and then cannot."""
+    film = media.film(0, 40, codec="libx265")
+    house.site.segments.put(media.record(house.site.root, film, house.t0 + 8, camera="gate"))
+    page = visit(f"/cameras/gate/timeline?t={house.t0 + 9:.1f}")
+    page.evaluate("HTMLMediaElement.prototype.canPlayType = () => 'probably'")
+    picture_is_of(page, house.t0 + 9)
+    page.get_by_role("button", name="Play").click()
+    expect(page.locator(".stage .converted")).to_be_visible()
+
+
+def test_the_clip_of_an_alert_is_converted_too(visit: Visit, house: House) -> None:
+    row = media.record(house.site.root, media.film(0, 80, codec="libx265"), house.t0, camera="gate", name="hevc")
+    segment = RecordedSegment(house.site.root / row.path, row.t_start, row.t_end)
+    cut_clip([segment], house.t0 + 1, house.t0 + 7, house.site.root / "evidence/walker/clip.mp4")
+    page = visit("/alerts/walker")
+    page.wait_for_function("() => document.getElementById('clip').videoWidth > 0")
+    assert "/api/v1/alerts/walker/rendition.mp4" in page.evaluate("document.getElementById('clip').src")
+    page.evaluate("document.getElementById('clip').play()")
+    page.wait_for_function("() => document.getElementById('clip').currentTime > 1")
+
+
+# Camera times of what the panes show now; null: a picture or nothing.
+SHOWN_S = """async () => {
+    const shown = [...document.querySelectorAll('.stage')].map(stage =>
+        stage.dataset.shows === 'picture' ? null : stage.querySelectorAll('video')['ab'.indexOf(stage.dataset.shows)]);
+    window.starts ??= {};
+    for (const video of shown) if (video?.src && !(video.src in starts))
+        starts[video.src] = Number((await fetch(video.src, {method: 'HEAD'})).headers.get('X-Recording-Start'));
+    return shown.map(video =>
+        video && !video.paused && video.src in starts ? starts[video.src] + video.currentTime : null);
+}"""
+OFF_S_MAX = 0.25
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_cameras_play_in_step_and_a_gap_of_one_does_not_hold_the_other(
+    visit: Visit, house: House, size: dict[str, object]
+) -> None:
+    house.site.record("gate", house.t0 + 8)
+    house.site.record("gate", house.t0 + 16, seconds=4.0)
+    house.site.record("dock", house.t0 + 14, seconds=6.0)  # it has a gap of six seconds and goes on
+    page = visit("/timeline", **size)
+    page.locator("#timeline[data-loaded]").wait_for()
+    for name in ("dock", "gate"):
+        page.get_by_role("checkbox", name=f"Watch {name} together with others").check()
+    expect(page.locator(".stage")).to_have_count(2)
+    assert "with=dock,gate" in page.url
+    page = visit(f"/timeline?with=dock,gate&t={house.t0 + 1:.1f}", **size)
+    page.locator("#timeline[data-loaded]").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]  # type: ignore[index]
+    boxes = [each.bounding_box() for each in page.locator(".stage").all()]
+    stacked = boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"]  # type: ignore[index]
+    assert stacked == (size is PHONE)
+    page.get_by_role("button", name="Play").click()
+    drifts, alone = [], 0
+    while not alone or len(drifts) < 8:
+        shown = page.evaluate(SHOWN_S)
+        if None not in shown:
+            drifts.append(abs(shown[0] - shown[1]))
+        elif drifts and shown[1] is not None:
+            alone += 1
+            expect(page.locator(".stage").nth(0).locator(".note")).to_contain_text("Not recorded")
+        assert page.locator("#play").inner_text() == "Pause", "it ended before the gap was seen"
+        page.wait_for_timeout(100)
+    shot(page, "in-step")
+    assert max(drifts[3:]) < OFF_S_MAX, drifts
+    page.wait_for_function("""() => document.querySelectorAll('.stage')[0].dataset.shows !== 'picture'""")
+    page.get_by_role("button", name="Alert before").click()
+    expect(page.locator(".stage.chosen")).to_have_attribute("data-camera", "gate")
+
+
+def test_a_camera_is_watched_alone_again(visit: Visit, house: House) -> None:
+    page = visit(f"/timeline?with=dock,gate&t={house.t0 + 1:.1f}")
+    page.locator("#timeline[data-loaded]").wait_for()
+    page.get_by_role("checkbox", name="Watch dock together with others").uncheck()
+    expect(page.locator(".stage")).to_have_count(1)
+    expect(page.locator("#who")).to_have_text("gate")

@@ -2,6 +2,7 @@
 import { again, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 import { begin, box } from "/static/draw.js";
+import { converted } from "/static/converted.js";
 import { offerKeep } from "/static/keep.js";
 import { offerRemove } from "/static/remove.js";
 import { isWriting, offerNote } from "/static/note.js";
@@ -80,9 +81,8 @@ async function play() {
     drawStill();
     return;
   }
-  video.addEventListener("error", () => {
-    if (video.error) tell(t("This browser cannot play the clip's codec. Download it, or look at the best picture."));
-  });
+  for (const event of ["error", "loadedmetadata"]) video.addEventListener(event, () => (video.error || !video.videoWidth) && convert(video));
+  if (video.error) convert(video);
   poster = Boolean(video.dataset.still) && video.paused && !video.currentTime;
   for (const event of ["play", "seeking"]) video.addEventListener(event, () => (poster = false));
   if (video.dataset.boxes) {
@@ -114,11 +114,28 @@ function offerFullScreen(video) {
   button.addEventListener("click", () => document.getElementById("stage").requestFullscreen());
 }
 
+// What this browser cannot play, the appliance makes an H.264 copy of; the picture stands meanwhile.
+async function convert(video) {
+  if (video.dataset.converted) return tell(t("This browser cannot play the clip's codec. Download it, or look at the best picture."));
+  video.dataset.converted = "1";
+  try {
+    const made = await converted(`/api/v1/alerts/${encodeURIComponent(page.dataset.id)}/rendition`, (text) => video.isConnected && tell(text), () => video.isConnected);
+    if (!made) return;
+    video.src = made.url;
+    tell(t("Converted for this browser"));
+    video.addEventListener("playing", () => tell(""), { once: true });
+  } catch (error) {
+    tell(error.message);
+  }
+}
+
 function tell(text) {
-  const note = document.createElement("p");
+  const stage = document.getElementById("stage");
+  let note = stage.querySelector(".note");
+  if (!note) stage.append((note = document.createElement("p")));
   note.className = "note";
+  note.hidden = !text;
   note.textContent = text;
-  document.getElementById("stage").append(note);
 }
 
 function seek(t) {

@@ -1,23 +1,21 @@
 // A day of the recording: strips to drag on, pictures while dragging, playing, cutting, links to a moment.
 import { coalesced, follow, keys, light, say } from "/static/page.js";
 import { clockOf } from "/static/time.js";
-import { Player } from "/static/player.js";
+import { Pane } from "/static/pane.js";
 import { AXIS, drawStrip } from "/static/strip.js";
 
 const SPANS_S = [86400, 6 * 3600, 3600, 600, 120];
-const PIECE_S = 20; // of playing
-const FIRST_S = 6; // short, so that it is there soon
-const PIECE_S_MAX = 600;
 const CUT_S_MAX = 900;
-const PICTURES_MAX = 150;
+const TOGETHER_MAX = 4;
+const TICK_MS = 150;
+const HOLD_MS = 300; // so long one may lack its next piece before the others wait for it
 const LISTED_MAX = 200;
 const by = (id) => document.getElementById(id);
 const page = by("timeline");
 const words = by("words").dataset;
-const stage = by("stage");
 const strips = [...document.querySelectorAll(".strip")].map((row) => ({ camera: row.dataset.camera, row, canvas: row.querySelector("canvas") }));
 const reports = new Map();
-const pictures = new Map();
+const blank = by("panes").firstElementChild;
 const query = new URLSearchParams(location.search);
 
 let chosen = page.dataset.chosen;
@@ -27,9 +25,13 @@ let t = Number(query.get("t")) || null;
 let day = dayOf(t ?? Date.now() / 1000);
 let view = [...day];
 let cut = null;
-let wanted = null; // the picture to be shown
-let fetching = false;
+let together = (query.get("with") ?? "").split(",").filter((name) => strips.some((each) => each.camera === name)).slice(0, TOGETHER_MAX);
+let panes = [];
+let playing = false;
+let begun = false; // since it plays, the clock has moved
+let silent = true;
 
+const several = () => together.length > 1;
 const report = () => reports.get(chosen);
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
@@ -68,20 +70,18 @@ function settle() {
     const today = day[1] > now();
     t = spans.length ? (today ? spans.at(-1).t_end - 5 : spans[0].t_start) : Math.min(day[0] + 43200, now());
     show();
-  } else if (wanted === null && t !== null) show();
+  } else if (t !== null && !playing) show();
   list();
 }
 
 // -- where we are
 
-const spanAt = (moment) => report()?.recorded.find((span) => span.t_start - 1 <= moment && moment <= span.t_end);
-const holeAt = (moment) => report()?.missing.find((hole) => hole.t_start <= moment && moment <= (hole.t_end ?? now()));
 
 function seek(moment, { follow: goOn = true } = {}) {
   t = clamp(moment, day[0], Math.min(day[1], now()));
   if (t < view[0] || t > view[1]) centre(view[1] - view[0]);
-  const played = player.playing;
-  if (played) player.stop();
+  const played = playing;
+  if (played) stop();
   show();
   if (played && goOn) play();
   draw();
@@ -91,7 +91,7 @@ function choose(camera) {
   if (camera === chosen) return;
   chosen = camera;
   cut = null;
-  if (player.playing) stop();
+  arrange();
   list();
   show();
   draw();
@@ -112,7 +112,7 @@ function zoom(way) {
 }
 
 function go(days) {
-  if (player.playing) stop();
+  if (playing) stop();
   day = dayOf(day[0] + 43200, days);
   open();
 }
@@ -122,148 +122,100 @@ function open(moment = null) {
   reports.clear();
   cut = null;
   t = moment;
-  wanted = null;
   delete page.dataset.loaded;
   draw();
   reload();
 }
 
-// -- pictures
+// -- the cameras on the stage, and their clock
+
+function arrange() {
+  const cameras = several() ? together : [chosen];
+  for (const { camera, row } of strips) {
+    const box = row.querySelector("input");
+    if (box) Object.assign(box, { checked: together.includes(camera), disabled: together.length >= TOGETHER_MAX && !together.includes(camera) });
+  }
+  if (`${cameras}` !== `${panes.map((pane) => pane.camera)}`) {
+    if (playing) stop();
+    by("panes").replaceChildren(...cameras.map(() => blank.cloneNode(true)));
+    by("panes").dataset.count = cameras.length;
+    panes = cameras.map((camera, n) => {
+      const stage = by("panes").children[n];
+      stage.querySelector(".name").textContent = camera;
+      stage.onclick = () => choose(camera);
+      return new Pane(stage, camera, { report: (name) => reports.get(name), clock: () => t, ready: tick, failed });
+    });
+  }
+  for (const pane of panes) pane.stage.classList.toggle("chosen", several() && pane.camera === chosen);
+}
 
 function show() {
-  if (t === null || !report()) return;
-  stage.dataset.shows = "picture";
+  if (t === null) return;
   address();
-  const span = spanAt(t);
-  if (!span) {
-    const hole = holeAt(t);
-    if (hole) note(`${words.missing}: ${hole.reason}`);
-    else note(t >= now() - 1 ? words.future : words.fresh);
-    by("picture").getContext("2d").clearRect(0, 0, by("picture").width, by("picture").height);
-    wanted = "";
-    return;
-  }
-  note("");
-  const fine = (view[1] - view[0]) / 600; // moments nearer than a pixel or two share a picture
-  wanted = pictureOf(t, dragging ? "small" : "large", dragging ? Math.max(1, fine) : 0.1);
-  pull();
-}
-
-function pictureOf(moment, size, step) {
-  const span = spanAt(moment);
-  const at = clamp(Math.round(moment / step) * step, span.t_start, span.t_end);
-  return `${report().frame}?t=${at.toFixed(1)}&size=${size}`;
-}
-
-// One picture at a time, and always the one wanted last.
-async function pull() {
-  if (fetching) return;
-  fetching = true;
-  try {
-    for (let url = ""; url !== wanted && wanted; ) {
-      url = wanted;
-      const image = await picture(url);
-      if (image && stage.dataset.shows === "picture" && wanted) paint(image);
-    }
-  } finally {
-    fetching = false;
-  }
-}
-
-async function picture(url) {
-  if (pictures.has(url)) return pictures.get(url);
-  const answer = await fetch(url);
-  if (!answer.ok) {
-    if (url === wanted) note((await answer.json()).detail);
-    return null;
-  }
-  const image = await createImageBitmap(await answer.blob());
-  image.frameTime = Number(answer.headers.get("X-Frame-Time"));
-  pictures.set(url, image);
-  if (pictures.size > PICTURES_MAX) pictures.delete(pictures.keys().next().value);
-  return image;
-}
-
-function paint(image) {
-  const canvas = by("picture");
-  [canvas.width, canvas.height] = [image.width, image.height];
-  canvas.getContext("2d").drawImage(image, 0, 0);
-  stage.style.aspectRatio = `${image.width} / ${image.height}`;
-  canvas.dataset.t = image.frameTime;
+  for (const pane of panes)
+    if (pane.report) pane.show(t, now(), dragging ? Math.max(1, (view[1] - view[0]) / 600) : 0.1, dragging);
 }
 
 function note(text) {
-  by("note").hidden = !text;
-  by("note").textContent = text;
+  panes.find((pane) => pane.camera === chosen)?.note(text);
 }
 
-// -- playing
-
-async function prepare(moment, first) {
-  const span = spanAt(moment + 0.2) ?? report().recorded.find((each) => each.t_start > moment);
-  if (!span) return null;
-  const from = Math.max(moment, span.t_start);
-  const to = Math.min(span.t_end, from + Math.min(PIECE_S_MAX, (first ? FIRST_S : PIECE_S) * player.speed));
-  if (to - from < 0.3) return null;
-  const answer = await fetch(`${report().recording}?from=${from.toFixed(2)}&to=${to.toFixed(2)}`);
-  const found = await answer.json();
-  if (!answer.ok) throw new Error(found.detail);
-  // A piece that ends early (the stream's format changed) is gone on from, at least a little later.
-  return { ...found, from, to: found.t_end < to - 2 ? Math.max(found.t_end, from + 1) : to };
-}
-
-const player = new Player([by("video-a"), by("video-b")], {
-  prepare,
-  show: (which) => {
-    note("");
-    stage.dataset.shows = which ? "b" : "a";
-  },
-  time: (moment) => {
-    t = moment;
-    if (t > view[1]) centre(view[1] - view[0]);
-    address();
-    draw();
-  },
-  ended: () => {
-    button();
-    show();
-    note(words.end);
-  },
-  failed: (error) => {
-    button();
-    show();
-    note(error instanceof MediaError || error?.name === "NotSupportedError" ? words.unplayable : error?.message || words.unplayable);
-  },
-});
-
-const playsHevc = () => by("video-a").canPlayType('video/mp4; codecs="hvc1.1.6.L120.90"') !== "";
-
-async function play() {
-  if (report()?.codec === "hevc" && !playsHevc()) return note(words.h265);
+function play() {
+  playing = true;
+  begun = false;
   note(words.loading);
-  player.rate = Number(by("speed").value);
-  const started = player.play(t);
+  tick();
   button();
-  await started;
 }
 
 function stop() {
-  player.stop();
+  playing = false;
+  for (const pane of panes) pane.stop();
   button();
   show();
   draw();
 }
 
+function failed(text) {
+  stop();
+  note(text);
+}
+
+// The first camera that plays is the clock, and the others keep to it.
+function tick() {
+  if (!playing) return;
+  const lead = panes.find((pane) => pane.current && !pane.loadingSince);
+  const waits = panes.some((pane) => pane.waitsMs > (begun ? HOLD_MS : 0));
+  if (lead) {
+    begun ||= lead.position > t + 0.1;
+    t = lead.position;
+  } else if (!waits && !panes.some((pane) => pane.loadingSince || pane.playable(t))) {
+    t = Math.min(...panes.flatMap((pane) => pane.report?.recorded ?? []).map((span) => span.t_start).filter((start) => start > t));
+    if (t === Infinity) return finish();
+  }
+  for (const pane of panes)
+    pane.follow(t, now(), { rate: Number(by("speed").value), hold: waits, leads: pane === lead, muted: silent || pane.camera !== chosen });
+  if (t > view[1]) centre(view[1] - view[0]);
+  address();
+  draw();
+}
+
+function finish() {
+  t = Math.max(...panes.map((pane) => pane.report?.recorded.at(-1)?.t_end ?? 0));
+  stop();
+  note(words.end);
+}
+
 function button() {
   const play = by("play");
-  play.textContent = player.playing ? play.dataset.pause : play.dataset.play;
+  play.textContent = playing ? play.dataset.pause : play.dataset.play;
 }
 
 // -- alerts and the list
 
 function alerts() {
   const found = [];
-  for (const { camera } of strips) for (const alert of reports.get(camera)?.alerts ?? []) found.push({ ...alert, camera });
+  for (const camera of several() ? together : strips.map((each) => each.camera)) for (const alert of reports.get(camera)?.alerts ?? []) found.push({ ...alert, camera });
   return found.sort((a, b) => a.t_start - b.t_start);
 }
 
@@ -360,15 +312,18 @@ async function download() {
   }
 }
 
-const linkTo = () => `/cameras/${encodeURIComponent(chosen)}/timeline?t=${t.toFixed(1)}`;
+const linkTo = () => (several() ? `/timeline?${searched()}` : `/cameras/${encodeURIComponent(chosen)}/timeline?t=${t.toFixed(1)}`);
+const searched = () => {
+  const named = "single" in page.dataset ? [] : [["camera", chosen], ...(several() ? [["with", together.join()]] : [])];
+  return `${new URLSearchParams([...named, ["t", t.toFixed(1)]])}`.replaceAll("%2C", ",");
+};
 
 // The address always names the moment, so that the page can be kept, reloaded and sent on.
 let addressed = 0;
 function address() {
   if (Date.now() - addressed < 500) return; // browsers refuse more than some hundred changes in half a minute
   addressed = Date.now();
-  const camera = "single" in page.dataset ? "" : `camera=${encodeURIComponent(chosen)}&`;
-  history.replaceState(null, "", `${location.pathname}?${camera}t=${t.toFixed(1)}`);
+  history.replaceState(null, "", `${location.pathname}?${searched()}`);
 }
 
 async function share() {
@@ -481,7 +436,7 @@ async function preview(camera, canvas, row, moment, x) {
 }
 
 const actions = {
-  " ": () => (player.playing ? stop() : play()),
+  " ": () => (playing ? stop() : play()),
   j: () => jump(-1),
   k: () => jump(1),
   i: () => mark(false),
@@ -505,20 +460,30 @@ by("days").addEventListener("submit", (event) => event.preventDefault());
 by("day").addEventListener("change", (event) => {
   const [year, month, date] = event.target.value.split("-").map(Number);
   if (!year) return;
-  if (player.playing) stop();
+  if (playing) stop();
   day = dayOf(new Date(year, month - 1, date, 12).getTime() / 1000);
   open();
 });
 by("to-now").addEventListener("click", () => {
-  if (player.playing) stop();
+  if (playing) stop();
   day = dayOf(now());
   open();
 });
-by("speed").addEventListener("change", () => player.playing && seek(t));
 addEventListener("resize", draw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 const today = () => day[1] > now() && reload();
 setInterval(() => document.hidden || today(), 15000);
 follow({ alert: today, camera: today, health: today });
+for (const { camera, row } of strips)
+  row.querySelector("input")?.addEventListener("change", ({ target }) => {
+    together = target.checked ? [...together, camera] : together.filter((name) => name !== camera);
+    if (together.length && !together.includes(chosen)) choose(together[0]);
+    arrange();
+    addressed = 0;
+    show();
+    draw();
+  });
+setInterval(tick, TICK_MS);
+arrange();
 draw();
 reload();

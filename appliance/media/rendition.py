@@ -1,0 +1,132 @@
+"""Makes an H.264 copy of a clip, for browsers that cannot play its codec: smaller, with the clip's own times."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import cast
+
+import av
+from av.container import OutputContainer
+from av.error import FFmpegError, InvalidDataError
+from av.video.frame import PictureType
+
+from appliance.errors import EvidenceError
+from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
+from appliance.media.source import PIXELS_MAX
+
+HEIGHT_MAX = 720
+FPS_MAX = 31.0  # of 60 a second, each second one is shown
+THREADS = 2  # of decoder and encoder each: more would take memory, and cores from the cameras
+PERCENT = 100
+_UNIT = Fraction(1, 90_000)
+_KEY_EVERY_S = 2
+_ENCODERS = {
+    "libx264": {"preset": "superfast", "crf": "26", "bf": "0"},
+    "libopenh264": {"rc_mode": "quality", "allow_skip_frames": "0"},  # of a build of FFmpeg without GPL parts
+}
+
+
+def progress_path(path: Path) -> Path:
+    """A file that is a byte longer for each hundredth that is done of `path`, while it is made."""
+    return path.with_suffix(".progress")
+
+
+def make_rendition(source: Path, path: Path) -> WrittenFile:
+    """Write `source`, a finished clip, as H.264 of at most `HEIGHT_MAX` lines to `path`; sound is copied.
+
+    Its frames stand at the same times. Raises EvidenceError when the clip cannot be decoded or there is no encoder,
+    DiskWriteError when the disk does not take it.
+    """
+    temporary = temporary_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with progress_path(path).open("wb", buffering=0) as progress:
+            _convert(source, temporary, lambda share: progress.write(b"." * share))
+        return finish_file(path)
+    except (FFmpegError, ValueError) as error:
+        raise EvidenceError(f"the clip cannot be converted: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
+    finally:
+        discard_temporary(temporary)
+        discard_temporary(progress_path(path))
+
+
+def encoder() -> str:
+    """The H.264 encoder that this FFmpeg has. Raises EvidenceError."""
+    for name in _ENCODERS:
+        with contextlib.suppress(FFmpegError, ValueError):
+            return str(av.Codec(name, "w").name)
+    raise EvidenceError("the FFmpeg of this appliance has no H.264 encoder, so nothing can be converted")
+
+
+def even_size(width: int, height: int) -> tuple[int, int]:
+    """(width, height) within `HEIGHT_MAX` lines, of the same shape; encoders take even numbers only."""
+    scale = min(1.0, HEIGHT_MAX / max(1, height))
+    return max(2, round(width * scale / 2) * 2), max(2, round(height * scale / 2) * 2)
+
+
+def _convert(source: Path, target: Path, advance: Callable[[int], object]) -> None:
+    with av.open(str(source), format="mp4") as reading:
+        video = next(iter(reading.streams.video), None)
+        if video is None or video.codec_context is None or video.width * video.height > PIXELS_MAX:
+            raise EvidenceError("there is no video in it that can be decoded")
+        video.thread_type = "AUTO"
+        video.codec_context.thread_count = THREADS
+        sound = next(iter(reading.streams.audio), None)
+        length_s, done = float(reading.duration or 0) / av.time_base, 0
+        with av.open(str(target), "w", format="mp4", options={"movflags": "+faststart"}) as writing:
+            frames = _FrameWriter(writing, even_size(video.width, video.height))
+            heard = None if sound is None else writing.add_stream_from_template(sound, opaque=True)
+            for packet in reading.demux(*((video,) if sound is None else (video, sound))):
+                if packet.stream is not video:
+                    if packet.size and heard is not None:
+                        packet.stream = heard
+                        writing.mux(packet)
+                    continue
+                with contextlib.suppress(InvalidDataError):  # what cannot be decoded is left out
+                    for frame in cast("list[av.VideoFrame]", packet.decode()):
+                        frames.write(frame)
+                share = min(PERCENT, int(PERCENT * max(0.0, frames.t) / length_s)) if length_s else 0
+                if share > done:
+                    advance(share - done)
+                    done = share
+            frames.end()
+
+
+class _FrameWriter:
+    """Encodes frames into an open file. State: the encoder, the time of the last frame and of the last key frame."""
+
+    def __init__(self, container: OutputContainer, size: tuple[int, int]) -> None:
+        name = encoder()
+        self.t = self._key_t = -math.inf
+        self._container = container
+        self._stream = cast("av.VideoStream", container.add_stream(name, rate=25))
+        self._stream.width, self._stream.height = size
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.options = dict(_ENCODERS[name])
+        self._stream.codec_context.time_base = self._stream.time_base = _UNIT
+        self._stream.codec_context.thread_count = THREADS
+
+    def write(self, frame: av.VideoFrame) -> None:
+        """Add a frame at its own time, unless it follows the last one too closely."""
+        t = float((frame.pts or 0) * (frame.time_base or 0))
+        if t - self.t < 1 / FPS_MAX:
+            return
+        smaller = frame.reformat(self._stream.width, self._stream.height, "yuv420p", interpolation="FAST_BILINEAR")
+        smaller.pts, smaller.time_base = round(t / _UNIT), _UNIT
+        smaller.pict_type = PictureType.NONE
+        if t - self._key_t >= _KEY_EVERY_S:
+            smaller.pict_type, self._key_t = PictureType.I, t
+        self._container.mux(self._stream.encode(smaller))
+        self.t = t
+
+    def end(self) -> None:
+        """Write what the encoder holds. Raises EvidenceError when there was no frame."""
+        if self.t == -math.inf:
+            raise EvidenceError("no frame of it can be decoded")
+        self._container.mux(self._stream.encode())
