@@ -7,7 +7,7 @@ VLM ?=
 VLM_MODEL ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack lock sbom
+.PHONY: help setup demo test test-quick test-slow test-train lint bench bench-ingest soak soak-day chaos format clean browser mosquitto attack fuzz lock sbom
 
 help:            ## say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -71,6 +71,9 @@ chaos: setup     ## kill -9 and cuts while 2,000 questions flow (ARGS="--with di
 
 attack: setup    ## over 30,000 hostile requests and messages at an appliance, a worker and a broker (ARGS=--quick)
 	$(BIN)/python -m benchmarks.attack $(ARGS)
+
+fuzz: setup      ## over 20,000 requests made up from the OpenAPI (ARGS="--examples 20")
+	$(BIN)/python -m benchmarks.api_fuzz $(ARGS)
 
 lock: setup      ## write the lock file of what runs, with hashes, from what is installed here
 	$(BIN)/python deploy/lock.py > deploy/requirements.lock.new && mv deploy/requirements.lock.new deploy/requirements.lock

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, Response
 
 from appliance.clock import Clock, day_bounds, parse_moment
 from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import (
     API,
@@ -409,7 +410,10 @@ def note_alert(alerts: Reader, alert_id: str, change: NoteChange) -> AlertItem:
     return alerts.note(alert_id, change)
 
 
-@router.get("/{alert_id}/evidence/{name}", response_class=FileResponse)
+@router.get(
+    "/{alert_id}/evidence/{name}", response_class=FileResponse,
+    responses=media("image/jpeg", "video/mp4", "application/json", ranges=True),
+)  # fmt: skip
 @router.head("/{alert_id}/evidence/{name}", include_in_schema=False)
 def evidence_file(
     alerts: Reader, request: Request, alert_id: str, name: Literal["still.jpg", "clip.mp4", "boxes.json"]

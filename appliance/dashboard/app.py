@@ -57,6 +57,8 @@ from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.openapi import operation_id, serve_openapi
+from appliance.dashboard.problems import RouteMethods
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
@@ -136,9 +138,11 @@ def create_app(
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, live, ptz),
-        responses=problems.DOCUMENTED, dependencies=[Depends(authorise)],
+        responses=problems.DOCUMENTED, dependencies=[Depends(authorise)], generate_unique_id_function=operation_id,
     )  # fmt: skip
+    serve_openapi(app)
 
+    methods = RouteMethods([route for router in ROUTERS for route in router.routes])
     prober, camera_of = CameraProber(), CameraOf(alerts, health_events)
 
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
@@ -178,7 +182,7 @@ def create_app(
                 renditions=renditions, hub=hub, live=live,
             ),
         )  # fmt: skip
-        app.state.on_bug = problems.install(app, templates)
+        app.state.on_bug = problems.install(app, templates, methods)
         app.state.language = config.site.language
 
     configure(config, probes)
@@ -186,7 +190,8 @@ def create_app(
     app.state.streams = (hub, live)
     app.add_middleware(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
-        on_bug=partial(_answer_bug, app), certificate=certificate, language=lambda: str(app.state.language),
+        on_bug=partial(_answer_bug, app), certificate=certificate, methods=methods,
+        language=lambda: str(app.state.language),
     )  # fmt: skip
     for router in ROUTERS:
         app.include_router(router)

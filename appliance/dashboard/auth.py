@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 
 from appliance.clock import Clock
 from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import Problem
+from appliance.dashboard.problems import NO_DATA, Problem
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.visitor import OWNER, Visitor, visitor
 from appliance.errors import StoreError
@@ -42,7 +42,7 @@ _BLOCK_S_MAX = 60.0
 _FORGET_S = 900.0
 _ADDRESSES_MAX = 1024
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["session"])
 
 
 class SessionCookies:
@@ -269,6 +269,12 @@ def address_of(scope: Scope) -> str:
         return host
 
 
+class SignedIn(BaseModel):
+    """Whether the session cookie that came with this answer is one."""
+
+    signed_in: bool
+
+
 class SignIn(BaseModel):
     """Either a name with its password or, while there are no users, the token."""
 
@@ -278,7 +284,7 @@ class SignIn(BaseModel):
     password: SecretStr = SecretStr("")
 
 
-@router.get("/login")
+@router.get("/login", response_class=HTMLResponse)
 def login_page(
     templates: TemplatesPart, access: AccessPart, wanted: Annotated[str, Query(alias="next")] = "/"
 ) -> HTMLResponse:
@@ -286,7 +292,7 @@ def login_page(
     return templates.page("login.html", next=local_path(wanted), by_name=access.has_users)
 
 
-@router.post("/login")
+@router.post("/login", response_model=SignedIn)
 async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONResponse:
     """Take name and password (or the token), give the cookie."""
     if not access.guarded:
@@ -329,7 +335,7 @@ def _is_right(access: Access, given: SignIn) -> bool:
     return not access.has_users and access.sessions.is_token(token)
 
 
-@router.post("/logout")
+@router.post("/logout", response_model=SignedIn, openapi_extra=NO_DATA)
 async def sign_out(request: Request, access: AccessPart) -> JSONResponse:
     """End the session, and let the browser forget the cookie and what it has kept of the pictures."""
     await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.responses import Response
 
 from appliance.dashboard.deps import provided
+from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
@@ -159,7 +160,7 @@ def probe(prober: Prober, address: CameraAddress) -> ProbeItem:
     )  # fmt: skip
 
 
-@router.get("/pictures/{key}")
+@router.get("/pictures/{key}", response_class=Response, responses=media("image/jpeg", etag=False))
 def probed_image(prober: Prober, key: str) -> Response:
     """The picture of a camera that was just tried."""
     found = prober.image(key)

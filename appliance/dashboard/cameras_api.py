@@ -13,6 +13,7 @@ from starlette.responses import Response
 from appliance.clock import iso_utc
 from appliance.config import CameraConfig
 from appliance.dashboard.deps import provided
+from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel, FrameItem
 from appliance.dashboard.snapshots import SnapshotCache, newest_readable
@@ -205,7 +206,7 @@ def one_camera(cameras: Cameras, name: str) -> CameraFull:
     return cameras.full(name)
 
 
-@router.get("/{name}/picture", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}, 204: {}})
+@router.get("/{name}/picture", response_class=Response, responses={**media("image/jpeg", etag=False), 204: {}})
 async def latest_image(
     cameras: Cameras, snapshots: Annotated[SnapshotCache, Depends(provided(SnapshotCache))], name: str
 ) -> Response:

@@ -20,7 +20,7 @@ from appliance.clock import Clock
 from appliance.config import DashboardConfig
 from appliance.dashboard import texts
 from appliance.dashboard.auth import COOKIE, Access, address_of, too_many_tries
-from appliance.dashboard.problems import Problem, ProblemResponse, wants_page
+from appliance.dashboard.problems import Problem, ProblemResponse, RouteMethods, wants_page
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.dashboard.visitor import NOBODY, OWNER, Visitor, set_visitor
 from appliance.telemetry import LogThrottle
@@ -91,14 +91,16 @@ class RequestGuard:
     def __init__(
         self,
         app: ASGIApp,
+        *,
         hosts: AllowedHosts,
         access: Access,
         on_bug: AnswerBug,
         clock: Clock,
+        methods: RouteMethods,
         language: Callable[[], str],
         certificate: DashboardCertificate | None = None,
     ) -> None:
-        """on_bug: what a request is answered that met a bug. language: of the site.
+        """on_bug: what a request is answered that met a bug. methods: of each path. language: of the site.
 
         certificate: HTTPS is spoken with it, and no HTTP.
         """
@@ -109,6 +111,7 @@ class RequestGuard:
         self._language = language
         self._bugs = LogThrottle(logger, clock)
         self._certificate = certificate
+        self._methods = methods
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -172,13 +175,18 @@ class RequestGuard:
             return
         if _is_foreign(headers.get("origin"), headers.get("host", "")) or site not in {"none", "same-origin"}:
             raise Problem(403, "Changes are taken from this dashboard's own pages only.")
+        length = headers.get("content-length", "")
+        sent = scope["method"] == "POST" or length not in {"", "0"} or "transfer-encoding" in headers
+        if scope["method"] not in self._methods.of(scope):
+            return  # the router refuses it
+        if not sent:  # of these a browser asks first, whatever they hold: no form can send a DELETE
+            return
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Problem(415, "Send the change as application/json.")
         # Of both headers the server obeys this one (RFC 9112, 6.3), and a length says nothing then.
         if "transfer-encoding" in headers:
             raise Problem(411, "Send the change with a Content-Length, not in chunks.")
         length_max = body_bytes_max(scope["path"])
-        length = headers.get("content-length", "")
         if not (length.isascii() and length.isdigit() and len(length) < 10) or int(length) > length_max:
             raise Problem(400, f"A change is one JSON object of at most {length_max} bytes.")
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Route
 
 from appliance.dashboard.templating import Templates
 from appliance.errors import StoreError
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 logger = logging.getLogger(__name__)
 
@@ -37,24 +41,27 @@ _TITLES = {
 }
 
 
+PROBLEM_SCHEMA: dict[str, Any] = {
+    "title": "Problem", "description": "What went wrong (RFC 9457). detail: a sentence for the person who asked.",
+    "type": "object", "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "format": "uri-reference"}, "title": {"type": "string"},
+        "status": {"type": "integer"}, "detail": {"type": "string"},
+    },
+}  # fmt: skip
 # For the schema: what any request may be answered with, beside what its own description says.
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {
         "description": _TITLES[status],
-        "content": {
-            "application/problem+json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "type": {"type": "string"}, "title": {"type": "string"}, "status": {"type": "integer"},
-                        "detail": {"type": "string"},
-                    },
-                }
-            }
-        },
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
     for status in sorted(_TITLES)
-}  # fmt: skip
+}
+
+
+_ANY_JSON = {"content": {"application/json": {"schema": {}}}, "required": True}
+# For POST routes that are told nothing: the guard takes a change as JSON only, against forms of other sites.
+NO_DATA: dict[str, Any] = {"requestBody": {**_ANY_JSON, "description": "Any JSON, such as `{}`; it is not looked at."}}
 
 
 class Problem(Exception):
@@ -87,7 +94,9 @@ def wants_page(path: str, accept: str) -> bool:
     return not path.startswith("/api/") and "text/html" in accept
 
 
-def install(app: FastAPI, templates: Templates) -> Callable[[Request, Exception], Awaitable[Response]]:
+def install(
+    app: FastAPI, templates: Templates, methods: RouteMethods
+) -> Callable[[Request, Exception], Awaitable[Response]]:
     """Make `app` answer every error in this form. Returns what answers a bug: the guard in front of all meets it."""
 
     def answer(request: Request, problem: Problem) -> Response:
@@ -106,7 +115,8 @@ def install(app: FastAPI, templates: Templates) -> Callable[[Request, Exception]
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         detail = "There is no such page." if error.status_code == 404 else str(error.detail)
-        return answer(request, Problem(error.status_code, detail, error.headers))
+        headers = {"Allow": ", ".join(methods.of(request.scope))} if error.status_code == 405 else error.headers
+        return answer(request, Problem(error.status_code, detail, headers))
 
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -124,6 +134,18 @@ def install(app: FastAPI, templates: Templates) -> Callable[[Request, Exception]
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(StoreError, on_store)
     return on_bug
+
+
+class RouteMethods:
+    """Which methods a path takes; the router itself names those of the first route of several alone."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = [each for each in routes if isinstance(each, Route)]
+
+    def of(self, scope: Scope) -> list[str]:
+        """Sorted; []: there is no such path."""
+        found = [each.methods or () for each in self._routes if each.matches(scope)[0] is not Match.NONE]
+        return sorted({method for methods in found for method in methods})
 
 
 def _first_fault(error: RequestValidationError) -> str:

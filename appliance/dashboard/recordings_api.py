@@ -19,6 +19,7 @@ from appliance.clock import iso_utc
 from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.cameras_api import Cameras
 from appliance.dashboard.deps import provided
+from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.recordings import SPAN_S_MAX, FrameCache, RecordingCut, RecordingCuts, TooBusy
 from appliance.dashboard.renditions import SPAN_S_MAX as RENDITION_S_MAX
@@ -84,7 +85,7 @@ async def as_problems() -> AsyncIterator[None]:
         raise Problem(503, f"The recording cannot be read now: {error}.", {"Retry-After": "2"}) from None
 
 
-@router.get("/{name}/frame", response_class=Response, responses={200: {"content": {"image/jpeg": {}}}})
+@router.get("/{name}/frame", response_class=Response, responses=media("image/jpeg"))
 async def recorded_frame(
     request: Request,
     cameras: Cameras,
@@ -156,7 +157,7 @@ class _StretchQuery:
         self.t0, self.t1, self.download, self.codec = t0, t1, download, codec
 
 
-@router.get("/{name}/recording.mp4", response_class=FileResponse)
+@router.get("/{name}/recording.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
 @router.head("/{name}/recording.mp4", include_in_schema=False)
 async def recording_file(
     request: Request,
@@ -216,7 +217,7 @@ async def clip_rendition(alerts: Reader, renditions: RenditionsPart, alert_id: s
     return ClipRenditionItem(url=f"{API}/alerts/{quote(alert_id, safe='')}/rendition.mp4", bytes=found.written.bytes)
 
 
-@alert_router.get("/{alert_id}/rendition.mp4", response_class=FileResponse)
+@alert_router.get("/{alert_id}/rendition.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
 async def clip_rendition_file(request: Request, alerts: Reader, renditions: RenditionsPart, alert_id: str) -> Response:
     """The copy that `rendition` has made, with ranges; 404 if it was not asked for."""
     await asyncio.to_thread(alerts.clip, alert_id)

@@ -13,6 +13,7 @@ from starlette.responses import FileResponse
 
 from appliance.dashboard.alerts_api import Reader
 from appliance.dashboard.deps import provided
+from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.errors import EvidenceError, PreconditionError, UsageError
@@ -149,7 +150,7 @@ def delete_scenario(exporter: Exporter, name: str) -> ScenarioList:
     return listed(exporter)
 
 
-@router.get("/scenarios/{name}/clip.mp4", response_class=FileResponse)
+@router.get("/scenarios/{name}/clip.mp4", response_class=FileResponse, responses=media("video/mp4", ranges=True))
 def scenario_clip(exporter: Exporter, name: str) -> FileResponse:
     """The clip of a kept scenario."""
     kept = next((each for each in exporter.store.all() if each.name == name and each.card), None)

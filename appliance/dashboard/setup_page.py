@@ -9,9 +9,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from appliance.dashboard.auth import Access, AccessPart, TemplatesPart, address_of, signed_in, too_many_tries
+from appliance.dashboard.auth import Access, AccessPart, SignedIn, TemplatesPart, address_of, signed_in, too_many_tries
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.settings_api import Settings, SettingsPart, settings_problems
 from appliance.dashboard.users_api import refusals
@@ -22,7 +22,7 @@ from appliance.store.users import UserRow
 ALPHABET = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # nothing that looks like something else
 _ACCOUNT = "the setup code"
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["session"])
 
 
 def new_setup_code() -> str:
@@ -40,7 +40,7 @@ class FirstUser(BaseModel):
     password: SecretStr
 
 
-@router.get("/setup")
+@router.get("/setup", response_class=HTMLResponse)
 def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings) -> Response:
     """Who and where; afterwards it is gone."""
     if not access.in_setup:
@@ -49,7 +49,7 @@ def setup_page(templates: TemplatesPart, access: AccessPart, settings: Settings)
     return templates.page("setup.html", site_name=site, length_min=LENGTH_MIN)
 
 
-@router.post("/setup")
+@router.post("/setup", response_model=SignedIn)
 async def set_up(request: Request, access: AccessPart, settings: Settings, given: FirstUser) -> JSONResponse:
     """Make the first user, an admin, and sign them in."""
     if not access.in_setup:

@@ -1,0 +1,104 @@
+"""Requests made up from the OpenAPI against a served dashboard: `python -m benchmarks.api_fuzz [--examples 150]`.
+
+Serves a site with footage, alerts, faults and a site file, and lets schemathesis (the extra `fuzz`) ask every
+operation with valid and invalid data. Found are answers of 500 and more, and whatever the OpenAPI does not say: status
+codes, content types, bodies, headers, methods, and data that should have been refused. Exit code 1: something was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from appliance.clock import SystemClock
+from appliance.passwords import hashed
+from appliance.settings.settings_service import SettingsService
+from appliance.store.health_events import HealthEventStore
+from appliance.store.rows import alert_of
+from appliance.store.users import Role, UserRow, UserStore
+from appliance.types import HealthEvent
+from tests.dashboard_site import Site, config_of, running
+
+TOKEN = "correct horse battery staple"
+PASSWORD = "four words to remember"
+PEOPLE: dict[str, Role] = {"anna": "admin", "rita": "reviewer"}
+ENDLESS = ("/api/v1/stream",)  # answers as long as one listens: tests/unit/test_dashboard_api.py
+LEAVES_THE_BOX = ("/api/v1/setup/probe",)  # would try to reach each address that is made up
+
+
+@contextmanager
+def served(folder: Path, *, people: bool = False) -> Iterator[str]:
+    """A dashboard with something behind each route; yields its address. people: with users, too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    site = Site(folder, SystemClock(), config=config_of(token=TOKEN))
+    t0 = site.clock.now() - 20
+    for camera in ("gate", "dock"):
+        site.live(camera, t0)
+        site.record(camera, t0)
+        for n in range(3):
+            site.raise_alert(f"a{n}-{camera}", t0 + 2 + n / 10, camera=camera)
+            found = site.alerts.get(f"a{n}-{camera}")
+            assert found is not None
+            site.cut(alert_of(found.alert))
+        fault = HealthEvent(
+            id=f"fault-{camera}", camera=camera, kind="moved", t_start=t0, t_end=None, t=t0, reason="", recovery="",
+            attempts=0, times=1,
+        )  # fmt: skip
+        HealthEventStore(site.db).put(fault)
+    site.spend("gate", 420_000_000, 150_000)
+    if people:
+        for name, role in PEOPLE.items():
+            UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=hashed(PASSWORD)))
+    site_file = folder / "site.yaml"
+    site_file.write_text("site: {name: depot-7}\ncameras: {gate: {url: 'rtsp://a/b'}, dock: {url: 'rtsp://a/c'}}\n")
+    settings = SettingsService(site_file, folder, site.clock, lambda config: ())
+    with running(site.serve(settings=settings)) as url:
+        yield url
+    site.close()
+
+
+def fuzz(url: str, folder: Path, examples: int, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run schemathesis in `folder` with `examples` an operation."""
+    excluded = [word for path in (*ENDLESS, *LEAVES_THE_BOX) for word in ("--exclude-path", path)]
+    program = Path(sys.executable).with_name("st")
+    return subprocess.run(
+        [
+            str(program), "--config-file", str(Path(__file__).with_name("api_fuzz.toml")),
+            "run", f"{url}/api/openapi.json", "--header", f"Authorization: Bearer {TOKEN}",
+            "--max-examples", str(examples), "--continue-on-failure", "--no-color", "--no-shrink",
+            "--warnings", "off", *excluded, *more,
+        ],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def cases_of(report: str) -> int:
+    """How many requests schemathesis says that it made."""
+    found = re.search(r"([\d,]+) generated", report)
+    return int(found.group(1).replace(",", "")) if found else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=150, help="for each operation and phase")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("more", nargs="*", help="for schemathesis, after --")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as url:
+        began = time.monotonic()
+        done = fuzz(url, Path(folder), given.examples, "--seed", str(given.seed), *given.more)
+    print(done.stdout)
+    print(done.stderr, file=sys.stderr)
+    print(f"{cases_of(done.stdout)} cases in {time.monotonic() - began:.0f} s, exit {done.returncode}")
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
