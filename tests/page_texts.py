@@ -16,6 +16,7 @@ from jinja2 import Environment
 from jinja2.ext import extract_from_ast
 
 from appliance.dashboard import texts
+from appliance.dashboard.sentences import SENTENCES
 from appliance.dashboard.texts import Message
 
 DASHBOARD = Path(texts.__file__).parent
@@ -48,6 +49,8 @@ def marked() -> Iterator[Marked]:
             yield from _of_script(file.read_text(), f"static/{file.name}")
     for file in sorted(DASHBOARD.glob("*.py")):
         yield from _of_python(ast.parse(file.read_text()), file.name)
+    for sentence in SENTENCES:
+        yield Marked(sentence, "", "sentences.py", "sentence")
 
 
 def _of_call(function: str, found: str | tuple[str | None, ...] | None, place: str) -> Iterator[Marked]:
@@ -71,13 +74,12 @@ def _of_python(tree: ast.AST, place: str) -> Iterator[Marked]:
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
-        if node.func.id in {"_", "gettext", "N_", "S_", "ngettext"}:
+        if node.func.id in {"_", "gettext", "N_", "ngettext"}:
             strings = [
                 each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
             ]
             if strings:
-                context = "sentence" if node.func.id == "S_" else ""
-                yield Marked(strings[0], strings[1] if node.func.id == "ngettext" else "", place, context)
+                yield Marked(strings[0], strings[1] if node.func.id == "ngettext" else "", place)
 
 
 def wanted() -> dict[tuple[str, str], Message]:

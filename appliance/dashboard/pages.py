@@ -40,6 +40,7 @@ from appliance.dashboard.scenarios_api import Exporter
 from appliance.dashboard.schemas import API, AlertItem
 from appliance.dashboard.settings_api import ConnectionReport, Settings, SettingsReport, editable_settings
 from appliance.dashboard.storage_api import StoragePart, StorageReport
+from appliance.dashboard.texts import gettext as _
 from appliance.dashboard.visitor import visitor
 from appliance.store.database import Database
 from appliance.store.health_events import HealthEventRow
@@ -164,7 +165,7 @@ def cameras_page(
 ) -> HTMLResponse:
     """All cameras with their latest frames, and what the detector has left for them."""
     items = cameras.items()
-    summary = f"{sum(camera.state == 'live' for camera in items)} of {len(items)} live"
+    summary = _("{live} of {n} live").format(live=sum(camera.state == "live" for camera in items), n=len(items))
     faults = health.open_titles()
     found = headroom.report()
     return templates.page(

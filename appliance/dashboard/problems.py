@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
 from appliance.dashboard.templating import Templates
+from appliance.dashboard.texts import tell
 from appliance.errors import StoreError
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ class ProblemResponse(JSONResponse):
     def __init__(self, problem: Problem) -> None:
         body = {
             "type": "about:blank",
-            "title": _TITLES.get(problem.status, "Error"),
+            "title": tell(_TITLES.get(problem.status, "Error")),
             "status": problem.status,
-            "detail": problem.detail,
+            "detail": tell(problem.detail),
         }
         super().__init__(body, problem.status, {"Cache-Control": "no-store", **problem.headers})
 
@@ -103,7 +104,7 @@ def install(
         if not wants_page(request.url.path, request.headers.get("accept", "")):
             return ProblemResponse(problem)
         title = _TITLES.get(problem.status, "Error")
-        page = templates.page("problem.html", title=title, status=problem.status, detail=problem.detail)
+        page = templates.page("problem.html", title=tell(title), status=problem.status, detail=tell(problem.detail))
         page.status_code = problem.status
         page.headers.update(problem.headers)
         return page

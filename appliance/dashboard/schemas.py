@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from appliance.dashboard.texts import gettext as _
+from appliance.dashboard.texts import tell
 from appliance.store.rows import (
     AlertDetail,
     AlertRow,
@@ -112,8 +114,9 @@ class AlertItem(ApiModel):
 
 
 def _title(row: AlertRow) -> str:
-    labels = " and ".join(row.labels[:2]) or "Something"
-    return labels[:1].upper() + labels[1:] + (f" and {len(row.labels) - 2} more" if len(row.labels) > 2 else "")
+    labels = f" {_('and')} ".join(tell(label) for label in row.labels[:2]) or _("Something")
+    more = f" {_('and {n} more').format(n=len(row.labels) - 2)}" if len(row.labels) > 2 else ""
+    return labels[:1].upper() + labels[1:] + more
 
 
 class AlertPage(ApiModel):

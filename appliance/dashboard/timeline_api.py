@@ -14,6 +14,7 @@ from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.storage_api import REASON_TEXTS
+from appliance.dashboard.texts import tell
 from appliance.store.boxes import MINUTE_S
 from appliance.store.cameras import CameraStore
 from appliance.store.timeline import AlertMark, CameraTimeline, MinuteActivity, TimelineStore
@@ -169,7 +170,8 @@ class TimelineReader:
             alerts_left_out=found.alerts_left_out,
             health=[
                 HealthMarkItem(
-                    id=each.id, camera=each.camera, kind=each.kind, title=HEALTH_TITLES[each.kind], reason=each.reason,
+                    id=each.id, camera=each.camera, kind=each.kind, title=tell(HEALTH_TITLES[each.kind]),
+                    reason=tell(each.reason),
                     t_start=each.t_start, t_end=each.t_end,
                 )
                 for each in found.health
@@ -187,7 +189,8 @@ Timelines = Annotated[TimelineReader, Depends(provided(TimelineReader))]
 def _missing(found: CameraTimeline, configured: CameraConfig | None, now: float) -> list[HoleItem]:
     """Interruptions as they were noted, and a reason for whatever else is not there."""
     noted = [
-        HoleItem(t_start=gap.t_start, t_end=gap.t_end, kind="interrupted", reason=gap.reason) for gap in found.gaps
+        HoleItem(t_start=gap.t_start, t_end=gap.t_end, kind="interrupted", reason=tell(gap.reason))
+        for gap in found.gaps
     ]
     known = sorted(
         [
@@ -196,7 +199,7 @@ def _missing(found: CameraTimeline, configured: CameraConfig | None, now: float)
         ]
     )
     holes = [
-        HoleItem(t_start=begin, t_end=end, kind=kind, reason=reason)
+        HoleItem(t_start=begin, t_end=end, kind=kind, reason=tell(reason))
         for begin, end in _between(known, found.t_start, min(found.t_end, now))
         if not (end == now and now - begin < FRESH_S)
         for kind, reason in [_why(found, configured, begin)]

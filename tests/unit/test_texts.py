@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from fastapi.testclient import TestClient
 
 from appliance.clock import ManualClock
 from appliance.dashboard import texts
+from appliance.dashboard.sentences import SENTENCES
+from appliance.dashboard.templating import figure, lasting, percent, size, span
 from appliance.dashboard.texts import Catalogue, choose_language
 from tests.dashboard_site import Site
-from tests.page_texts import DASHBOARD, bare_script_words, bare_words
+from tests.page_texts import DASHBOARD, bare_script_words, bare_words, updated
 
 T0 = 1_700_000_000.0
 GERMAN = {"Accept-Language": "de-CH,de;q=0.9,en;q=0.5"}
@@ -103,3 +106,61 @@ def test_what_is_not_marked_is_found() -> None:
     assert bare_script_words('say("Note saved");') == ['"Note saved"']
     assert bare_script_words("button.textContent = `Deleted ${name}`;") == ["`Deleted ${name}`"]
     assert bare_script_words('say(t("Note saved")); // Note saved') == []
+
+
+GAP = re.compile(r"%\((\w+)\)s|\{(\w+)\}")
+MARKUP = re.compile(r"</?\w+[^>]*>")
+
+
+@pytest.mark.parametrize("file", sorted(texts.FOLDER.glob("*.po")), ids=lambda file: file.stem)
+def test_a_translation_holds_every_text_and_none_that_is_gone(file: Path) -> None:
+    """`python -m tests.page_texts` adds what is new and takes out what is gone; the translating is left to people."""
+    text = file.read_text(encoding="utf-8")
+    _, *messages = texts.read(text)
+    assert [each.key for each in messages if not each.is_translated] == []
+    assert updated(text) == text, "run python -m tests.page_texts"
+    for each in messages:
+        for form in each.texts:
+            names = {found[0] or found[1] for found in GAP.findall(form)}
+            allowed = {found[0] or found[1] for found in GAP.findall(each.key + each.plural)}
+            optional = {"n"} if each.plural else set()  # "one rule"
+            assert allowed - optional <= names <= allowed, form
+            assert sorted(MARKUP.findall(form)) == sorted(MARKUP.findall(each.key)), form
+            assert each.key.count("%%") == form.count("%%"), form
+            assert '"' not in MARKUP.sub("", form), f"it may stand in an attribute: {form}"
+
+
+def test_every_sentence_is_one_that_the_appliance_makes() -> None:
+    files = [file for file in DASHBOARD.parent.rglob("*.py") if file.name != "sentences.py"]
+    code = " ".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text()) for file in files)
+    for sentence in SENTENCES:
+        for clause in re.split(r"\{\w+\}|[;:,.()]", sentence):
+            words = clause.split()
+            for one, next_one in pairwise(words):
+                stands = (f"{one} {next_one}", f"{one} {{", f"}} {next_one}", f'"{one}"')
+                assert any(each in code for each in stands), f"{one} {next_one}: {sentence}"
+            assert not words or words[0] in code, sentence
+
+
+def test_what_the_appliance_says_is_told_in_german_with_its_numbers() -> None:
+    texts.set_language("de")
+    try:
+        assert texts.tell("connected, but no picture for 12 s") == "verbunden, aber seit 12 s kein Bild"
+        assert texts.tell("deleted: its time was up") == "gelöscht: die Frist war um"
+        assert texts.tell("site.yaml: cameras.gate.url is missing") == "site.yaml: cameras.gate.url is missing"
+        assert (size(4_200_000), span(26.5 * 3600), percent(0.0042)) == ("4,20 MB", "1 T 2 h", "0,42 %")
+        assert (figure(12345.6, 1), lasting(0.2)) == ("12.345,6", "ein Moment")
+    finally:
+        texts.set_language("en")
+    assert texts.tell("connected, but no picture for 12 s") == "connected, but no picture for 12 s"
+    assert figure(12345.6, 1) == "12,345.6"
+
+
+def test_pages_and_answers_are_german_for_who_reads_german(client: TestClient) -> None:
+    page = client.get("/?camera=dock", headers=GERMAN).text
+    assert "Zu diesem Filter passt nichts." in page
+    assert "Alle Kameras" in page
+    assert "Alerts" not in re.sub(r"<(?:script|option)[^>]*>.*?</\w+>|<[^>]*>", "", page)
+    missing = client.get("/api/v1/cameras/nowhere", headers=GERMAN).json()
+    assert missing["detail"] == "Diese Kamera gibt es in der Anlagendatei nicht."
+    assert client.get("/api/v1/cameras/nowhere").json()["detail"] == "There is no such camera in the site file."
