@@ -327,6 +327,7 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             escalate=stores.requests.ask if uplink else None,
             arming=arming,
             log=lasting.log.tail,
+            boxes=stores.boxes.noted,
         ),
     )
 

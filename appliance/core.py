@@ -284,6 +284,7 @@ class Core:
     def _boxes(self, camera: _CameraContext, boxes: FrameBoxes) -> None:
         camera.last_t, camera.last_at = boxes.t, self._clock.monotonic()
         camera.buffered.append(boxes)
+        self._stores.boxes.note(boxes)
         camera.planner.observe(boxes)
         step = camera.pipeline.feed(boxes, off=self._settings.arming.off_rules(camera.name))
         self._audit_silence(camera, boxes, step)

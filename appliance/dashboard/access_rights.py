@@ -57,6 +57,7 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", "/setup"): _OPEN,
     ("GET", "/"): _OWN,
     ("GET", "/cameras"): _OWN,
+    ("GET", "/live"): _OWN,
     ("GET", "/cameras/{name}"): _CAMERA,
     ("GET", "/cameras/{name}/timeline"): _CAMERA,
     ("GET", "/timeline"): _OWN,

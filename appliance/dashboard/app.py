@@ -152,6 +152,7 @@ def create_app(
         storage = StorageReportCache(db, root, limits)
         cuts.keep_free = limits.free_bytes_wanted
         ptz.cameras = config.cameras
+        live.newest_boxes = probes.boxes
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
         health_reader = HealthReader(health_events, cameras, probes, clock)

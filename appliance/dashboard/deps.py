@@ -15,7 +15,7 @@ from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
 from appliance.telemetry import LogLevel, LogLine
-from appliance.types import HealthKind
+from appliance.types import FrameBoxes, HealthKind
 from appliance.uplink.pool_monitor import PoolState
 
 Part = TypeVar("Part")
@@ -40,6 +40,10 @@ class SystemHealth:
     warnings: tuple[str, ...] = ()
 
 
+def _no_boxes(camera: str) -> Sequence[FrameBoxes]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class CoreProbes:
     """What the dashboard asks of the core that it runs in, besides the store. None: there is no such part.
@@ -49,7 +53,7 @@ class CoreProbes:
     shows is right as it is. calibration: what the router has learnt; pool: the workers as they announce themselves.
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
-    level and above.
+    level and above. boxes: of a camera's last examined frames, also those not yet in the store.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -60,6 +64,7 @@ class CoreProbes:
     calibration: Callable[[], Calibration] | None = None
     pool: Callable[[], PoolState] | None = None
     escalate: Callable[[str], RequestAnswer] | None = None
+    boxes: Callable[[str], Sequence[FrameBoxes]] = _no_boxes
     arming: Arming | None = None
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
 

@@ -43,6 +43,9 @@ TRACKS_MAX = 500
 _MESSAGE = struct.Struct(">cBI")
 
 
+NewestBoxes = Callable[[str], Sequence[FrameBoxes]]
+
+
 def message(kind: bytes, index: int, content: bytes = b"") -> bytes:
     """One message of the stream: kind, number of the camera among those asked for, length of the content (32 bits,
     network order), content. See docs/dashboard.md."""
@@ -90,7 +93,9 @@ class LiveFeed:
     numbered; `first` is the oldest one kept. Owner: the event loop; files and store are read in threads, one at a time.
     """
 
-    def __init__(self, camera: str, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
+    def __init__(
+        self, camera: str, segments: SegmentStore, boxes: BoxStore, newest_boxes: NewestBoxes, root: Path, clock: Clock
+    ) -> None:
         self.camera = camera
         self.first = 0
         self.newest_t = float("-inf")  # of the newest fragment
@@ -100,6 +105,7 @@ class LiveFeed:
         self.ended = False
         self._segments = segments
         self._boxes = boxes
+        self._newest_boxes = newest_boxes
         self._root = root
         self._clock = clock
         self._pieces: deque[_Piece] = deque()
@@ -180,7 +186,9 @@ class LiveFeed:
         """In a thread: what was stored since the last call, as JSON; b'': nothing."""
         now = self._clock.now()
         since = now - BOXES_BACK_S if self._boxes_t is None else self._boxes_t
-        frames = [each for each in self._boxes.span(self.camera, since, now + BOXES_BACK_S) if each.t > since]
+        stored = self._boxes.span(self.camera, since, now + BOXES_BACK_S)
+        by_time = {each.t: each for each in (*stored, *self._newest_boxes(self.camera)) if each.t > since}
+        frames = [by_time[t] for t in sorted(by_time) if t <= now + BOXES_BACK_S]
         for frame in frames:
             self._movement.note(frame)
         if not frames:
@@ -309,7 +317,8 @@ class LiveViewer:
 
 
 class LiveHub:
-    """The feeds that are watched now. Counts viewers, bytes and what late viewers were not sent.
+    """The feeds that are watched now. Counts viewers, bytes and what late viewers were not sent. `newest_boxes` knows
+    of frames that are not in the store yet.
 
     Invariant: at most `VIEWERS_MAX` viewers, one feed a camera, one open file a feed. Owner: the event loop.
     """
@@ -317,7 +326,10 @@ class LiveHub:
     def __init__(self, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
         self.viewers = self.bytes_sent = self.skipped = 0
         self.closed = False
-        self._new_feed: Callable[[str], LiveFeed] = lambda camera: LiveFeed(camera, segments, boxes, root, clock)
+        self.newest_boxes: NewestBoxes = lambda camera: ()
+        self._new_feed: Callable[[str], LiveFeed] = lambda camera: LiveFeed(
+            camera, segments, boxes, self.newest_boxes, root, clock
+        )
         self._feeds: dict[str, tuple[LiveFeed, asyncio.Task[None]]] = {}
 
     def join(self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False) -> StreamViewer:

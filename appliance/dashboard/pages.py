@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil, sqrt
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -173,6 +174,16 @@ def cameras_page(
         cameras=items, summary=summary, faults=faults,
         headroom=found, outlook=headroom_api.sentence(found), editable=settings.is_editable,
     )  # fmt: skip
+
+
+@router.get("/live")
+def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart) -> HTMLResponse:
+    """A wall of all cameras: live where something moves."""
+    items = cameras.items()
+    columns = min(5, ceil(sqrt(len(items))))
+    return templates.page(
+        "live.html", here="/live", rev=rev, cameras=items, columns=columns, faults=health.open_titles()
+    )
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])

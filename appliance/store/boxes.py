@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from appliance.types import FrameBoxes
 SPAN_ROWS_MAX = 20_000
 AHEAD_S_MAX = 60.0  # a camera's own clock is believed that far
 MINUTE_S = 60
+NOTED_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,23 @@ class BoxRow:
 
 
 class BoxStore:
-    """The boxes table. The core writes about once a second; any thread reads."""
+    """The boxes table. The core writes about once a second; any thread reads.
+
+    State: the last `NOTED_MAX` frames of each camera that this very object was told of, written or not: live views
+    would be a second late with those of the table.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._noted: dict[str, deque[FrameBoxes]] = {}
+
+    def note(self, frame: FrameBoxes) -> None:
+        """Remember a frame that is to be written soon."""
+        self._noted.setdefault(frame.camera, deque(maxlen=NOTED_MAX)).append(frame)
+
+    def noted(self, camera: str) -> Sequence[FrameBoxes]:
+        """The frames noted last, oldest first. Any thread."""
+        return tuple(self._noted.get(camera, ()))
 
     def append(self, camera: str, run: str, frames: Sequence[FrameBoxes]) -> None:
         """Write a batch of examined frames of one session of a camera; a frame twice is one. Raises StoreError."""

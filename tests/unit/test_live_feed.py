@@ -185,6 +185,30 @@ def test_a_wall_gets_video_of_what_moves_only(site: Site) -> None:
     run(site, story)
 
 
+def test_boxes_that_are_not_in_the_store_yet_come_once_and_in_order(site: Site) -> None:
+    async def story(hub: LiveHub) -> None:
+        now = site.clock.now()
+        frames = [FrameBoxes(camera="gate", seq=n, frame=n, t=now + n / 5, looked=True) for n in range(4)]
+        hub.newest_boxes = site.boxes.noted
+        site.boxes.append("gate", "run-1", frames[:2])
+        for frame in frames[1:3]:
+            site.boxes.note(frame)
+        watching = Watching(hub.join(["gate"], lambda: OWNER))
+
+        def times() -> list[float]:
+            return [look["t"] for each in watching.got if each.kind == "b" for look in json.loads(each.content)]
+
+        await watching.until(lambda: len(times()) >= 3)
+        site.boxes.note(frames[3])
+        await watching.until(lambda: len(times()) >= 4)
+        assert times() == [frame.t for frame in frames]
+        for n in range(200):
+            site.boxes.note(FrameBoxes(camera="gate", seq=n, frame=n, t=now + n, looked=True))
+        assert len(site.boxes.noted("gate")) == 64
+
+    run(site, story)
+
+
 def test_a_camera_that_is_not_recorded_says_so_until_it_is(site: Site) -> None:
     async def story(hub: LiveHub) -> None:
         watching = Watching(hub.join(["gate"], lambda: OWNER))

@@ -1,13 +1,16 @@
-// Live pictures: fetched while they are on screen, with the boxes of that very frame drawn over.
+// What cameras see now, with the boxes of that very frame over it: video where the page asks for it and the browser
+// plays it, else pictures that are fetched while they are on screen.
 import { again, coalesced, follow, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 import "/static/health.js";
 import { begin, box, picture, places } from "/static/draw.js";
+import { LivePlayer, watch } from "/static/live.js";
 import { clockOf } from "/static/time.js";
 
 const checked = (id) => document.getElementById(id)?.checked ?? true;
 
 const OLD_S = 15; // a segment may take a few seconds to reach the disk
+const STUCK_MS = 4000;
 
 class Live {
   constructor(stage) {
@@ -18,9 +21,59 @@ class Live {
     this.image = null;
     this.found = { objects: [] };
     this.places = { zones: {}, lines: {} };
-    this.pull = coalesced(() => this.next());
+    this.pull = coalesced(() => this.playing || this.next());
     if (stage.dataset.cameraUrl) this.learn(stage.dataset.cameraUrl);
-    setInterval(() => this.seen && !document.hidden && this.pull(), Number(stage.dataset.every));
+    this.video = stage.querySelector("video");
+    if (this.video) this.player = new LivePlayer(this.video, (at) => this.shown(at), (why) => this.stills(why));
+    setInterval(() => this.tick(), Number(stage.dataset.every));
+  }
+
+  tick() {
+    if (document.hidden) return;
+    if (this.playing && Date.now() - this.shownAt > STUCK_MS) this.stills(this.idle ? "" : t("no live video comes"));
+    if (this.seen) this.pull();
+  }
+
+  // What comes over the live stream, by its kind; see docs/dashboard.md.
+  view = {
+    c: (type) => this.player.begin(type),
+    v: (bytes) => this.player.take(bytes),
+    b: (looks) => (this.player.looks = [...this.player.looks, ...JSON.parse(looks)].slice(-100)),
+    n: (text) => {
+      const { active, problem } = JSON.parse(text);
+      this.idle = !active;
+      if (problem || (this.idle && !this.playing)) this.stills(problem);
+    },
+    lost: (why) => this.stills(why),
+  };
+
+  shown(at) {
+    if (!this.playing) this.mode(t("Live"), true);
+    this.shownAt = Date.now();
+    this.told(at, this.player.boxes(at));
+    this.note.hidden = true;
+    this.stage.classList.remove("old");
+  }
+
+  stills(why) {
+    const was = this.playing;
+    this.t = null;
+    this.mode(why ? t("Stills: {why}", { why }) : t("Still"), false);
+    if (was) this.pull();
+  }
+
+  mode(text, playing) {
+    this.playing = playing;
+    this.stage.classList.toggle("playing", playing);
+    this.stage.querySelector(".mode").textContent = text;
+  }
+
+  told(at, objects) {
+    this.found = { objects };
+    this.stage.dataset.objects = objects.length;
+    const shown = document.getElementById("frame-time");
+    if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(at) });
+    this.draw();
   }
 
   async learn(url) {
@@ -31,44 +84,45 @@ class Live {
 
   async next() {
     const answer = await fetch(this.stage.dataset.picture);
+    if (this.playing) return;
     if (answer.status !== 200) {
       this.note.textContent = answer.ok ? t("Waiting for the first picture") : (await answer.json()).detail;
       this.note.hidden = false;
       return;
     }
-    const moment = answer.headers.get("X-Frame-Time");
-    this.tell(Number(moment), Date.parse(answer.headers.get("Date")) / 1000);
-    if (moment === this.t) return;
+    const at = answer.headers.get("X-Frame-Time");
+    this.tell(Number(at), Date.parse(answer.headers.get("Date")) / 1000);
+    if (at === this.t) return;
     const image = await createImageBitmap(await answer.blob());
-    const boxes = await fetch(`${this.stage.dataset.boxes}?t=${moment}`);
-    this.found = (boxes.ok && (await boxes.json())) || { objects: [] };
+    const boxes = await fetch(`${this.stage.dataset.boxes}?t=${at}`);
+    const found = (boxes.ok && (await boxes.json())) || { objects: [] };
+    if (this.playing) return;
     this.image?.close();
-    this.image = image;
-    this.t = moment;
-    const shown = document.getElementById("frame-time");
-    if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(Number(moment)) });
-    this.stage.dataset.objects = this.found.objects.length;
-    this.draw();
+    Object.assign(this, { image, t: at });
+    this.told(Number(at), found.objects);
   }
 
   // An old picture must never pass for a live one. `now` is the appliance's: the viewer's clock may be wrong.
-  tell(moment, now) {
-    const old = now - moment > OLD_S;
-    this.note.textContent = t("Last picture {time}", { time: clockOf(moment) });
+  tell(at, now) {
+    const old = now - at > OLD_S;
+    this.note.textContent = t("Last picture {time}", { time: clockOf(at) });
     this.note.hidden = !old;
     this.stage.classList.toggle("old", old);
   }
 
   draw() {
-    if (!this.image) return;
-    const area = begin(this.canvas, this.image.width, this.image.height);
-    picture(area, this.image);
+    const { video, image } = this;
+    if (!this.playing && !image) return;
+    const [w, h] = this.playing ? [video.videoWidth, video.videoHeight] : [image.width, image.height];
+    const area = begin(this.canvas, w, h);
+    if (!this.playing) picture(area, image);
     if (checked("show-zones")) places(area, this.places.zones, this.places.lines);
     if (checked("show-boxes")) for (const object of this.found.objects) box(area, object);
   }
 }
 
 const lives = [...document.querySelectorAll(".stage.live")].map((stage) => new Live(stage));
+const redraw = () => lives.forEach((live) => live.draw());
 const watcher = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     const live = lives.find((each) => each.stage === entry.target);
@@ -77,7 +131,41 @@ const watcher = new IntersectionObserver((entries) => {
   }
 });
 for (const live of lives) watcher.observe(live.stage);
-const redraw = () => lives.forEach((live) => live.draw());
+
+// A wall is live where something moves; the camera that was chosen is large, and live all the time.
+const wall = document.getElementById("wall");
+let large = null;
+let leave = [];
+
+function connect() {
+  for (const each of leave) each();
+  const follow = (some, when) => {
+    const views = Object.fromEntries(some.filter((live) => live.video).map((live) => [live.stage.dataset.name, live.view]));
+    return Object.keys(views).length ? [watch(views, when)] : [];
+  };
+  leave = [
+    ...follow(lives.filter((live) => live !== large), wall ? "active" : "always"),
+    ...follow(lives.filter((live) => live === large), "always"),
+  ];
+}
+
+function enlarge(live) {
+  large = large === live ? null : live;
+  for (const each of lives) {
+    each.stage.closest("li").classList.toggle("large", each === large);
+    each.stage.setAttribute("aria-expanded", each === large);
+  }
+  large?.stage.scrollIntoView({ block: "nearest" });
+  redraw();
+  connect();
+}
+
+if (wall) {
+  for (const live of lives) live.stage.addEventListener("click", () => enlarge(live));
+  document.addEventListener("keydown", (event) => event.key === "Escape" && large && enlarge(large));
+}
+connect();
+
 addEventListener("resize", redraw);
 document.addEventListener("change", redraw);
 

@@ -1,0 +1,184 @@
+"""Live video in a real browser, from a camera over RTSP: it plays, stays close, boxes fit, stills stand in for it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from camera_rig import CameraRig
+from live_stream import KeptBySite
+from media import BITS
+from streams import clip
+from waiting import PATIENCE
+
+from appliance import config
+from appliance.clock import SystemClock
+from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from tests.dashboard_site import Site, config_of, running
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+SHOTS = os.environ.get("VEDETTE_SHOTS", "")
+
+# Of a stage: the number in the video's picture, how old it is, and where the leftmost box over it begins, in pictures.
+LOOK = """([selector, bits]) => {
+  const stage = document.querySelector(selector), video = stage.querySelector("video");
+  const behind = Date.now() / 1000 - video.currentTime;
+  const copy = document.createElement("canvas");
+  [copy.width, copy.height] = [video.videoWidth, video.videoHeight];
+  const pen = copy.getContext("2d", {willReadFrequently: true});
+  pen.drawImage(video, 0, 0);
+  let n = 0;
+  for (let bit = 0; bit < bits; bit++) {
+    const x = Math.floor((bit + 0.5) * copy.width / bits);
+    n = n * 2 + (pen.getImageData(x, copy.height / 2, 1, 1).data[0] > 128 ? 1 : 0);
+  }
+  const over = stage.querySelector("canvas");
+  const wide = over.height * video.videoWidth / video.videoHeight, left = (over.width - wide) / 2;
+  const row = over.getContext("2d").getImageData(0, over.height * 0.15, over.width, 1).data;
+  let x = 0;
+  while (x < over.width && !row[4 * x + 3]) x++;
+  return {n, behind, t: video.currentTime, box: x < over.width ? 1000 * (x + 2 - left) / wide : -1};
+}"""
+
+
+@dataclass
+class LiveHouse:
+    """A site whose camera `gate` comes over RTSP, and whose camera `dock` is recorded once."""
+
+    site: Site
+    url: str
+    camera: RtspServerThread
+    browser: Browser
+
+    def open(self, path: str, width: int = 1440, height: int = 900, scheme: str = "light") -> Page:
+        context = self.browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(60_000 * PATIENCE)
+        page = context.new_page()
+        page.goto(self.url + path)
+        return page
+
+
+@pytest.fixture
+def live(tmp_path: Path, browser: Browser, request: pytest.FixtureRequest) -> Iterator[LiveHouse]:
+    codec = getattr(request, "param", "libx264")
+    film = clip(tmp_path / "film.mp4", 400, fps=20, gop=20, codec=codec, size=(640, 360))
+    with RtspServer.in_thread({"main": film}) as camera:
+        site = Site(tmp_path, SystemClock(), config=config_of())
+        gate = config.CameraConfig.model_validate({"url": camera.url("main")})
+        rig = CameraRig(tmp_path, {"gate": gate}, tick_s=1.0, heard=KeptBySite(site))
+        site.live("dock", site.clock.now())
+        site.record("dock", site.clock.now() - 60)
+        with rig, running(site.serve()) as url:
+            yield LiveHouse(site, url, camera, browser)
+            for context in browser.contexts:
+                context.close()
+        site.close()
+
+
+def playing(page: Page, where: str = ".stage") -> None:
+    expect(page.locator(f"{where}.playing")).to_be_visible(timeout=60_000 * PATIENCE)
+
+
+def shot(page: Page, name: str) -> None:
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/{name}.png")
+
+
+def test_a_camera_plays_close_to_now_with_its_boxes(live: LiveHouse, capsys: pytest.CaptureFixture[str]) -> None:
+    page = live.open("/cameras/gate")
+    playing(page)
+    expect(page.locator(".mode")).to_have_text("Live")
+    looks = []
+    for _ in range(12):
+        before = looks[-1]["t"] if looks else 0
+        page.wait_for_function("(t) => document.querySelector('.stage video').currentTime > t + 0.3", arg=before)
+        looks.append(page.evaluate(LOOK, [".stage", BITS]))
+    settled = sorted(each["behind"] for each in looks[4:])
+    with capsys.disabled():
+        print(f"\nlive page: {settled[0]:.2f} to {settled[-1]:.2f} s behind the camera")
+    assert settled[len(settled) // 2] < 1.5 * PATIENCE
+    steps = [(b["n"] - a["n"]) % 400 - 20 * (b["t"] - a["t"]) for a, b in itertools.pairwise(looks[4:])]
+    assert all(abs(each) < 6 for each in steps), "what is seen moves as the camera's clock does"
+    boxed = [each for each in looks[4:] if each["box"] >= 0 and each["n"] > 20]
+    assert len(boxed) >= 3
+    assert all(abs(each["box"] - each["n"]) < 12 for each in boxed), "boxes are those of the picture, within 0.6 s"
+    shot(page, "live-camera")
+
+
+def test_a_cut_camera_falls_back_to_stills_and_comes_back(live: LiveHouse) -> None:
+    page = live.open("/cameras/gate")
+    playing(page)
+    live.camera.refuse()
+    live.camera.cut("main")
+    expect(page.locator(".stage:not(.playing) .mode")).to_have_text("Stills: no live video comes")
+    live.camera.listen()
+    playing(page)
+    t = page.evaluate("document.querySelector('.stage video').currentTime")
+    page.wait_for_function("(t) => document.querySelector('.stage video').currentTime > t + 1", arg=t)
+
+
+@pytest.mark.parametrize("live", ["libx265"], indirect=True)
+def test_a_browser_that_cannot_play_the_codec_says_so_and_shows_stills(live: LiveHouse) -> None:
+    page = live.open("/cameras/gate")
+    if page.evaluate("""MediaSource.isTypeSupported('video/mp4; codecs="hvc1.1.6.L90.90"')"""):
+        pytest.skip("this browser plays H.265")
+    expect(page.locator(".mode")).to_have_text("Stills: this browser cannot play H.265")
+    expect(page.locator("#frame-time")).to_contain_text("Picture of")
+    shown = page.locator("#frame-time").text_content()
+    page.wait_for_function("(was) => document.getElementById('frame-time').textContent !== was", arg=shown)
+    shot(page, "live-h265")
+
+
+def test_a_hidden_page_lets_go_and_comes_back(live: LiveHouse) -> None:
+    page = live.open("/cameras/gate")
+    playing(page)
+    metric = (
+        r"() => fetch('/metrics').then((a) => a.text()).then((x) => Number(/^vedette_live_viewers (\S+)/m.exec(x)[1]))"
+    )
+    hide = """(hidden) => {
+      Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+      document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    assert page.evaluate(metric) == 1
+    page.evaluate(hide, True)
+    page.wait_for_function(f"async () => (await ({metric})()) === 0")
+    page.evaluate(hide, False)
+    playing(page)
+    t = page.evaluate("document.querySelector('.stage video').currentTime")
+    page.wait_for_function("(t) => document.querySelector('.stage video').currentTime > t + 1", arg=t)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_a_wall_is_live_where_something_moves_and_enlarges_what_is_chosen(
+    live: LiveHouse, width: int, height: int
+) -> None:
+    page = live.open("/live", width, height)
+    gate, dock = '.stage[data-name="gate"]', '.stage[data-name="dock"]'
+    playing(page, gate)
+    expect(page.locator(f"{dock}:not(.playing) .mode")).to_have_text("Still")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    shot(page, f"wall-{width}")
+    before = page.locator(gate).bounding_box()
+    page.locator(dock).focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(dock)).to_have_attribute("aria-expanded", "true")
+    expect(page.locator(f"{dock} .mode")).to_have_text("Stills: nothing is being recorded of this camera now")
+    page.keyboard.press("Escape")
+    expect(page.locator(dock)).to_have_attribute("aria-expanded", "false")
+    page.locator(gate).click()
+    expect(page.locator("li.large " + gate)).to_be_visible()
+    playing(page, gate)
+    t = page.evaluate("document.querySelector('.stage[data-name=gate] video').currentTime")
+    page.wait_for_function("(t) => document.querySelector('.stage[data-name=gate] video').currentTime > t + 1", arg=t)
+    after = page.locator(gate).bounding_box()
+    assert before is not None
+    assert after is not None
+    assert after["width"] >= before["width"]
+    shot(page, f"wall-large-{width}")
