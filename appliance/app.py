@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from appliance.broker import LinkState
 from appliance.clock import Clock, SystemClock, local_day, local_weekday_minute
-from appliance.config import SiteConfig, StorageConfig, UplinkConfig
+from appliance.config import DashboardConfig, SiteConfig, StorageConfig, UplinkConfig
 from appliance.core import Core, CoreListener, CoreSettings, CoreStores, core_settings, router_context
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
@@ -27,12 +27,15 @@ from appliance.dashboard.setup_page import new_setup_code
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import MissingDependency, UsageError
 from appliance.evidence.maker import EvidenceMaker
+from appliance.evidence.shareable_still import ShareableStills
 from appliance.machine import load_per_core, temperature_c
 from appliance.malloc import TRIM_EVERY_S, return_large_blocks, trim_heaps
 from appliance.media.recording_reader import LIMITS, SandboxedReader
 from appliance.media.segment_recovery import recover_segment
 from appliance.notify.delivery import LoopSignal, NotifierDeps, SystemStatus
 from appliance.notify.message import MessageBuilder
+from appliance.notify.push_crypto import PushMeans, VapidKey
+from appliance.notify.snooze_links import SnoozeLinks
 from appliance.privacy import PrivacyEgressPolicy, PrivacyRules
 from appliance.recheck.recheck_policy import ApplianceStatus, CloudStatus
 from appliance.recheck.service import RecheckService, StatusSources
@@ -49,6 +52,7 @@ from appliance.store.meter import Meter
 from appliance.store.notices import NewNotice, NoticeStore
 from appliance.store.paths import CUTS, DATABASE, EVIDENCE, PREROLL, SCENARIOS, SEGMENTS
 from appliance.store.preroll_ring import PrerollRing, prepare_ring_folder
+from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
 from appliance.store.quotas import StorageLimits
 from appliance.store.reconcile import MeasureSegment
 from appliance.store.retention import Retention
@@ -285,7 +289,11 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
     uplink = _build_uplink(config, config.uplink, root, db, stores, clock, notices_due) if config.uplink else None
     probes = _SystemProbes(config.escalation.enabled, supervisor, uplink, lasting.backlog, db, clock, arming)
     link = probes.link if uplink else None
-    notifier = _build_notifier(config, db, stores, clock, probes, notices_due)
+    links = SnoozeLinks(root, config.dashboard.public_url, UsedLinkStore(db))
+    push = PushMeans(
+        VapidKey(root), PushSubscriptionStore(db), partial(_user_sees, UserStore(db)), _contact(config.dashboard)
+    )
+    notifier = _build_notifier(config, root, db, stores, clock, probes, _NoticeMeans(notices_due, links, push))
     publisher = _build_mqtt(config, root, db, stores, clock, probes)
     reader = SandboxedReader(root)  # not the dashboard's: a long clip must not keep the live view waiting
     evidence = EvidenceMaker(db, root, config, clock, ready=uplink.wake if uplink else None, reader=reader)
@@ -328,6 +336,8 @@ def _build_background(config: SiteConfig, lasting: _Lasting) -> _Background:
             arming=arming,
             log=lasting.log.tail,
             boxes=stores.boxes.noted,
+            snooze_links=links,
+            push=push,
         ),
     )
 
@@ -485,17 +495,36 @@ def _report_new_database(stores: CoreStores, clock: Clock) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _NoticeMeans:
+    """What the notifier shares with the uplink (due) and the dashboard (links, push)."""
+
+    due: LoopSignal
+    links: SnoozeLinks
+    push: PushMeans
+
+
 def _build_notifier(
-    config: SiteConfig, db: Database, stores: CoreStores, clock: Clock, probes: _SystemProbes, due: LoopSignal
+    config: SiteConfig,
+    root: Path,
+    db: Database,
+    stores: CoreStores,
+    clock: Clock,
+    probes: _SystemProbes,
+    means: _NoticeMeans,
 ) -> Notifier | None:
     """None: no target is enabled."""
     if not any(each.enabled for each in config.notify.values()):
         return None
-    from appliance.notify.notifier import Notifier  # it brings an HTTP client: only where people are notified
+    from appliance.notify.notifier import (  # it brings an HTTP client: only where people are notified
+        Notifier,
+        new_sender,
+    )
 
     privacy = PrivacyRules(config.site, config.cameras, local_weekday_minute)
     public_url, link = config.dashboard.public_url, probes.link if probes.uplink else None
-    means = NotifierDeps(
+    stills = ShareableStills(root, stores.boxes, config.cameras, lambda event: privacy.level(event) == "free")
+    deps = NotifierDeps(
         notices=NoticeStore(db),
         alerts=stores.alerts,
         messages=MessageBuilder(config.site.name, public_url, lambda event: privacy.level(event) == "never"),
@@ -506,11 +535,24 @@ def _build_notifier(
             target.quiet_hours is not None and armed_at(target.quiet_hours, local_weekday_minute)(t)
         ),
         quiet_reason=probes.arming.quiet_reason,
+        still=stills.read,
+        snooze_link=means.links.link,
         meter=stores.meter,
         clock=clock,
-        due=due,
+        due=means.due,
     )
-    return Notifier(config.notify, means, db)
+    return Notifier(config.notify, deps, db, partial(new_sender, push=means.push))
+
+
+def _user_sees(users: UserStore, user: str, camera: str) -> bool:
+    """Whether a person may see a camera; '' is the owner without a user."""
+    row = users.users().get(user)
+    return not user or (row is not None and row.enabled and (row.cameras is None or camera in row.cameras))
+
+
+def _contact(dashboard: DashboardConfig) -> str:
+    """Whom a push service may turn to; some take no address without a domain."""
+    return dashboard.public_url if dashboard.public_url.startswith("https:") else "mailto:vedette@example.org"
 
 
 def _build_mqtt(

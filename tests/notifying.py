@@ -67,6 +67,7 @@ class NotifyingSite:
         self.meter, self.health = Meter(self.db, "run"), HealthEventStore(self.db)
         self.link: Link = Link()
         self.forbidden: set[str] = set()
+        self.more: dict[str, Any] = {}  # other parts of the senders' means
         camera = {
             "url": "file:x.mp4", "zones": {"z": [[0, 0], [1, 0], [1, 1]]},
             "rules": [{"name": "intruder", "kind": "enter", "zone": "z"}],
@@ -151,6 +152,7 @@ class NotifyingSite:
             clock=self.clock,
             health=self.health,
             armed=lambda target, t: armed_at(target.schedule, local_weekday_minute)(t),
+            **self.more,
         )
 
     def _notifier(self) -> Notifier:

@@ -36,6 +36,7 @@ from appliance.config.mqtt_config import MqttConfig as MqttConfig
 from appliance.config.notify_targets import AppriseTarget as AppriseTarget
 from appliance.config.notify_targets import HttpTarget as HttpTarget
 from appliance.config.notify_targets import NtfyTarget as NtfyTarget
+from appliance.config.notify_targets import PushTarget as PushTarget
 from appliance.config.notify_targets import Target as Target
 from appliance.config.notify_targets import TargetName as TargetName
 from appliance.config.notify_targets import WebhookTarget as WebhookTarget

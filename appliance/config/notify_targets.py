@@ -18,6 +18,10 @@ from appliance.yamlfile import ConfigModel
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 SIGNING_PREFIX = "whsec_"
+# Of Chrome, Edge and Android; Firefox; Windows; Safari.
+PUSH_SERVICES = (
+    "fcm.googleapis.com", "*.push.services.mozilla.com", "*.notify.windows.com", "*.push.apple.com",
+)  # fmt: skip
 
 
 class TargetBase(ConfigModel):
@@ -28,6 +32,7 @@ class TargetBase(ConfigModel):
         health: it is notified of these faults as well.
         schedule: only of what happens at these times.
         quiet_hours: nothing is sent at these times, but for alerts with a severity of `urgent`.
+        picture: messages about alerts carry their still, where privacy allows.
         repeat_s: the same rules of a camera are not repeated for so long.
         hold_s: how long to wait for the cloud's verdict.
         local: the target is on the site, so that a message to it does not leave.
@@ -42,6 +47,7 @@ class TargetBase(ConfigModel):
     schedule: Schedule | None = None
     quiet_hours: Schedule | None = None
     urgent: tuple[Severity, ...] = ()
+    picture: bool = False
     repeat_s: Seconds = 0.0
     hold_s: Annotated[float, Field(ge=0, le=600)] = 0.0
     local: bool = False
@@ -142,7 +148,45 @@ class AppriseTarget(TargetBase):
         return f"apprise {self.scheme}"
 
 
-Target = Annotated[WebhookTarget | NtfyTarget | AppriseTarget, Field(discriminator="kind")]
+class PushTarget(TargetBase):
+    """Browsers that subscribe on the dashboard, by web push.
+
+    services: hosts of push services; `*.` stands for what is before it; a port other than 443 is named. contact: for
+    them, https: or mailto:; None: the dashboard's public_url. tls_ca: a CA bundle (PEM), for a service of your own.
+    """
+
+    kind: Literal["push"]
+    services: Annotated[tuple[str, ...], Field(max_length=16)] = PUSH_SERVICES
+    contact: Annotated[str, Field(pattern=r"^(https://|mailto:)[^\s]+$", max_length=200)] | None = None
+    tls_ca: Path | None = None
+
+    @field_validator("local", "picture")
+    @classmethod
+    def _through_others(cls, wanted: bool) -> bool:
+        if wanted:
+            raise ValueError("a push message goes through the browser's maker, and has no room for a picture")
+        return wanted
+
+    @property
+    def host(self) -> str:
+        """For people."""
+        return "browsers"
+
+    def check_endpoint(self, endpoint: str) -> None:
+        """Raises ValueError: a browser that names this is not to be called, as it is no known push service."""
+        try:
+            parts = urlsplit(endpoint)
+            port = parts.port or 443
+        except ValueError:
+            raise ValueError("that is no address of a push service") from None
+        host = (parts.hostname or "").rstrip(".").lower()
+        named = host if port == 443 else f"{host}:{port}"
+        known = any(named == each or (each.startswith("*.") and named.endswith(each[1:])) for each in self.services)
+        if parts.scheme != "https" or parts.username is not None or parts.password is not None or not known:
+            raise ValueError(f"{host or 'that'} is no push service that `services` names")
+
+
+Target = Annotated[WebhookTarget | NtfyTarget | AppriseTarget | PushTarget, Field(discriminator="kind")]
 
 
 def signing_key(secret: SecretStr) -> bytes:

@@ -105,6 +105,18 @@ RIGHTS: dict[tuple[str, str], Right] = {
     ("POST", f"{API}/cameras/{{name}}/ptz"): Right("reviewer", "camera"),  # logged by itself, once a movement
     ("GET", f"{API}/arming"): _OWN,
     ("POST", f"{API}/arming"): Right("reviewer", "site", "chose the profile"),
+    ("GET", "/manifest.webmanifest"): _OPEN,
+    ("GET", "/sw.js"): _OPEN,
+    ("GET", "/snooze/{token}"): _OPEN,  # the link is signed, and good for one act
+    ("POST", "/snooze/{token}"): _OPEN,
+    ("GET", "/notify"): _OWN,
+    ("GET", f"{API}/notify"): _ADMIN,
+    ("POST", f"{API}/notify/{{target}}"): Right("admin", "site", "changed a target"),
+    ("DELETE", f"{API}/notify/{{target}}"): Right("admin", "site", "removed a target"),
+    ("POST", f"{API}/notify/{{target}}/test"): Right("admin", "site", "sent a test message"),
+    ("GET", f"{API}/push"): _OWN,
+    ("POST", f"{API}/push"): Right("viewer", "own", "subscribed a browser"),
+    ("DELETE", f"{API}/push/{{browser}}"): Right("viewer", "own", "unsubscribed a browser"),
     ("POST", f"{API}/cameras/{{name}}/pause"): Right("reviewer", "camera", "paused"),
     ("GET", f"{API}/stream"): _OWN,
     ("GET", f"{API}/live"): _OWN,

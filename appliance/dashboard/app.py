@@ -28,6 +28,7 @@ from appliance.dashboard import (
     language_api,
     live_api,
     metrics,
+    notify_api,
     pages,
     problems,
     ptz_api,
@@ -41,6 +42,7 @@ from appliance.dashboard import (
     system_api,
     timeline_api,
     users_api,
+    web_app,
 )
 from appliance.dashboard.access_rights import CameraOf, authorise, may
 from appliance.dashboard.alert_page import AlertPageView
@@ -57,6 +59,7 @@ from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
+from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.openapi import operation_id, serve_openapi
 from appliance.dashboard.problems import RouteMethods
 from appliance.dashboard.ptz_api import PtzControl
@@ -97,7 +100,7 @@ ROUTERS = (
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
     system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
-    language_api.router,
+    language_api.router, notify_api.router, notify_api.page_router, web_app.router,
 )  # fmt: skip
 
 
@@ -171,6 +174,7 @@ def create_app(
             HistoryReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
             SettingsPart(settings, certificate),
+            NotifyContext(config, probes, db, meter),
             probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
             prober, ptz,
             RuleTrials(boxes, cameras, config, clock),

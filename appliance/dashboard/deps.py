@@ -11,6 +11,8 @@ from fastapi import FastAPI, Request
 from appliance.broker import LinkState
 from appliance.mqtt.publisher import MqttStatus
 from appliance.notify.delivery import TargetStatus
+from appliance.notify.push_crypto import PushMeans
+from appliance.notify.snooze_links import SnoozeLinks
 from appliance.router.calibration import Calibration
 from appliance.router.escalation_requests import RequestAnswer
 from appliance.rules.arming import Arming
@@ -54,6 +56,7 @@ class CoreProbes:
     escalate: asks for the escalation of an alert, and answers within seconds; None: there is no uplink.
     arming: which rules report now, and the hands to change it; None: made anew of the store. log: the newest lines of a
     level and above. boxes: of a camera's last examined frames, also those not yet in the store.
+    snooze_links: of messages. push: the browsers that are notified.
     """
 
     link: Callable[[], LinkState] | None = None
@@ -67,6 +70,8 @@ class CoreProbes:
     boxes: Callable[[str], Sequence[FrameBoxes]] = _no_boxes
     arming: Arming | None = None
     log: Callable[[LogLevel, int], Sequence[LogLine]] | None = None
+    snooze_links: SnoozeLinks | None = None
+    push: PushMeans | None = None
 
 
 NO_PROBES = CoreProbes()

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup", "/language"})
+_OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup", "/language", "/manifest.webmanifest", "/sw.js"})
+_OPEN_BELOW = ("/static/", "/snooze/")  # the links of messages are signed, each for one act
 _SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup", "/language"})
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
@@ -42,7 +43,8 @@ AnswerBug = Callable[[Request, Exception], Awaitable[Response]]
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self' blob:; "
-        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "connect-src 'self'; manifest-src 'self'; worker-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -202,7 +204,7 @@ class RequestGuard:
             if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
                 return RedirectResponse("/setup", 303)
             raise Problem(403, "This box is not set up yet: open /setup in a browser.")
-        if who or path in _OPEN_PATHS or path.startswith("/static/"):
+        if who or path in _OPEN_PATHS or path.startswith(_OPEN_BELOW):
             return None
         if not self._access.guarded:
             raise Problem(

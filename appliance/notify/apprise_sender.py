@@ -64,7 +64,7 @@ class AppriseSender:
             maybe=result.maybe,
             error=result.error,
             payload=payload,
-            sent=len(payload) + ESTIMATE_BYTES,
+            sent=len(payload) + len(message.image) * 3 // 2 + ESTIMATE_BYTES,  # as base64 at the worst
             seconds=self._clock.monotonic() - began,
         )
 
@@ -129,15 +129,19 @@ class _StatusListener(logging.Handler):
 
 
 def _notify(service: NotifyBase, message: NotificationMessage, text: str) -> int | None:
-    from apprise import NotifyFormat, NotifyType
+    from apprise import AppriseAttachment, NotifyFormat, NotifyType
+    from apprise.attachment.memory import AttachMemory
 
     kind = "success" if is_good_news(message) else _TYPES[message.severity]
+    make: Any = AttachMemory
+    image = make(message.image, name="still.jpg", mimetype="image/jpeg") if message.image else None
     listener, log = _StatusListener(), logging.getLogger("apprise")
     log.addHandler(listener)
     try:
         taken = service.notify(
-            body=text, title=message.title, notify_type=NotifyType(kind), body_format=NotifyFormat.TEXT
-        )
+            body=text, title=message.title, notify_type=NotifyType(kind), body_format=NotifyFormat.TEXT,
+            attach=AppriseAttachment(image) if image else None,
+        )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - a service's own code may fail in any way, and its traceback name secrets
         logger.warning("apprise failed in an unexpected way: %s", type(error).__name__)
         return listener.status
@@ -147,7 +151,8 @@ def _notify(service: NotifyBase, message: NotificationMessage, text: str) -> int
 
 
 def _text(message: NotificationMessage) -> str:
-    return f"{message.text}\n{message.link}" if message.link else message.text
+    snooze = f"Snooze: {message.snooze}" if message.snooze else ""
+    return "\n".join(filter(None, (message.text, message.link, snooze)))
 
 
 def _result(host: str, status: int | None) -> SendResult:

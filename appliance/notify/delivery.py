@@ -25,6 +25,7 @@ from appliance.store.audit import AuditRow
 from appliance.store.health_events import HealthEventStore
 from appliance.store.meter import Meter, Metric, MetricName
 from appliance.store.notices import NewNotice, NoticeState, NoticeStore, OpenNotice, SentMessage
+from appliance.store.rows import AlertDetail
 from appliance.telemetry import LogThrottle
 from appliance.types import SEVERITIES, Alert
 
@@ -33,6 +34,7 @@ BACKOFF_FIRST_S, BACKOFF_LAST_S = 2.0, 300.0
 UNSTORED_MAX = 50  # alerts that the full disk does not take, kept in memory for one target
 UNRECORDED_MAX = 1000  # messages that arrived and cannot be recorded yet
 LINK_GRACE_S = 3.0  # a link that has just begun to connect, after a start say, may be up in a moment
+STILL_WAIT_S = 6.0  # for which a message with a picture waits for the still of its alert
 LOCAL_BYTES = Metric(MetricName.NOTICE_LOCAL_BYTES)
 _DEGRADED_MAX = 4
 
@@ -192,7 +194,8 @@ class NotifierDeps:
 
     due: fired when an alert or a verdict was written. armed: whether a target's `schedule` covers a time;
     in_quiet_hours: the same of its `quiet_hours`. quiet_reason: why a target (its name) is told nothing of an alert
-    of a camera and these rules now, or ''.
+    of a camera and these rules now, or ''. still: of an alert, for a target that is on the site or not; empty: none may
+    go; None: it is not cut yet. snooze_link: for a message to a target (its name), or ''.
     """
 
     notices: NoticeStore
@@ -205,6 +208,8 @@ class NotifierDeps:
     armed: Callable[[Target, float], bool]
     in_quiet_hours: Callable[[Target, float], bool] = lambda target, t: False
     quiet_reason: Callable[[str, str, tuple[str, ...]], str] = lambda target, camera, rules: ""
+    still: Callable[[AlertDetail, bool], bytes | None] = lambda detail, local: b""
+    snooze_link: Callable[[str, NotificationMessage], str] = lambda target, message: ""
     due: LoopSignal = field(default_factory=LoopSignal)
 
 
@@ -303,12 +308,22 @@ class TargetSender:
             return False  # the notifier gives it up
         decision = decide_notice(self._notice_input(item))
         if decision.kind == "send":
+            if self._awaits_still(item):
+                return False
             return await self._deliver(item)
         if decision.kind == "drop":
             self._end(item, decision.state, decision.reason)
         elif decision.kind == "keep":
             self._end(item, "told", "")
         return False
+
+    def _awaits_still(self, item: OpenNotice) -> bool:
+        """Whether the picture that goes with the first message may still come in time."""
+        row = item.row
+        if not self.target.picture or row.messages or not 0 <= self._clock.now() - row.created_t < STILL_WAIT_S:
+            return False
+        detail = self._deps.alerts.get(row.alert)
+        return detail is not None and self._deps.still(detail, self.target.local) is None
 
     def _notice_input(self, item: OpenNotice) -> NoticeInput:
         row, now = item.row, self._clock.now()
@@ -375,7 +390,13 @@ class TargetSender:
         message = self._deps.messages.build(row, detail, standing, local=self.target.local)
         if message is None:
             return None
-        return replace(message, degraded=self._deps.status.degraded(row.camera, unverified=standing == "unverified"))
+        image = self._deps.still(detail, self.target.local) if self.target.picture and not message.update else b""
+        return replace(
+            message,
+            degraded=self._deps.status.degraded(row.camera, unverified=standing == "unverified"),
+            snooze=self._deps.snooze_link(self.name, message),
+            image=image or b"",
+        )
 
     async def _deliver_health(self) -> bool:
         """True: a message about a health event was sent, and there may be another. Raises StoreError.
@@ -435,6 +456,18 @@ class TargetSender:
             rules=message.rules,
             t=now,
             audit=None if self.target.local else audit,
+            audit_image=None if self.target.local or not message.image else self._image_row(message),
+        )
+
+    def _image_row(self, message: NotificationMessage) -> AuditRow:
+        return AuditRow(
+            t=self._clock.now(),
+            camera=message.camera,
+            escalation="",
+            kind="frame",
+            bytes=len(message.image),
+            sha256=sha256(message.image).hexdigest(),
+            why=f"shown to {self.name}; still of alert {message.alert}",
         )
 
     def _audit_row(self, message: NotificationMessage, result: SendResult, why: str) -> AuditRow:

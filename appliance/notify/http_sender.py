@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from appliance.clock import Clock
-from appliance.config import HttpTarget, NtfyTarget, WebhookTarget
+from appliance.config import NtfyTarget, WebhookTarget
 from appliance.errors import UsageError, redact
 from appliance.notify.delivery import SendResult
 from appliance.notify.message import NotificationMessage
@@ -37,32 +37,46 @@ _REFUSED = frozenset({400, 405, 406, 411, 413, 414, 415, 422, 431})  # this very
 
 
 class HttpSender:
-    """The way to one HTTP target. Owner: one task.
+    """The way to one HTTP target. Owner: one task."""
+
+    def __init__(self, target: NtfyTarget | WebhookTarget, clock: Clock) -> None:
+        """Raises UsageError when `tls_ca` cannot be read."""
+        self._target = target
+        self._clock = clock
+        self._poster = HttpPoster(target.timeout_s, tls_verification(target.url, target.tls_ca), clock)
+
+    async def send(self, message: NotificationMessage) -> SendResult:
+        """Never raises for what the target does; takes at most `timeout_s`."""
+        return await self._poster.post(request_for(self._target, message, self._clock.now()), self._target.host)
+
+    async def close(self) -> None:
+        await self._poster.close()
+
+
+class HttpPoster:
+    """Posts requests and counts what they cost. Owner: one task.
 
     Each message has its own connection: messages are rare, and an idle connection goes stale. Redirects are not
     followed, proxies of the environment not used, and at most ANSWER_BYTES_MAX of a response are read.
     """
 
-    def __init__(self, target: NtfyTarget | WebhookTarget, clock: Clock) -> None:
-        """Raises UsageError when `tls_ca` cannot be read."""
-        self._target = target
-        self._timeout_s = target.timeout_s
+    def __init__(self, timeout_s: float, verify: ssl.SSLContext | bool, clock: Clock) -> None:
+        self._timeout_s = timeout_s
         self._clock = clock
         self._http = httpx.AsyncClient(
-            verify=_verification(target),
-            timeout=target.timeout_s,
+            verify=verify,
+            timeout=timeout_s,
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
             follow_redirects=False,
             trust_env=False,
             headers={"user-agent": "vedette"},
         )
 
-    async def send(self, message: NotificationMessage) -> SendResult:
-        """Never raises for what the target does; takes at most `timeout_s`."""
-        request = request_for(self._target, message, self._clock.now())
-        host, began, connections = self._target.host, self._clock.monotonic(), _TracedConnections()
+    async def post(self, request: HttpRequest, host: str) -> SendResult:
+        """Never raises for what the other side does; takes at most `timeout_s`. host: for the words of an error."""
+        began, connections = self._clock.monotonic(), _TracedConnections()
         try:
-            result = await asyncio.wait_for(self._exchange(request, connections), self._timeout_s)
+            result = await asyncio.wait_for(self._exchange(request, host, connections), self._timeout_s)
         except (httpx.TimeoutException, asyncio.TimeoutError):
             what = "did not answer" if connections.made else "could not be reached"
             error_text = f"{host} {what} within {self._timeout_s:g} s"
@@ -79,16 +93,20 @@ class HttpSender:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _exchange(self, request: HttpRequest, connections: _TracedConnections) -> SendResult:
+    async def _exchange(self, request: HttpRequest, host: str, connections: _TracedConnections) -> SendResult:
         async with self._http.stream(
-            "POST", request.url, content=request.body, headers=request.headers, extensions={"trace": connections.trace}
+            request.method,
+            request.url,
+            content=request.body,
+            headers=request.headers,
+            extensions={"trace": connections.trace},
         ) as response:
             body = b""
             async for piece in response.aiter_raw(1024):
                 body += piece
                 if len(body) >= ANSWER_BYTES_MAX:
                     break
-        return _result(self._target.host, response.status_code, response.headers, body)
+        return _result(host, response.status_code, response.headers, body)
 
 
 class _TracedConnections:
@@ -145,12 +163,11 @@ def _result(host: str, status: int, headers: httpx.Headers, body: bytes) -> Send
     )
 
 
-def _verification(target: HttpTarget) -> ssl.SSLContext | bool:
-    if not target.url.startswith("https:"):
+def tls_verification(url: str, tls_ca: Path | None) -> ssl.SSLContext | bool:
+    """What a certificate is held against. Raises UsageError when `tls_ca` cannot be read."""
+    if not url.startswith("https:"):
         return False  # nothing to verify, and the authorities' certificates need not be loaded
-    if target.tls_ca is None:
-        return True
-    return load_tls_ca(target.tls_ca)
+    return True if tls_ca is None else load_tls_ca(tls_ca)
 
 
 def load_tls_ca(tls_ca: Path) -> ssl.SSLContext:

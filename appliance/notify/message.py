@@ -1,9 +1,9 @@
-"""Builds the messages that a target gets about alerts and health events, as text and as facts; never an image."""
+"""Builds the messages that a target gets about alerts and health events, as text and as facts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
@@ -39,6 +39,8 @@ class NotificationMessage:
         update: it replaces an earlier message.
         health: the kind of a health event that this is about, whose `reason` is given; "": it is about an alert.
         over: that event has ended.
+        snooze: a link by which the target is told nothing of this for a while, or ''.
+        image: the still, a JPEG; empty: there is none, or it may not go.
     """
 
     id: str
@@ -58,6 +60,8 @@ class NotificationMessage:
     test: bool = False
     health: HealthKind | Literal[""] = ""
     over: bool = False
+    snooze: str = ""
+    image: bytes = field(default=b"", repr=False)
 
     @property
     def message_id(self) -> str:

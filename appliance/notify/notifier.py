@@ -10,25 +10,32 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from appliance.clock import Clock, ClockStepDetector
-from appliance.config import AppriseTarget, Target
+from appliance.config import AppriseTarget, PushTarget, Target
 from appliance.errors import StoreUnavailable, UsageError, lacks_files
 from appliance.notify.apprise_sender import AppriseSender
 from appliance.notify.delivery import POLL_S, MessageSender, NotifierDeps, TargetSender, TargetStatus, UnstoredAlert
 from appliance.notify.http_sender import HttpSender
 from appliance.notify.notice_policy import is_news
+from appliance.notify.push_crypto import PushMeans
+from appliance.notify.push_sender import PushSender
 from appliance.store.database import Database
 from appliance.store.notices import NewNotice, NoticeRow, OpenNotice
 from appliance.telemetry import LogThrottle
 from appliance.types import Alert
 
+MakeSender = Callable[[str, Target, Clock], MessageSender]
 EXPIRE_EVERY_S = 10.0
 STOP_S_MAX = 3.0  # what is being sent when the appliance stops may arrive within this time
 
 logger = logging.getLogger(__name__)
 
 
-def new_sender(target: Target, clock: Clock) -> MessageSender:
+def new_sender(name: str, target: Target, clock: Clock, push: PushMeans | None = None) -> MessageSender:
     """The sender of the target's kind. Raises UsageError: its certificate, address or package cannot be used."""
+    if isinstance(target, PushTarget):
+        if push is None:
+            raise UsageError("only a running appliance knows the browsers that are notified")
+        return PushSender(target, name, push.key, push.subscriptions, push.sees, push.contact, clock)
     if isinstance(target, AppriseTarget):
         return AppriseSender(target, clock)
     return HttpSender(target, clock)
@@ -47,7 +54,7 @@ class Notifier:
         targets: Mapping[str, Target],
         deps: NotifierDeps,
         db: Database,
-        make_sender: Callable[[Target, Clock], MessageSender] = new_sender,
+        make_sender: MakeSender = new_sender,
     ) -> None:
         """Raises UsageError when a target cannot be used."""
         self._notices = deps.notices
@@ -178,11 +185,9 @@ class Notifier:
             self._senders[row.target].count("given_up")
 
 
-def _made(
-    name: str, target: Target, clock: Clock, make_sender: Callable[[Target, Clock], MessageSender]
-) -> MessageSender:
+def _made(name: str, target: Target, clock: Clock, make_sender: MakeSender) -> MessageSender:
     try:
-        return make_sender(target, clock)
+        return make_sender(name, target, clock)
     except UsageError as error:
         raise type(error)(f"notify.{name}: {error}") from None
 

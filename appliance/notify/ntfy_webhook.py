@@ -22,11 +22,12 @@ _TAGS = {"edge": "eye", "unverified": "grey_question", "confirmed": "rotating_li
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A POST. `headers` and `url` may hold secrets, so they are not in the repr."""
+    """A request. `headers` and `url` may hold secrets, so they are not in the repr."""
 
     url: str = field(repr=False)
     body: bytes
     headers: dict[str, str] = field(repr=False)
+    method: str = "POST"
 
 
 def request_for(target: NtfyTarget | WebhookTarget, message: NotificationMessage, now: float) -> HttpRequest:
@@ -74,6 +75,10 @@ def webhook_document(message: NotificationMessage) -> dict[str, object]:
         "link": message.link or None,
         "health": message.health or None,
         "over": message.over,
+        "snooze": message.snooze or None,
+        "picture": {"media_type": "image/jpeg", "base64": base64.b64encode(message.image).decode()}
+        if message.image
+        else None,
     }
 
 
@@ -89,10 +94,45 @@ def _ntfy(target: NtfyTarget, message: NotificationMessage) -> HttpRequest:
     }
     if message.link:
         fields["click"] = message.link
+    if message.snooze:
+        fields["actions"] = [
+            {"action": "http", "label": f"Snooze {text}", "url": message.snooze, "method": "POST", "clear": True,
+             "headers": {"Content-Type": "application/json"}, "body": json.dumps({"minutes": minutes})}
+            for minutes, text in ((15, "15 min"), (60, "1 h"))
+        ]  # fmt: skip
+    if message.image:
+        return _ntfy_with_image(target, message, fields)
     headers = {"content-type": "application/json"}
     if target.token is not None:
         headers["authorization"] = f"Bearer {target.token.get_secret_value()}"
     return HttpRequest(target.url.rstrip("/") + "/", _json(fields), headers)
+
+
+def _ntfy_with_image(target: NtfyTarget, message: NotificationMessage, fields: dict[str, object]) -> HttpRequest:
+    """The image is the body, all else stands in headers: https://docs.ntfy.sh/publish/#attach-local-file"""
+    headers = {
+        "content-type": "image/jpeg",
+        "x-filename": "still.jpg",
+        "x-title": _header(message.title),
+        "x-message": _header(message.text.replace("\n", "\\n")),
+        "x-priority": str(fields["priority"]),
+        "x-tags": _header(",".join([_tag(message), *message.labels])),
+        "x-sequence-id": message.id,
+    }
+    if message.link:
+        headers["x-click"] = message.link
+    if message.snooze:
+        headers["x-actions"] = json.dumps(fields["actions"])
+    if target.token is not None:
+        headers["authorization"] = f"Bearer {target.token.get_secret_value()}"
+    return HttpRequest(f"{target.url.rstrip('/')}/{target.topic}", message.image, headers, "PUT")
+
+
+def _header(text: str) -> str:
+    """Text that is not ASCII as RFC 2047 says, which ntfy reads."""
+    if text.isascii() and text.isprintable():
+        return text
+    return f"=?UTF-8?B?{base64.b64encode(text.encode()).decode()}?="
 
 
 def _tag(message: NotificationMessage) -> str:

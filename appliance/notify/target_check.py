@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 
 from appliance import config
 from appliance.clock import SystemClock
-from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, SiteConfig, Target, WebhookTarget
+from appliance.config import AppriseTarget, HttpTarget, NtfyTarget, PushTarget, SiteConfig, Target, WebhookTarget
 from appliance.errors import UsageError
 from appliance.notify.apprise_sender import load_service
 from appliance.notify.delivery import SendResult
 from appliance.notify.http_sender import load_tls_ca
 from appliance.notify.message import MessageBuilder
 from appliance.notify.notifier import new_sender
+from appliance.notify.push_crypto import PushMeans
 
 CONNECT_S_MAX = 3.0
 
@@ -44,6 +45,8 @@ def check_targets(site: SiteConfig, *, contact: bool) -> Iterator[TargetFinding]
             yield TargetFinding(f"notify.{name}.hold_s", "warning", text)
         if isinstance(target, AppriseTarget):
             yield _check_apprise(name, target)
+        elif isinstance(target, PushTarget):
+            yield TargetFinding(f"notify.{name}", "ok", "browsers subscribe on the dashboard's page People told")
         else:
             yield from _check_http(name, target)
     http = {name: target for name, target in enabled.items() if isinstance(target, HttpTarget)}
@@ -97,7 +100,7 @@ def test_command(site_file: Path, name: str | None, *, as_json: bool) -> int:
     site = config.load(site_file)
     failed = 0
     for each, target in _chosen(site, name).items():
-        result = asyncio.run(_send_test(site, each, target))
+        result = asyncio.run(send_test(site, each, target))
         failed += not result.ok
         print(json.dumps(_as_json(each, result)) if as_json else _result_text(each, target, result), flush=True)
     return 1 if failed else 0
@@ -113,10 +116,11 @@ def _chosen(site: SiteConfig, name: str | None) -> Mapping[str, Target]:
     return {name: site.notify[name]}
 
 
-async def _send_test(site: SiteConfig, name: str, target: Target) -> SendResult:
+async def send_test(site: SiteConfig, name: str, target: Target, push: PushMeans | None = None) -> SendResult:
+    """Send a test message and say what came of it. push: for a target of that kind. Raises UsageError."""
     clock = SystemClock()
     try:
-        sender = new_sender(target, clock)
+        sender = new_sender(name, target, clock, push)
     except UsageError as error:
         raise UsageError(f"notify.{name}: {error}") from None
     try:

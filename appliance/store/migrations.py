@@ -26,6 +26,7 @@ STEPS: tuple[str, ...] = (
     (_FOLDER / "schema_13_user.sql").read_text(encoding="utf-8"),
     (_FOLDER / "schema_14_meter_hour.sql").read_text(encoding="utf-8"),
     (_FOLDER / "schema_15_arming.sql").read_text(encoding="utf-8"),
+    (_FOLDER / "schema_16_push.sql").read_text(encoding="utf-8"),
 )
 
 

@@ -72,13 +72,15 @@ class OpenNotice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message that arrived. audit: what left the site with it; None: nothing did."""
+    """A message that arrived. audit: what left the site with it, audit_image: its picture; None: nothing
+    did."""
 
     standing: Standing
     severity: Severity
     rules: tuple[str, ...]
     t: float
     audit: AuditRow | None
+    audit_image: AuditRow | None = None
 
 
 class NoticeStore:
@@ -147,8 +149,9 @@ class NoticeStore:
                     "rules": to_json(sent.rules), "id": row.id,
                 },
             )  # fmt: skip
-            if sent.audit is not None:
-                self._audit.write(sent.audit, connection)
+            for left in (sent.audit, sent.audit_image):
+                if left is not None:
+                    self._audit.write(left, connection)
             bump_rev(self._db, connection, row.alert)
 
     def record_left(self, row: AuditRow) -> None:

@@ -47,6 +47,9 @@ class Receiver:
             def do_POST(self) -> None:
                 receiver._answer(self)
 
+            def do_PUT(self) -> None:
+                receiver._answer(self)
+
             def do_GET(self) -> None:
                 receiver._answer(self)
 

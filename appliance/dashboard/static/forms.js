@@ -24,7 +24,7 @@ document.addEventListener("submit", async (event) => {
   if (wrong) wrong.textContent = "";
   button.disabled = true;
   try {
-    await post(form.dataset.post, bodyOf(form, button));
+    await post(form.dataset.post + (form.querySelector("[data-name]")?.value || ""), bodyOf(form, button));
     say(t("Done."));
     const open = form.closest("details");
     if (open) open.open = false;

@@ -133,6 +133,7 @@ export function keys(actions) {
 }
 
 prepare();
+navigator.serviceWorker?.register("/sw.js").catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
 document.getElementById("language")?.addEventListener("change", async ({ target }) => {
   await post("/language", { language: target.value });

@@ -1,0 +1,404 @@
+"""`/api/v1/notify` and `/api/v1/push`: who is notified and how, tried and changed; browsers that subscribe; snoozes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from hashlib import sha256
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.responses import HTMLResponse
+
+from appliance.config import AppriseTarget, PushTarget, SiteConfig, Target
+from appliance.dashboard.arming_api import Armed
+from appliance.dashboard.auth import TemplatesPart, address_of
+from appliance.dashboard.deps import CoreProbes, provided
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.settings_api import Settings, settings_problems, user_of
+from appliance.dashboard.visitor import visitor
+from appliance.errors import PreconditionError, UsageError
+from appliance.notify.delivery import SendResult
+from appliance.notify.push_crypto import PushMeans, browser_key
+from appliance.notify.snooze_links import SNOOZE_MINUTES, SnoozeLinks, SnoozeOffer
+from appliance.notify.target_check import send_test
+from appliance.settings.yaml_edit import REMOVED, SiteChange
+from appliance.store.access_log import AccessLog
+from appliance.store.audit import AuditRow, AuditStore
+from appliance.store.database import Database
+from appliance.store.meter import Meter, Metric, MetricName
+from appliance.store.push_subscriptions import PushSubscription
+from appliance.types import HEALTH_TITLES, SEVERITIES, HealthKind, Severity
+
+router = APIRouter(prefix=API, tags=["notifications"])
+page_router = APIRouter(include_in_schema=False)
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
+# What of a target's section holds a secret, by kind; all of it goes to the secrets file.
+_SECRET_KEYS: dict[str, tuple[str, ...]] = {
+    "ntfy": ("topic", "token"),
+    "webhook": ("url", "secret", "authorization"),
+    "apprise": ("url",),
+    "push": (),
+}
+Hours = Annotated[str, Field(pattern=r"^(([01]\d|2[0-3]):[0-5]\d-(([01]\d|2[0-3]):[0-5]\d|24:00))?$")]
+Secret = Annotated[SecretStr, Field(max_length=2000)]
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class NotifyContext:
+    """What the routes of this page need. Owner: the dashboard, made anew with each state of the site file."""
+
+    def __init__(self, config: SiteConfig, probes: CoreProbes, db: Database, meter: Meter) -> None:
+        self.config = config
+        self.probes = probes
+        self.db = db
+        self.meter = meter
+
+    @property
+    def push(self) -> PushMeans:
+        """Raises Problem."""
+        if self.probes.push is None or not self.push_target:
+            raise Problem(404, "This site notifies no browsers: add a target of kind push.")
+        return self.probes.push
+
+    @property
+    def push_target(self) -> str:
+        """The name of the first one that is enabled; '': there is none."""
+        return next(
+            (name for name, each in self.config.notify.items() if isinstance(each, PushTarget) and each.enabled), ""
+        )
+
+    @property
+    def links(self) -> SnoozeLinks:
+        """Raises Problem."""
+        if self.probes.snooze_links is None:
+            raise Problem(404, "There is no such page.")
+        return self.probes.snooze_links
+
+    def account(self, name: str, target: Target, result: SendResult) -> None:
+        """A test message leaves the site like any other. Raises StoreError."""
+        if target.local:
+            self.meter.add("", Metric(MetricName.NOTICE_LOCAL_BYTES), result.sent)
+            return
+        for purpose in ("", "notice"):
+            self.meter.add("", Metric(MetricName.UPLINK_BYTES, purpose), result.sent)
+        if result.ok:
+            AuditStore(self.db).write(
+                AuditRow(
+                    t=self.db.clock.now(), camera="", escalation="", kind="notice", bytes=len(result.payload),
+                    sha256=sha256(result.payload).hexdigest(), why=f"test message to {name}",
+                )
+            )  # fmt: skip
+
+
+Context = Annotated[NotifyContext, Depends(provided(NotifyContext))]
+
+
+class TargetItem(ApiModel):
+    """A target, without its secrets. host: of its address, for people; waiting … failures: since the start."""
+
+    name: str
+    kind: str
+    host: str
+    enabled: bool
+    local: bool
+    picture: bool
+    severities: tuple[Severity, ...]
+    cameras: tuple[str, ...]
+    rules: tuple[str, ...]
+    health: tuple[HealthKind, ...]
+    quiet_hours: str
+    urgent: tuple[Severity, ...]
+    hold_s: float
+    repeat_s: float
+    failing_since: float | None = None
+    error: str = ""
+    waiting: int = 0
+    told: int = 0
+    quiet: int = 0
+    failures: int = 0
+
+
+class TargetList(ApiModel):
+    """digest: of the site file, to be sent as `base` with a change; '': it cannot be changed here."""
+
+    targets: list[TargetItem]
+    digest: str
+
+
+class SaveTarget(BaseModel):
+    """A target's settings. A secret that is left empty stays as it is: url (webhook, apprise), topic, token, secret,
+    authorization. Keys of the site file that are not here stay as well."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    base: Annotated[str, Field(max_length=64)]
+    kind: Literal["ntfy", "webhook", "apprise", "push"]
+    url: Secret = SecretStr("")
+    topic: Secret = SecretStr("")
+    token: Secret = SecretStr("")
+    secret: Secret = SecretStr("")
+    authorization: Secret = SecretStr("")
+    enabled: bool = True
+    local: bool = False
+    picture: bool = False
+    severity: Severity = "warning"
+    health: bool | None = None
+    quiet_hours: Hours = ""
+    urgent: bool = False
+
+
+class TestOutcome(ApiModel):
+    """What came of a test message; message: a sentence for a person."""
+
+    ok: bool
+    status: int | None
+    seconds: float
+    message: str
+
+
+class BrowserItem(ApiModel):
+    """A browser that is notified."""
+
+    id: str
+    user: str
+    label: str
+    created_t: float
+
+
+class BrowserList(ApiModel):
+    """key: for `applicationServerKey`; '': this site notifies no browsers. browsers: the visitor's own."""
+
+    key: str
+    target: str
+    browsers: list[BrowserItem]
+
+
+class Subscribe(BaseModel):
+    """A subscription as the browser makes it; the keys in base64url."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    endpoint: Annotated[str, Field(max_length=1000)]
+    p256dh: Annotated[str, Field(max_length=200)]
+    auth: Annotated[str, Field(max_length=100)]
+    label: Annotated[str, Field(max_length=100)] = ""
+
+
+class Snooze(BaseModel):
+    """For how long the target is told nothing of the camera; rule_only: of that rule of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    minutes: Literal[15, 60]
+    rule_only: bool = False
+
+
+class SnoozeDone(ApiModel):
+    target: str
+    camera: str
+    rule: str
+    until_t: float
+
+
+def _items(context: NotifyContext) -> list[TargetItem]:
+    statuses = {each.name: each for each in context.probes.targets()}
+    found = []
+    for name, target in context.config.notify.items():
+        status = statuses.get(name)
+        quiet = ", ".join(target.quiet_hours.hours) if target.quiet_hours else ""
+        facts: dict[str, Any] = {
+            key: getattr(status, key) for key in ("failing_since", "error", "waiting", "told", "quiet", "failures")
+        } if status else {}  # fmt: skip
+        found.append(
+            TargetItem(
+                name=name, kind=target.kind, host=target.host, enabled=target.enabled, local=target.local,
+                picture=target.picture, severities=target.severities, cameras=target.cameras, rules=target.rules,
+                health=target.health, quiet_hours=quiet, urgent=target.urgent, hold_s=target.hold_s,
+                repeat_s=target.repeat_s, **facts,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _report(context: NotifyContext, settings: Settings) -> TargetList:
+    return TargetList(targets=_items(context), digest=settings.service.running.digest if settings.is_editable else "")
+
+
+@router.get("/notify")
+def list_targets(context: Context, settings: Settings) -> TargetList:
+    """Who is notified, and how each target does."""
+    return _report(context, settings)
+
+
+@router.post("/notify/{target}")
+def save_target(request: Request, settings: Settings, target: str, wanted: SaveTarget) -> TargetList:
+    """Add a target or change one; its secrets go to the secrets file. Answers with all."""
+    service = settings.service
+    known = service.running.config.notify.get(target)
+    if known is not None and known.kind != wanted.kind:
+        raise Problem(422, "A target keeps its kind: remove it, and add another.")
+    section, kept = _section(target, wanted, new=known is None)
+    with settings_problems():
+        if kept:
+            service.keep_secrets(kept)
+        changes = (
+            [SiteChange(("notify", target), {k: v for k, v in section.items() if v is not REMOVED})]
+            if known is None
+            else [SiteChange(("notify", target, key), value) for key, value in section.items()]
+        )
+        service.change(changes, wanted.base, user_of(request), f"target {target}")
+    return _report(request.app.state.parts[NotifyContext], settings)
+
+
+@router.delete("/notify/{target}")
+def remove_target(request: Request, settings: Settings, target: str) -> TargetList:
+    """Take a target out of the site file. Answers with those that are left."""
+    service = settings.service
+    if target not in service.running.config.notify:
+        raise Problem(404, "There is no such target.")
+    with settings_problems():
+        change = [SiteChange(("notify", target), REMOVED)]
+        service.change(change, service.running.digest, user_of(request), f"target {target} removed")
+    return _report(request.app.state.parts[NotifyContext], settings)
+
+
+@router.post("/notify/{target}/test")
+def test_target(context: Context, target: str) -> TestOutcome:
+    """Send a test message, and say what came back."""
+    chosen = context.config.notify.get(target)
+    if chosen is None:
+        raise Problem(404, "There is no such target.")
+    try:
+        result = asyncio.run(send_test(context.config, target, chosen, context.probes.push))
+    except UsageError as error:
+        raise Problem(422, str(error)) from None
+    context.account(target, chosen, result)
+    text = f"{chosen.host} took it in {result.seconds:.1f} s." if result.ok else f"It did not arrive: {result.error}."
+    return TestOutcome(ok=result.ok, status=result.status, seconds=round(result.seconds, 3), message=text)
+
+
+def _section(name: str, wanted: SaveTarget, *, new: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    """The keys of the site file, and the secrets beside it."""
+    stem, kept = f"NOTIFY_{name.upper().replace('-', '_')}", {}
+    at = SEVERITIES.index(wanted.severity)
+    section: dict[str, Any] = {"kind": wanted.kind} if new else {}
+    for key in _SECRET_KEYS[wanted.kind]:
+        given = getattr(wanted, key).get_secret_value().strip()
+        if given:
+            kept[f"{stem}_{key.upper()}"] = given
+            section[key] = f"${{{stem}_{key.upper()}}}"
+    if wanted.kind == "ntfy" and wanted.url.get_secret_value():
+        section["url"] = wanted.url.get_secret_value().strip()
+    section |= {
+        "enabled": wanted.enabled,
+        "severities": list(SEVERITIES[at:]),
+        "quiet_hours": {"hours": [wanted.quiet_hours]} if wanted.quiet_hours else REMOVED,
+        "urgent": ["alert"] if wanted.urgent else REMOVED,
+    }
+    if wanted.health is not None:
+        section["health"] = list(HEALTH_TITLES) if wanted.health else []
+    if wanted.kind != "push":
+        section["picture"] = wanted.picture
+    if wanted.kind in {"ntfy", "webhook"}:
+        section["local"] = wanted.local
+    return section, kept
+
+
+@router.get("/push")
+def list_browsers(context: Context) -> BrowserList:
+    """What a browser needs to subscribe, and those of the visitor that did."""
+    return browsers_of(context)
+
+
+def browsers_of(context: NotifyContext) -> BrowserList:
+    if context.probes.push is None or not context.push_target:
+        return BrowserList(key="", target="", browsers=[])
+    own = [each for each in context.push.subscriptions.all() if each.user == visitor().name]
+    return BrowserList(
+        key=context.push.key.public, target=context.push_target,
+        browsers=[BrowserItem(id=each.id, user=each.user, label=each.label, created_t=each.created_t) for each in own],
+    )  # fmt: skip
+
+
+@router.post("/push")
+def subscribe(request: Request, context: Context, wanted: Subscribe) -> BrowserList:
+    """Notify this browser, of the cameras that the visitor may see."""
+    push, target = context.push, context.config.notify[context.push_target]
+    assert isinstance(target, PushTarget)
+    try:
+        target.check_endpoint(wanted.endpoint)
+        p256dh, auth = _base64url(wanted.p256dh), _base64url(wanted.auth)
+        browser_key(p256dh, auth)
+        push.subscriptions.put(
+            PushSubscription(
+                target=context.push_target, user=visitor().name, endpoint=wanted.endpoint, p256dh=p256dh, auth=auth,
+                label=wanted.label,
+            )
+        )  # fmt: skip
+    except (UsageError, ValueError) as error:
+        raise Problem(422, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+    request.state.about = wanted.label
+    return browsers_of(context)
+
+
+@router.delete("/push/{browser}")
+def unsubscribe(context: Context, browser: str) -> BrowserList:
+    """Notify a browser of the visitor's no more."""
+    if not context.push.subscriptions.remove(browser, visitor().name):
+        raise Problem(404, "You have no such browser.")
+    return browsers_of(context)
+
+
+@page_router.get("/notify")
+def notify_page(templates: TemplatesPart, context: Context, settings: Settings) -> HTMLResponse:
+    """This browser, the targets, and what is snoozed."""
+    return templates.page(
+        "notify.html", here="/notify", rev=0, report=_report(context, settings), browsers=browsers_of(context),
+        kinds=tuple(_SECRET_KEYS), health_kinds=len(HEALTH_TITLES), apprise=AppriseTarget.__name__,
+    )  # fmt: skip
+
+
+@page_router.get("/snooze/{token}")
+def snooze_page(templates: TemplatesPart, context: Context, token: str) -> HTMLResponse:
+    """What a link in a message offers. Opening it does nothing: messengers open links, too."""
+    return templates.page("snooze.html", nav=False, offer=_offer(context, token), lengths=SNOOZE_MINUTES, token=token)
+
+
+@page_router.post("/snooze/{token}", response_model=SnoozeDone)
+def snooze(request: Request, context: Context, arming: Armed, token: str, wanted: Snooze) -> SnoozeDone:
+    """Use the link, once: its target is told nothing of its camera for a while. Nobody signs in for this act."""
+    offer = _offer(context, token)
+    rule = offer.rule if wanted.rule_only else ""
+    until = arming.now + wanted.minutes * 60
+    if offer.target not in context.config.notify:
+        raise Problem(410, "The target of this link is no more.")
+    if not context.links.use(offer):
+        raise Problem(410, "This link was used already.")
+    try:
+        arming.snooze(offer.target, offer.camera, rule, until, f"the link to {offer.target}")
+    except PreconditionError as error:
+        raise Problem(410, str(error)) from None
+    AccessLog(context.db).write(
+        f"link to {offer.target}", address_of(request.scope), "snoozed",
+        f"{offer.camera}{f', rule {rule}' if rule else ''} for {wanted.minutes} min",
+    )  # fmt: skip
+    return SnoozeDone(target=offer.target, camera=offer.camera, rule=rule, until_t=until)
+
+
+def _offer(context: NotifyContext, token: str) -> SnoozeOffer:
+    try:
+        return context.links.read(token, context.db.clock.now())
+    except PreconditionError as error:
+        raise Problem(404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from None
+
+
+def _base64url(text: str) -> bytes:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise ValueError("these are no keys of a push subscription") from None

@@ -1,0 +1,34 @@
+"""A secret that this appliance makes for itself at first use, in a file that nobody else may read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from appliance.errors import MissingDependency
+
+KEY_BYTES_MAX = 4096
+
+
+def own_key(path: Path, make: Callable[[], bytes]) -> bytes:
+    """The key at `path`, made the first time. Raises MissingDependency with the remedy."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+            if not path.exists():
+                opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with os.fdopen(opened, "wb") as file:
+                    file.write(make())
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    os.link(temporary, path)  # the first one counts, also for two at once
+                finally:
+                    temporary.unlink()
+        with path.open("rb") as file:
+            return file.read(KEY_BYTES_MAX)
+    except OSError as error:
+        raise MissingDependency(f"{path}, a key of this box: {error.strerror}; check storage.dir") from None

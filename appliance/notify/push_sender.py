@@ -1,0 +1,129 @@
+"""Sends a message to the browsers that people subscribed with, through the push services of their makers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from appliance.clock import Clock
+from appliance.config import PushTarget
+from appliance.errors import UsageError
+from appliance.notify.delivery import SendResult
+from appliance.notify.http_sender import HttpPoster, tls_verification
+from appliance.notify.message import NotificationMessage, is_good_news
+from appliance.notify.ntfy_webhook import HttpRequest
+from appliance.notify.push_crypto import VapidKey, encrypt
+from appliance.store.push_subscriptions import PushSubscription, PushSubscriptionStore
+
+TTL_S = 4 * 3600  # for which the push service keeps it for a browser that is off
+MESSAGES_REMEMBERED = 200
+_TEXT_CHARS_MAX = 1500
+_GONE = frozenset({404, 410})  # RFC 8030: the browser has taken its subscription back
+
+logger = logging.getLogger(__name__)
+
+
+class PushSender:
+    """The way to all browsers of a push target. Owner: one task.
+
+    State: which browsers took a message of which not all did, so that none gets it twice. A subscription that its
+    service does not know any more is removed; so nobody has to.
+    """
+
+    def __init__(
+        self,
+        target: PushTarget,
+        name: str,
+        key: VapidKey,
+        subscriptions: PushSubscriptionStore,
+        sees: Callable[[str, str], bool],
+        contact: str,
+        clock: Clock,
+    ) -> None:
+        """name: of the target. sees: whether a user may see a camera. contact: for the push service."""
+        self._target = target
+        self._name = name
+        self._key = key
+        self._subscriptions = subscriptions
+        self._sees = sees
+        self._contact = target.contact or contact
+        self._clock = clock
+        self._poster = HttpPoster(target.timeout_s, tls_verification("https:", target.tls_ca), clock)
+        self._taken: OrderedDict[str, set[str]] = OrderedDict()
+
+    async def send(self, message: NotificationMessage) -> SendResult:
+        """Never raises for what a service does. Raises StoreError."""
+        began = self._clock.monotonic()
+        wanted = [
+            each for each in self._subscriptions.all(self._name)
+            if not message.camera or self._sees(each.user, message.camera)
+        ]  # fmt: skip
+        if not wanted:
+            return SendResult(ok=False, refused=True, error="no browser has subscribed that may see this camera")
+        taken, payload, sent = self._taken.setdefault(message.message_id, set()), _payload(message), 0
+        failed: list[SendResult] = []
+        for each in wanted:
+            if each.id not in taken:
+                result = await self._send_one(each, payload, message)
+                sent += result.sent
+                if result.ok:
+                    taken.add(each.id)
+                elif result.status in _GONE:
+                    self._subscriptions.remove(each.id)
+                    logger.info(
+                        "a browser of %s is notified no more: its subscription is gone", each.user or "the owner"
+                    )
+                elif not result.refused:
+                    failed.append(result)
+        while len(self._taken) > MESSAGES_REMEMBERED:
+            self._taken.popitem(last=False)
+        ok = not failed and bool(taken)
+        return SendResult(
+            ok=ok,
+            status=failed[0].status if failed else 201 if ok else None,
+            refused=not failed and not taken,
+            maybe=any(each.maybe for each in failed),
+            error="" if ok else failed[0].error if failed else "no browser takes it any more",
+            after_s=max((each.after_s or 0.0 for each in failed), default=None),
+            payload=payload,
+            sent=sent,
+            seconds=self._clock.monotonic() - began,
+        )
+
+    async def close(self) -> None:
+        await self._poster.close()
+
+    async def _send_one(self, to: PushSubscription, payload: bytes, message: NotificationMessage) -> SendResult:
+        try:
+            self._target.check_endpoint(to.endpoint)
+            body = encrypt(payload, to.p256dh, to.auth)
+        except (UsageError, ValueError) as error:
+            return SendResult(ok=False, refused=True, error=str(error))
+        headers = {
+            "content-type": "application/octet-stream",
+            "content-encoding": "aes128gcm",
+            "ttl": str(TTL_S),
+            "urgency": "low" if is_good_news(message) else "high" if message.severity == "alert" else "normal",
+            "topic": message.id[:32],  # replaces what a browser that is off has not got yet
+            "authorization": self._key.authorization(to.endpoint, self._contact, self._clock.now()),
+        }
+        return await self._poster.post(HttpRequest(to.endpoint, body, headers), urlsplit(to.endpoint).hostname or "")
+
+
+def _payload(message: NotificationMessage) -> bytes:
+    """What the service worker shows; links without the host, which it knows."""
+    facts = {
+        "title": message.title,
+        "body": message.text[:_TEXT_CHARS_MAX],
+        "tag": message.id,
+        "url": _path(message.link),
+        "snooze": _path(message.snooze),
+    }
+    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _path(link: str) -> str:
+    return urlsplit(link).path if link else ""

@@ -1,0 +1,94 @@
+"""Links in messages by which a target is not told of a camera or rule for a while: signed, for one use."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.errors import PreconditionError
+from appliance.notify.key_file import own_key
+from appliance.notify.message import NotificationMessage
+from appliance.store.push_subscriptions import UsedLinkStore
+
+LINK_S = 12 * 3600.0  # from the alert on
+SNOOZE_MINUTES = (15, 60)
+TOKEN_CHARS_MAX = 600
+_KEY_FILE = "keys/snooze.key"
+_SIGNATURE_BYTES = 18
+
+
+@dataclass(frozen=True, slots=True)
+class SnoozeOffer:
+    """What a link allows: to let `target` be told nothing of this camera, or of one rule of it, for a while."""
+
+    id: str
+    target: str
+    camera: str
+    rule: str
+    expires_t: float
+    used: bool = False
+
+
+class SnoozeLinks:
+    """Makes links and reads them. Any thread. State: the key, made at first use.
+
+    The signature is over what the link allows, so nobody can ask for more than a message offered; who has the message
+    may use it once, which is all that it is good for.
+    """
+
+    def __init__(self, root: Path, public_url: str, used: UsedLinkStore) -> None:
+        """root: the storage folder. public_url '': no links are made."""
+        self._path = root / _KEY_FILE
+        self._base = public_url.rstrip("/")
+        self._used = used
+        self._key = b""
+
+    def link(self, target: str, message: NotificationMessage) -> str:
+        """For an alert's message; '': nobody could open it. The same message gives the same link."""
+        if not self._base or not message.alert or message.test:
+            return ""
+        rule = message.rules[0] if len(message.rules) == 1 else ""
+        return f"{self._base}/snooze/{self._token(target, message.camera, rule, message.id, message.t + LINK_S)}"
+
+    def read(self, token: str, now: float) -> SnoozeOffer:
+        """Raises PreconditionError: it is none of ours, or too old."""
+        head, _, signature = token[:TOKEN_CHARS_MAX].partition(".")
+        try:
+            given = _decoded(signature)
+            body = _decoded(head)
+        except (binascii.Error, ValueError):
+            raise PreconditionError("this link is not whole") from None
+        if not hmac.compare_digest(given, self._signature(head)):
+            raise PreconditionError("this link is none of this box")
+        target, camera, rule, message_id, expires_t = json.loads(body)
+        if now > expires_t:
+            raise PreconditionError("this link is too old")
+        key = hashlib.sha256(f"{message_id}|{target}".encode()).hexdigest()[:32]
+        return SnoozeOffer(key, target, camera, rule, expires_t, self._used.is_used(key))
+
+    def use(self, offer: SnoozeOffer) -> bool:
+        """False: it was used before. Raises StoreError."""
+        return self._used.use(offer.id, offer.expires_t)
+
+    def _token(self, target: str, camera: str, rule: str, message_id: str, expires_t: float) -> str:
+        body = json.dumps([target, camera, rule, message_id, round(expires_t)], separators=(",", ":")).encode()
+        head = _encoded(body)
+        return f"{head}.{_encoded(self._signature(head))}"
+
+    def _signature(self, head: str) -> bytes:
+        self._key = self._key or own_key(self._path, lambda: secrets.token_bytes(32))
+        return hmac.new(self._key, f"snooze|{head}".encode(), hashlib.sha256).digest()[:_SIGNATURE_BYTES]
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

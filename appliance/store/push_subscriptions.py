@@ -1,0 +1,95 @@
+"""Browsers that a person let be notified, and links in messages that were used."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+
+from appliance.errors import UsageError
+from appliance.store.database import Database
+
+SUBSCRIPTIONS_MAX = 200
+PER_USER_MAX = 10  # browsers of one person; the oldest goes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushSubscription:
+    """A browser. user: '' for the owner without a user. label: what it calls itself."""
+
+    target: str
+    user: str
+    endpoint: str = field(repr=False)
+    p256dh: bytes = field(repr=False)
+    auth: bytes = field(repr=False)
+    label: str = ""
+    created_t: float = 0.0
+
+    @property
+    def id(self) -> str:
+        return hashlib.sha256(self.endpoint.encode()).hexdigest()[:32]
+
+
+class PushSubscriptionStore:
+    """The push_subscription table. Any thread; each method raises StoreError."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def all(self, target: str | None = None) -> list[PushSubscription]:
+        """Oldest first; those of people who may not sign in any more are left out."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT target, user, endpoint, p256dh, auth, label, created_t FROM push_subscription AS each
+                   WHERE (? IS NULL OR target = ?)
+                     AND (each.user = '' OR EXISTS (SELECT 1 FROM user WHERE name = each.user AND enabled))
+                   ORDER BY created_t, id""",
+                (target, target),
+            )
+            return [PushSubscription(**dict(row)) for row in rows]
+
+    def put(self, subscription: PushSubscription) -> None:
+        """A new browser, or one that is there already with new keys. Raises UsageError: there are too many."""
+        row = {**asdict(subscription), "id": subscription.id, "created_t": self._db.clock.now()}
+        with self._db.transaction() as connection:
+            connection.execute(
+                """INSERT OR REPLACE INTO push_subscription
+                   VALUES (:id, :target, :user, :endpoint, :p256dh, :auth, :label, :created_t)""",
+                row,
+            )
+            connection.execute(
+                """DELETE FROM push_subscription WHERE id IN (SELECT id FROM push_subscription WHERE user = ?
+                   ORDER BY created_t DESC, id LIMIT -1 OFFSET ?)""",
+                (subscription.user, PER_USER_MAX),
+            )
+            count = connection.execute("SELECT count(*) FROM push_subscription").fetchone()[0]
+            if count > SUBSCRIPTIONS_MAX:
+                raise UsageError(f"{SUBSCRIPTIONS_MAX} browsers are notified already: take one off the list")
+
+    def remove(self, subscription_id: str, user: str | None = None) -> bool:
+        """False: there was none. user: only one of theirs; None: of anybody."""
+        with self._db.transaction() as connection:
+            return (
+                connection.execute(
+                    "DELETE FROM push_subscription WHERE id = ? AND (? IS NULL OR user = ?)",
+                    (subscription_id, user, user),
+                ).rowcount
+                > 0
+            )
+
+
+class UsedLinkStore:
+    """The used_link table. Any thread; each method raises StoreError."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def is_used(self, link_id: str) -> bool:
+        with self._db.read() as connection:
+            return connection.execute("SELECT 1 FROM used_link WHERE id = ?", (link_id,)).fetchone() is not None
+
+    def use(self, link_id: str, expires_t: float) -> bool:
+        """False: it was used before. Rows of links that are refused for their age go."""
+        with self._db.transaction() as connection:
+            connection.execute("DELETE FROM used_link WHERE expires_t < ?", (self._db.clock.now() - 86400,))
+            done = connection.execute("INSERT OR IGNORE INTO used_link VALUES (?, ?)", (link_id, expires_t))
+            return done.rowcount > 0

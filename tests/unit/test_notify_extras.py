@@ -1,0 +1,244 @@
+"""A picture with a message, quiet hours, snoozes: what goes with a message, what waits, and what is told at all."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from notifying import NotifyingSite, hook, notifying
+from sample_rows import T0
+from servers.receiver import Receiver
+from waiting import until
+
+from appliance.clock import ManualClock, local_weekday_minute
+from appliance.config import AppriseTarget, CameraConfig, NtfyTarget, SiteConfig
+from appliance.evidence.shareable_still import ShareableStills
+from appliance.notify.apprise_sender import AppriseSender
+from appliance.notify.delivery import STILL_WAIT_S, TargetSender
+from appliance.notify.message import NotificationMessage
+from appliance.notify.ntfy_webhook import request_for
+from appliance.privacy import PrivacyRules
+from appliance.rules.schedule import armed_at
+from appliance.store.audit import AuditStore
+from appliance.store.boxes import BoxStore
+from appliance.store.evidence import EvidenceStore
+from appliance.store.rows import AlertDetail, EvidenceRow
+from appliance.types import HealthEvent
+from tests.unit.test_notify_delivery import ScriptedSender, go
+
+JPEG = b"\xff\xd8 a still \xff\xd9"
+MESSAGE = NotificationMessage(
+    id="n1", alert="a1", site="depot", camera="gate", severity="alert", standing="edge", rules=("intruder",),
+    labels=("person",), score=0.9, t=T0, link="https://cams.example/alerts/a1",
+    snooze="https://cams.example/snooze/x.y", image=JPEG,
+)  # fmt: skip
+
+
+class StillOf:
+    """What the appliance says of the still: first nothing, then `data`."""
+
+    def __init__(self, data: bytes | None) -> None:
+        self.data = data
+
+    def __call__(self, detail: AlertDetail, local: bool) -> bytes | None:
+        return self.data
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Callable[..., NotifyingSite]]:
+    made: list[NotifyingSite] = []
+
+    def make(**target: Any) -> NotifyingSite:
+        made.append(NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan", **target)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def sender_of(site: NotifyingSite, way: ScriptedSender) -> TargetSender:
+    return TargetSender("phone", site.targets["phone"], site.deps(), way)
+
+
+def test_a_picture_goes_with_the_message_and_has_an_audit_row_of_its_own(tmp_path: Path) -> None:
+    with Receiver() as phone, notifying(tmp_path, phone=hook(phone.url, picture=True)) as site:
+        site.stop()
+        site.more["still"] = StillOf(JPEG)
+        site.start()
+        site.alert()
+        site.becomes("told")
+        (taken,) = phone.taken
+        assert base64.b64decode(taken.body["picture"]["base64"]) == JPEG
+        rows = {row.kind: row for row in AuditStore(site.db).page()}
+        assert (rows["frame"].bytes, rows["frame"].sha256) == (len(JPEG), hashlib.sha256(JPEG).hexdigest())
+        assert rows["notice"].bytes == len(taken.raw)
+        site.escalate()
+        until(lambda: len(phone.taken) == 2)
+        assert phone.taken[-1].body["picture"] is None, "an update needs no second one"
+
+
+def test_without_being_asked_for_no_picture_goes(site: Callable[..., NotifyingSite]) -> None:
+    made = site()
+    made.more["still"] = StillOf(JPEG)
+    sent: list[NotificationMessage] = []
+
+    class Keeping(ScriptedSender):
+        async def send(self, message: NotificationMessage) -> Any:
+            sent.append(message)
+            return await super().send(message)
+
+    made.alert()
+    go(sender_of(made, Keeping()))
+    assert [each.image for each in sent] == [b""]
+
+
+def test_a_message_waits_for_its_still_but_not_for_long(site: Callable[..., NotifyingSite]) -> None:
+    made, way, still = site(picture=True), ScriptedSender(), StillOf(None)
+    made.more["still"] = still
+    sender = sender_of(made, way)
+    made.alert()
+    go(sender)
+    assert way.sent == []
+    made.clock.advance(STILL_WAIT_S - 1)
+    go(sender)
+    assert way.sent == []
+    made.clock.advance(1.1)
+    go(sender)
+    assert way.sent == ["a1"]
+    made.alert("a2")
+    still.data = JPEG
+    go(sender)
+    assert way.sent == ["a1", "a2"]
+
+
+def quiet(site: NotifyingSite) -> None:
+    site.more["in_quiet_hours"] = lambda target, t: (
+        target.quiet_hours is not None and armed_at(target.quiet_hours, lambda at: (0, int(at - T0) // 60))(t)
+    )
+
+
+def test_in_quiet_hours_only_what_is_urgent_is_told(site: Callable[..., NotifyingSite]) -> None:
+    made, way = site(quiet_hours={"hours": ["00:00-01:00"]}, urgent=["alert"]), ScriptedSender()
+    quiet(made)
+    sender = sender_of(made, way)
+    made.alert()  # a warning
+    made.escalate("a2")  # an alert
+    go(sender)
+    assert way.sent == ["a2"]
+    assert (made.notice().state, made.notice().reason) == ("quiet", "not told: quiet hours")
+    assert sender.status.quiet == 1
+    made.clock.advance(3600)
+    made.alert("a3")
+    go(sender)
+    assert way.sent == ["a2", "a3"]
+
+
+def test_a_fault_waits_for_the_end_of_quiet_hours(site: Callable[..., NotifyingSite]) -> None:
+    made, way = site(quiet_hours={"hours": ["00:00-01:00"]}, health=["moved"]), ScriptedSender()
+    quiet(made)
+    sender = sender_of(made, way)
+    made.health.put(HealthEvent(camera="yard", id="h1", kind="moved", t=T0, t_start=T0, reason="it was turned"))
+    go(sender)
+    assert way.sent == []
+    made.clock.advance(3600)
+    go(sender)
+    assert way.sent == [""]
+
+
+def test_a_snooze_is_of_what_was_snoozed_and_says_why(site: Callable[..., NotifyingSite]) -> None:
+    made, way = site(), ScriptedSender()
+    made.more["quiet_reason"] = lambda target, camera, rules: f"{target} {camera} {rules}" if camera == "yard" else ""
+    sender = sender_of(made, way)
+    made.alert()
+    made.alert("a2", camera="gate")
+    go(sender)
+    assert way.sent == ["a2"]
+    assert made.notice().reason == "phone yard ('intruder',)"
+
+
+def test_ntfy_gets_the_picture_as_the_body_and_all_else_in_headers() -> None:
+    target = NtfyTarget.model_validate({"kind": "ntfy", "url": "https://ntfy.example/", "topic": "t", "token": "tk"})
+    request = request_for(target, MESSAGE, T0)
+    assert (request.method, request.url, request.body) == ("PUT", "https://ntfy.example/t", JPEG)
+    assert request.headers["x-title"] == "Person at gate"
+    words = request.headers["x-message"]
+    assert words.isascii()
+    assert "\n" not in words
+    assert "\\n" in base64.b64decode(words.split("?")[3]).decode() if words.startswith("=?") else "\\n" in words
+    actions = json.loads(request.headers["x-actions"])
+    assert [(each["url"], json.loads(each["body"])) for each in actions] == [
+        ("https://cams.example/snooze/x.y", {"minutes": 15}), ("https://cams.example/snooze/x.y", {"minutes": 60}),
+    ]  # fmt: skip
+    assert request.headers["authorization"] == "Bearer tk"
+
+
+def test_apprise_gets_the_picture_as_an_attachment(tmp_path: Path) -> None:
+    with Receiver() as service:
+        target = AppriseTarget.model_validate({"kind": "apprise", "url": f"json://127.0.0.1:{service.port}/x"})
+        assert asyncio.run(AppriseSender(target, ManualClock(T0)).send(MESSAGE)).ok
+    (taken,) = service.taken
+    assert base64.b64decode(taken.body["attachments"][0]["base64"]) == JPEG
+    assert "https://cams.example/snooze/x.y" in taken.body["message"]
+
+
+CAMERA: dict[str, Any] = {
+    "url": "file:x.mp4",
+    "zones": {"z": [[0, 0], [1, 0], [1, 1]], "door": [[0, 0], [0.5, 0], [0.5, 1], [0, 1]]},
+    "rules": [{"name": "intruder", "kind": "enter", "zone": "z"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "local", "there"),
+    [({}, False, "all"), ({"image_free": True}, False, ""), ({"image_free": True}, True, "all"),
+     ({"privacy": {"never": [{"zones": ["z"]}]}}, False, ""), ({"privacy": {"mask": ["door"]}}, False, "masked"),
+     ({"privacy": {"mask": ["door"]}}, True, "all"), ({"privacy": {"blur": "surroundings"}}, False, "blurred")],
+)  # fmt: skip
+def test_what_privacy_withholds_or_hides_does_not_leave_in_a_picture(
+    tmp_path: Path, privacy: dict[str, Any], local: bool, there: str
+) -> None:
+    made = NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan"))
+    config = SiteConfig.model_validate({"cameras": {"yard": {**CAMERA, **privacy}}})
+    rules = PrivacyRules(config.site, config.cameras, local_weekday_minute)
+    stills = ShareableStills(tmp_path, BoxStore(made.db), config.cameras, lambda each: rules.level(each) == "free")
+    made.alert()
+    detail = made.alerts.get("a1")
+    assert detail is not None
+    waiting = stills.read(detail, local)
+    assert waiting == (b"" if there == "" else None), "what may not go is not waited for"
+    image = np.random.default_rng(1).integers(0, 255, (120, 160, 3), dtype=np.uint8)
+    (tmp_path / "s.jpg").write_bytes(bytes(cv2.imencode(".jpg", image)[1]))
+    EvidenceStore(made.db).put(EvidenceRow(alert="a1", kind="still", state="ready", path="s.jpg", t_start=T0))
+    detail = made.alerts.get("a1")
+    assert detail is not None
+    data = stills.read(detail, local)
+    assert data is not None
+    if there == "all":
+        assert data == (tmp_path / "s.jpg").read_bytes()
+    elif not there:
+        assert data == b""
+    else:
+        seen = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).astype(int)
+        assert data != (tmp_path / "s.jpg").read_bytes()
+        hidden = seen[5:115, 5:70]
+        assert hidden.std() < (5 if there == "masked" else image.std() / 2)
+    made.close()
+
+
+def test_a_camera_that_is_not_in_the_site_file_has_no_picture(tmp_path: Path) -> None:
+    made = NotifyingSite(tmp_path, ManualClock(T0), phone=hook("http://phone.lan"))
+    cameras: dict[str, CameraConfig] = {}
+    made.alert()
+    detail = made.alerts.get("a1")
+    assert detail is not None
+    assert ShareableStills(tmp_path, BoxStore(made.db), cameras, lambda each: True).read(detail, True) == b""
+    made.close()
