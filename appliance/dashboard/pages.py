@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import ceil, sqrt
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -179,11 +178,7 @@ def cameras_page(
 @router.get("/live")
 def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: HealthPart) -> HTMLResponse:
     """A wall of all cameras: live where something moves."""
-    items = cameras.items()
-    columns = min(5, ceil(sqrt(len(items))))
-    return templates.page(
-        "live.html", here="/live", rev=rev, cameras=items, columns=columns, faults=health.open_titles()
-    )
+    return templates.page("live.html", here="/live", rev=rev, cameras=cameras.items(), faults=health.open_titles())
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])

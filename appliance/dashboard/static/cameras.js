@@ -1,5 +1,4 @@
-// What cameras see now, with the boxes of that very frame over it: video where the page asks for it and the browser
-// plays it, else pictures that are fetched while they are on screen.
+// What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
 import { again, coalesced, follow, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 import "/static/health.js";
@@ -34,7 +33,7 @@ class Live {
     if (this.seen) this.pull();
   }
 
-  // What comes over the live stream, by its kind; see docs/dashboard.md.
+  // Messages by kind, see docs/dashboard.md.
   view = {
     c: (type) => this.player.begin(type),
     v: (bytes) => this.player.take(bytes),
@@ -132,21 +131,18 @@ const watcher = new IntersectionObserver((entries) => {
 });
 for (const live of lives) watcher.observe(live.stage);
 
-// A wall is live where something moves; the camera that was chosen is large, and live all the time.
+// A wall is live where something moves, and all the time where it was chosen.
 const wall = document.getElementById("wall");
 let large = null;
 let leave = [];
 
 function connect() {
   for (const each of leave) each();
-  const follow = (some, when) => {
-    const views = Object.fromEntries(some.filter((live) => live.video).map((live) => [live.stage.dataset.name, live.view]));
-    return Object.keys(views).length ? [watch(views, when)] : [];
-  };
-  leave = [
-    ...follow(lives.filter((live) => live !== large), wall ? "active" : "always"),
-    ...follow(lives.filter((live) => live === large), "always"),
-  ];
+  leave = [false, true].map((all) => {
+    const some = lives.filter((live) => live.video && (live === large) === all);
+    const views = Object.fromEntries(some.map((live) => [live.stage.dataset.name, live.view]));
+    return watch(views, wall && !all ? "active" : "always");
+  });
 }
 
 function enlarge(live) {
@@ -155,7 +151,6 @@ function enlarge(live) {
     each.stage.closest("li").classList.toggle("large", each === large);
     each.stage.setAttribute("aria-expanded", each === large);
   }
-  large?.stage.scrollIntoView({ block: "nearest" });
   redraw();
   connect();
 }

@@ -2,33 +2,32 @@
 import { t } from "/static/texts.js";
 
 const Source = globalThis.ManagedMediaSource ?? globalThis.MediaSource;
-const KEEP = 6; // seconds that were shown and are kept
-const QUEUE_MAX = 24e6; // bytes that wait for the decoder
+const KEEP = 6; // seconds already shown
+const QUEUE_MAX = 24e6; // bytes not yet appended
 const CODECS = { avc1: "H.264", hvc1: "H.265" };
 
-// Plays one camera in a <video>. shown(at): a frame is on screen; stills(why): there is no video from here on.
+// Plays one camera. shown(at): a frame is on screen; stills(why): no more video.
 export class LivePlayer {
   looks = [];
 
   constructor(video, shown, stills) {
     Object.assign(this, { video, stills });
     video.muted = video.disableRemotePlayback = true;
-    video.addEventListener("waiting", () => (this.hand = Math.min(1, this.hand + 0.1)));
+    video.addEventListener("waiting", () => (this.hand = 0.6));
     video.addEventListener("error", () => this.stop(t("this browser cannot play what the camera sends")));
     const each = (_, frame) => {
       if (this.type) shown(frame.mediaTime);
       video.requestVideoFrameCallback(each);
     };
-    if (video.requestVideoFrameCallback) video.requestVideoFrameCallback(each);
-    else video.addEventListener("timeupdate", () => this.type && shown(video.currentTime));
+    video.requestVideoFrameCallback(each);
   }
 
-  // What comes next is of this type.
   begin(type) {
     if (type === this.type) return;
     const name = type.split('"')[1].slice(0, 4);
-    this.stop(Source?.isTypeSupported(type) ? "" : t("this browser cannot play {codec}", { codec: CODECS[name] ?? name }));
-    if (!Source?.isTypeSupported(type)) return;
+    const playable = Source?.isTypeSupported(type);
+    this.stop(playable ? "" : t("this browser cannot play {codec}", { codec: CODECS[name] ?? name }));
+    if (!playable) return;
     const media = new Source();
     Object.assign(this, { type, media, bytes: 0, hand: 0.25, steps: [0.5], end: 0 });
     this.video.src = URL.createObjectURL(media);
@@ -69,14 +68,15 @@ export class LivePlayer {
       if (this.end) this.steps = [...this.steps, Math.min(2, Math.abs(end - this.end))].slice(-6);
       this.end = end;
     }
+    this.hand = Math.max(0.25, this.hand - 0.005);
     const ahead = end - video.currentTime - Math.max(...this.steps) - this.hand;
-    if (ahead > 2.5 || video.currentTime > end || video.paused) {
+    if (ahead > 1 || video.currentTime > end || video.paused) {
       video.currentTime += ahead;
       video.play().catch(() => {});
     } else video.playbackRate = ahead > 0.15 ? 1.08 : ahead < -0.3 ? 0.96 : 1;
   }
 
-  // The boxes of camera time `at`, between the frames that were examined before and after it.
+  // Between the frames that were examined before and after `at`.
   boxes(at) {
     const next = this.looks.find((each) => each.t > at + 0.02);
     const last = this.looks.findLast((each) => each.t <= at + 0.02);
@@ -96,7 +96,7 @@ export class LivePlayer {
   }
 }
 
-// Follows cameras: `views` by name, see `Live` in cameras.js. A hidden page lets go of its connection. Returns how to end it.
+// Follows cameras: `views` by name, see cameras.js. Returns how to end it.
 export function watch(views, when) {
   const names = Object.keys(views);
   const query = new URLSearchParams([...names.map((name) => ["camera", name]), ["when", when]]);
@@ -105,7 +105,6 @@ export function watch(views, when) {
 
   async function read(signal) {
     const answer = await fetch(`/api/v1/live?${query}`, { signal });
-    if (answer.status === 401) location.reload();
     if (!answer.ok) throw new Error((await answer.json()).detail);
     const reader = answer.body.getReader();
     let data = new Uint8Array();
@@ -127,8 +126,7 @@ export function watch(views, when) {
   }
 
   async function run() {
-    if (stop) return;
-    while (!ended && !document.hidden) {
+    while (names.length && !ended && !document.hidden) {
       stop = new AbortController();
       const { signal } = stop;
       await read(signal).catch((error) => signal.aborted || names.forEach((name) => views[name].lost(error.message)));
@@ -137,10 +135,8 @@ export function watch(views, when) {
     stop = null;
   }
 
-  const turn = () => (document.hidden ? stop?.abort() : run());
+  const turn = () => (document.hidden ? stop?.abort() : stop || run());
   document.addEventListener("visibilitychange", turn);
-  addEventListener("pagehide", () => stop?.abort());
-  addEventListener("pageshow", turn);
   turn();
   return () => {
     ended = true;
