@@ -655,3 +655,30 @@ def export(options: argparse.Namespace) -> int:
         as_json=options.json,
     )
     return export_command(chosen, options.config)
+
+
+@LAB.command(
+    "bench",
+    "measure what a network costs on this machine, in every way to run it",
+    """\
+Which backend and precision are fastest here, and what do they cost? Each is measured in a process of its own: latency,
+CPU time, detections a second with several threads, memory, and energy where the kernel tells. What does not run here is
+listed with the reason.
+
+  vedette bench
+  vedette bench vedette-nano models/new.onnx --seconds 5
+  vedette bench --json > bench.json
+
+Exit code 0: something ran. 2: nothing did.
+""",
+    option(
+        "models", nargs="*", metavar="MODEL", help="a name of models.toml or a path to an .onnx (default: vedette-nano)"
+    ),
+    option("--seconds", type=float, default=2.0, metavar="S", help="how long each thing is measured (default: 2)"),
+    json_switch("a JSON object instead of a table"),
+)
+def bench(options: argparse.Namespace) -> int:
+    from appliance.lab.bench.bench_command import BenchOptions, bench_command
+
+    chosen = {"models": tuple(options.models)} if options.models else {}
+    return bench_command(BenchOptions(seconds=options.seconds, as_json=options.json, **chosen))

@@ -115,6 +115,14 @@ class NetworkDetector:
         """One Detections per BGR uint8 (H, W, 3) frame, of any sizes. Raises DetectorError."""
         return [self._detect_one(frame) for frame in frames]
 
+    def trial_feed(self, size: tuple[int, int]) -> dict[str, Array]:
+        """What the network alone is given for a frame of (width, height), all grey: to measure it by itself."""
+        width, height = self._letterbox.input_size(*size)
+        feed: dict[str, Array] = {self._inputs.frame: np.full((1, 3, height, width), GREY / 255, self._inputs.dtype)}
+        if self._inputs.sizes:
+            feed[self._inputs.sizes] = np.array([[self._inputs.width, self._inputs.height]], np.int64)
+        return feed
+
     def _detect_one(self, frame: NDArray[np.uint8]) -> Detections:
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8 or frame.size == 0:
             raise DetectorError(f"not a BGR uint8 picture: {frame.dtype} {list(frame.shape)}")

@@ -119,7 +119,7 @@ def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
     try:
         if settings.backend in ("auto", "onnx"):
             found += [RuntimeCandidate("onnx", each) for each in model_files.accurate_precisions(model)]
-        if settings.backend in ("auto", "openvino") and _installed("openvino"):
+        if settings.backend in ("auto", "openvino") and installed_version("openvino"):
             bf16 = _openvino_multiplies_bf16()
             found += [RuntimeCandidate("openvino", each) for each in model_files.accurate_precisions(model, bf16=bf16)]
     except ModelError:
@@ -127,7 +127,7 @@ def candidates_for(settings: DetectorConfig) -> tuple[RuntimeCandidate, ...]:
     return tuple(each for each in found if settings.precision in ("auto", each.precision))
 
 
-def _installed(backend: str) -> str:
+def installed_version(backend: str) -> str:
     """The version of the backend's package; '': it is not here. Nothing is imported."""
     for package in PACKAGES[backend]:
         try:
@@ -192,7 +192,9 @@ def basis(settings: DetectorConfig, candidates: Sequence[RuntimeCandidate]) -> d
     for each in candidates:
         found = detector.locate(settings.model_copy(update={"backend": each.backend, "precision": each.precision}))
         files[f"file.{each}"] = sha256_of(found.path) if found is not None else ""
-    runtimes = {f"runtime.{name}": _installed(name) for name in dict.fromkeys(each.backend for each in candidates)}
+    runtimes = {
+        f"runtime.{name}": installed_version(name) for name in dict.fromkeys(each.backend for each in candidates)
+    }
     return {
         "cpu": model_files.cpu_name(),
         "cores": str(os.cpu_count()),

@@ -148,7 +148,7 @@ def test_openvino_is_measured_beside_onnx_runtime_where_it_is_installed(
         settled = runtime_choice.settle_runtime(left_open, storage, Meter(monkeypatch, **costs))
         assert (settled.backend, settled.precision) == ("openvino", "bf16")
         assert detector.load(settled).name.endswith("+openvino-bf16")
-    monkeypatch.setattr(runtime_choice, "_installed", lambda backend: "1" if backend == "onnx" else "")
+    monkeypatch.setattr(runtime_choice, "installed_version", lambda backend: "1" if backend == "onnx" else "")
     assert list(runtime_choice.candidates_for(left_open)) == slow[:2]
     assert runtime_choice.remembered_choice(left_open, storage) is None, "what was measured is not here any more"
 

@@ -1,0 +1,146 @@
+"""Measures one way to run a network, in a process of its own: python -m appliance.lab.bench.runtime_measurement.
+
+Reads {"settings": a DetectorConfig, "seconds": S, "threads": [1, 2]} from standard input and prints a Measurement, or
+{"error": why}, as JSON: memory, and what a library leaves behind, are then those of that way alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.clock import SystemClock, process_cpu_s
+from appliance.detect import detector
+from appliance.detect.detector import ObjectDetector
+from appliance.detect.network_detector import NetworkDetector
+from appliance.detector_config import DetectorConfig
+from appliance.errors import MissingDependency, VedetteError
+
+FRAME_SIZE = (1280, 720)
+WARM_UP = 3
+RUNS_MIN = 10
+RAPL = Path("/sys/class/powercap")
+SMAPS = Path("/proc/self/smaps_rollup")
+_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """name: of the detector. p50_ms, p99_ms: of one detection in a whole 16:9 frame, on the wall clock, one thread.
+
+    cpu_ms: of all cores, for one. network_share: of that, what the network itself takes; None: it cannot be told apart.
+    rates: detections a second, by the number of threads that call the detector. memory_mb: PSS of the process. joules:
+    of the whole machine, for one detection; None: the kernel does not tell (RAPL; on Linux often root's alone).
+    """
+
+    name: str
+    runtime: str
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+    network_share: float | None
+    rates: dict[int, float]
+    memory_mb: float
+    joules: float | None
+
+
+def measure(settings: DetectorConfig, seconds: float, threads: Sequence[int]) -> Measurement:
+    """seconds: of each thing that is measured. Raises VedetteError, MissingDependency."""
+    network = detector.load(settings)
+    width, height = network.preferred_size(*FRAME_SIZE)
+    frame = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    for _ in range(WARM_UP):
+        network.detect([frame])
+    energy, cpu, began = _joules(), process_cpu_s(), _CLOCK.monotonic()
+    took: list[float] = []
+    while len(took) < RUNS_MIN or _CLOCK.monotonic() - began < seconds:
+        at = _CLOCK.monotonic()
+        network.detect([frame])
+        took.append((_CLOCK.monotonic() - at) * 1000)
+    cpu_ms, after = (process_cpu_s() - cpu) * 1000 / len(took), _joules()
+    joules = (after - energy) / len(took) if energy is not None and after is not None and after > energy else None
+    return Measurement(
+        network.name,
+        network.runtime.version if isinstance(network, NetworkDetector) else "opencv, cpu",
+        round(statistics.median(took), 2),
+        round(float(np.quantile(took, 0.99)), 2),
+        round(cpu_ms, 2),
+        _network_share(network, frame, len(took)),
+        {count: round(_rate(network, frame, count, seconds), 1) for count in threads},
+        round(_pss_mb(), 1),
+        round(joules, 4) if joules is not None else None,
+    )
+
+
+def _network_share(network: ObjectDetector, frame: NDArray[np.uint8], runs: int) -> float | None:
+    """Of the CPU time of a detection, in turns with the network alone on a tensor of the same shape."""
+    if not isinstance(network, NetworkDetector):
+        return None
+    feed = network.trial_feed((frame.shape[1], frame.shape[0]))
+    whole, bare = 0.0, 0.0
+    for _ in range(min(runs, 100)):
+        at = process_cpu_s()
+        network.detect([frame])
+        between = process_cpu_s()
+        network.runtime.run(feed)
+        whole, bare = whole + between - at, bare + process_cpu_s() - between
+    return round(min(1.0, bare / whole), 3) if whole else None
+
+
+def _rate(network: ObjectDetector, frame: NDArray[np.uint8], threads: int, seconds: float) -> float:
+    deadline = _CLOCK.monotonic() + seconds
+
+    def work(_: int) -> int:
+        done = 0
+        while not done or _CLOCK.monotonic() < deadline:
+            network.detect([frame])
+            done += 1
+        return done
+
+    began = _CLOCK.monotonic()
+    with ThreadPoolExecutor(threads) as pool:
+        done = sum(pool.map(work, range(threads)))
+    return done / (_CLOCK.monotonic() - began)
+
+
+def _joules(folder: Path = RAPL) -> float | None:
+    """What all processor packages have used since they were started; None: not told."""
+    counters = sorted(folder.glob("intel-rapl:[0-9]/energy_uj"))
+    try:
+        return sum(int(each.read_text()) for each in counters) / 1e6 if counters else None
+    except (OSError, ValueError):
+        return None
+
+
+def _pss_mb(path: Path = SMAPS) -> float:
+    """Proportional memory of this process; 0.0: the kernel does not tell."""
+    try:
+        row = next(line for line in path.read_text().splitlines() if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return 0.0
+    return int(row.split()[1]) / 1024
+
+
+def main() -> None:
+    """See the module."""
+    asked = json.load(sys.stdin)
+    os.environ["OMP_WAIT_POLICY"] = "passive"
+    try:
+        settings = DetectorConfig.model_validate(asked["settings"])
+        row: dict[str, object] = asdict(measure(settings, asked["seconds"], asked["threads"]))
+    except (VedetteError, MissingDependency) as error:
+        row = {"error": str(error)}
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
