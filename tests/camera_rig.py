@@ -56,7 +56,7 @@ class CameraRig:
         self.cameras: dict[str, CameraRunner] = {}
         finder, wake = SocketFinder(), threading.Event()
         for name, camera in cameras.items():
-            target = RecordTarget(root, name, 2.0, 0)
+            target = RecordTarget(root, name, 2.0, 0, sound=camera.audio)
             recorder = SegmentRecorder(target, self.clock, self.heard) if camera.record else None
             own = recorder is not None and camera.detect_url is None
             self.streams[name] = detect_stream(

@@ -20,6 +20,7 @@ from appliance.types import SegmentRow
 
 BITS = 16
 MICROSECOND = Fraction(1, 1_000_000)
+BEEP_S = 0.3  # of each second of a `beeping` film: it begins with a picture whose number ends in 0
 _FRAGMENTED = {"movflags": "empty_moov+default_base_moof", "frag_duration": "1"}
 
 
@@ -129,3 +130,26 @@ def record(
         size=made.size,
         complete=complete,
     )
+
+
+def beeping(path: Path, codec: str = "aac", *, rate: int = 16_000, seconds: int = 8, b_frames: int = 0) -> Path:
+    """A film of pictures that say their number, ten a second, with a beep at the beginning of each second."""
+    made = film(0, 10 * seconds, b_frames=b_frames)
+    with av.open(str(path), "w") as out:
+        video = out.add_stream_from_template(made.source.streams.video[0], opaque=True)
+        sound = out.add_stream(codec, rate=rate, layout="mono")
+        for data, pts, dts, key in made.packets:
+            packet = av.Packet(data)
+            packet.time_base, packet.pts, packet.dts, packet.is_keyframe = Fraction(1, 10), pts, dts, key
+            packet.duration, packet.stream = 1, video
+            out.mux(packet)
+        t = np.arange(rate * seconds) / rate
+        wave = np.where(t % 1 < BEEP_S, np.sin(2 * np.pi * 700 * t), 0.0)
+        format_ = "fltp" if codec == "aac" else "s16"
+        samples = (wave * (0.5 if codec == "aac" else 16_000)).astype(np.float32 if codec == "aac" else np.int16)
+        for at in range(0, len(samples), 1024):
+            frame = av.AudioFrame.from_ndarray(samples[None, at : at + 1024], format=format_, layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)
+            out.mux(sound.encode(frame))
+        out.mux(sound.encode(None))
+    return path

@@ -137,6 +137,7 @@ class CameraConfig(ConfigModel):
     record: Annotated[RecordingMode, BeforeValidator(lambda given: "continuous" if given is True else given)] = (
         "continuous"
     )
+    audio: bool = False
     quota: CameraQuotaConfig = CameraQuotaConfig()
     image_free: bool = False
     privacy: PrivacyConfig = PrivacyConfig()

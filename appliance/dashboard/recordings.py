@@ -245,7 +245,7 @@ class RecordingCuts:
         if not rows:
             raise EvidenceError("nothing is recorded in this time")
         self.check_room(sum(row.bytes for row in rows))
-        clip = self._reader.clip([_on_disk(self._root, row) for row in rows], t0, t1, path)
+        clip = self._reader.clip([_on_disk(self._root, row) for row in rows], t0, t1, path, sound=True)
         return RecordingCut(path, clip)
 
 

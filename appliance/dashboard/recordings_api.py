@@ -58,6 +58,7 @@ class RecordingItem(ApiModel):
     height: int
     bytes: int
     converted: bool = False
+    sound: bool = False
     note: str
 
 
@@ -137,6 +138,7 @@ async def recording(
     return RecordingItem(
         url=url, download=f"{url}&download=true", t_start=clip.t_start, t_end=clip.t_end,
         codec="h264" if converted else cut.clip.codec, width=size[0], height=size[1], bytes=bytes_, converted=converted,
+        sound=clip.sound,
         note=clip.note,
     )  # fmt: skip
 

@@ -15,11 +15,14 @@ from pathlib import Path
 
 import av
 
+from appliance.demo.rtp_sdp import SoundFormat
 from appliance.errors import SourceLost, SourceRefused
 from appliance.media.nal import CODECS, Codec, StreamFormat, is_parameter_set, read_format, split, with_parameter_sets
 
 STEP_S_MAX = 5.0  # a longer step between two packets is a broken time stamp
 REORDER_S_MAX = 2.0  # of a frame shown after it was decoded (B-frames)
+SOUND_CODECS = frozenset({"aac", "pcm_mulaw", "pcm_alaw"})
+SOUND_BYTES_MAX = 16 * 1024 * 1024
 _FPS_IF_UNKNOWN = 25.0
 
 
@@ -31,6 +34,14 @@ class AccessUnit:
     pts_s: float  # when it is to be shown, the first frame at 0
     key: bool  # begins with its parameter sets
     nals: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFrame:
+    """A frame of sound, `t` seconds after its clip begins."""
+
+    t: float
+    data: bytes
 
 
 class LoopingClip:
@@ -45,9 +56,11 @@ class LoopingClip:
         """Raises SourceRefused: the file is absent, is no video, or is not coded in H.264 or HEVC."""
         self.path = path
         self.stream, self.fps, self.size = _probe(path)
+        self.sound, self.sound_frames = _sound(path)
         self._frame_s = 1.0 / (self.fps or _FPS_IF_UNKNOWN)
         self._dts_s = -self._frame_s
         self._lead_s: float | None = None
+        self.passes_s: list[float] = []  # when each pass began, on the axis of `dts_s`
         self._units = self._passes()
         self._reading = threading.Lock()
 
@@ -82,6 +95,8 @@ class LoopingClip:
             nals = self._nals(packet)
             if not nals:
                 continue
+            if before_s is None:
+                self.passes_s.append(self._dts_s + self._frame_s)
             dts_s = _seconds(packet, packet.dts)
             pts_s = _seconds(packet, packet.pts)
             self._dts_s += self._step_s(before_s, dts_s)
@@ -125,6 +140,23 @@ def _probe(path: Path) -> tuple[StreamFormat, float, tuple[int, int]]:
     except av.error.FFmpegError as error:
         raise SourceRefused(f"{path}: cannot be read as a video ({error.strerror})") from None
     return _with_sets_in_band(path, found), fps, size
+
+
+def _sound(path: Path) -> tuple[SoundFormat | None, tuple[SoundFrame, ...]]:
+    """AAC and G.711 as they stand in the file, in memory: at most `SOUND_BYTES_MAX`."""
+    found: list[SoundFrame] = []
+    size = 0
+    with av.open(str(path)) as container:
+        stream = next(iter(container.streams.audio), None)
+        if stream is None or stream.codec_context.name not in SOUND_CODECS:
+            return None, ()
+        config = bytes(stream.codec_context.extradata or b"")
+        described = SoundFormat(stream.codec_context.name, stream.rate, stream.channels, config)
+        for packet in container.demux(stream):
+            size += packet.size
+            if packet.size and packet.pts is not None and size <= SOUND_BYTES_MAX:
+                found.append(SoundFrame(float(packet.pts * packet.time_base), bytes(packet)))
+    return described, tuple(found)
 
 
 def _with_sets_in_band(path: Path, stream: StreamFormat) -> StreamFormat:

@@ -29,6 +29,12 @@ class Packetizer:
         self.sequence = sequence & 0xFFFF
         self._mtu = mtu
 
+    def sound(self, payload: bytes, timestamp: int, payload_type: int) -> bytes:
+        """The packet of one frame of sound."""
+        packet = bytearray(self._packet(payload, timestamp, marker=True))
+        packet[1] = 0x80 | payload_type
+        return bytes(packet)
+
     def packets(self, codec: Codec, nals: list[bytes], timestamp: int) -> list[bytes]:
         """All packets of one access unit; the last carries the marker bit. `timestamp` counts 1/90000 s."""
         payloads = [payload for nal in nals for payload in self._payloads(codec, nal)]
@@ -101,7 +107,40 @@ def interleaved(channel: int, packet: bytes) -> bytes:
     return struct.pack(">cBH", b"$", channel, len(packet)) + packet
 
 
-TRACK = "trackID=0"
+TRACK, SOUND_TRACK = "trackID=0", "trackID=1"
+SOUND_PAYLOAD_TYPE = 97
+_G711 = {"pcm_mulaw": (0, "PCMU"), "pcm_alaw": (8, "PCMA")}  # RFC 3551, 6
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFormat:
+    """The sound of a clip: AAC with its AudioSpecificConfig, or G.711."""
+
+    codec: str
+    rate: int
+    channels: int
+    config: bytes
+
+    @property
+    def payload_type(self) -> int:
+        return _G711[self.codec][0] if self.codec in _G711 else SOUND_PAYLOAD_TYPE
+
+    def payload(self, frame: bytes) -> bytes:
+        """RFC 3640, 3.3.6 (AAC-hbr, one access unit a packet), or the samples as they are."""
+        return frame if self.codec in _G711 else struct.pack(">HH", 16, len(frame) << 3 & 0xFFFF) + frame
+
+    def to_sdp(self) -> list[str]:
+        """The lines of the track."""
+        kind, name = self.payload_type, _G711.get(self.codec, (0, "MPEG4-GENERIC"))[1]
+        parameters = "streamtype=5; profile-level-id=1; mode=AAC-hbr; sizelength=13; indexlength=3; indexdeltalength=3"
+        return [
+            f"m=audio 0 RTP/AVP {kind}",
+            f"a=rtpmap:{kind} {name}/{self.rate}" + (f"/{self.channels}" if self.channels > 1 else ""),
+            *([] if self.codec in _G711 else [f"a=fmtp:{kind} {parameters}; config={self.config.hex()}"]),
+            f"a=control:{SOUND_TRACK}",
+        ]
+
+
 _SPS = 7
 _HEVC_NAMES = ((32, "sprop-vps"), (33, "sprop-sps"), (34, "sprop-pps"))
 
@@ -114,9 +153,10 @@ class SdpDescription:
     stream: StreamFormat
     fps: float  # 0: unknown
     session: int
+    sound: SoundFormat | None = None
 
     def to_sdp(self, host: str) -> str:
-        """The text, one camera with one video track; `host` is the server's own address."""
+        """The text, a video track, and one of sound where there is any; `host` is the server's own address."""
         family = "IP6" if ":" in host else "IP4"
         lines = [
             "v=0",
@@ -133,6 +173,7 @@ class SdpDescription:
             f"a=fmtp:{PAYLOAD_TYPE} {_format_parameters(self.stream)}",
             *([f"a=framerate:{self.fps:g}"] if self.fps else []),
             f"a=control:{TRACK}",
+            *(self.sound.to_sdp() if self.sound is not None else ()),
         ]
         return "\r\n".join(lines) + "\r\n"
 

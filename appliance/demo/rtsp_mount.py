@@ -14,7 +14,7 @@ from typing import Protocol
 
 from appliance.clock import Clock
 from appliance.demo.looping_clip import AccessUnit, LoopingClip
-from appliance.demo.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, interleaved, sender_report
+from appliance.demo.rtp_sdp import CLOCK_RATE, Packetizer, SdpDescription, SoundFormat, interleaved, sender_report
 from appliance.errors import SourceError
 from appliance.telemetry import LogThrottle
 
@@ -36,6 +36,7 @@ class SentUnit:
     taken_at: float  # monotonic time at which the frame counts as taken
     packets: tuple[bytes, ...]
     size: int
+    sound: bool = False
     _framed: dict[int, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def framed(self, channel: int) -> bytes:
@@ -83,6 +84,10 @@ class Mount:
         self._clock = clock
         self._packetizer = Packetizer(secrets.randbits(32), secrets.randbits(16))
         self._timestamp_base = secrets.randbits(32)
+        self._sound_packetizer = Packetizer(secrets.randbits(32), secrets.randbits(16))
+        self._sound_base = secrets.randbits(31)
+        self._sound_sent: SentUnit | None = None
+        self._heard = 0, 0  # of the clip's passes, and of the frames of that one, sent so far
         self._clock_off_s = 0.0
         self._origin: float | None = None
         self._clip_began_s = 0.0
@@ -101,10 +106,14 @@ class Mount:
         return self._packetizer.ssrc
 
     @property
+    def sound_ssrc(self) -> int:
+        return self._sound_packetizer.ssrc
+
+    @property
     def description(self) -> SdpDescription:
         """The session description (SDP) of the clip that plays now."""
         clip = self._next_clip or self._clip
-        return SdpDescription(self.name, clip.stream, clip.fps, self._session)
+        return SdpDescription(self.name, clip.stream, clip.fps, self._session, clip.sound)
 
     @property
     def started_at(self) -> float:
@@ -184,6 +193,14 @@ class Mount:
         for viewer in waiting:
             self.join(viewer)
 
+    def sound_report(self, packets: int, octets: int) -> bytes | None:
+        """As `rtcp_report`, of the sound."""
+        unit, sound = self._sound_sent, self._clip.sound
+        if unit is None or sound is None or self.faults.stalled:
+            return None
+        wall_t = self._clock.now() - (self._clock.monotonic() - unit.taken_at) + self._clock_off_s
+        return sender_report(self._sound_packetizer.ssrc, wall_t, unit.timestamp, packets, octets, self.name)
+
     def rtcp_report(self, packets: int, octets: int) -> bytes | None:
         """A sender report for a client that was sent so much; None while there is nothing to report about."""
         if not self._gop or self.faults.stalled:
@@ -196,6 +213,7 @@ class Mount:
         old, self._clip, self._next_clip = self._clip, self._next_clip or self._clip, None
         await asyncio.to_thread(old.close)
         self._clip_began_s = self._due_s + 1.0 / (self._clip.fps or 25.0)
+        self._heard = 0, 0
 
     async def _reopen(self) -> None:
         """A file that was taken away may come back."""
@@ -217,7 +235,34 @@ class Mount:
             self._due_s += lag_s
         elif lag_s < 0:
             await asyncio.sleep(-lag_s)
+        self._deliver_sound(unit.dts_s)
         await self._deliver(self._packed(unit))
+
+    def _deliver_sound(self, until_s: float) -> None:
+        """Send what was heard up to `until_s` of the clip's time; each pass of the clip begins its sound again."""
+        sound, frames, passes = self._clip.sound, self._clip.sound_frames, self._clip.passes_s
+        if sound is None:
+            return
+        at, n = self._heard
+        while at < len(passes):
+            ends_s = passes[at + 1] if at + 1 < len(passes) else until_s
+            while n < len(frames) and passes[at] + frames[n].t <= min(until_s, ends_s):
+                self._send_sound(sound, passes[at] + frames[n].t, frames[n].data)
+                n += 1
+            if at + 1 >= len(passes) or passes[at + 1] > until_s:
+                break
+            at, n = at + 1, 0
+        self._heard = at, n
+
+    def _send_sound(self, sound: SoundFormat, t: float, frame: bytes) -> None:
+        heard_s = self._clip_began_s + t
+        timestamp = (self._sound_base + round(heard_s * sound.rate)) & 0xFFFFFFFF
+        packet = self._sound_packetizer.sound(sound.payload(frame), timestamp, sound.payload_type)
+        unit = SentUnit(False, timestamp, (self._origin or 0.0) + heard_s, (packet,), len(packet), sound=True)
+        self._sound_sent = unit
+        if not self.faults.stalled:
+            for viewer in tuple(self._playing):
+                viewer.send_unit(unit)
 
     def _packed(self, unit: AccessUnit) -> SentUnit:
         shown_s = self._clip_began_s + unit.pts_s

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
-from appliance.demo.rtp_sdp import TRACK, interleaved
+from appliance.demo.rtp_sdp import SOUND_TRACK, TRACK, interleaved
 from appliance.demo.rtsp_message import (
     BadRtspRequest,
     RtspRequest,
@@ -66,6 +66,8 @@ class RtspSession(asyncio.Protocol):
         self._id = ""
         self._mount: Mount | None = None
         self._channels = (0, 1)
+        self._sound_channels: tuple[int, int] | None = None
+        self._sound_counts = 0, 0
         self._state: RtspState = "init"
         self._written = 0
         self._packets = 0
@@ -142,6 +144,14 @@ class RtspSession(asyncio.Protocol):
     # -- rtsp_mount.MountViewer
 
     def send_unit(self, unit: SentUnit) -> None:
+        if unit.sound:
+            if self._sound_channels is not None:
+                packets, octets = self._sound_counts
+                self._sound_counts = packets + len(unit.packets), octets + unit.size - 12 * len(unit.packets)
+                if not packets:
+                    self._report_at = 0.0
+                self.send_raw(unit.framed(self._sound_channels[0]))
+            return
         if not self._packets:
             self._send_report(self._server.clock.monotonic())
         self.send_raw(self.framed(unit))
@@ -210,9 +220,14 @@ class RtspSession(asyncio.Protocol):
         if channels is None:
             self._reply(461, request.cseq)
             return
-        self._mount, self._channels, self._state = mount, channels, "ready"
+        ssrc = mount.ssrc
+        if request.target.rstrip("/").endswith(SOUND_TRACK):
+            self._sound_channels, ssrc = channels, mount.sound_ssrc
+        else:
+            self._channels = channels
+        self._mount, self._state = mount, "ready"
         self._id = self._id or secrets.token_hex(8)
-        given = f"RTP/AVP/TCP;unicast;interleaved={channels[0]}-{channels[1]};ssrc={mount.ssrc:08X};mode=PLAY"
+        given = f"RTP/AVP/TCP;unicast;interleaved={channels[0]}-{channels[1]};ssrc={ssrc:08X};mode=PLAY"
         self._reply(200, request.cseq, [("Transport", given), *self._session_headers()])
 
     def _play(self, request: RtspRequest, mount: Mount) -> None:
@@ -280,7 +295,7 @@ class RtspSession(asyncio.Protocol):
 
     @staticmethod
     def _base(target: str) -> str:
-        return target.rstrip("/").removesuffix(TRACK).rstrip("/")
+        return target.rstrip("/").removesuffix(TRACK).removesuffix(SOUND_TRACK).rstrip("/")
 
     def _own_host(self) -> str:
         name = self._transport.get_extra_info("sockname") if self._transport else None
@@ -296,6 +311,9 @@ class RtspSession(asyncio.Protocol):
         if report is not None:
             self._report_at = now + REPORT_S
             self.send_raw(interleaved(self._channels[1], report))
+        heard = self._mount.sound_report(*self._sound_counts) if self._mount and self._sound_channels else None
+        if heard is not None and self._sound_channels is not None:
+            self.send_raw(interleaved(self._sound_channels[1], heard))
 
     def _reply(self, status: int, cseq: str, headers: Iterable[tuple[str, str]] = (), body: str = "") -> None:
         self.send_raw(rtsp_response(status, cseq, headers, body))

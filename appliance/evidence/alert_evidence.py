@@ -212,7 +212,7 @@ class AlertClipMaker:
         hold_t = alert.t_start if alert.best is None else alert.best.t
         path = f"{evidence_folder(alert.id)}/clip.mp4"
         segments = self._recording.segments(alert.camera, t0, t1)
-        clip = self._recording.reader.clip(segments, t0, t1, self._root / path, hold_t=hold_t)
+        clip = self._recording.reader.clip(segments, t0, t1, self._root / path, hold_t=hold_t, sound=True)
         return [clip_row(alert.id, path, clip), self._box_path(alert, clip.t_start, clip.t_end, clip.size)]
 
     def _go_without(self, alert: AlertRow, t0: float, t1: float, reason: str) -> Outcome:

@@ -92,8 +92,8 @@ def _rate(packets: Iterator[VideoPacket], decoder: Decoder, clock: SystemClock) 
 def _source(name: str, camera: CameraConfig, url: str, key: str, clock: SystemClock) -> VideoSource:
     if url.startswith("file:"):
         return FileSource(f"camera {name}", url)
-    waits = {"connect_s": camera.connect_timeout_s, "stall_s": camera.stall_timeout_s}
-    return RtspSource(name, url, clock, SocketFinder(), **waits, key=key)
+    connect_s, stall_s = camera.connect_timeout_s, camera.stall_timeout_s
+    return RtspSource(name, url, clock, SocketFinder(), connect_s=connect_s, stall_s=stall_s, key=key)
 
 
 def _first_frame(

@@ -198,6 +198,7 @@ class CameraRunner:
     ) -> ReconnectingReader:
         stop, is_file = threading.Event(), url.startswith("file:")
         source: VideoSource
+        recorder = self._recorder if role == MAIN_STREAM else None
         if is_file:
             source = FileSource(self._name, url, self._clock, stop)
         else:
@@ -209,6 +210,7 @@ class CameraRunner:
                 connect_s=self._settings.connect_timeout_s,
                 stall_s=self._settings.stall_timeout_s,
                 key="url" if role == MAIN_STREAM else "detect_url",
+                hear=recorder.take_sound if recorder is not None and self._settings.audio else None,
             )
         return ReconnectingReader(
             _reader_name(self._name, role),

@@ -292,6 +292,7 @@ def _record_target(storage: config.StorageConfig, name: str, camera: config.Came
         root=Path(storage.dir),
         camera=name,
         segment_s=storage.segment_s,
+        sound=camera.audio,
         free_min_bytes=RING_FREE_BYTES_MIN if elsewhere else round(storage.disk_free_min_mb * 1_000_000),
         ring_bytes=round((camera.quota.preroll_mb or storage.quota.preroll_mb) * 1_000_000) if ring else None,
     )

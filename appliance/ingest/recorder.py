@@ -16,7 +16,8 @@ import av
 from appliance.clock import Clock
 from appliance.media.nal import announced_parameter_sets, keyframe_parameter_sets, keyframe_size
 from appliance.media.segment_writer import SegmentFile, SegmentHead, SegmentWriter, suffix_for
-from appliance.media.source import StreamInfo, VideoPacket
+from appliance.media.sound import SoundPacket, SoundTrack
+from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 from appliance.telemetry import LogThrottle
 from appliance.types import Gap, SegmentKind, SegmentRow
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # after the disk refused
 REPORT_S = 1.0  # of a growing segment to the core: its fragments are shorter, and each report is a write
+HELD_S_MAX = 1.0  # from the last sound to the picture that a segment begins with; else there is none now
 HOLE_S_MAX = 1.0  # frames that go on over a jump of their clock are kept; a longer hole begins a new segment
 RING_FULL = 2  # times its bytes: the core, which deletes the oldest, does not run or must keep them
 
@@ -36,6 +38,7 @@ class RecordTarget:
     camera: str  # a safe name
     segment_s: float  # usual length
     free_min_bytes: int  # left on the disk; with less, recording pauses
+    sound: bool = False  # kept where the camera sends any
     ring_bytes: int | None = None  # of a pre-roll ring, whose segments the core deletes and moves; None: continuous
 
 
@@ -72,12 +75,18 @@ class SegmentRecorder:
         self._kept_t: float | None = None
         self._reported_t = 0.0
         self._pause: Gap | None = None
+        self._sound: SoundTrack | None = None
+        self._held: SoundPacket | None = None
 
     def begin(self, info: StreamInfo, session_id: str) -> None:
         """A new connection: the next key frame begins a new segment."""
         self.end()
         self._info, self._session_id, self._size, self._stored_size = info, session_id, info.size, info.size
         self._sets, self._broken = announced_parameter_sets(info), False
+        self._sound = self._held = None
+        if self._target.sound:
+            self.warning = ""  # of a connection before
+            self._begin_sound(info)
         if suffix_for(info.codec) is None:
             self._warn(f"{info.codec} video cannot be recorded without transcoding; set the camera to H.264 or H.265")
 
@@ -94,6 +103,46 @@ class SegmentRecorder:
             self._take(packet, self._info)
         except (OSError, av.error.FFmpegError, ValueError) as error:
             self._refused(error, packet.t)
+
+    def take_sound(self, packet: av.Packet[av.AudioStream], us: int) -> None:
+        """Record a packet of sound, of camera time `us` in microseconds; as `take`.
+
+        One frame is held back: it is the first of the next segment, whose header waits for it.
+        """
+        for heard in self._frames_of(packet, us):
+            before, self._held = self._held, heard
+            segment = self._segment
+            if segment is None or before is None:
+                continue
+            if not segment.has_sound:
+                self._cut = True  # the camera has begun to send it: from the next key frame on
+                continue
+            try:
+                if segment.write_sound(before):
+                    self._report_growth(segment)
+            except (OSError, av.error.FFmpegError, ValueError) as error:
+                self._refused(error, us / SECOND_US)
+
+    def _frames_of(self, packet: av.Packet[av.AudioStream], us: int) -> list[SoundPacket]:
+        """Sound that cannot be decoded costs itself, never the pictures."""
+        if self._sound is None:
+            return []
+        try:
+            return list(self._sound.frames(packet, us))
+        except av.error.InvalidDataError as error:
+            self._repeats.report(f"camera {self._target.camera}: sound cannot be decoded: {error.strerror}")
+        except (av.error.FFmpegError, ValueError) as error:
+            self._sound = self._held = None
+            self._warn(f"its sound is not recorded: {error}")
+        return []
+
+    def _begin_sound(self, info: StreamInfo) -> None:
+        try:
+            if info.sound is None:
+                raise ValueError("it sends no sound (`audio: true`); switch it on at the camera")
+            self._sound = SoundTrack(info.sound)
+        except ValueError as error:
+            self._warn(str(error))
 
     def end(self) -> None:
         """Close what is open: the source ended or was lost."""
@@ -160,6 +209,7 @@ class SegmentRecorder:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._check_room(path.parent)
         kind: SegmentKind = "pre_roll" if ring else "continuous"
+        held = self._held
         head = SegmentHead(
             camera=self._target.camera,
             path=f"{folder}/{name}",
@@ -169,8 +219,13 @@ class SegmentRecorder:
             kind=kind,
             stored_size=self._stored_size,
             parameter_sets=self._sets,
+            sound=self._sound if held is not None and abs(packet.t - held.us / SECOND_US) < HELD_S_MAX else None,
         )
-        return SegmentWriter(self._open_file(path), path.suffix, head, info, packet)
+        segment = SegmentWriter(self._open_file(path), path.suffix, head, info, packet)
+        if segment.has_sound and held is not None:
+            self._held = None
+            segment.write_sound(held)
+        return segment
 
     def _check_room(self, folder: Path) -> None:
         """Raises OSError (ENOSPC) before the disk does: what is left is for the database and for evidence."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import av
@@ -20,9 +21,9 @@ from appliance.media.source import MICROSECOND, SECOND_US, ReceivedBytes, Source
 PORTS = {"rtsp": 554, "rtsps": 322}
 _OPTIONS = {
     "rtsp_transport": "tcp",
-    # Audio is not recorded; unasked for, it also cannot hide that the video has stalled.
-    "allowed_media_types": "video",
 }
+SOUND_OFF_US_MAX = 2 * SECOND_US  # from the pictures that come with it; more is another clock
+HearSound = Callable[["av.Packet[av.AudioStream]", int], None]
 # The SDP of nearly every camera carries the parameter sets, so nothing need be probed (1.1 s -> 0.06 s). Never
 # fflags=nobuffer: it throws away what was read while probing, the first key frame included.
 _FAST = {"analyzeduration": "0", "probesize": "32"}
@@ -55,7 +56,10 @@ class RtspSource:
         connect_s: float = 5.0,
         stall_s: float = 5.0,
         key: str = "url",
+        hear: HearSound | None = None,
     ) -> None:
+        """hear: given each packet of sound and its camera time in microseconds, by the thread that reads; None: the
+        camera is not asked for sound."""
         self._name = f"camera {camera}"
         self._where = f"cameras.{camera}.{key}"
         self._url = url
@@ -63,6 +67,9 @@ class RtspSource:
         self._finder = finder
         self._connect_s = connect_s
         self._stall_s = stall_s
+        self._hear = hear
+        self._picture_at = 0.0
+        self._sound_off_us = 0
         self._timeline = Timeline()
         self._container: av.container.InputContainer | None = None
         self._info: StreamInfo | None = None
@@ -95,6 +102,8 @@ class RtspSource:
             raise SourceRefused(f"{self._name}: {address.label} offers no video; check the path in {self._where}")
         try:
             self._info = describe_stream(streams[0], address.label, self._name)
+            if self._hear is not None:
+                self._info = replace(self._info, sound=next(iter(self._container.streams.audio), None))
         except SourceError:
             self.close()
             raise
@@ -110,9 +119,15 @@ class RtspSource:
         assert container is not None, "open() first"
         assert info is not None
         try:
-            for packet in container.demux(info.stream):
-                if packet.size:
-                    yield self._stamped(packet, info)
+            self._picture_at = self._clock.monotonic()
+            for packet in container.demux(info.stream, *(() if info.sound is None else (info.sound,))):
+                if not packet.size:
+                    continue
+                if packet.stream is not info.stream:
+                    self._take_sound(cast("av.Packet[av.AudioStream]", packet))
+                    continue
+                yield self._stamped(cast("av.Packet[av.VideoStream]", packet), info)
+                self._picture_at = self._clock.monotonic()
         except av.error.FFmpegError as error:
             raise self._lost(error) from None
         raise SourceLost(f"{self._name}: {info.label} ended the stream")
@@ -154,6 +169,22 @@ class RtspSource:
         t = (stamp.dts if stamp.pts is None else stamp.pts) / SECOND_US
         return VideoPacket(packet, t, packet.is_keyframe, packet.size, stamp.jump, lag_s)
 
+    def _take_sound(self, packet: av.Packet[av.AudioStream]) -> None:
+        """Hand it on with its camera time, which is that of the pictures. Raises SourceStalled: only sound comes."""
+        self._packet_bytes += packet.size
+        if self._clock.monotonic() - self._picture_at > self._stall_s:
+            raise SourceStalled(f"{self._name}: only sound came for {self._stall_s:g} s")
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        picture_us = self._timeline.last_us
+        if self._hear is None or stamp is None or picture_us is None or not packet.time_base:
+            return
+        us = self._timeline.camera_us(round(stamp * packet.time_base * SECOND_US))
+        if us is None:
+            return
+        if abs(us + self._sound_off_us - picture_us) > SOUND_OFF_US_MAX:
+            self._sound_off_us = picture_us - us
+        self._hear(packet, us + self._sound_off_us)
+
     def _address(self) -> _Address:
         try:
             parts = urlsplit(self._url)
@@ -185,7 +216,7 @@ class RtspSource:
         try:
             return av.open(
                 self._url,
-                options={**_OPTIONS, **probing},
+                options={**_OPTIONS, "allowed_media_types": "video+audio" if self._hear else "video", **probing},
                 timeout=(self._connect_s, self._stall_s),
                 metadata_errors="ignore",
             )

@@ -109,6 +109,10 @@ class Timeline:
         """Camera time of the last packet (dts), None before the first."""
         return self._last_out
 
+    def camera_us(self, stream_us: int) -> int | None:
+        """Camera time of a moment of the stream's own clock, by the anchor of now; None: there is none yet."""
+        return None if self._offset is None else stream_us + self._offset
+
     def stamp_live(self, pts: int | None, dts: int | None, arrival: int, report: int | None = None) -> CameraStamp:
         """Stamp a packet of a camera. All in microseconds; `report`: UTC of this frame as the sender claims.
 

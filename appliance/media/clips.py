@@ -14,7 +14,14 @@ from av.error import FFmpegError
 
 from appliance.errors import EvidenceError
 from appliance.media.atomic_file import DiskWriteError, WrittenFile, discard_temporary, finish_file, temporary_path
-from appliance.media.segment_reader import ROUNDING_S, OpenSegment, RecordedSegment, TimedPacket, open_segment
+from appliance.media.segment_reader import (
+    ROUNDING_S,
+    OpenSegment,
+    RecordedSegment,
+    SegmentSound,
+    TimedPacket,
+    open_segment,
+)
 
 CLIP_BYTES_MAX = 512 * 1024 * 1024
 GAP_S_MIN = 2.0  # a shorter gap, late begin or early end is not worth a note
@@ -36,28 +43,53 @@ class ClipFile:
     written: WrittenFile
     note: str
     codec: str = ""
+    sound: bool = False
 
 
 def cut_clip(
-    segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, *, hold_t: float | None = None
+    segments: Sequence[RecordedSegment],
+    t0: float,
+    t1: float,
+    path: Path,
+    *,
+    hold_t: float | None = None,
+    sound: bool = False,
 ) -> ClipFile:
     """Copy t0..t1 into one progressive MP4 at `path`, from the key frame at or before `t0`.
 
     Where the codec parameters change inside the span, the part that holds `hold_t` (default `t0`) is kept. Gaps stay
-    gaps: the frame before one stays on screen. Raises EvidenceError when nothing can be cut, DiskWriteError when it
+    gaps: the frame before one stays on screen. sound: copy what was heard, too.
+
+    Raises EvidenceError when nothing can be cut, DiskWriteError when it
     cannot be written.
     """
+    touching = _touching(segments, t0, t1)
     cut = _ClipCut(path, t0, t1, t0 if hold_t is None else hold_t)
     try:
-        for segment in _touching(segments, t0, t1):
-            if not cut.append(segment):
-                break
-        return cut.done()
+        with _heard_in(touching if sound else ()) as heard:
+            for segment in touching:
+                if not cut.append(segment, heard):
+                    break
+            return cut.done()
     except FFmpegError as error:
         error_type = DiskWriteError if error.errno in _DISK_ERRORS else EvidenceError
         raise error_type(f"the clip cannot be written: {error.strerror or error}") from None
     finally:
         cut.close()
+
+
+@contextlib.contextmanager
+def _heard_in(segments: Sequence[RecordedSegment]) -> Iterator[SegmentSound | None]:
+    """The sound of the first segment that has any, open while the clip is cut."""
+    with contextlib.ExitStack() as stack:
+        for segment in segments:
+            with contextlib.suppress(EvidenceError):
+                opened = stack.enter_context(open_segment(segment))
+                if opened.sound is not None:
+                    yield opened.sound
+                    return
+            stack.close()
+        yield None
 
 
 def _touching(segments: Sequence[RecordedSegment], t0: float, t1: float) -> list[RecordedSegment]:
@@ -80,18 +112,31 @@ class _ClipCut:
         self._writer: _ClipWriter | None = None
         self._notes: list[str] = []
 
-    def append(self, segment: RecordedSegment) -> bool:
-        """Copy what belongs to the span; False when the clip is complete."""
+    def append(self, segment: RecordedSegment, heard: SegmentSound | None) -> bool:
+        """Copy what belongs to the span; False when the clip is complete. heard: sound like this is copied."""
         try:
             with open_segment(segment) as opened:
-                return self._append(opened)
+                goes_on = self._append(opened, heard)
+            if self._writer is not None and heard is not None:
+                with open_segment(segment) as opened:  # again: what was read of it is read
+                    self._append_sound(opened, heard, self._writer)
+            return goes_on
         except DiskWriteError:
             raise
         except EvidenceError as error:
             self._notes.append(str(error))
             return True
 
-    def _append(self, opened: OpenSegment) -> bool:
+    def _append_sound(self, opened: OpenSegment, heard: SegmentSound, writer: _ClipWriter) -> None:
+        sound = opened.sound
+        if sound is None or sound.parameters != heard.parameters:
+            return
+        for packet, t in opened.sound_packets(sound):
+            if t >= min(self._t1, writer.t_end):
+                return
+            writer.copy_sound(packet, t)
+
+    def _append(self, opened: OpenSegment, heard: SegmentSound | None) -> bool:
         if self._writer is not None and self._writer.parameters != opened.parameters:
             if self._hold_t < opened.segment.t_start:
                 self._notes.append("it ends where the stream's format changed")
@@ -104,7 +149,7 @@ class _ClipCut:
             if self._writer is None:
                 if not timed.is_key:
                     continue
-                self._writer = _ClipWriter(self._path, opened, timed.t)
+                self._writer = _ClipWriter(self._path, opened, timed.t, heard)
             if not self._writer.copy(timed):
                 self._notes.append(f"it ends early: it reached {CLIP_BYTES_MAX >> 20} MiB")
                 return False
@@ -123,7 +168,7 @@ class _ClipCut:
             self._notes.append(f"the longest gap in it lasts {writer.longest_gap_s:.0f} s")
         return ClipFile(
             writer.t_start, writer.t_end, writer.size, writer.frames, finish_file(self._path), "; ".join(self._notes),
-            writer.codec,
+            writer.codec, writer.has_sound,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -136,7 +181,7 @@ class _ClipCut:
 class _ClipWriter:
     """One MP4 being written to its temporary name."""
 
-    def __init__(self, path: Path, source: OpenSegment, t_start: float) -> None:
+    def __init__(self, path: Path, source: OpenSegment, t_start: float, heard: SegmentSound | None) -> None:
         self._temporary = temporary_path(path)
         self.parameters = source.parameters
         self.t_start = self.t_end = t_start
@@ -144,6 +189,7 @@ class _ClipWriter:
         self.longest_gap_s = 0.0
         self._bytes = 0
         self._last_dts: int | None = None
+        self._last_sound = -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -156,6 +202,7 @@ class _ClipWriter:
             self.drop()
             raise EvidenceError(f"no clip can be made of {source.stream.codec_context.name} video: {error}") from None
         self._stream.time_base = _UNIT
+        self._sound = None if heard is None else self._container.add_stream_from_template(heard.stream, opaque=True)
         context = source.stream.codec_context
         self.size, self.codec = (context.width, context.height), context.name
         if context.name == "hevc":
@@ -183,6 +230,24 @@ class _ClipWriter:
         self.t_end = max(self.t_end, timed.t + length_s)
         self.frames += 1
         return True
+
+    @property
+    def has_sound(self) -> bool:
+        """Whether anything is heard in it."""
+        return self._last_sound >= 0
+
+    def copy_sound(self, packet: av.Packet[av.AudioStream], t: float) -> None:
+        """Append a packet of sound, unless it begins before the clip or overlaps the one before."""
+        assert self._sound is not None
+        unit = Fraction(1, self._sound.rate)
+        ticks = round((t - self.t_start) / unit)
+        if ticks < 0 or ticks <= self._last_sound:
+            return
+        length = float((packet.duration or 0) * packet.time_base)
+        packet.pts = packet.dts = self._last_sound = ticks
+        packet.time_base, packet.duration = unit, round(length / unit)
+        packet.stream = self._sound
+        self._container.mux(packet)
 
     def end(self) -> None:
         self._container.close()

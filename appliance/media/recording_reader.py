@@ -56,7 +56,14 @@ class RecordingReader(Protocol):
         ...
 
     def clip(
-        self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, *, hold_t: float | None = None
+        self,
+        segments: Sequence[RecordedSegment],
+        t0: float,
+        t1: float,
+        path: Path,
+        *,
+        hold_t: float | None = None,
+        sound: bool = False,
     ) -> ClipFile:
         """See `media.clips.cut_clip`."""
         ...
@@ -83,9 +90,16 @@ class DirectReader:
         return load_still(path, t)
 
     def clip(
-        self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, *, hold_t: float | None = None
+        self,
+        segments: Sequence[RecordedSegment],
+        t0: float,
+        t1: float,
+        path: Path,
+        *,
+        hold_t: float | None = None,
+        sound: bool = False,
     ) -> ClipFile:
-        return cut_clip(segments, t0, t1, path, hold_t=hold_t)
+        return cut_clip(segments, t0, t1, path, hold_t=hold_t, sound=sound)
 
     def rendition(self, source: Path, path: Path) -> WrittenFile:
         return make_rendition(source, path)
@@ -127,9 +141,16 @@ class SandboxedReader:
         return _checked(lambda: _still(found))
 
     def clip(
-        self, segments: Sequence[RecordedSegment], t0: float, t1: float, path: Path, *, hold_t: float | None = None
+        self,
+        segments: Sequence[RecordedSegment],
+        t0: float,
+        t1: float,
+        path: Path,
+        *,
+        hold_t: float | None = None,
+        sound: bool = False,
     ) -> ClipFile:
-        found = self._call("clip", _plain(segments), t0, t1, str(path), hold_t, wall_s=CLIP_S_MAX)
+        found = self._call("clip", _plain(segments), t0, t1, str(path), hold_t, sound, wall_s=CLIP_S_MAX)
         return _checked(lambda: _clip_file(found))
 
     def rendition(self, source: Path, path: Path) -> WrittenFile:
@@ -218,6 +239,7 @@ def _clip_file(found: dict[str, Any]) -> ClipFile:
         written=_written(found),
         note=str(found["note"])[:1000],
         codec=str(found["codec"])[:40],
+        sound=bool(found["sound"]),
     )
 
 

@@ -33,12 +33,14 @@ def image(path: str, t: float) -> Plain:
     return _plain(READ_DIRECTLY.load_still(Path(path), t))
 
 
-def clip(segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, hold_t: float | None) -> Plain:
-    made = READ_DIRECTLY.clip(_segments(segments), t0, t1, Path(path), hold_t=hold_t)
+def clip(
+    segments: Sequence[Sequence[object]], t0: float, t1: float, path: str, hold_t: float | None, sound: bool
+) -> Plain:
+    made = READ_DIRECTLY.clip(_segments(segments), t0, t1, Path(path), hold_t=hold_t, sound=sound)
     return {
         "t_start": made.t_start, "t_end": made.t_end, "width": made.size[0], "height": made.size[1],
         "frames": made.frames, "bytes": made.written.bytes, "sha256": made.written.sha256, "note": made.note,
-        "codec": made.codec,
+        "codec": made.codec, "sound": made.sound,
     }  # fmt: skip
 
 

@@ -46,6 +46,14 @@ class TimedPacket:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentSound:
+    """The sound of an open segment. Segments with equal `parameters` can be played as one stream."""
+
+    stream: av.AudioStream
+    parameters: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSegment:
     """An open segment; valid inside `open_segment`. Segments with equal `parameters` can be played as one stream."""
 
@@ -53,6 +61,26 @@ class OpenSegment:
     container: InputContainer
     stream: av.VideoStream
     parameters: tuple[object, ...]
+
+    @property
+    def sound(self) -> SegmentSound | None:
+        """None: there is none."""
+        stream = next(iter(self.container.streams.audio), None)
+        if stream is None or stream.codec_context is None or not stream.rate:
+            return None
+        context = stream.codec_context
+        return SegmentSound(stream, (context.name, stream.rate, stream.channels, bytes(context.extradata or b"")))
+
+    def sound_packets(self, sound: SegmentSound) -> Iterator[tuple[av.Packet[av.AudioStream], float]]:
+        """Instead of `packets`: the readable packets of sound, and the camera time of each."""
+        with contextlib.suppress(FFmpegError):
+            for packet in self.container.demux(sound.stream):
+                if packet.pts is None or not packet.size or packet.is_corrupt:
+                    continue
+                t = self.segment.t_start + float(packet.pts * packet.time_base)
+                if t > self.segment.t_end + ROUNDING_S:
+                    return
+                yield packet, t
 
     def packets(self) -> Iterator[TimedPacket]:
         """The readable packets; they end where the file is torn."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import av
 
+from appliance.media.sound import SoundPacket, SoundTrack
 from appliance.media.source import SECOND_US, StreamInfo, VideoPacket
 from appliance.types import SegmentKind, SegmentRow
 
@@ -26,6 +27,7 @@ _FLUSH_PACKETS = 0x0200
 _FORMAT = {".mp4": "mp4", ".mkv": "matroska"}
 _OPTIONS = {
     ".mp4": {
+        "max_interleave_delta": "1",  # microseconds: a second stream holds back one packet, not up to ten seconds
         "movflags": "frag_keyframe+delay_moov+default_base_moof",
         "frag_duration": str(round(FRAGMENT_S * SECOND_US)),
     },
@@ -54,6 +56,7 @@ class SegmentHead:
     kind: SegmentKind = "continuous"
     stored_size: tuple[int, int] = (0, 0)  # (width, height) before rotation
     parameter_sets: bytes = b""  # of its key frame (Annex B)
+    sound: SoundTrack | None = None
 
 
 class SegmentWriter:
@@ -68,7 +71,10 @@ class SegmentWriter:
         self._frame_us = round(info.frame_s * SECOND_US)
         self._start_us = _microseconds(first.packet)[0]
         self._end_us = self._end_safe_us = self._start_us
+        self._settled = 0, self._start_us  # frames, and their end, without the last one: the muxer may hold it back
         self._last_dts: int | None = None
+        self._last_sound: int | None = None
+        self._heard: av.AudioStream | None = None
         self._file = file
         try:
             self._muxer = av.open(file, "w", format=_FORMAT[suffix], options=_OPTIONS[suffix])
@@ -80,6 +86,9 @@ class SegmentWriter:
                 self._out.width, self._out.height = head.stored_size
             if head.parameter_sets:
                 self._out.codec_context.extradata = head.parameter_sets
+            if head.sound is not None and suffix == ".mp4":
+                self._heard = head.sound.add_to(self._muxer)
+                self._sound_unit = Fraction(1, head.sound.rate)
         except BaseException:
             file.discard()
             raise
@@ -99,13 +108,41 @@ class SegmentWriter:
             # The packet itself is not consumed; it goes on to the decoder with its camera time.
             copy.stream = stream
             copy.pts, copy.dts, copy.time_base = pts, dts, base
-        grown = self._file.bytes > before
-        if grown:
-            # The fragment that was just cut ends before this packet.
-            self.frames_on_disk, self._end_safe_us = self.frames, self._end_us
-            self._file.whole_bytes = self._file.bytes
+        grown = self._note_growth(before)
+        self._settled = self.frames, self._end_us
         self.frames += 1
         self._end_us = max(self._end_us, start + self._frame_us)
+        return grown
+
+    @property
+    def has_sound(self) -> bool:
+        return self._heard is not None
+
+    def write_sound(self, sound: SoundPacket) -> bool:
+        """Add a frame of sound, which may begin a little before the segment; True when a fragment reached the disk.
+
+        The file's header waits for the first of them. Raises OSError or FFmpegError.
+        """
+        assert self._heard is not None, "its head has a sound track"
+        ticks = round(Fraction(sound.us - self._start_us, SECOND_US) / self._sound_unit)
+        if self._last_sound is not None and ticks <= self._last_sound:
+            return False
+        self._last_sound = ticks
+        packet = av.Packet(sound.data)
+        packet.pts = packet.dts = ticks
+        packet.time_base, packet.stream, packet.is_keyframe = self._sound_unit, self._heard, True
+        before = self._file.bytes
+        self._muxer.mux(packet)
+        return self._note_growth(before)
+
+    def _note_growth(self, before: int) -> bool:
+        grown = self._file.bytes > before
+        if grown:
+            # The fragment that was just cut ends before this packet or, beside sound, before the one before it.
+            self.frames_on_disk, self._end_safe_us = (
+                (self.frames, self._end_us) if self._heard is None else self._settled
+            )
+            self._file.whole_bytes = self._file.bytes
         return grown and self.frames_on_disk > 0
 
     @property

@@ -33,6 +33,7 @@ class StreamInfo:
     stream: av.VideoStream  # owner of the decoder, template for copies; valid until the source is closed or reopened
     label: str  # for people, without user or password
     frame_s: float  # the usual time between two frames
+    sound: av.AudioStream | None = None  # where it was asked for and there is any
 
 
 @dataclass(frozen=True, slots=True)

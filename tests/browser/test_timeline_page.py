@@ -13,8 +13,9 @@ from conftest import House
 
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
-from appliance.types import Gap
+from appliance.types import Gap, SegmentRow
 from tests import media
+from tests.media import beeping
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
 from playwright.sync_api import Page, expect
@@ -192,6 +193,28 @@ def test_what_turns_out_not_to_play_is_converted(visit: Visit, house: House) -> 
     picture_is_of(page, house.t0 + 9)
     page.get_by_role("button", name="Play").click()
     expect(page.locator(".stage .converted")).to_be_visible()
+
+
+def test_sound_is_muted_until_it_is_asked_for(visit: Visit, house: House) -> None:
+    film = beeping(house.site.root / "film.mp4", seconds=6)
+    row = SegmentRow(
+        camera="dock", path="segments/dock/beeping.mp4", t_start=house.t0 + 20, t_end=house.t0 + 26,
+        bytes=film.stat().st_size, frames=60, codec="h264", size=(320, 240), complete=True,
+    )  # fmt: skip
+    film.rename(house.site.root / row.path)
+    house.site.segments.put(row)
+    page = visit(f"/cameras/dock/timeline?t={row.t_start + 0.5:.1f}")
+    picture_is_of(page, row.t_start + 0.5)
+    sound = page.get_by_role("button", name="Sound")
+    expect(sound).to_be_hidden()
+    page.get_by_role("button", name="Play").click()
+    expect(sound).to_have_attribute("aria-pressed", "false")
+    muted = "() => [...document.querySelectorAll('video')].filter(v => v.src).map(v => v.muted)"
+    assert set(page.evaluate(muted)) == {True}
+    sound.click()
+    page.wait_for_function("() => [...document.querySelectorAll('video')].some(v => !v.muted && !v.paused)")
+    page.keyboard.press("m")
+    expect(sound).to_have_attribute("aria-pressed", "false")
 
 
 def test_the_clip_of_an_alert_is_converted_too(visit: Visit, house: House) -> None:

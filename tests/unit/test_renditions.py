@@ -13,7 +13,6 @@ import av
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_text import samples
-from waiting import PATIENCE
 
 from appliance.clock import ManualClock
 from appliance.dashboard.recordings import CUT_S_MAX, RecordingCuts, TooBusy
@@ -27,6 +26,7 @@ from tests import media
 from tests.dashboard_site import Site
 
 T0 = 1_700_000_040.0
+PATIENCE = 60.0
 ASKED = f"/api/v1/cameras/gate/recording?from={T0 + 1.5}&to={T0 + 4}&codec=h264"
 
 

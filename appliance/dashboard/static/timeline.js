@@ -193,6 +193,7 @@ function tick() {
     t = Math.min(...panes.flatMap((pane) => pane.report?.recorded ?? []).map((span) => span.t_start).filter((start) => start > t));
     if (t === Infinity) return finish();
   }
+  by("sound").hidden = !panes.some((pane) => pane.current?.piece.sound);
   for (const pane of panes)
     pane.follow(t, now(), { rate: Number(by("speed").value), hold: waits, leads: pane === lead, muted: silent || pane.camera !== chosen });
   if (t > view[1]) centre(view[1] - view[0]);
@@ -439,6 +440,10 @@ const actions = {
   " ": () => (playing ? stop() : play()),
   j: () => jump(-1),
   k: () => jump(1),
+  m: () => {
+    silent = !silent;
+    by("sound").setAttribute("aria-pressed", !silent);
+  },
   i: () => mark(false),
   o: () => mark(true),
   "+": () => zoom(1),
@@ -446,6 +451,7 @@ const actions = {
 };
 keys({ ...actions, " ": () => (document.activeElement?.closest("button, a") ? false : actions[" "]()) });
 by("play").addEventListener("click", actions[" "]);
+by("sound").addEventListener("click", actions.m);
 by("alert-before").addEventListener("click", () => jump(-1));
 by("alert-after").addEventListener("click", () => jump(1));
 by("closer").addEventListener("click", () => zoom(1));
