@@ -18,6 +18,7 @@ from appliance.dashboard import (
     alerts_api,
     arming_api,
     auth,
+    camera_finder_api,
     camera_setup_api,
     cameras_api,
     cascade_api,
@@ -48,6 +49,7 @@ from appliance.dashboard.access_rights import CameraOf, authorise, may
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
+from appliance.dashboard.camera_finder_api import CameraFinder
 from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
 from appliance.dashboard.cascade_api import CascadeReader
@@ -93,7 +95,8 @@ from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
-    alerts_api.router, arming_api.router, camera_setup_api.router, cameras_api.router, cascade_api.router,
+    alerts_api.router, arming_api.router, camera_finder_api.router, camera_finder_api.page_router,
+    camera_setup_api.router, camera_setup_api.page_router, cameras_api.router, cascade_api.router,
     false_alarms_api.router, headroom_api.router, live_api.router,
     health_api.router, ptz_api.router, recordings_api.router, recordings_api.alert_router,
     savings_api.router, savings_history_api.router,
@@ -136,7 +139,7 @@ def create_app(
     )
     frames = FrameCache(segments, root, reader)
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
-    ptz = PtzControl(clock)
+    ptz, finder = PtzControl(clock), CameraFinder(clock)
     renditions = Renditions(cuts, root, converter or reader, clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
@@ -146,7 +149,7 @@ def create_app(
     serve_openapi(app)
 
     methods = RouteMethods([route for router in ROUTERS for route in router.routes])
-    prober, camera_of = CameraProber(), CameraOf(alerts, health_events)
+    prober, camera_of = CameraProber(clock), CameraOf(alerts, health_events)
 
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
@@ -154,7 +157,8 @@ def create_app(
         limits = StorageLimits.of(config.storage, config.cameras)
         storage = StorageReportCache(db, root, limits)
         cuts.keep_free = limits.free_bytes_wanted
-        ptz.cameras = config.cameras
+        ptz.cameras = finder.cameras = config.cameras
+        finder.model = config.detector.model
         live.newest_boxes = probes.boxes
         undo_s = config.storage.undo_delete_hours * 3600
         alert_reader = AlertReader(alerts, ReviewStore(db), NoticeStore(db), root, clock, undo_s=undo_s)
@@ -176,7 +180,7 @@ def create_app(
             SettingsPart(settings, certificate),
             NotifyContext(config, probes, db, meter),
             probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
-            prober, ptz,
+            prober, finder, ptz,
             RuleTrials(boxes, cameras, config, clock),
             SystemReader(config, root, clock, probes, readers),
             TimelineReader(TimelineStore(db), cameras, config.cameras, clock),

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
+from appliance.clock import Clock
+from appliance.dashboard.auth import TemplatesPart
 from appliance.dashboard.deps import provided
 from appliance.dashboard.openapi import media
 from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.settings_api import Settings, SettingsReport, settings_problems, user_of
+from appliance.errors import SourceRefused
 from appliance.ingest.probe_process import CameraReport, ProbeFailed, probe_camera
+from appliance.onvif.camera_client import clock_ahead_s
+from appliance.onvif.soap_client import OnvifAddress
+from appliance.onvif.stream_choice import clock_advice
 from appliance.settings.yaml_edit import SiteChange
 
 IMAGES_MAX = 4
 
+CLOCK_S_MAX = 1.5  # for a camera's time: one that speaks ONVIF says it at once
+
 router = APIRouter(prefix=f"{API}/setup", tags=["setup"])
+page_router = APIRouter(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,19 @@ VENDORS = (
     Vendor("TP-Link Tapo, VIGI", "rtsp://{host}:554/stream1", "rtsp://{host}:554/stream2"),
     Vendor("UniFi Protect", "rtsps://{host}:7441/"),
 )  # fmt: skip
+
+
+# Of an address typed by hand: the first stream's name, and the second one's.
+_SECOND = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(/cam/realmonitor\?channel=\d+&subtype=)0", r"\g<1>1"),
+        (r"(/axis-media/media\.amp)$", r"\g<1>?resolution=640x360"),
+        (r"(?i)(/Streaming/Channels/\d+0)1\b", r"\g<1>2"),
+        (r"(/h26[45]Preview_\d+_|/Preview_\d+_)main\b", r"\g<1>sub"),
+        (r"/stream1$", "/stream2"),
+    )
+)
 
 
 class CameraAddress(BaseModel):
@@ -79,17 +103,40 @@ class CameraAddress(BaseModel):
         return with_login(bare, quote(user, safe=""), quote(password, safe="")) if user or password else bare
 
 
-class AddCamera(CameraAddress):
-    """detect_url: a second, smaller stream of the same camera, with the same user; '': there is none."""
+class CameraStreams(CameraAddress):
+    """detect_url: a second, smaller stream of the same camera, with the same user; '': there is none.
+
+    onvif: its ONVIF address, with the same user; '': it has none.
+    """
+
+    detect_url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.*)?$")] = ""
+    onvif: Annotated[str, Field(max_length=300, pattern=r"^(https?://.*)?$")] = ""
+
+    def second(self) -> CameraAddress | None:
+        """Where the second stream is."""
+        if not self.detect_url:
+            return None
+        return CameraAddress(url=self.detect_url, user=self.user, password=self.password)
+
+    def onvif_address(self) -> OnvifAddress:
+        """As given, or where most cameras have it. Raises Problem."""
+        host = urlsplit(self.parts()[0]).hostname or ""
+        try:
+            return OnvifAddress.parse(self.onvif or (f"[{host}]" if ":" in host else host))
+        except SourceRefused as error:
+            raise Problem(422, f"ONVIF: {error}.") from None
+
+
+class AddCamera(CameraStreams):
+    """onvif: of a camera that is to be turned from the dashboard; '': it is not."""
 
     base: Annotated[str, Field(max_length=64)]
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
-    detect_url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.*)?$")] = ""
     record: Literal["continuous", "pre_roll", "none"] = "continuous"
 
 
-class ProbeItem(ApiModel):
-    """What a camera sent in some seconds. picture: where its first picture is, for a short while."""
+class StreamFacts(ApiModel):
+    """What a stream sent in some seconds. keyframe_s: the longest time between key frames; null: only one came."""
 
     codec: str
     width: int
@@ -98,8 +145,27 @@ class ProbeItem(ApiModel):
     kbit_s: float
     keyframe_s: float | None
     first_frame_s: float
+
+    @classmethod
+    def of(cls, report: CameraReport) -> StreamFacts:
+        return cls(
+            codec=report.codec, width=report.size[0], height=report.size[1], fps=report.fps, kbit_s=report.kbit_s,
+            keyframe_s=report.keyframe_s, first_frame_s=report.first_frame_s,
+        )  # fmt: skip
+
+
+class ProbeItem(StreamFacts):
+    """picture: where its first picture is, for a short while. detect: the second stream; null: none was given.
+
+    ahead_s: what the camera's clock is ahead, if it says by ONVIF. proposed_detect_url: where the second stream of
+    cameras with such an address is; '': not known, or one was given.
+    """
+
     advice: list[str]
     picture: str
+    detect: StreamFacts | None
+    ahead_s: float | None
+    proposed_detect_url: str
 
 
 class VendorItem(ApiModel):
@@ -115,26 +181,41 @@ class VendorList(ApiModel):
 class CameraProber:
     """Tries addresses, one at a time, and keeps the last pictures for the page that asked. Any thread."""
 
-    def __init__(self, probe: Callable[[str], CameraReport] = probe_camera) -> None:
+    def __init__(self, clock: Clock, probe: Callable[[str], CameraReport] = probe_camera) -> None:
+        self._clock = clock
         self._probe = probe
         self._busy = threading.Lock()
         self._images: OrderedDict[str, bytes] = OrderedDict()
 
-    def probe(self, url: str) -> tuple[CameraReport, str]:
-        """What the camera sent, and the key of its picture. Raises Problem: it cannot be shown; another is tried."""
+    def probe(self, wanted: CameraStreams) -> ProbeItem:
+        """What the camera sent. Raises Problem: it cannot be shown; another is tried."""
+        onvif, second = wanted.onvif_address(), wanted.second()
         if not self._busy.acquire(blocking=False):
             raise Problem(429, "Another camera is being tried now; wait some seconds.", {"Retry-After": "10"})
         try:
-            report = self._probe(url)
-        except ProbeFailed as error:
-            raise Problem(422, str(error)) from None
+            with ThreadPoolExecutor(3, thread_name_prefix="probe") as pool:
+                first = pool.submit(self._tried, "", wanted)
+                other = pool.submit(self._tried, "The second stream: ", second) if second else None
+                told = pool.submit(clock_ahead_s, onvif, self._clock, CLOCK_S_MAX)
+            report, detect, ahead_s = first.result(), other.result() if other else None, told.result()
         finally:
             self._busy.release()
         key = secrets.token_urlsafe(12)
         self._images[key] = report.picture
         while len(self._images) > IMAGES_MAX:
             self._images.popitem(last=False)
-        return report, key
+        words = [*advice(report, detect), clock_advice(ahead_s)]
+        return ProbeItem(
+            **StreamFacts.of(report).model_dump(), picture=f"{API}/setup/pictures/{key}", ahead_s=ahead_s,
+            advice=[each for each in words if each], detect=StreamFacts.of(detect) if detect else None,
+            proposed_detect_url="" if detect else second_stream(wanted.parts()[0]),
+        )  # fmt: skip
+
+    def _tried(self, which: str, address: CameraAddress) -> CameraReport:
+        try:
+            return self._probe(address.whole())
+        except ProbeFailed as error:
+            raise Problem(422, f"{which}{error}") from None
 
     def image(self, key: str) -> bytes | None:
         return self._images.get(key)
@@ -150,14 +231,15 @@ def vendors() -> VendorList:
 
 
 @router.post("/probe")
-def probe(prober: Prober, address: CameraAddress) -> ProbeItem:
-    """Open a camera for some seconds and say what came. 422 says why nothing did, and what to do."""
-    report, key = prober.probe(address.whole())
-    return ProbeItem(
-        codec=report.codec, width=report.size[0], height=report.size[1], fps=report.fps, kbit_s=report.kbit_s,
-        keyframe_s=report.keyframe_s, first_frame_s=report.first_frame_s, advice=advice(report),
-        picture=f"{API}/setup/pictures/{key}",
-    )  # fmt: skip
+def probe(prober: Prober, wanted: CameraStreams) -> ProbeItem:
+    """Open a camera's streams for some seconds and say what came. 422 says why nothing did, and what to do."""
+    return prober.probe(wanted)
+
+
+@page_router.post("/fragments/setup/probe")
+def probe_fragment(prober: Prober, templates: TemplatesPart, wanted: CameraStreams) -> HTMLResponse:
+    """The same for the page."""
+    return templates.page("probed.html", found=prober.probe(wanted))
 
 
 @router.get("/pictures/{key}", response_class=Response, responses=media("image/jpeg", etag=False))
@@ -181,6 +263,9 @@ def add_camera(request: Request, part: Settings, wanted: AddCamera) -> SettingsR
     section: dict[str, Any] = {"url": bare}
     if wanted.detect_url:
         section["detect_url"] = CameraAddress(url=wanted.detect_url).parts()[0]
+    if wanted.onvif:
+        section["onvif"] = wanted.onvif_address().url
+        section["health_ignore"] = ["moved"]  # a view that changes on purpose is no fault
     if wanted.record != "continuous":
         section["record"] = False if wanted.record == "none" else wanted.record
     with settings_problems():
@@ -188,7 +273,7 @@ def add_camera(request: Request, part: Settings, wanted: AddCamera) -> SettingsR
             stem = wanted.name.upper().replace("-", "_")
             names = f"CAMERA_{stem}_USER", f"CAMERA_{stem}_PASSWORD"
             service.keep_secrets({names[0]: quote(user, safe=""), names[1]: quote(password, safe="")})
-            for key in ("url", "detect_url"):
+            for key in ("url", "detect_url", "onvif"):
                 if key in section:
                     section[key] = with_login(section[key], f"${{{names[0]}}}", f"${{{names[1]}}}")
         changes = [SiteChange(("cameras", wanted.name), section)]
@@ -202,14 +287,24 @@ def with_login(url: str, user: str, password: str) -> str:
     return f"{scheme}://{user}:{password}@{rest}"
 
 
-def advice(report: CameraReport) -> list[str]:
-    """What would make this camera cheaper or surer to watch."""
+def second_stream(url: str) -> str:
+    """Where a camera whose first stream is at `url` has its second one, by the patterns of VENDORS; '': not known."""
+    for pattern, replacement in _SECOND:
+        found, count = pattern.subn(replacement, url, count=1)
+        if count:
+            return found
+    return ""
+
+
+def advice(report: CameraReport, detect: CameraReport | None = None) -> list[str]:
+    """What would make this camera cheaper or surer to watch. detect: its second stream; None: it is not given."""
     found = []
-    if report.size[0] * report.size[1] > 1280 * 960:
+    examined = detect or report
+    if examined.size[0] * examined.size[1] > 1280 * 960:
         found.append("Large for detection: give its small second stream as well, and decoding costs a fraction.")
-    if report.keyframe_s is None or report.keyframe_s > 4.5:
+    if examined.keyframe_s is None or examined.keyframe_s > 4.5:
         found.append("Key frames are far apart: set the I-frame interval to 1 to 2 s, so that quiet hours cost little.")
-    if report.fps < 5:
+    if examined.fps < 5:
         found.append("Few pictures a second: fast things may be missed. 10 to 15 are good.")
     if report.codec not in {"h264", "hevc"}:
         found.append(f"{report.codec} is recorded as it comes; H.264 takes far less disk.")

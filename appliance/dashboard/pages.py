@@ -182,9 +182,10 @@ def live_page(rev: Rev, templates: TemplatesPart, cameras: Cameras, health: Heal
 
 
 @router.get("/cameras/new", dependencies=[Depends(editable_settings)])
-def camera_new_page(rev: Rev, templates: TemplatesPart) -> HTMLResponse:
-    """A camera by its address: tried, seen, named, added."""
-    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS)
+def camera_new_page(rev: Rev, templates: TemplatesPart, cameras: Cameras) -> HTMLResponse:
+    """A camera, found in the network or by its address: tried, seen, named, added."""
+    first = not cameras.configured
+    return templates.page("camera_new.html", here="/cameras", rev=rev, vendors=VENDORS, first=first)
 
 
 @router.get("/cameras/{name}")

@@ -243,4 +243,15 @@ SENTENCES: tuple[str, ...] = (
     "this camera is not recorded (record: false)",
     "nothing was recorded yet, or it is gone",
     "nothing is recorded, and no interruption was noted",
+    "{size} for detection: the smallest stream that fills what the network sees ({n} px).",
+    "One stream for both: the other ({size}) is smaller than what the network sees ({n} px); "
+    "raise it in the camera and detection costs a fraction.",
+    "One stream for both: the camera names no smaller one.",
+    "None of its streams can be read.",
+    "Its clock is {n} ahead: set its time by NTP and its time zone, so that the time in its picture is the alert's.",
+    "Its clock is {n} behind: set its time by NTP and its time zone, so that the time in its picture is the alert's.",
+    "It names {host} as its address; only {own}, which answered, is used.",
+    "Large for detection: give its small second stream as well, and decoding costs a fraction.",
+    "Key frames are far apart: set the I-frame interval to 1 to 2 s, so that quiet hours cost little.",
+    "Few pictures a second: fast things may be missed. 10 to 15 are good.",
 )

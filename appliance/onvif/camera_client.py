@@ -11,8 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 from xml.sax.saxutils import escape
 
 from appliance.clock import Clock
-from appliance.errors import SourceLost, SourceRefused
-from appliance.onvif.soap_client import LoginRefused, SoapClient
+from appliance.errors import SourceError, SourceLost, SourceRefused
+from appliance.onvif.soap_client import LoginRefused, OnvifAddress, SoapClient
 from appliance.onvif.xml_tree import XmlElement, number
 
 _Answer = TypeVar("_Answer")
@@ -72,6 +72,29 @@ class PtzPreset:
 
     token: str
     name: str
+
+
+def inspect_camera(address: OnvifAddress, clock: Clock) -> OnvifCamera:
+    """All that is needed to add a camera. Raises SourceRefused, SourceLost. Takes up to INSPECT_S_MAX; any thread."""
+
+    async def run() -> OnvifCamera:
+        async with SoapClient(address, clock) as soap:
+            return await CameraClient(soap, clock).inspect()
+
+    return asyncio.run(run())
+
+
+def clock_ahead_s(address: OnvifAddress, clock: Clock, call_s: float) -> float | None:
+    """`camera_ahead_s` of what may not even speak ONVIF; None: it does not say so. Any thread."""
+
+    async def run() -> float | None:
+        async with SoapClient(address, clock, call_s=call_s) as soap:
+            return await camera_ahead_s(soap, clock)
+
+    try:
+        return asyncio.run(run())
+    except SourceError:
+        return None
 
 
 async def camera_ahead_s(soap: SoapClient, clock: Clock) -> float | None:

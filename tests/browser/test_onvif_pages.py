@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import yaml
+from streams import clip
 
 from appliance.clock import SystemClock
 from appliance.config import SiteConfig
+from appliance.demo.rtsp_server import RtspServer
 from appliance.settings.settings_service import SettingsService
 from tests.dashboard_site import Site, running
-from tests.servers.onvif_camera import OnvifCamera
+from tests.servers.onvif_camera import OnvifCamera, Stream
 from tests.waiting import until
 
 pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
@@ -31,10 +34,16 @@ class Adding:
 
 
 @pytest.fixture
-def camera() -> Iterator[OnvifCamera]:
-    made = OnvifCamera(name="Back yard", user="viewer", password="geheim", ahead_s=240)
-    with made.running("lo"):
-        yield made
+def camera(tmp_path: Path) -> Iterator[OnvifCamera]:
+    main = clip(tmp_path / "main.mp4", 300, fps=10, gop=10, size=(640, 360))
+    sub = clip(tmp_path / "sub.mp4", 300, fps=10, gop=10, size=(480, 270))
+    streams = (Stream("m", "main", (1280, 720)), Stream("s", "sub", (480, 270)), Stream("t", "tiny", (160, 90)))
+    with RtspServer.in_thread({"main": main, "sub": sub}, user="viewer", password="geheim") as server:
+        made = OnvifCamera(
+            name="Back yard", user="viewer", password="geheim", ahead_s=240, rtsp_port=server.port, streams=streams
+        )
+        with made.running("lo"):
+            yield made
 
 
 @pytest.fixture
@@ -116,3 +125,56 @@ def test_a_camera_turns_while_a_button_or_key_is_held(page: Page, adding: Adding
     camera.fault, camera.fault_at = "redirect", "GotoHomePosition"
     pad.get_by_label("Go to").select_option("Home position")
     expect(pad.get_by_role("alert")).to_contain_text("sent us elsewhere")
+
+
+def test_a_camera_is_found_asked_seen_and_added_with_its_second_stream(
+    page: Page, adding: Adding, camera: OnvifCamera
+) -> None:
+    page.goto(f"{adding.url}/cameras/new")
+    page.get_by_role("button", name="Find cameras in the network").click()
+    mine = page.locator(f"#cameras li:has([data-onvif='{camera.address}'])")
+    expect(mine).to_contain_text("is here as gate")
+    mine.get_by_role("button", name="Back yard").click()
+    expect(page.get_by_label("User")).to_be_focused()
+    ask = page.get_by_role("button", name="Ask the camera for its streams")
+    ask.click()
+    expect(page.locator("#wrong")).to_contain_text("asks for a user and a password")
+    page.get_by_label("User").fill("viewer")
+    page.get_by_label("Password").fill("geheim")
+    ask.click()
+    expect(page.get_by_label("Recorded")).to_have_value(re.compile("/main$"))
+    expect(page.get_by_label("Detected on")).to_have_value(re.compile("/sub$"))
+    expect(page.locator("#streams")).to_contain_text("480 × 270 for detection")
+    expect(page.get_by_label("Second, smaller stream")).to_have_value(re.compile("/sub$"))
+    expect(page.locator("#seen")).to_contain_text("For detection: h264 480 × 270")  # tried by itself
+    expect(page.locator("#seen")).to_contain_text("4 min ahead: set its time by NTP")
+    expect(page.get_by_label("Turn it from here")).to_be_checked()
+    shot(page, "found")
+    page.get_by_label("Detected on").select_option("the same stream")
+    expect(page.get_by_label("Second, smaller stream")).to_have_value("")
+    page.get_by_label("Detected on").select_option(index=2)
+    expect(page.get_by_label("Name of the camera")).to_have_value("back-yard")
+    page.get_by_role("button", name="Add this camera").click()
+    page.wait_for_url("**/cameras/back-yard/edit")
+    camera_now = adding.in_force[-1].cameras["back-yard"]
+    assert camera_now.url.endswith(f"@127.0.0.1:{camera.rtsp_port}/main")
+    assert camera_now.detect_url is not None
+    assert camera_now.detect_url.endswith("/sub")
+    assert camera_now.onvif is not None, "it can be turned from here"
+    assert adding.path.read_text().count("geheim") == 1, "of gate, as it was written by hand"
+
+
+def test_where_there_is_no_camera_yet_they_are_looked_for_at_once(
+    page: Page, camera: OnvifCamera, tmp_path: Path
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "site.yaml").write_text("cameras: {}\n")
+    site = Site(folder, SystemClock(), SiteConfig.model_validate({"cameras": {}, "dashboard": {"port": 0}}))
+    service = SettingsService(folder / "site.yaml", folder, site.clock, lambda _: ())
+    with running(site.serve(settings=service)) as url:
+        page.goto(f"{url}/cameras/new")
+        mine = page.locator(f"#cameras li:has([data-onvif='{camera.address}'])")
+        expect(mine).to_contain_text("C-100")
+        expect(mine).not_to_contain_text("is here as")
+    site.close()

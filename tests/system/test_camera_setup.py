@@ -11,16 +11,21 @@ from fastapi.testclient import TestClient
 from streams import clip
 
 from appliance import config
-from appliance.clock import ManualClock
+from appliance.clock import SystemClock
 from appliance.config import SiteConfig
 from appliance.config.secrets_file import secrets_path
 from appliance.dashboard.app import create_app
+from appliance.dashboard.camera_setup_api import VENDORS, second_stream
+from appliance.dashboard.deps import NO_PROBES
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
 from appliance.errors import ConfigError
 from appliance.ingest.probe_process import ProbeFailed, probe_camera
+from appliance.onvif.camera_client import inspect_camera
+from appliance.onvif.soap_client import OnvifAddress
 from appliance.settings.settings_service import SettingsService
 from appliance.site_check import _secrets
 from tests.dashboard_site import Site
+from tests.servers.onvif_camera import OnvifCamera, Stream
 
 PASSWORD = "p@ss:w/ord"  # as people choose them
 
@@ -28,7 +33,9 @@ PASSWORD = "p@ss:w/ord"  # as people choose them
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RtspServerThread]:
     film = clip(tmp_path_factory.mktemp("film") / "c.mp4", 300, fps=10, gop=10)
-    with RtspServer.in_thread({"main": film, "sub": film}, user="viewer", password=PASSWORD) as running:
+    with RtspServer.in_thread(
+        {"main": film, "sub": film, "Streaming/Channels/101": film}, user="viewer", password=PASSWORD
+    ) as running:
         yield running
 
 
@@ -39,16 +46,22 @@ class Setup:
         (folder / "data").mkdir()
         self.port = port
         self.in_force: list[SiteConfig] = []
-        site = Site(folder / "data", ManualClock(1_700_000_000.0))
+        self.clock = SystemClock()
+        site = Site(folder / "data", self.clock)
         service = SettingsService(self.file, folder, site.clock, self._take)
         app = create_app(
             db=site.db, meter=site.meter, root=site.root, config=site.config, clock=site.clock, settings=service
         )
+        self.app = app
         self.http = TestClient(app, base_url="http://127.0.0.1")
 
     def _take(self, config: SiteConfig) -> tuple[str, ...]:
         self.in_force.append(config)
         return ()
+
+    def take_in_force(self) -> None:
+        """As the core does with what was changed."""
+        self.app.state.configure(self.in_force[-1], NO_PROBES)
 
     def post(self, path: str, status: int, **body: Any) -> Any:
         answer = self.http.post(f"/api/v1/setup/{path}", json={"url": f"rtsp://127.0.0.1:{self.port}/main", **body})
@@ -104,6 +117,98 @@ def test_each_failure_is_said_with_its_remedy_and_without_the_password(
     answer = setup.post("probe", 422, **change)
     assert words in answer["detail"]
     assert PASSWORD not in str(answer)
+
+
+def test_the_second_stream_is_tried_too_and_proposed_where_it_is_not_given(setup: Setup) -> None:
+    login = {"user": "viewer", "password": PASSWORD}
+    main = f"rtsp://127.0.0.1:{setup.port}/Streaming/Channels/101"
+    found = setup.post("probe", 200, url=main, **login)
+    assert (found["detect"], found["ahead_s"]) == (None, None)
+    assert found["proposed_detect_url"] == main.removesuffix("101") + "102"
+    sub = f"rtsp://127.0.0.1:{setup.port}/sub"
+    found = setup.post("probe", 200, url=main, detect_url=sub, **login)
+    assert (found["detect"]["width"], found["detect"]["codec"], found["proposed_detect_url"]) == (320, "h264", "")
+    answer = setup.post("probe", 422, detect_url=sub + "x", **login)
+    assert answer["detail"].startswith("The second stream: ")
+    assert "does not exist" in answer["detail"]
+
+
+@pytest.mark.parametrize(
+    ("url", "second"),
+    [
+        ("rtsp://h/cam/realmonitor?channel=3&subtype=0", "rtsp://h/cam/realmonitor?channel=3&subtype=1"),
+        ("rtsp://h/Streaming/Channels/1201", "rtsp://h/Streaming/Channels/1202"),
+        ("rtsp://h/streaming/channels/102", ""),
+        ("rtsp://h/h265Preview_02_main", "rtsp://h/h265Preview_02_sub"),
+        ("rtsp://h/stream1", "rtsp://h/stream2"),
+        ("rtsp://h/axis-media/media.amp", "rtsp://h/axis-media/media.amp?resolution=640x360"),
+        ("rtsp://h/main", ""),
+    ],
+)
+def test_the_second_stream_of_a_known_make_is_known(url: str, second: str) -> None:
+    assert second_stream(url) == second
+
+
+def test_each_make_s_first_stream_leads_to_its_second() -> None:
+    for make in VENDORS:
+        if make.sub:
+            assert second_stream(make.main.format(host="h")) == make.sub.format(host="h"), make.name
+
+
+@pytest.fixture
+def onvif(server: RtspServerThread) -> Iterator[OnvifCamera]:
+    streams = (Stream("a", "main", (1920, 1080)), Stream("b", "sub", (640, 360)), Stream("c", "sub", (320, 180)))
+    made = OnvifCamera(
+        rtsp_port=server.port, user="viewer", password=PASSWORD, streams=streams, name="Back yard", ahead_s=600
+    )
+    with made.running("lo"):
+        yield made
+
+
+def test_a_camera_is_found_asked_and_added_with_its_second_stream(setup: Setup, onvif: OnvifCamera) -> None:
+    found = {each["address"]: each for each in setup.http.post("/api/v1/setup/discover", json={}).json()["cameras"]}
+    mine = found[onvif.address]
+    assert (mine["name"], mine["make"], mine["host"], mine["added"]) == ("Back yard", "C-100", "127.0.0.1", "")
+    login = {"user": "viewer", "password": PASSWORD}
+    answer = setup.http.post("/api/v1/setup/onvif", json={"address": onvif.address, **login})
+    assert answer.status_code == 200, answer.text
+    report = answer.json()
+    assert PASSWORD not in answer.text
+    assert (report["main"], report["sub"], report["ptz"]) == ("a", "b", True)
+    assert "640 × 360 for detection" in report["why"]
+    assert "10 min ahead: set its time" in report["clock_advice"]
+    url = {each["token"]: each["url"] for each in report["streams"]}
+    streams = {"url": url["a"], "detect_url": url["b"], "onvif": onvif.address, **login}
+    probed = setup.post("probe", 200, **streams)
+    assert probed["ahead_s"] == pytest.approx(600, abs=5)
+    assert any("set its time by NTP" in each for each in probed["advice"])
+
+    base = setup.http.get("/api/v1/settings").json()["digest"]
+    setup.post("cameras", 201, base=base, name="back-yard", **streams)
+    camera = setup.in_force[0].cameras["back-yard"]
+    assert camera.detect_url is not None
+    assert camera.detect_url.endswith("/sub")
+    assert camera.onvif is not None
+    assert camera.health_ignore == ("moved",)
+    assert PASSWORD not in setup.file.read_text()
+    assert inspect_camera(OnvifAddress.parse(camera.onvif), setup.clock).make.startswith("Example")
+    setup.take_in_force()
+    found = {each["address"]: each for each in setup.http.post("/api/v1/setup/discover", json={}).json()["cameras"]}
+    assert found[onvif.address]["added"] == "back-yard"
+
+
+def test_a_camera_that_cannot_be_asked_says_why(setup: Setup, onvif: OnvifCamera) -> None:
+    def ask(status: int, **body: str) -> str:
+        answer = setup.http.post("/api/v1/setup/onvif", json={"address": onvif.address, **body})
+        assert answer.status_code == status, answer.text
+        return str(answer.json()["detail"])
+
+    assert "asks for a user and a password" in ask(422)
+    assert "ONVIF users of their own" in ask(422, user="viewer", password="x")
+    assert "cannot be reached" in ask(422, address="127.0.0.1:1")
+    assert "not the address of a camera" in ask(422, address="ftp://h")
+    base = setup.http.get("/api/v1/settings").json()["digest"]
+    setup.post("cameras", 422, base=base, name="x", onvif="file:///etc/passwd")
 
 
 def test_addresses_that_are_none_and_files_are_refused(setup: Setup) -> None:

@@ -1,8 +1,8 @@
-// A camera by its address: tried, seen, named, added.
+// A camera, found in the network or by its address: asked for its streams, tried, seen, named, added.
 import { post, follow } from "/static/page.js";
-import { number, t } from "/static/texts.js";
 
 const by = (id) => document.getElementById(id);
+let onvif = ""; // of the camera that was chosen; typed: its host
 
 function fill() {
   const make = by("vendor").selectedOptions[0].dataset;
@@ -13,13 +13,13 @@ function fill() {
   by("detect-url").value = make.sub.replace("{host}:554", /:\d+$/.test(shown) ? shown : `${shown}:554`);
 }
 
-async function attempt(form, wrong, work) {
-  const button = form.querySelector("button[type=submit]");
+async function attempt(button, wrong, work) {
   const words = button.textContent;
   button.disabled = true;
+  button.textContent = button.dataset.busy ?? words;
   by(wrong).textContent = "";
   try {
-    await work(button);
+    await work();
   } catch (error) {
     by(wrong).textContent = error.message;
   } finally {
@@ -29,45 +29,60 @@ async function attempt(form, wrong, work) {
 }
 
 const login = () => ({ user: by("user").value, password: by("password").value });
+const streams = () => ({ url: by("url").value.trim(), detect_url: by("detect-url").value.trim(), ...login() });
+const insert = async (into, path, body) => (by(into).innerHTML = await post(`/fragments/setup/${path}`, body, "POST", "text"));
+const submit = (id, wrong, work) =>
+  by(id).addEventListener("submit", (event) => {
+    event.preventDefault();
+    attempt(event.target.querySelector("[type=submit]"), wrong, work);
+  });
 
-function show(found) {
-  by("picture").src = found.picture;
-  by("picture").parentElement.style.aspectRatio = `${found.width} / ${found.height}`;
-  const key = found.keyframe_s ? t(", a key frame every {n} s", { n: number(found.keyframe_s, 1) }) : "";
-  const rate = t("{n} pictures a second", { n: number(found.fps, 1) });
-  by("facts").textContent = `${found.codec} ${found.width} × ${found.height}, ${rate}, ${number(found.kbit_s)} kbit/s${key}.`;
-  by("advice").replaceChildren(
-    ...found.advice.map((text) => {
-      const item = document.createElement("li");
-      item.textContent = text;
-      return item;
-    }),
-  );
+by("vendor").addEventListener("change", fill);
+by("host").addEventListener("input", () => {
+  onvif = "";
+  fill();
+});
+submit("find", "wrong-find", () => insert("cameras", "discover", {}));
+by("cameras").addEventListener("click", ({ target }) => {
+  if (!target.dataset.onvif) return;
+  ({ onvif } = target.dataset);
+  by("host").value = target.dataset.host;
+  by("name").value = target.dataset.name;
+  fill();
+  by("streams").textContent = "";
+  by("user").focus();
+});
+function take(select) {
+  by(select.dataset.for).value = select.value;
+}
+by("streams").addEventListener("change", ({ target }) => target.dataset.for && take(target));
+by("ask").addEventListener("click", () =>
+  attempt(by("ask"), "wrong", async () => {
+    await insert("streams", "onvif", { address: onvif || by("host").value.trim(), ...login() });
+    by("streams").querySelectorAll("select").forEach(take);
+    by("address").requestSubmit();
+  }),
+);
+submit("address", "wrong", async () => {
+  await insert("seen", "probe", { ...streams(), onvif });
+  const image = by("seen").querySelector("img");
+  image.parentElement.style.aspectRatio = image.getAttribute("width") / image.getAttribute("height");
   by("found").hidden = false;
   by("found").scrollIntoView({ block: "nearest" });
   by("name").focus();
-}
-
-by("vendor").addEventListener("change", fill);
-by("host").addEventListener("input", fill);
-by("address").addEventListener("submit", (event) => {
-  event.preventDefault();
-  attempt(event.target, "wrong", async (button) => {
-    button.textContent = t("Looking, some seconds…");
-    const second = by("detect-url").value.trim();
-    if (second) await post("/api/v1/setup/probe", { url: second, ...login() });
-    show(await post("/api/v1/setup/probe", { url: by("url").value.trim(), ...login() }));
-  });
 });
-by("add").addEventListener("submit", (event) => {
-  event.preventDefault();
-  attempt(event.target, "wrong-name", async () => {
-    const settings = await (await fetch("/api/v1/settings")).json();
-    const name = by("name").value.trim();
-    const camera = { base: settings.digest, name, url: by("url").value.trim(), detect_url: by("detect-url").value.trim(), record: by("record").value };
-    await post("/api/v1/setup/cameras", { ...camera, ...login() });
-    location.href = `/cameras/${encodeURIComponent(name)}/edit`;
-  });
+by("seen").addEventListener("click", ({ target }) => {
+  if (!target.dataset.second) return;
+  by("detect-url").value = target.dataset.second;
+  by("address").requestSubmit();
+});
+submit("add", "wrong-name", async () => {
+  const settings = await (await fetch("/api/v1/settings")).json();
+  const name = by("name").value.trim();
+  const turned = by("ptz")?.checked ? by("ptz").value : "";
+  await post("/api/v1/setup/cameras", { base: settings.digest, name, record: by("record").value, onvif: turned, ...streams() });
+  location.href = `/cameras/${encodeURIComponent(name)}/edit`;
 });
 if (!by("url").value) fill(); // typed before this script was there
+if ("now" in by("find").dataset) by("find").requestSubmit();
 follow({});

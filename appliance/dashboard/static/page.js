@@ -4,13 +4,13 @@ import { t } from "/static/texts.js";
 
 const CLOSER_MAX = 2;
 
-export async function post(url, body, method = "POST") {
+export async function post(url, body, method = "POST", as = "json") {
   const answer = await fetch(url, {
     method,
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body),
   });
-  if (answer.ok) return answer.json();
+  if (answer.ok) return answer[as]();
   const problem = await answer.json().catch(() => ({}));
   throw new Error(problem.detail || t("The appliance answered {status}.", { status: answer.status }));
 }
