@@ -45,6 +45,7 @@ POSTPONED = f"wait <> '' AND {in_states(('waiting', 'deferred'))}"
 BY_PRIORITY = "CASE priority WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END"
 
 _MEDIA_BYTES = "(SELECT sum(json_extract(ref, '$.bytes')) FROM media WHERE media.escalation = escalation.id)"
+_ROWID_MAX = 2**63 - 1
 _CLOCK_STEP_SEEN_S = 30.0  # what was written this short a time ago was written by the clock as it is now
 _REASON_CHARS_MAX = 400
 _NEED_TEXTS = {"crop": "a cut-out of the object", "frame": "the whole picture", "clip": "the clip"}
@@ -336,10 +337,20 @@ class OutboxStore:
         )
 
     def made_before(self, priority: str, before_t: float, limit: int) -> list[EscalationRow]:
-        """Those of a priority that are under way and older than `before_t`."""
-        return _rows(
-            self._db, f"WHERE {INDEXED} AND priority = ? AND created_t < ? LIMIT ?", (priority, before_t, limit)
-        )
+        """Those of a priority that are under way and older than `before_t`.
+
+        What was written after one that is younger is no older than that, whatever the clock said: it may have been set
+        back and forth again between two looks at it, so that nobody saw a step.
+        """
+        old = f"{INDEXED} AND priority = ? AND created_t < ?"
+        if not _rows(self._db, f"WHERE {old} LIMIT 1", (priority, before_t)):
+            return []  # what comes next reads the whole table
+        with self._db.read() as connection:
+            (first_young,) = connection.execute(
+                "SELECT min(rowid) FROM escalation WHERE created_t BETWEEN ? AND ?", (before_t, self._db.clock.now())
+            ).fetchone()
+        until = first_young if first_young is not None else _ROWID_MAX
+        return _rows(self._db, f"WHERE {old} AND rowid < ? LIMIT ?", (priority, before_t, until, limit))
 
     def least_urgent(self, limit: int) -> list[tuple[EscalationRow, int]]:
         """What is given up first when there is no room, each with its bytes: the least urgent, of these the oldest."""

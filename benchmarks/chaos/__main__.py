@@ -230,6 +230,9 @@ def run(plan: Plan, folder: Path) -> tuple[ChaosResult, Chaos, float]:
         for each in (chaos.core, *chaos.workers):
             each.stop()
         found = verify(folder / "data" / "vedette.db", chaos.broker.url, raised)
+        if not found.good:  # a small disk goes with the run
+            for file in (folder / "data").glob("vedette.db*"):
+                shutil.copy2(file, folder / f"lost-{file.name}")
     return found, chaos, time.monotonic() - begun
 
 

@@ -317,6 +317,22 @@ def test_what_was_asked_after_the_clock_was_set_back_is_not_moved_with_it(harnes
     assert harness.row("before").created_t == harness.row("after").created_t == harness.clock.now() - 5
 
 
+def test_what_was_asked_while_the_clock_was_wrong_for_a_moment_is_not_given_up(harness: OutboxHarness) -> None:
+    """Set back and forth between two looks at it, the clock shows no step, and what was written meanwhile seems old."""
+    harness.ask("old")
+    harness.clock.advance(71 * HOUR_S)
+    harness.ask("before")
+    harness.clock.jump(-100 * HOUR_S)
+    harness.ask("meanwhile")
+    harness.clock.jump(100 * HOUR_S)
+    assert harness.outbox.expire(harness.clock.now()) == 0
+    harness.clock.advance(2 * HOUR_S)
+    assert harness.outbox.expire(harness.clock.now()) == 1
+    assert [harness.row(each).state for each in ("old", "before", "meanwhile")] == ["expired", "ready", "ready"]
+    harness.clock.advance(72 * HOUR_S)
+    assert harness.outbox.expire(harness.clock.now()) == 2, "in the end it is given up like the one before it"
+
+
 def test_a_clock_that_is_set_while_no_core_runs_is_seen_at_the_next_start(harness: OutboxHarness) -> None:
     clock = harness.clock
     clock.boot = "0b5ee3ba-7d3f-4ee1-9c6c-1f2f0a9b7c11"  # type: ignore[attr-defined]
