@@ -1,5 +1,5 @@
 // One alert: the clip with its boxes in time, the tracks' life, the review.
-import { again, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
+import { again, by, coalesced, follow, keys, light, post, say, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 import { begin, box } from "/static/draw.js";
 import { converted } from "/static/converted.js";
@@ -10,9 +10,9 @@ import { isWriting, offerNote } from "/static/note.js";
 const HOLD_S = 0.3; // a box stands this long beyond its look when the next look lacks it
 const BRIDGE_S = 2.5; // a box moves between two looks no further apart than this,
 const BRIDGE_LOOKS = 2; // of which at most one look in between did not find it
-const page = document.getElementById("alert");
-const clip = () => document.getElementById("clip");
-const showBoxes = () => document.getElementById("show-boxes")?.checked ?? true;
+const page = by("alert");
+const clip = () => by("clip");
+const showBoxes = () => by("show-boxes")?.checked ?? true;
 let tracks = new Map();
 let redraw = drawStill;
 let poster = true; // the best picture stands for the clip until it is played or sought
@@ -46,7 +46,7 @@ function at(path, t) {
 
 function draw(seconds) {
   const video = clip();
-  const canvas = document.getElementById("overlay");
+  const canvas = by("overlay");
   if (!video?.videoWidth || !canvas) return;
   const area = begin(canvas, video.videoWidth, video.videoHeight);
   const t = poster || stillShown() ? Number(video.dataset.still) : Number(video.dataset.start) + seconds;
@@ -59,7 +59,7 @@ function draw(seconds) {
 }
 
 function needle(t) {
-  const life = document.getElementById("life");
+  const life = by("life");
   const [start, end] = [Number(life.dataset.start), Number(life.dataset.end)];
   const x = `${Math.min(100, Math.max(0, (100 * (t - start)) / (end - start)))}%`;
   for (const line of document.querySelectorAll(".needle")) for (const end of ["x1", "x2"]) line.setAttribute(end, x);
@@ -67,17 +67,17 @@ function needle(t) {
 
 // While the clip is not cut yet, the still shows whom the alert is about.
 function drawStill() {
-  const image = document.getElementById("still");
+  const image = by("still");
   if (!image?.dataset.box || !image.naturalWidth) return;
   const { label, score, track } = image.dataset;
-  const area = begin(document.getElementById("overlay"), image.naturalWidth, image.naturalHeight);
+  const area = begin(by("overlay"), image.naturalWidth, image.naturalHeight);
   box(area, { label, score: Number(score), track: Number(track), box: image.dataset.box.split(" ").map(Number) });
 }
 
 async function play() {
   const video = clip();
   if (!video) {
-    document.getElementById("still")?.addEventListener("load", drawStill);
+    by("still")?.addEventListener("load", drawStill);
     drawStill();
     return;
   }
@@ -99,7 +99,7 @@ async function play() {
     video.requestVideoFrameCallback(each);
   } else for (const event of ["seeked", "timeupdate", "pause", "play"]) video.addEventListener(event, now);
   video.addEventListener("loadeddata", now);
-  document.getElementById("show-boxes")?.addEventListener("change", now);
+  by("show-boxes")?.addEventListener("change", now);
   redraw = now;
   offerFullScreen(video);
   now();
@@ -107,11 +107,11 @@ async function play() {
 
 // The browser's own full screen would show the clip without its boxes.
 function offerFullScreen(video) {
-  const button = document.getElementById("full-screen");
+  const button = by("full-screen");
   if (!document.fullscreenEnabled || !button) return;
   video.controlsList?.add("nofullscreen");
   button.hidden = false;
-  button.addEventListener("click", () => document.getElementById("stage").requestFullscreen());
+  button.addEventListener("click", () => by("stage").requestFullscreen());
 }
 
 // What this browser cannot play, the appliance makes an H.264 copy of; the picture stands meanwhile.
@@ -130,7 +130,7 @@ async function convert(video) {
 }
 
 function tell(text) {
-  const stage = document.getElementById("stage");
+  const stage = by("stage");
   let note = stage.querySelector(".note");
   if (!note) stage.append((note = document.createElement("p")));
   note.className = "note";
@@ -145,14 +145,14 @@ function seek(t) {
   video.currentTime = Math.max(0, t - Number(video.dataset.start));
 }
 
-const stillShown = () => document.getElementById("show-still")?.getAttribute("aria-pressed") === "true";
+const stillShown = () => by("show-still")?.getAttribute("aria-pressed") === "true";
 
 // The still lies over the clip, as a picture of its own.
 function toggleStill(wanted) {
-  const button = document.getElementById("show-still");
+  const button = by("show-still");
   if (!button || stillShown() === wanted) return;
   button.setAttribute("aria-pressed", String(wanted));
-  document.getElementById("poster")?.remove();
+  by("poster")?.remove();
   if (wanted) {
     clip().pause();
     const image = new Image();
@@ -183,12 +183,12 @@ async function review(value) {
 const refresh = coalesced(async () => {
   const fresh = await again();
   swap(fresh, "#review, #verdict, #told, #about, #gone, #learnt, .head");
-  const remove = document.getElementById("remove"); // stays as it is while a person types
+  const remove = by("remove"); // stays as it is while a person types
   if (fresh.getElementById("remove").dataset.state !== remove.dataset.state) swap(fresh, "#remove");
   if (!isWriting()) swap(fresh, "#note");
-  const keep = document.getElementById("keep"); // stays as it is while a person types
+  const keep = by("keep"); // stays as it is while a person types
   if (fresh.getElementById("keep").dataset.state !== keep.dataset.state) swap(fresh, "#keep");
-  const scene = document.getElementById("scene");
+  const scene = by("scene");
   if (fresh.getElementById("scene").dataset.state !== scene.dataset.state) {
     swap(fresh, "#scene");
     await play();
@@ -196,7 +196,7 @@ const refresh = coalesced(async () => {
 }, 300);
 
 function go(id) {
-  const link = document.getElementById(id);
+  const link = by(id);
   if (link?.href) location.href = link.href;
 }
 
@@ -207,7 +207,7 @@ document.addEventListener("click", (event) => {
   else if (button) review(button.dataset.review || null);
   const bars = event.target.closest(".bars");
   if (bars) {
-    const life = document.getElementById("life");
+    const life = by("life");
     const share = (event.clientX - bars.getBoundingClientRect().left) / bars.clientWidth;
     seek(Number(life.dataset.start) + share * (Number(life.dataset.end) - Number(life.dataset.start)));
   }

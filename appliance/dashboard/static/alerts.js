@@ -1,5 +1,5 @@
 // The live list: cards arrive, change in place, and are reviewed from the keyboard.
-import { again, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
+import { again, by, coalesced, follow, keys, light, post, prepare, say, swap } from "/static/page.js";
 import { t, tn } from "/static/texts.js";
 import { BATCH, choose, mark, none, send, some } from "/static/chosen.js";
 import "/static/health.js";
@@ -7,14 +7,14 @@ import { preview } from "/static/preview.js";
 import { dayOf } from "/static/time.js";
 
 const CARDS_MAX = 400; // a tab left open for weeks stays small; older ones are behind "Older alerts"
-const list = document.getElementById("cards");
-const fresh = document.getElementById("fresh");
+const list = by("cards");
+const fresh = by("fresh");
 const live = "live" in list.dataset;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const waiting = new Map();
 const cards = () => [...list.querySelectorAll(".card")];
 const items = () => [...list.querySelectorAll(".card, .ill")];
-const cardOf = (id) => document.getElementById(`a-${id}`);
+const cardOf = (id) => by(`a-${id}`);
 const newerThan = (a, b) => Number(a.dataset.t) - Number(b.dataset.t) || (a.dataset.id > b.dataset.id ? 1 : -1);
 
 function markDays() {
@@ -47,7 +47,7 @@ async function fetchCard(id, what = "alerts") {
 }
 
 function place(card) {
-  document.getElementById("empty").hidden = true;
+  by("empty").hidden = true;
   const below = items().find((other) => newerThan(card, other) > 0);
   if (below) below.before(card);
   else list.append(card);
@@ -59,8 +59,8 @@ function glide(move) {
   move();
   if (still.matches) return;
   for (const [card, top] of old) {
-    const by = top - card.offsetTop;
-    if (by) card.animate({ translate: [`0 ${by}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
+    const rise = top - card.offsetTop;
+    if (rise) card.animate({ translate: [`0 ${rise}px`, "0 0"] }, { duration: 350, easing: "cubic-bezier(.2, .7, .2, 1)" });
   }
 }
 
@@ -86,7 +86,7 @@ async function changed(alert) {
           old.remove();
           markDays();
         });
-        document.getElementById("empty").hidden = items().length > 0;
+        by("empty").hidden = items().length > 0;
       }
       return;
     }
@@ -98,7 +98,7 @@ async function changed(alert) {
   if (!live) return;
   const card = await fetchCard(alert.id);
   const last = items().at(-1);
-  if (!card || cardOf(alert.id) || (last && document.getElementById("older") && newerThan(card, last) < 0)) return;
+  if (!card || cardOf(alert.id) || (last && by("older") && newerThan(card, last) < 0)) return;
   say(`${t("New alert")}: ${alert.title}, ${alert.camera}`);
   if (scrollY > 160) hold(card);
   else arrive(card);
@@ -106,7 +106,7 @@ async function changed(alert) {
 
 // A health event comes quietly: it takes its place in the list, or changes where it stands.
 async function changedHealth(event) {
-  const old = document.getElementById(`h-${event.id}`);
+  const old = by(`h-${event.id}`);
   if (old ? Number(old.dataset.rev) >= event.rev : !live) return;
   const line = await fetchCard(event.id, "health");
   if (!line) return;
@@ -115,7 +115,7 @@ async function changedHealth(event) {
     return;
   }
   const last = items().at(-1);
-  if (last && document.getElementById("older") && newerThan(line, last) < 0) return;
+  if (last && by("older") && newerThan(line, last) < 0) return;
   say(`${event.title}, ${event.camera || t("the box")}`);
   arrive(line);
 }
@@ -149,12 +149,12 @@ const refreshSide = coalesced(async () => {
 }, 1000);
 
 async function older() {
-  const link = document.getElementById("older");
+  const link = by("older");
   if (!link || link.dataset.busy) return;
   link.dataset.busy = "yes";
   try {
     const page = await again(link.href);
-    for (const item of page.querySelectorAll(".card, .ill")) if (!document.getElementById(item.id)) list.append(item);
+    for (const item of page.querySelectorAll(".card, .ill")) if (!by(item.id)) list.append(item);
     markDays();
     const next = page.getElementById("older");
     if (next) link.href = next.href;
@@ -172,7 +172,7 @@ const end = new IntersectionObserver((seen) => seen.some((each) => each.isInters
 
 // An observer speaks when its element comes into sight, not while it stays there: asked anew, it says where it is.
 function watchEnd() {
-  const link = document.getElementById("older");
+  const link = by("older");
   end.disconnect();
   if (link) end.observe(link);
 }
@@ -205,14 +205,14 @@ async function removeChosen(form) {
   });
   form.reset();
   form.closest("details").open = false;
-  const bar = document.getElementById("undo");
+  const bar = by("undo");
   bar.querySelector("span").textContent = tn("{n} deleted.", "{n} deleted.", deleted.length);
   bar.hidden = !deleted.length;
   bar.querySelector("button").focus();
 }
 
 async function undo() {
-  document.getElementById("undo").hidden = true;
+  by("undo").hidden = true;
   try {
     for (let at = 0; at < deleted.length; at += BATCH) await post("/api/v1/alerts/restore", { ids: deleted.slice(at, at + BATCH) });
     location.reload();
@@ -258,11 +258,11 @@ filters.addEventListener("submit", () => {
 addEventListener("pageshow", () => {
   for (const field of filters.elements) field.disabled = false;
 });
-document.getElementById("bulk")?.addEventListener("click", (event) => {
+by("bulk")?.addEventListener("click", (event) => {
   const button = event.target.closest("[data-bulk]");
   if (button) reviewChosen(button.dataset.bulk);
 });
-document.getElementById("bulk-delete-form")?.addEventListener("submit", (event) => {
+by("bulk-delete-form")?.addEventListener("submit", (event) => {
   event.preventDefault();
   removeChosen(event.target);
 });

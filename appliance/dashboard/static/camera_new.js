@@ -1,7 +1,6 @@
 // A camera, found in the network or by its address: asked for its streams, tried, seen, named, added.
-import { post, follow } from "/static/page.js";
+import { by, follow, post } from "/static/page.js";
 
-const by = (id) => document.getElementById(id);
 let onvif = ""; // of the camera that was chosen; typed: its host
 
 function fill() {

@@ -1,12 +1,12 @@
 // What cameras see now, boxes over it: video where the page has one and the browser plays it, else stills.
-import { again, coalesced, follow, swap } from "/static/page.js";
+import { again, by, coalesced, follow, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 import "/static/health.js";
 import { begin, box, picture, places } from "/static/draw.js";
 import { LivePlayer, watch } from "/static/live.js";
 import { clockOf } from "/static/time.js";
 
-const checked = (id) => document.getElementById(id)?.checked ?? true;
+const checked = (id) => by(id)?.checked ?? true;
 
 const OLD_S = 15; // a segment may take a few seconds to reach the disk
 const STUCK_MS = 4000;
@@ -70,7 +70,7 @@ class Live {
   told(at, objects) {
     this.found = { objects };
     this.stage.dataset.objects = objects.length;
-    const shown = document.getElementById("frame-time");
+    const shown = by("frame-time");
     if (shown) shown.textContent = t("Picture of {time}", { time: clockOf(at) });
     this.draw();
   }
@@ -132,7 +132,7 @@ const watcher = new IntersectionObserver((entries) => {
 for (const live of lives) watcher.observe(live.stage);
 
 // A wall is live where something moves, and all the time where it was chosen.
-const wall = document.getElementById("wall");
+const wall = by("wall");
 let large = null;
 let leave = [];
 

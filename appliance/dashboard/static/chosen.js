@@ -1,10 +1,10 @@
 // Several cards chosen by mouse, touch or keys, and one thing done with all of them.
-import { light, post, say } from "/static/page.js";
+import { by, light, post, say } from "/static/page.js";
 import { t, tn } from "/static/texts.js";
 
 export const BATCH = 100; // as many as one request may change
 const chosen = new Set();
-const bar = document.getElementById("bulk");
+const bar = by("bulk");
 const cards = () => [...document.querySelectorAll("#cards .card")];
 let anchor = null; // where a range begins
 
@@ -20,7 +20,7 @@ export function mark(card) {
 function show() {
   for (const card of cards()) mark(card);
   bar.hidden = !chosen.size;
-  document.getElementById("bulk-count").textContent = tn("{n} chosen", "{n} chosen", chosen.size);
+  by("bulk-count").textContent = tn("{n} chosen", "{n} chosen", chosen.size);
 }
 
 function set(card, wanted) {
@@ -71,8 +71,8 @@ export async function send(url, body, words, took) {
   }
 }
 
-document.getElementById("cards").addEventListener("click", (event) => {
+by("cards").addEventListener("click", (event) => {
   const box = event.target.closest(".pick input");
   if (box) choose(box.closest(".card"), event.shiftKey, box.checked);
 });
-document.getElementById("bulk-none")?.addEventListener("click", none);
+by("bulk-none")?.addEventListener("click", none);

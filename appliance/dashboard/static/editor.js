@@ -1,14 +1,13 @@
 // Zones, lines and rules of one camera: drawn on its picture, told in words, tried on what was recorded, saved.
-import { post, say, follow } from "/static/page.js";
+import { by, follow, post, say } from "/static/page.js";
 import { number, t, tn } from "/static/texts.js";
 import { clockOf } from "/static/time.js";
 
-const root = document.getElementById("editor");
+const root = by("editor");
 const camera = root.dataset.camera;
 const labels = root.dataset.labels.split(" ");
 const [W, H] = [Number(root.dataset.width), Number(root.dataset.height)];
-const svg = document.getElementById("paper");
-const by = (id) => document.getElementById(id);
+const svg = by("paper");
 const UNDO_MAX = 50;
 const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), line: t("crosses") };
 const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };

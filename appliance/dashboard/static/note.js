@@ -1,8 +1,8 @@
 // The note on an alert's page.
-import { post, say } from "/static/page.js";
+import { by, post, say } from "/static/page.js";
 import { t } from "/static/texts.js";
 
-const field = () => document.getElementById("note-text");
+const field = () => by("note-text");
 
 export const isWriting = () => field()?.value !== field()?.defaultValue; // who may only read has no field
 

@@ -1,9 +1,9 @@
 // This browser as a target: asked for leave, subscribed, taken back. Push and service workers want HTTPS, or localhost.
-import { again, post, say, swap } from "/static/page.js";
+import { again, by, post, say, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 
-const here = document.getElementById("this-browser");
-const wrong = document.getElementById("wrong");
+const here = by("this-browser");
+const wrong = by("wrong");
 
 async function subscribe() {
   if (!("PushManager" in window)) throw new Error(t("This browser takes no push messages here: it wants HTTPS, and on an iPhone the page on the home screen."));

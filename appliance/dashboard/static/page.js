@@ -2,6 +2,8 @@
 import { dress } from "/static/time.js";
 import { t } from "/static/texts.js";
 
+export const by = (id) => document.getElementById(id);
+
 const CLOSER_MAX = 2;
 
 export async function post(url, body, method = "POST", as = "json") {
@@ -16,7 +18,7 @@ export async function post(url, body, method = "POST", as = "json") {
 }
 
 export function say(text) {
-  document.getElementById("said").textContent = text;
+  by("said").textContent = text;
 }
 
 // A picture in a list is drawn closer to whom it is about, who would else be a few pixels high.
@@ -80,7 +82,7 @@ export function coalesced(work, pauseMs = 0) {
 const WORDS = { live: t("Live"), connecting: t("Connecting to the appliance"), lost: t("The appliance does not answer; trying again") };
 
 export function light(state, detail = "") {
-  const pulse = document.getElementById("pulse");
+  const pulse = by("pulse");
   if (!pulse) return;
   pulse.dataset.state = state;
   pulse.title = detail || WORDS[state];
@@ -135,11 +137,11 @@ export function keys(actions) {
 prepare();
 navigator.serviceWorker?.register("/sw.js").catch(() => {}); // a certificate that the browser does not trust
 setInterval(dress, 15000);
-document.getElementById("language")?.addEventListener("change", async ({ target }) => {
+by("language")?.addEventListener("change", async ({ target }) => {
   await post("/language", { language: target.value });
   location.reload();
 });
-document.getElementById("leave")?.addEventListener("click", async () => {
+by("leave")?.addEventListener("click", async () => {
   await post("/logout", {});
   location.href = "/login";
 });

@@ -1,4 +1,5 @@
 // The clip of a card plays in its picture while a mouse rests on it, or after `p`. One at a time, nothing ahead of time.
+import { by } from "/static/page.js";
 const REST_MS = 400;
 const quiet = matchMedia("(prefers-reduced-motion: reduce)");
 let timer = 0;
@@ -30,7 +31,7 @@ export function preview(card) {
   else start(shot);
 }
 
-const list = document.getElementById("cards");
+const list = by("cards");
 list.addEventListener("pointerover", (event) => {
   const shot = event.target.closest(".card")?.querySelector(".shot[data-clip]");
   if (!shot || event.pointerType !== "mouse" || quiet.matches || navigator.connection?.saveData || (shown && shot.contains(shown))) return;

@@ -1,5 +1,5 @@
 // Deleting the alert of a page, taking that back, and having it escalated.
-import { light, post, say } from "/static/page.js";
+import { by, light, post, say } from "/static/page.js";
 import { t } from "/static/texts.js";
 
 async function change(what, id, body, words, refresh) {
@@ -17,7 +17,7 @@ export function offerRemove(id, refresh) {
     const wrong = form.querySelector(".wrong");
     wrong.hidden = true;
     change("delete", id, { reason: form.elements.reason.value.trim() }, t("Deleted"), refresh)
-      .then(() => document.getElementById("restore")?.focus())
+      .then(() => by("restore")?.focus())
       .catch((error) => {
         wrong.textContent = error.message;
         wrong.hidden = false;
@@ -34,7 +34,7 @@ export function offerRemove(id, refresh) {
         },
         (error) => {
           ask.disabled = false;
-          const wrong = document.getElementById("escalate-wrong");
+          const wrong = by("escalate-wrong");
           wrong.textContent = error.message;
           wrong.hidden = false;
         },

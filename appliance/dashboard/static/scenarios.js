@@ -1,5 +1,5 @@
 // The kept scenarios: deleting one takes two clicks, as nothing brings it back.
-import { again, coalesced, follow, post, say, swap, light } from "/static/page.js";
+import { again, by, coalesced, follow, light, post, say, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 
 const refresh = coalesced(async () => swap(await again(), ".head, #kept", (part) => part.id || part.className));
@@ -15,7 +15,7 @@ async function remove(button) {
     await post(`/api/v1/scenarios/${encodeURIComponent(button.dataset.delete)}`, {}, "DELETE");
     say(t("Deleted {name}", { name: button.dataset.delete }));
     await refresh();
-    document.getElementById("main").focus();
+    by("main").focus();
   } catch (error) {
     light("lost", error.message);
     say(error.message);

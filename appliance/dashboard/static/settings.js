@@ -1,8 +1,8 @@
 // The site file: an edit by hand is taken, an older version shown and brought back.
-import { again, coalesced, follow, post, say, swap } from "/static/page.js";
+import { again, by, coalesced, follow, post, say, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 
-const wrong = document.getElementById("wrong");
+const wrong = by("wrong");
 const refresh = coalesced(async () => swap(await again(), "[data-swap]"), 500);
 
 function paint(pre, text) {

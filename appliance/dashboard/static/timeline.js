@@ -1,5 +1,5 @@
 // A day of the recording: strips to drag on, pictures while dragging, playing, cutting, links to a moment.
-import { coalesced, follow, keys, light, say } from "/static/page.js";
+import { by, coalesced, follow, keys, light, say } from "/static/page.js";
 import { clockOf } from "/static/time.js";
 import { Pane } from "/static/pane.js";
 import { AXIS, drawStrip } from "/static/strip.js";
@@ -10,7 +10,6 @@ const TOGETHER_MAX = 4;
 const TICK_MS = 150;
 const HOLD_MS = 300; // so long one may lack its next piece before the others wait for it
 const LISTED_MAX = 200;
-const by = (id) => document.getElementById(id);
 const page = by("timeline");
 const words = by("words").dataset;
 const strips = [...document.querySelectorAll(".strip")].map((row) => ({ camera: row.dataset.camera, row, canvas: row.querySelector("canvas") }));

@@ -1,8 +1,8 @@
 // Users, sessions and tokens: each change is one request, and then the lists are those of the appliance.
-import { again, follow, post, say, swap } from "/static/page.js";
+import { again, by, follow, post, say, swap } from "/static/page.js";
 import { t } from "/static/texts.js";
 
-const wrong = document.getElementById("wrong");
+const wrong = by("wrong");
 const path = (part, name) => `/api/v1/${part}/${encodeURIComponent(name)}`;
 
 async function attempt(work, words) {
@@ -37,7 +37,7 @@ document.addEventListener("submit", async (event) => {
     const made = await attempt(() => post("/api/v1/tokens", { name: value("name").trim(), scope: value("role") }), t("Made."));
     if (!made) return;
     form.reset();
-    const fresh = document.getElementById("fresh");
+    const fresh = by("fresh");
     fresh.querySelector("code").textContent = made.token;
     fresh.hidden = false;
   } else if (form.dataset.change) {

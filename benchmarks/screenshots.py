@@ -1,0 +1,77 @@
+"""Pictures of every page as a person sees it: `python -m benchmarks.screenshots URL FOLDER`, of a running dashboard.
+
+`vedette demo` plays rendered footage, so that what it shows may be shown to anybody: start it, wait for some alerts,
+and give its address. Each page is kept at 390, 1440 and 2560 CSS pixels, light and dark, as FOLDER/page-width-scheme.png;
+`--language de` asks for another language, `--only alerts,live` for some pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+from playwright import sync_api as playwright
+
+WIDTHS = {390: 844, 1440: 900, 2560: 1440}
+PAGES = {
+    "alerts": "/", "live": "/live", "timeline": "/timeline", "cameras": "/cameras", "camera-new": "/cameras/new",
+    "savings": "/savings?since=all", "scenarios": "/scenarios", "storage": "/storage", "settings": "/settings",
+    "users": "/users", "system": "/system", "login": "/login", "missing": "/nowhere",
+}  # fmt: skip
+SETTLE_MS = 1500  # of pictures and drawings that come after the page
+
+
+def pages_of(page: playwright.Page, url: str) -> dict[str, str]:
+    """The pages of this site: those that every site has, and one alert and one camera with its editor and timeline."""
+    found = dict(PAGES)
+    page.goto(url)
+    for name, selector in (("alert", ".card .open"), ("camera", ".states a")):
+        link = page.locator(selector).first
+        if link.count():
+            found[name] = link.get_attribute("href") or ""
+    if camera := found.get("camera"):
+        found |= {"camera-edit": f"{camera}/edit", "camera-timeline": f"{camera}/timeline"}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="of the dashboard, such as http://127.0.0.1:8080")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--language", default="en")
+    parser.add_argument("--only", default="", help="names of pages, with commas")
+    parser.add_argument("--widths", default="390,1440,2560")
+    parser.add_argument("--schemes", default="light,dark")
+    parser.add_argument("--whole", action="store_true", help="all of each page, not what the window shows")
+    wanted = parser.parse_args()
+    wanted.folder.mkdir(parents=True, exist_ok=True)
+    program = os.environ.get("VEDETTE_CHROMIUM") or shutil.which("chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        first = browser.new_page()
+        pages = pages_of(first, wanted.url)
+        first.close()
+        for width in map(int, wanted.widths.split(",")):
+            for scheme in wanted.schemes.split(","):
+                context = browser.new_context(
+                    viewport={"width": width, "height": WIDTHS.get(width, 900)}, color_scheme=scheme,
+                    locale={"en": "en-GB"}.get(wanted.language, wanted.language),
+                )  # fmt: skip
+                page = context.new_page()
+                for name, path in pages.items():
+                    if wanted.only and name not in wanted.only.split(","):
+                        continue
+                    page.goto(wanted.url + path)
+                    page.wait_for_timeout(SETTLE_MS)
+                    file = wanted.folder / f"{name}-{width}-{scheme}.png"
+                    page.screenshot(path=str(file), full_page=wanted.whole)
+                    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                    print(f"{file.name}{f': {wide} px wider than the window' if wide > 0 else ''}")
+                context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
