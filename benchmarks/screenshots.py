@@ -1,7 +1,7 @@
 """Pictures of every page as a person sees it: `python -m benchmarks.screenshots URL FOLDER`, of a running dashboard.
 
 `vedette demo` plays rendered footage, so that what it shows may be shown to anybody: start it, wait for some alerts,
-and give its address. Each page is kept at 390, 1440 and 2560 CSS pixels, light and dark, as FOLDER/page-width-scheme.png;
+and give its address. Each page is kept at 390, 1440 and 2560 CSS pixels, light and dark, as PAGE-WIDTH-SCHEME.png;
 `--language de` asks for another language, `--only alerts,live` for some pages.
 """
 

@@ -388,7 +388,7 @@ def test_everything_the_browser_loads_fits_in_150_kb_and_comes_from_here() -> No
     foreign = re.compile(r"""(?:https?:|(?<!rtsp:))//(?!www\.w3\.org/2000/svg)[a-z0-9]""")
     pages = list((dashboard_app.STATIC.parent / "templates").iterdir())
     for file in [*files, *pages]:
-        text = re.sub(r"^\s*//.*$", "", file.read_text(), flags=re.MULTILINE)
+        text = re.sub(r"^\s*//.*$|placeholder=\"[^\"]*\"", "", file.read_text(), flags=re.MULTILINE)
         assert not foreign.search(re.sub(r"(?<=[;\s])// .*", "", text)), file.name
     for page in pages:
         assert not re.search(r"<script(?![^>]*\bsrc=)|\son[a-z]+=|\sstyle=|javascript:", page.read_text()), page.name
