@@ -19,7 +19,7 @@ from appliance.telemetry import configure_logging
 # As `vedette --help` lists them.
 _ORDER = (
     "check", "run", "replay", "scenario", "tune", "evaluate", "bench", "cassette", "calibrate", "export", "egress",
-    "notify", "models", "users", "diagnostics", "cameras", "demo",
+    "notify", "models", "users", "diagnostics", "backup", "restore", "cameras", "demo",
 )  # fmt: skip
 COMMANDS = sorted(APPLIANCE.rows + LAB.rows, key=lambda command: _ORDER.index(command.name.split()[0]))
 

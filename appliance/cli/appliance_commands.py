@@ -64,10 +64,14 @@ Ctrl-C (or SIGTERM) stops cleanly. All state is in the storage folder; starting 
 def run(options: argparse.Namespace) -> int:
     from appliance import config
     from appliance.app import run
+    from appliance.backup.restore import apply_ready
     from appliance.first_run import first_site_file
 
     path = options.config or first_site_file(Path("site.yaml").absolute(), options.listen)
-    return run(config.load(path), path)
+    site = config.load(path)
+    if apply_ready(path, site.storage.dir.absolute()):
+        site = config.load(path)
+    return run(site, path)
 
 
 @APPLIANCE.command(
@@ -365,6 +369,56 @@ def diagnostics(options: argparse.Namespace) -> int:
     from appliance.diagnostics_command import diagnostics_command
 
     return diagnostics_command(options.config, options.out, options.log, options.storage)
+
+
+@APPLIANCE.command(
+    "backup",
+    "the site as one file: settings, users, alerts, reviews",
+    """\
+The site as one file: the site file and its versions, the database (alerts, reviews, users, counters), and the images
+and clips of alerts if you like; never the recording. The appliance may run meanwhile.
+
+  vedette backup --config site.yaml --out depot-7.vedette.zip
+  vedette backup --config site.yaml --out depot-7.vedette.zip --evidence
+  vedette backup --config site.yaml --out depot-7.vedette.zip --secrets        # asks for a passphrase
+
+Without --secrets no password and no token is in it: a restore takes them from the site file that is there then. With
+it they are, sealed with a passphrase (at a terminal, or the first line of standard input) that nobody can recover.
+Exit code 0: done. 1: the database or the disk. 2: wrong use or configuration.
+""",
+    CONFIG,
+    option("--out", type=Path, required=True, metavar="FILE", help="the file to write"),
+    switch("--evidence", help="with the images and clips of alerts"),
+    switch("--secrets", help="with the secrets, sealed with a passphrase"),
+)
+def backup(options: argparse.Namespace) -> int:
+    from appliance.backup_command import backup_command
+
+    return backup_command(options.config, options.out, evidence=options.evidence, secrets=options.secrets)
+
+
+@APPLIANCE.command(
+    "restore",
+    "bring a backup back",
+    """\
+Bring a backup back. It is checked wholly before anything is touched; what is there now is kept aside in the storage
+folder (before-restore-…). If the appliance runs, the backup lies ready, and takes its place at the next start.
+
+  vedette restore depot-7.vedette.zip --config site.yaml
+  vedette restore depot-7.vedette.zip --config site.yaml --storage /data    # no site file yet, or a broken one
+  vedette restore other.vedette.zip --config site.yaml --other-site
+
+Exit code 0: done, or ready. 1: the database or the disk. 2: it is no backup of this site, or was changed.
+""",
+    option("backup", type=Path, metavar="FILE", help="the backup"),
+    CONFIG,
+    option("--storage", type=Path, metavar="DIR", help="storage.dir, where there is no site file that says it"),
+    switch("--other-site", help="it may be of a site of another name"),
+)
+def restore(options: argparse.Namespace) -> int:
+    from appliance.backup_command import restore_command
+
+    return restore_command(options.backup, options.config, options.storage, other_site=options.other_site)
 
 
 @APPLIANCE.command(

@@ -18,6 +18,7 @@ from appliance.dashboard import (
     alerts_api,
     arming_api,
     auth,
+    backup_api,
     camera_finder_api,
     camera_setup_api,
     cameras_api,
@@ -49,6 +50,7 @@ from appliance.dashboard.access_rights import CameraOf, authorise, may
 from appliance.dashboard.alert_page import AlertPageView
 from appliance.dashboard.alerts_api import AlertCountCache, AlertReader
 from appliance.dashboard.auth import Access
+from appliance.dashboard.backup_api import SiteBackups
 from appliance.dashboard.camera_finder_api import CameraFinder
 from appliance.dashboard.camera_setup_api import CameraProber
 from appliance.dashboard.cameras_api import CameraReader
@@ -102,6 +104,7 @@ ROUTERS = (
     savings_api.router, savings_history_api.router,
     scenarios_api.router, settings_api.router,
     storage_api.router, timeline_api.router, event_stream.router, metrics.router, auth.router, pages.router,
+    backup_api.router,
     system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
     language_api.router, notify_api.router, notify_api.page_router, web_app.router,
 )  # fmt: skip
@@ -150,6 +153,8 @@ def create_app(
 
     methods = RouteMethods([route for router in ROUTERS for route in router.routes])
     prober, camera_of = CameraProber(clock), CameraOf(alerts, health_events)
+    settings_part = SettingsPart(settings, certificate)
+    backups = SiteBackups(root, settings_part, clock)
 
     def configure(config: SiteConfig, probes: CoreProbes) -> None:
         """Answer by these sections of the site file and with these parts of the core from the next request on."""
@@ -177,7 +182,7 @@ def create_app(
             CostReader(db, meter, config.escalation.prices, config.costs),
             HistoryReader(db, meter, config.escalation.prices, config.costs),
             ScenarioExporter(root, config, clock, reader=reader),
-            SettingsPart(settings, certificate),
+            settings_part, backups,
             NotifyContext(config, probes, db, meter),
             probes.arming or Arming(config.arming, config.cameras, arming_store, clock, local_weekday_minute),
             prober, finder, ptz,

@@ -37,6 +37,7 @@ _OPEN_BELOW = ("/static/", "/snooze/")  # the links of messages are signed, each
 _SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup", "/language"})
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
+_UPLOAD_PATH, _UPLOAD_BYTES_MAX = "/api/v1/restore/upload", 1024 * 1024  # a piece of a backup
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 _HSTS = "max-age=31536000"
 AnswerBug = Callable[[Request, Exception], Awaitable[Response]]
@@ -183,8 +184,9 @@ class RequestGuard:
             return  # the router refuses it
         if not sent:  # of these a browser asks first, whatever they hold: no form can send a DELETE
             return
-        if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Problem(415, "Send the change as application/json.")
+        kind = "application/octet-stream" if scope["path"] == _UPLOAD_PATH else "application/json"
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
+            raise Problem(415, f"Send the change as {kind}.")
         # Of both headers the server obeys this one (RFC 9112, 6.3), and a length says nothing then.
         if "transfer-encoding" in headers:
             raise Problem(411, "Send the change with a Content-Length, not in chunks.")
@@ -248,6 +250,8 @@ def _over_https(scope: Scope, headers: Headers) -> Response:
 
 def body_bytes_max(path: str) -> int:
     """How long a change sent to `path` may be."""
+    if path == _UPLOAD_PATH:
+        return _UPLOAD_BYTES_MAX
     return _SETTINGS_BYTES_MAX if path.startswith("/api/v1/settings") else _BODY_BYTES_MAX
 
 

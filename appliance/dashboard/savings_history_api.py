@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
-from markupsafe import Markup
 from starlette.responses import Response
 
 from appliance.clock import day_bounds, local_day, local_hour
@@ -148,13 +147,13 @@ def _period(found: PeriodTotals, camera: str, by: PeriodKind) -> PeriodItem:
 
 @dataclass(frozen=True, slots=True)
 class SavingsCharts:
-    """What the page draws. received: main streams with what was sent in them; sent: alone, on a scale of its own."""
+    """What the page draws. received: main streams with what was sent in them; sent: alone, on its own scale."""
 
     history: SavingsHistory
-    received: Markup
-    sent: Markup
+    received: str
+    sent: str
     money: MoneyHistory
-    spent: Markup
+    spent: str
 
 
 def draw(reader: HistoryReader, by: PeriodKind, camera: str) -> SavingsCharts:

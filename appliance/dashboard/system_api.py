@@ -17,9 +17,11 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import HTMLResponse, StreamingResponse
 
 from appliance import machine
+from appliance.backup.sealed_box import PASSPHRASE_LENGTH_MIN
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard.auth import TemplatesPart
+from appliance.dashboard.backup_api import Backups
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.headroom_api import HeadroomReader, sentence
 from appliance.dashboard.health_api import HealthReader
@@ -353,9 +355,12 @@ def diagnostics(
 
 
 @page_router.get("/system")
-def system_page(templates: TemplatesPart, reader: System, level: Level = "info") -> HTMLResponse:
+def system_page(
+    templates: TemplatesPart, reader: System, backups: Backups, settings: Settings, level: Level = "info"
+) -> HTMLResponse:
     """How the appliance does, for who looks after it."""
     return templates.page(
         "system.html", here="/system", report=reader.report(), log=reader.log(level, LOG_SHOWN), level=level,
-        levels=LOG_LEVELS[1:4], drop_texts=DROP_TEXTS,
+        levels=LOG_LEVELS[1:4], drop_texts=DROP_TEXTS, kept=backups.report(), can_back_up=settings.is_editable,
+        length_min=PASSPHRASE_LENGTH_MIN,
     )  # fmt: skip

@@ -51,7 +51,7 @@ def finish_file(path: Path) -> WrittenFile:
                 size += len(block)
             os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         discard_temporary(temporary)
         raise DiskWriteError(f"{path.name} cannot be written: {error.strerror}") from None
@@ -64,7 +64,8 @@ def discard_temporary(temporary: Path) -> None:
         temporary.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -92,7 +92,8 @@ class SecretScrubber:
 
 def is_secret(key: str, value: str) -> bool:
     """Whether a text of the site file is one, or has one in it; what only names a variable is none."""
-    if _ONLY_VARIABLE.fullmatch(value):
+    value = _ONLY_VARIABLE.sub("", value)
+    if not value:
         return False
     return key.lower().endswith(SECRET_KEYS) or any(True for _ in _secrets_of_url(value))
 
@@ -133,9 +134,10 @@ def _secrets_of_url(value: str) -> Iterator[str]:
         yield rest
         return
     authority, at, _ = rest.rpartition("@")
-    if at:
+    _, colon, password = authority.partition(":")
+    if at and (password or not colon):
         yield authority
-        yield authority.partition(":")[2] or authority
+        yield password or authority
     yield from values
     if scheme.lower() not in _ADDRESSES:  # a service of apprise: all of it may be one
         yield rest

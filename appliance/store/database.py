@@ -272,6 +272,16 @@ def _check_place(path: Path) -> None:
         raise StoreError(f"the folder {path.parent} may not be written: check its owner and rights, or set storage.dir")
 
 
+@contextlib.contextmanager
+def writer_lock(path: Path) -> Iterator[None]:
+    """Keep every writer out of the file (that need not be there) for as long as this lasts. Raises StoreInUse."""
+    guard = _only_one(path)
+    try:
+        yield
+    finally:
+        os.close(guard)
+
+
 def _only_one(path: Path) -> int:
     """Hold a lock file for as long as this process lives: two cores on one folder would send everything twice."""
     lock = _lock_path(path)

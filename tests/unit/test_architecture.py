@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
-    "cryptography": ("appliance.dashboard.tls",),
+    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls"),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("appliance.dashboard.metrics", "cloud_worker.metrics"),
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": (
-        "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
+        "appliance.backup", "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
         "appliance.detector_config", "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.wire", "appliance.yamlfile", "cloud_worker",
     ),
@@ -67,7 +67,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tomli": ("appliance.detect.model_files",),
     "uvicorn": ("appliance.dashboard.server",),
     "yaml": (
-        "appliance.demo.demo_config", "appliance.first_run", "appliance.keep.scenario_file", "appliance.lab",
+        "appliance.backup.hidden_secrets", "appliance.demo.demo_config", "appliance.first_run",
+        "appliance.keep.scenario_file", "appliance.lab",
         "appliance.settings", "appliance.yamlfile",
     ),
 }  # fmt: skip

@@ -1,0 +1,319 @@
+"""The backup of a site as one zip: what is in it, how it is made, and how one from anywhere is taken apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from appliance import yamlfile
+from appliance.backup.hidden_secrets import hide_secrets
+from appliance.backup.sealed_box import seal
+from appliance.clock import Clock
+from appliance.config import SiteConfig
+from appliance.config.secrets_file import read_secrets
+from appliance.errors import ConfigError, PreconditionError, StoreError
+from appliance.media.atomic_file import DiskWriteError, discard_temporary, finish_file, temporary_path
+from appliance.settings.site_versions import FOLDER as VERSIONS
+from appliance.store.database_copy import copy_database, evidence_paths
+from appliance.store.paths import DATABASE, EVIDENCE, inside
+from appliance.version import version
+
+MANIFEST, SITE, SEALED = "manifest.json", "site.yaml", "sealed.json"
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+DIRECTORY_BYTES_MAX = 64 * 1024 * 1024
+FILES_MAX = 300_000
+BYTES_MAX = 1 << 40
+FREE_BYTES_MIN = 200_000_000  # that the disk keeps
+_NAMES = re.compile(
+    rf"{SITE}|{re.escape(SEALED)}|{re.escape(DATABASE)}|{VERSIONS}/\d{{6}}\.json|{EVIDENCE}/[\w-]{{1,80}}/[\w.-]{{1,80}}"
+)
+_END = struct.Struct("<4s4H2LH")
+_BLOCK = 1 << 20
+# What zipfile raises on data that is none; RuntimeError has RecursionError and NotImplementedError under it.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError)
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)")
+
+
+class BackupFileItem(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: Annotated[str, Field(max_length=200)]
+    bytes: Annotated[int, Field(ge=0, le=BYTES_MAX)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class BackupManifest(BaseModel):
+    """What a backup is. hidden: keys of the site file whose values are *** in it. missing: files of evidence that the
+    database names and that were gone."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal["vedette.backup"] = "vedette.backup"
+    version: Literal[1] = 1
+    site: Annotated[str, Field(max_length=64)]
+    created_t: float
+    vedette: Annotated[str, Field(max_length=64)]
+    schema_version: int
+    alerts: int
+    users: int
+    secrets: Literal["hidden", "sealed"]
+    hidden: tuple[str, ...] = ()
+    evidence: bool
+    missing: int = 0
+    files: Annotated[tuple[BackupFileItem, ...], Field(max_length=FILES_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """The site that is backed up: its file, and the storage folder."""
+
+    site_file: Path
+    root: Path
+    clock: Clock
+    variables: Mapping[str, str]
+
+
+def write_backup(source: BackupSource, out: Path, *, evidence: bool, passphrase: str = "") -> BackupManifest:
+    """Make `out`, whole or not at all, beside a running appliance or without one.
+
+    passphrase '': without secrets. Raises UsageError (a passphrase that is too short, a site file that cannot be
+    read), StoreError, DiskWriteError (no room).
+    """
+    text = yamlfile.read_text(source.site_file)
+    site = yamlfile.loads(text, SiteConfig, str(source.site_file), source.variables)
+    shown, hidden = _hide(text, with_secrets=bool(passphrase))
+    sealed = seal(_secrets_of(source, text), passphrase) if passphrase else b""
+    copy, temporary = out.with_name(f".{out.name}.db"), temporary_path(out)
+    try:
+        out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_room(out.parent, 2 * (source.root / DATABASE).stat().st_size if (source.root / DATABASE).is_file() else 0)
+        facts = copy_database(source.root / DATABASE, copy)
+        wanted = evidence_paths(copy) if evidence else []
+        found = [(name, path) for name in wanted if _NAMES.fullmatch(name) and (path := _evidence(source.root, name))]
+        check_room(out.parent, sum(path.stat().st_size for _, path in found) + copy.stat().st_size)
+        temporary.touch(mode=0o600)
+        with zipfile.ZipFile(temporary, "w", allowZip64=True) as archive:
+            files = [_add(archive, SITE, shown.encode())]
+            if sealed:
+                files.append(_add(archive, SEALED, sealed))
+            else:
+                files += [_add(archive, f"{VERSIONS}/{path.name}", data) for path, data in _plain_versions(source.root)]
+            files.append(_add_file(archive, DATABASE, copy, zipfile.ZIP_DEFLATED))
+            files += [_add_file(archive, name, path, zipfile.ZIP_STORED) for name, path in found]
+            manifest = BackupManifest(
+                site=site.site.name, created_t=source.clock.now(), vedette=version(), schema_version=facts.schema,
+                alerts=facts.alerts, users=facts.users, secrets="sealed" if sealed else "hidden",
+                hidden=() if sealed else hidden, evidence=evidence, missing=len(wanted) - len(found),
+                files=tuple(files),
+            )  # fmt: skip
+            _add(archive, MANIFEST, manifest.model_dump_json(indent=1).encode())
+        finish_file(out)
+        return manifest
+    except OSError as error:
+        raise DiskWriteError(f"{out} cannot be written: {error.strerror or error}") from None
+    finally:
+        discard_temporary(temporary)
+        discard_temporary(copy)
+
+
+class BackupReader:
+    """A backup that was opened and whose list of files holds together; the files are checked as they are read.
+
+    Invariant: only names of the list, no more bytes than it says, and only with the sha256 that it says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises PreconditionError, in words: no backup, cut short, or made to do harm."""
+        self.path = path
+        try:
+            _check_directory(path)
+            self._archive = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+            raise PreconditionError(f"it is no backup, or was cut short: {error}") from None
+        try:
+            self.manifest = self._read_manifest()
+            self._check_names()
+        except BaseException:
+            self._archive.close()
+            raise
+
+    def __enter__(self) -> BackupReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+
+    @property
+    def size_bytes(self) -> int:
+        """All files unpacked."""
+        return sum(each.bytes for each in self.manifest.files)
+
+    def read(self, name: str, bytes_max: int) -> bytes:
+        """One small file. Raises PreconditionError."""
+        item = next((each for each in self.manifest.files if each.path == name), None)
+        if item is None or item.bytes > bytes_max:
+            raise PreconditionError(f"there is no {name} in it" if item is None else f"its {name} is too long")
+        return b"".join(self._pieces(item))
+
+    def extract(self, folder: Path) -> None:
+        """Every file under `folder`, which is empty. Raises PreconditionError, DiskWriteError."""
+        for item in self.manifest.files:
+            path = folder / item.path
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with path.open("xb") as file:
+                    for piece in self._pieces(item):
+                        file.write(piece)
+            except OSError as error:
+                raise DiskWriteError(f"{item.path} cannot be written: {error.strerror}") from None
+
+    def _read_manifest(self) -> BackupManifest:
+        try:
+            info = self._archive.getinfo(MANIFEST)
+        except KeyError:
+            raise PreconditionError("it is no backup of Vedette: there is no manifest in it") from None
+        if info.file_size > MANIFEST_BYTES_MAX:
+            raise PreconditionError("its manifest is too long")
+        try:
+            with self._archive.open(info) as file:
+                data = json.loads(file.read(MANIFEST_BYTES_MAX))
+        except _UNREADABLE:
+            raise PreconditionError("its manifest cannot be read: it was cut short or changed") from None
+        if isinstance(data, dict) and data.get("format") == "vedette.backup" and data.get("version") != 1:
+            raise PreconditionError("it was made by a newer Vedette; install that version first")
+        try:
+            return BackupManifest.model_validate(data)
+        except ValidationError as error:
+            raise PreconditionError(f"its manifest is wrong: {error.errors()[0]['msg']}") from None
+
+    def _check_names(self) -> None:
+        listed = [each.path for each in self.manifest.files]
+        there = [each.filename for each in self._archive.infolist()]
+        if len(set(listed)) != len(listed) or sorted([*listed, MANIFEST]) != sorted(there):
+            raise PreconditionError("what is in it is not what its manifest lists: it was changed")
+        if not {SITE, DATABASE} <= set(listed):
+            raise PreconditionError("there is no site file or no database in it")
+        for info in self._archive.infolist():
+            mode = info.external_attr >> 16
+            if info.filename != MANIFEST and not _NAMES.fullmatch(info.filename):
+                raise PreconditionError(f"it holds {info.filename[:80]!r}, which is no part of a backup")
+            if (mode and not stat.S_ISREG(mode) and stat.S_IFMT(mode)) or info.flag_bits & 0x1:
+                raise PreconditionError(f"its {info.filename[:80]} is no plain file")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise PreconditionError(f"its {info.filename[:80]} is packed in a way that a backup is not")
+
+    def _pieces(self, item: BackupFileItem) -> Iterator[bytes]:
+        digest, size = hashlib.sha256(), 0
+        try:
+            with self._archive.open(item.path) as file:
+                while piece := file.read(_BLOCK):
+                    size += len(piece)
+                    if size > item.bytes:
+                        raise PreconditionError(f"its {item.path} is longer than its manifest says")
+                    digest.update(piece)
+                    yield piece
+        except _UNREADABLE as error:
+            raise PreconditionError(f"its {item.path} cannot be read: it was cut short or changed") from error
+        if size != item.bytes or digest.hexdigest() != item.sha256:
+            raise PreconditionError(f"its {item.path} is not what its manifest says: it was cut short or changed")
+
+
+def _hide(text: str, *, with_secrets: bool) -> tuple[str, tuple[str, ...]]:
+    try:
+        return hide_secrets(text)
+    except ConfigError as error:
+        if with_secrets:
+            return "# This site file is in the sealed part alone: its secrets cannot be hidden one by one.\n", ()
+        raise PreconditionError(
+            f"its secrets cannot be left out ({error}); make the backup with a passphrase"
+        ) from None
+
+
+def _secrets_of(source: BackupSource, text: str) -> bytes:
+    """The site file as it is, what it names as `${NAME}`, its secrets file, and its versions."""
+    named = {name: source.variables[name] for name in _VARIABLE.findall(text) if name in source.variables}
+    versions = {path.name: path.read_text(encoding="utf-8") for path in _version_files(source.root)}
+    secrets = {**read_secrets(source.site_file), **named}
+    return json.dumps({"site": text, "secrets": secrets, "versions": versions}).encode()
+
+
+def _version_files(root: Path) -> list[Path]:
+    return [path for path in sorted((root / VERSIONS).glob("*.json")) if _NAMES.fullmatch(f"{VERSIONS}/{path.name}")]
+
+
+def _plain_versions(root: Path) -> Iterator[tuple[Path, bytes]]:
+    """Those without a secret in them."""
+    for path in _version_files(root):
+        try:
+            data = path.read_bytes()
+            text = str(json.loads(data)["text"])
+            if hide_secrets(text) == (text, ()):
+                yield path, data
+        except (OSError, ValueError, KeyError, TypeError, ConfigError, PreconditionError):
+            continue
+
+
+def _evidence(root: Path, name: str) -> Path | None:
+    try:
+        path = inside(root, name, EVIDENCE)
+    except StoreError:
+        return None
+    return path if path.is_file() else None
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> BackupFileItem:
+    archive.writestr(name, data, zipfile.ZIP_DEFLATED)
+    return BackupFileItem(path=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _add_file(archive: zipfile.ZipFile, name: str, path: Path, kind: int) -> BackupFileItem:
+    info = zipfile.ZipInfo(name)
+    info.compress_type = kind
+    info.external_attr = 0o600 << 16
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file, archive.open(info, "w", force_zip64=True) as target:
+        for piece in _blocks(file):
+            digest.update(piece)
+            size += len(piece)
+            target.write(piece)
+    return BackupFileItem(path=name, bytes=size, sha256=digest.hexdigest())
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while piece := file.read(_BLOCK):
+        yield piece
+
+
+def check_room(folder: Path, wanted: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < wanted + FREE_BYTES_MIN:
+        raise DiskWriteError(
+            f"there is no room in {folder}: {wanted / 1e6:.0f} MB are needed, {FREE_BYTES_MIN / 1e6:.0f} MB stay free, "
+            f"and {free / 1e6:.0f} MB are there"
+        )
+
+
+def _check_directory(path: Path) -> None:
+    """The zip's own list, which is read into memory whole, is of a length that ours may have. Raises ValueError."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size < _END.size:
+            raise ValueError("it is too short")
+        file.seek(size - _END.size)
+        mark, *_, length, _, comment = _END.unpack(file.read(_END.size))
+        if mark != b"PK\x05\x06" or comment:
+            raise ValueError("its end is not there")
+        if length == 0xFFFFFFFF or length > DIRECTORY_BYTES_MAX:
+            raise ValueError("its list of files is too long")

@@ -1,0 +1,269 @@
+"""A restore in two steps: a backup is checked wholly and laid ready beside what runs, and takes its place at the start.
+
+A kill at any moment is made good by doing the second step again: each of its parts is a rename that was done or was
+not. What was there before is kept aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from appliance import yamlfile
+from appliance.backup.backup_file import (
+    SEALED,
+    SITE,
+    BackupReader,
+    check_room,
+)
+from appliance.backup.hidden_secrets import fill_secrets
+from appliance.backup.sealed_box import unseal
+from appliance.clock import Clock, iso_utc
+from appliance.config import SiteConfig
+from appliance.config.secrets_file import read_secrets, secrets_path
+from appliance.errors import ConfigError, PreconditionError, UsageError
+from appliance.media.atomic_file import DiskWriteError, sync_folder, write_file
+from appliance.settings.site_editor import replace_text
+from appliance.settings.site_versions import FOLDER as VERSIONS
+from appliance.settings.yaml_edit import SiteChange, edit
+from appliance.store.database import writer_lock
+from appliance.store.database_copy import check_copy, prepare_copy
+from appliance.store.paths import DATABASE, EVIDENCE
+
+logger = logging.getLogger(__name__)
+
+FOLDER, STAGED, READY, SECRETS = "restore", "staged", "ready.json", "site.secrets"
+ASIDE = "before-restore-"
+ASIDE_KEPT = 2
+_DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
+_SMALL_BYTES_MAX = 32 * 1024 * 1024
+
+
+class ReadyRestore(BaseModel):
+    """A backup that lies ready: of which site and when, what it brings, and where what is there now will be kept."""
+
+    model_config = ConfigDict(frozen=True)
+
+    site: str
+    created_t: float
+    vedette: str
+    alerts: int
+    users: int
+    evidence: bool
+    secrets: bool
+    aside: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTarget:
+    """Where a backup is restored to: the site file (which need not be there) and the storage folder."""
+
+    site_file: Path
+    root: Path
+    clock: Clock
+    variables: dict[str, str]
+
+
+def stage(target: RestoreTarget, backup: Path, *, passphrase: str = "", other_site: bool = False) -> ReadyRestore:
+    """Check a backup wholly and lay it ready. Nothing of what runs is touched.
+
+    other_site: it may be of a site of another name. Raises PreconditionError and ConfigError, in words, and
+    DiskWriteError; then nothing lies ready, an earlier restore neither.
+    """
+    discard(target.root)
+    folder = target.root / FOLDER / STAGED
+    try:
+        with BackupReader(backup) as reader:
+            found, present = reader.manifest, _present_site(target)
+            if present is not None and present[1].cameras and present[1].site.name != found.site and not other_site:
+                raise PreconditionError(
+                    f"it is of the site {found.site!r}, and this one is {present[1].site.name!r}: say that another "
+                    "site is meant, if it is"
+                )
+            sealed = _unsealed(reader, passphrase)
+            check_room(target.root, reader.size_bytes)
+            folder.mkdir(mode=0o700, parents=True)
+            reader.extract(folder)
+        facts = check_copy(folder / DATABASE)
+        prepare_copy(folder / DATABASE, target.root / DATABASE)
+        restored = _stage_site(target, folder, sealed, present[0] if present else "")
+        if not facts.users and (fault := restored.dashboard.open_to_all):
+            raise PreconditionError(f"it has no users, and so Vedette would not start with it: {fault}")
+        ready = ReadyRestore(
+            site=found.site, created_t=found.created_t, vedette=found.vedette, alerts=facts.alerts, users=facts.users,
+            evidence=(folder / EVIDENCE).is_dir(), secrets=bool(sealed),
+            aside=_new_aside(target),
+        )  # fmt: skip
+        _sync_tree(folder)
+        write_file(target.root / FOLDER / READY, ready.model_dump_json().encode())
+        return ready
+    except BaseException:
+        discard(target.root)
+        raise
+
+
+def ready_restore(root: Path) -> ReadyRestore | None:
+    """What lies ready for the next start; None: nothing."""
+    try:
+        return ReadyRestore.model_validate_json((root / FOLDER / READY).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def discard(root: Path) -> None:
+    """Take back what lies ready, and what a kill left half."""
+    with contextlib.suppress(FileNotFoundError):
+        (root / FOLDER / READY).unlink()
+    shutil.rmtree(root / FOLDER / STAGED, ignore_errors=True)
+
+
+def apply_ready(site_file: Path, root: Path) -> ReadyRestore | None:
+    """Put what lies ready in its place; call it before anything is opened, with no appliance on this folder.
+
+    None: nothing lies ready. Raises StoreInUse: an appliance runs; DiskWriteError, after which the next call goes on.
+    """
+    ready = ready_restore(root)
+    if ready is None:
+        if (root / FOLDER).is_dir() and not (root / FOLDER / READY).exists():
+            shutil.rmtree(root / FOLDER, ignore_errors=True)  # half of one that was never ready
+        return None
+    with writer_lock(root / DATABASE):
+        try:
+            _take_place(ready, site_file, root)
+        except OSError as error:
+            raise DiskWriteError(
+                f"the restore cannot go on ({error.strerror or error}): free some space, or mend the rights of {root} "
+                f"and of {site_file.parent}, and start again"
+            ) from None
+    logger.warning(
+        "restored the site %s as of %s; what was there before is kept in %s", ready.site, iso_utc(ready.created_t),
+        root / ready.aside,
+    )  # fmt: skip
+    return ready
+
+
+def _take_place(ready: ReadyRestore, site_file: Path, root: Path) -> None:
+    """Every line may be the last one: none is wrong when it is done again, or after those before it."""
+    staged, aside = root / FOLDER / STAGED, root / ready.aside
+    aside.mkdir(mode=0o700, exist_ok=True)
+    if (staged / DATABASE).exists():
+        for name in _DATABASE_FILES:  # an old log beside the new file would be read into it
+            _move(root / name, aside / name)
+        sync_folder(root)
+        _move(staged / DATABASE, root / DATABASE)
+    for name in (EVIDENCE, VERSIONS):
+        if (staged / name).exists():
+            _move(root / name, aside / name)
+            _move(staged / name, root / name)
+    for name, path in ((SITE, site_file), (SECRETS, secrets_path(site_file))):
+        if (staged / name).exists():
+            if path.exists() and not (aside / name).exists():
+                write_file(aside / name, path.read_bytes())
+            replace_text(path, (staged / name).read_text(encoding="utf-8"))
+            (staged / name).unlink()
+    sync_folder(root)
+    _forget_old(root, ready.aside)
+    (root / FOLDER / READY).unlink()
+    shutil.rmtree(root / FOLDER, ignore_errors=True)
+
+
+def _move(path: Path, to: Path) -> None:
+    if path.exists():
+        path.rename(to)
+
+
+def _new_aside(target: RestoreTarget) -> str:
+    """A name that is not there yet, in the order of time."""
+    stem = f"{ASIDE}{datetime.fromtimestamp(target.clock.now(), timezone.utc):%Y%m%dT%H%M%SZ}"
+    names = [stem, *(f"{stem}-{n}" for n in range(1, 100))]
+    return next((name for name in names if not (target.root / name).exists()), stem)
+
+
+def _forget_old(root: Path, newest: str) -> None:
+    kept = sorted(path for path in root.glob(f"{ASIDE}*") if path.name != newest)
+    for path in kept[: max(0, len(kept) - (ASIDE_KEPT - 1))]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _present_site(target: RestoreTarget) -> tuple[str, SiteConfig] | None:
+    """The site file of now, where there is a right one: a broken one may be why a backup is restored."""
+    try:
+        text = yamlfile.read_text(target.site_file)
+        return text, yamlfile.loads(text, SiteConfig, str(target.site_file), _variables(target, {}))
+    except ConfigError:
+        return None
+
+
+def _variables(target: RestoreTarget, sealed: dict[str, str]) -> dict[str, str]:
+    """The environment counts most, as it does for a site file that runs."""
+    try:
+        own = read_secrets(target.site_file)
+    except ConfigError:
+        own = {}
+    return {**own, **sealed, **target.variables}
+
+
+def _unsealed(reader: BackupReader, passphrase: str) -> dict[str, Any]:
+    if reader.manifest.secrets == "hidden":
+        return {}
+    if not passphrase:
+        raise PreconditionError("its secrets are sealed: give the passphrase that it was made with")
+    found = json.loads(unseal(reader.read(SEALED, _SMALL_BYTES_MAX), passphrase))
+    if not isinstance(found, dict) or not {"site", "secrets", "versions"} <= set(found):
+        raise PreconditionError("its sealed secrets are damaged")
+    return found
+
+
+def _stage_site(target: RestoreTarget, folder: Path, sealed: dict[str, Any], present: str) -> SiteConfig:
+    """The site file as it will be: with its secrets, and with the folders of this machine."""
+    secrets = {str(name): str(value) for name, value in sealed.get("secrets", {}).items()}
+    text = str(sealed["site"]) if sealed else fill_secrets((folder / SITE).read_text(encoding="utf-8"), present)
+    variables = _variables(target, secrets)
+    here = yamlfile.loads(present, SiteConfig, "", variables).storage if present else None
+    restored = yamlfile.loads(text, SiteConfig, SITE, variables)
+    changes = []
+    if restored.storage.dir.absolute() != target.root.absolute():
+        changes.append(SiteChange(("storage", "dir"), str(here.dir if here else target.root)))
+    if here and here.preroll_dir != restored.storage.preroll_dir and here.preroll_dir is not None:
+        changes.append(SiteChange(("storage", "preroll_dir"), str(here.preroll_dir)))
+    text = edit(text, changes)
+    restored = yamlfile.loads(text, SiteConfig, SITE, variables)
+    (folder / SITE).write_text(text, encoding="utf-8")
+    (folder / SEALED).unlink(missing_ok=True)
+    if sealed:
+        own = {name: value for name, value in _variables(target, {}).items() if name not in target.variables}
+        lines = [f"{name}={value}" for name, value in sorted({**own, **secrets}.items())]
+        (folder / SECRETS).write_text("\n".join([*lines, ""]), encoding="utf-8")
+        _stage_versions(folder, sealed["versions"])
+    for path in (target.site_file.parent, target.root):
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise UsageError(f"{path} may not be written by this user: nothing could be restored there")
+    return restored
+
+
+def _stage_versions(folder: Path, versions: Any) -> None:
+    for name, text in versions.items() if isinstance(versions, dict) else ():
+        if Path(str(name)).name == name and str(name)[:6].isdigit() and str(name)[6:] == ".json":
+            (folder / VERSIONS).mkdir(mode=0o700, exist_ok=True)
+            (folder / VERSIONS / str(name)).write_text(str(text), encoding="utf-8")
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
