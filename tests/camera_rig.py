@@ -18,6 +18,7 @@ from appliance.ingest.camera_runner import CameraRunner
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
+from appliance.ingest.substream_ring import SubstreamRing
 
 
 def detect_stream(
@@ -69,8 +70,9 @@ class CameraRig:
                 wake=wake,
                 on_session=recorder.on_session if recorder is not None and own else None,
             )
+            ring = SubstreamRing(root, name, 0, self.clock) if camera.detect_url is not None else None
             self.cameras[name] = CameraRunner(
-                name, camera, recorder, self.streams[name], finder, self.clock, self.heard
+                name, camera, recorder, self.streams[name], finder, self.clock, self.heard, substream=ring
             )
         self.worker = InferenceWorker(self.detector, list(self.streams.values()), self.clock, wake)
         self._tick_s = tick_s

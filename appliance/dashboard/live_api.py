@@ -30,6 +30,7 @@ async def live_video(
     hub: Annotated[LiveHub, Depends(provided(LiveHub))],
     camera: Annotated[list[str], Query(min_length=1, max_length=CAMERAS_MAX)],
     when: Literal["always", "active"] = "always",
+    stream: Literal["main", "sub"] = "main",
 ) -> StreamingResponse:
     """H.264 or H.265 as it is recorded, about a second behind, and the boxes of it; nothing is encoded again.
 
@@ -37,12 +38,15 @@ async def live_video(
     and so many bytes. `c`: the media type with its codecs, then `v`: bytes of a fragmented MP4 of that type, whose
     times are camera time (UTC seconds); `b`: boxes of examined frames as JSON; `n`: JSON, whether something moves
     (`active`) and why there is no video (`problem`); `p`: nothing, every 5 s of silence. `when=active`: of each camera,
-    video only while something moves before it. Who reads too slowly goes on at the newest key frame.
+    video only while something moves before it; `stream=sub`: of its second stream, where it has one for detection.
+    Who reads too slowly goes on at the newest key frame.
     """
     if any(name not in cameras.configured or not visitor().sees(name) for name in camera):
         raise Problem(404, "There is no such camera among yours.")
     try:
-        viewer = hub.join(list(dict.fromkeys(camera)), access.still(request), only_active=when == "active")
+        viewer = hub.join(
+            list(dict.fromkeys(camera)), access.still(request), only_active=when == "active", substream=stream == "sub"
+        )
     except TooManyViewers:
         raise Problem(503, "Too many watch live; close some pages.", {"Retry-After": "10"}) from None
     return ViewerResponse(viewer, MEDIA_TYPE)

@@ -13,6 +13,7 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from appliance.clock import Clock
@@ -20,10 +21,10 @@ from appliance.dashboard.event_stream import StillMay, StreamViewer, TooManyView
 from appliance.errors import EvidenceError, StoreError
 from appliance.media.fragmented_mp4 import Fragment, FragmentReader, InitSegment
 from appliance.store.boxes import BoxStore
-from appliance.store.paths import SEGMENTS, inside
+from appliance.store.paths import SEGMENTS, SUBSTREAMS, inside
 from appliance.store.segments import SegmentStore
 from appliance.telemetry import LogThrottle
-from appliance.types import Box, FrameBoxes, SegmentRow
+from appliance.types import Box, FrameBoxes
 
 logger = logging.getLogger(__name__)
 
@@ -86,17 +87,36 @@ class Movement:
             del self._places[next(iter(self._places))]
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A segment: its path under the storage folder, camera time of its first frame, and its codec for people."""
+
+    path: str
+    t_start: float
+    codec: str = ""
+
+
 class LiveFeed:
-    """One camera's live video, read by one task for as long as somebody watches.
+    """One camera's live video, of its recording or its detect stream, read by one task while somebody watches.
 
     State: the file that is read; a ring of pieces, at most two groups of pictures and `RING_BYTES_MAX`. Pieces are
     numbered; `first` is the oldest one kept. Owner: the event loop; files and store are read in threads, one at a time.
     """
 
     def __init__(
-        self, camera: str, segments: SegmentStore, boxes: BoxStore, newest_boxes: NewestBoxes, root: Path, clock: Clock
+        self,
+        camera: str,
+        segments: SegmentStore,
+        boxes: BoxStore,
+        newest_boxes: NewestBoxes,
+        root: Path,
+        clock: Clock,
+        *,
+        substream: bool = False,
     ) -> None:
+        """substream: take the detect stream where the camera has one of its own."""
         self.camera = camera
+        self._substream = substream
         self.first = 0
         self.newest_t = float("-inf")  # of the newest fragment
         self.active = False
@@ -156,27 +176,48 @@ class LiveFeed:
         now, before = self._clock.now(), (self.active, self.problem)
         self.active = now - self._movement.moved_t < ACTIVE_S
         if any(viewer.wants_video(self) for viewer in self.viewers):
-            row = await asyncio.to_thread(self._segments.latest, self.camera)
-            if row is None or now - row.t_end > STALE_S:
+            newest = await asyncio.to_thread(self._newest_file)
+            if newest is None:
                 self.problem = "nothing is being recorded of this camera now"
-            elif row.path != self._path:
-                await self._go_on_to(row)
+            elif newest.path != self._path:
+                await self._go_on_to(newest)
         else:
             self._close_file("")
             self._path = ""
         if looks or before != (self.active, self.problem):
             self._wake()
 
-    async def _go_on_to(self, row: SegmentRow) -> None:
+    def _newest_file(self) -> _File | None:
+        """In a thread: the one that is being written; None: there is none."""
+        if self._substream and (found := self._newest_of_substream()) is not None:
+            return found
+        row = self._segments.latest(self.camera)
+        if row is None or self._clock.now() - row.t_end > STALE_S:
+            return None
+        return _File(row.path, row.t_start, row.codec)
+
+    def _newest_of_substream(self) -> _File | None:
+        folder = self._root / SUBSTREAMS / self.camera
+        try:
+            newest = max(folder.iterdir())  # they are named by the time at which they begin
+            if self._clock.now() - newest.stat().st_mtime > STALE_S:
+                return None
+            begin = datetime.strptime(newest.name.partition("Z")[0], "%Y%m%dT%H%M%S.%f").replace(tzinfo=timezone.utc)
+        except (OSError, ValueError):
+            return None
+        return _File(f"{SUBSTREAMS}/{self.camera}/{newest.name}", begin.timestamp(), "such")
+
+    async def _go_on_to(self, newest: _File) -> None:
         """To a newer file, once the one before it was read to its end."""
         joins = self._reader is None
         if self._reader is not None:
             self._push(await asyncio.to_thread(self._reader.read))
         self._close_file("")
-        self._path = row.path  # one that is damaged is not tried again
-        if not row.path.endswith(".mp4"):
-            raise EvidenceError(f"{row.codec} video cannot be shown live")
-        reader = self._reader = FragmentReader(inside(self._root, row.path, SEGMENTS), row.t_start)
+        self._path = newest.path  # one that is damaged is not tried again
+        if not newest.path.endswith(".mp4"):
+            raise EvidenceError(f"{newest.codec} video cannot be shown live")
+        folder = SEGMENTS if not newest.path.startswith(SUBSTREAMS) else SUBSTREAMS
+        reader = self._reader = FragmentReader(inside(self._root, newest.path, folder), newest.t_start)
         if joins:
             while self._pieces:
                 self._drop_oldest()
@@ -320,27 +361,30 @@ class LiveHub:
     """The feeds that are watched now. Counts viewers, bytes and what late viewers were not sent. `newest_boxes` knows
     of frames that are not in the store yet.
 
-    Invariant: at most `VIEWERS_MAX` viewers, one feed a camera, one open file a feed. Owner: the event loop.
+    Invariant: at most `VIEWERS_MAX` viewers, one feed a camera and stream, one open file a feed. Owner: the event loop.
     """
 
     def __init__(self, segments: SegmentStore, boxes: BoxStore, root: Path, clock: Clock) -> None:
         self.viewers = self.bytes_sent = self.skipped = 0
         self.closed = False
         self.newest_boxes: NewestBoxes = lambda camera: ()
-        self._new_feed: Callable[[str], LiveFeed] = lambda camera: LiveFeed(
-            camera, segments, boxes, self.newest_boxes, root, clock
+        self._new_feed: Callable[[str, bool], LiveFeed] = lambda camera, substream: LiveFeed(
+            camera, segments, boxes, self.newest_boxes, root, clock, substream=substream
         )
-        self._feeds: dict[str, tuple[LiveFeed, asyncio.Task[None]]] = {}
+        self._feeds: dict[tuple[str, bool], tuple[LiveFeed, asyncio.Task[None]]] = {}
 
-    def join(self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False) -> StreamViewer:
+    def join(
+        self, cameras: Sequence[str], still: StillMay, *, only_active: bool = False, substream: bool = False
+    ) -> StreamViewer:
         """A viewer of these cameras; call its `leave`. Raises TooManyViewers.
 
         still: see `StreamHub.join`. only_active: of each camera, video only while something moves before it.
+        substream: of its detect stream, where it has one.
         """
         if self.viewers >= VIEWERS_MAX or self.closed:
             raise TooManyViewers
         self.viewers += 1
-        feeds = [self._feed(camera) for camera in cameras]
+        feeds = [self._feed(camera, substream) for camera in cameras]
         viewer = LiveViewer(feeds, only_active=only_active, still=still, hub=self)
         for feed in feeds:
             feed.viewers.add(viewer)
@@ -360,19 +404,20 @@ class LiveHub:
             feed.viewers.clear()
         await asyncio.gather(*(task for _, task in self._feeds.values()), return_exceptions=True)
 
-    def _feed(self, camera: str) -> LiveFeed:
-        feed, _ = self._feeds.get(camera, (None, None))
+    def _feed(self, camera: str, substream: bool) -> LiveFeed:
+        key = (camera, substream)
+        feed, _ = self._feeds.get(key, (None, None))
         if feed is None or feed.ended:
-            feed = self._new_feed(camera)
-            self._feeds[camera] = feed, asyncio.get_running_loop().create_task(self._run(feed))
+            feed = self._new_feed(camera, substream)
+            self._feeds[key] = feed, asyncio.get_running_loop().create_task(self._run(key, feed))
         return feed
 
-    async def _run(self, feed: LiveFeed) -> None:
+    async def _run(self, key: tuple[str, bool], feed: LiveFeed) -> None:
         try:
             await feed.run()
         finally:
-            if self._feeds.get(feed.camera, (None,))[0] is feed:
-                del self._feeds[feed.camera]
+            if self._feeds.get(key, (None,))[0] is feed:
+                del self._feeds[key]
 
     def _left(self, viewer: LiveViewer, feeds: Sequence[LiveFeed]) -> None:
         self.viewers -= 1

@@ -111,7 +111,9 @@ class CameraRunner:
         emit: Emit,
         *,
         watchdog: CameraWatchdog | None = None,
+        substream: PacketSink | None = None,
     ) -> None:
+        """substream: takes the detect stream's packets, too, where a camera has a second stream for detection."""
         self._name = name
         self._settings = settings
         self._finder = finder
@@ -120,6 +122,7 @@ class CameraRunner:
         self._watchdog = watchdog
         self._states = CameraStates(name, clock, emit)
         self._recorder = recorder
+        self._substream = substream
         self._detect_stream = detect_stream
         self._lag_filter = LagFilter(name, detect_stream, clock)
         self._readers = self._make_readers()
@@ -186,9 +189,9 @@ class CameraRunner:
             # The detect stream first: it reports a new frame size to the recorder before the packet is recorded.
             sinks = (self._lag_filter, *record)
             return {MAIN_STREAM: self._make_reader(MAIN_STREAM, settings.url, sinks, until_needed_s)}
-        readers = {
-            DETECT_STREAM: self._make_reader(DETECT_STREAM, settings.detect_url, (self._lag_filter,), until_needed_s)
-        }
+        also: tuple[PacketSink, ...] = (self._substream,) if self._substream is not None else ()
+        sinks = (self._lag_filter, *also)
+        readers = {DETECT_STREAM: self._make_reader(DETECT_STREAM, settings.detect_url, sinks, until_needed_s)}
         if record:
             readers[MAIN_STREAM] = self._make_reader(MAIN_STREAM, settings.url, record, lambda: READ_PAUSE_S_MAX)
         return readers

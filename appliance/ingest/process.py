@@ -29,6 +29,7 @@ from appliance.ingest.channel import ChannelClosed, IngestChannel
 from appliance.ingest.detect_stream import DetectStream
 from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.ingest.socket_meter import SocketFinder
+from appliance.ingest.substream_ring import SubstreamRing
 from appliance.malloc import TRIM_EVERY_S, trim_heaps
 from appliance.recheck.worker import RecheckWorker
 from appliance.rules.known_labels import unknown_labels
@@ -136,7 +137,13 @@ class IngestProcess:
         )
         for unknown in self._unknown_labels(name, camera):
             logger.warning("%s", unknown)
-        runner = CameraRunner(name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog)
+        substream = None
+        if camera.detect_url is not None:
+            free_bytes = round(self._storage.disk_free_min_mb * 1_000_000)
+            substream = SubstreamRing(Path(self._storage.dir), name, free_bytes, clock)
+        runner = CameraRunner(
+            name, camera, recorder, stream, self._finder, clock, self._emit, watchdog=watchdog, substream=substream
+        )
         return _RunningCamera(camera, analysis, runner, stream, parked)
 
     def run(self) -> None:

@@ -40,6 +40,7 @@ class RecordTarget:
     free_min_bytes: int  # left on the disk; with less, recording pauses
     sound: bool = False  # kept where the camera sends any
     ring_bytes: int | None = None  # of a pre-roll ring, whose segments the core deletes and moves; None: continuous
+    folder: str = ""  # of a sub-stream's ring, beneath which its segments lie by camera; "": as the kind says
 
 
 class SegmentRecorder:
@@ -205,6 +206,8 @@ class SegmentRecorder:
         name = f"{begin:%Y%m%dT}{stamp}Z-{self._session_id}{suffix_for(info.codec)}"
         ring = self._target.ring_bytes is not None
         folder = f"preroll/{self._target.camera}" if ring else f"segments/{self._target.camera}/{begin:%Y-%m-%d}"
+        if self._target.folder:
+            folder = f"{self._target.folder}/{self._target.camera}"
         path = self._target.root / folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         self._check_room(path.parent)

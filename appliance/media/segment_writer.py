@@ -210,8 +210,12 @@ class SegmentFile:
 
     def close(self) -> None:
         if not self._file.closed:
-            os.fsync(self._file.fileno())
+            self.sync()
             self._file.close()
+
+    def sync(self) -> None:
+        """Make it survive a power cut. Raises OSError."""
+        os.fsync(self._file.fileno())
 
     def truncate(self) -> None:
         with contextlib.suppress(OSError):

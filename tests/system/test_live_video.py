@@ -20,6 +20,7 @@ from appliance import config
 from appliance.clock import SystemClock
 from appliance.dashboard.live_api import MEDIA_TYPE
 from appliance.demo.rtsp_server import RtspServer, RtspServerThread
+from appliance.types import SegmentRow
 from tests.dashboard_site import Site, config_of, running
 
 TOKEN = "a token of this test"
@@ -183,3 +184,28 @@ def test_one_stream_has_several_cameras_and_nothing_for_strangers(house: tuple[S
         until(lambda: bool(reader.of("v", 1)), what="the second camera's video")
     assert reader.of("v", 0) == []
     assert "nothing is being recorded" in json.loads(reader.of("n", 0)[-1])["problem"]
+
+
+def test_a_wall_gets_the_second_stream_from_the_session_that_there_is(tmp_path: Path, film: Path) -> None:
+    small = clip(tmp_path / "small.mp4", 400, first=1000, fps=20, gop=20, size=(160, 120))
+    with RtspServer.in_thread({"main": film, "sub": small}) as camera:
+        site = Site(tmp_path, SystemClock(), config=config_of(token=TOKEN))
+        gate = {"url": camera.url("main"), "detect_url": camera.url("sub")}
+        folder = tmp_path / "substreams" / "gate"
+        folder.mkdir(parents=True)
+        (folder / "left by a kill.mp4").write_bytes(b"")
+        rig = CameraRig(
+            tmp_path, {"gate": config.CameraConfig.model_validate(gate)}, tick_s=1.0, heard=KeptBySite(site)
+        )
+        with rig, running(site.serve()) as url:
+            with reading(url, "camera=gate&stream=sub") as wall, reading(url) as large:
+                until(lambda: len(wall.of("v")) > 20, what="ten seconds, over three files")
+                until(lambda: len(large.of("v")) > 4)
+                numbers = wall.numbers()
+                sessions = [each for each in camera.sessions() if each.state != "closed"]
+                assert len(sessions) == 2, "no further connection to the camera"
+                until(lambda: len(list(folder.iterdir())) <= 2, what="only the last files are kept")
+            assert numbers == [1000 + (numbers[0] - 1000 + n) % 400 for n in range(len(numbers))]
+            assert max(large.numbers()) < 1000, "the recording is of the main stream"
+            assert not any("substreams" in row.path for row in rig.of("gate", SegmentRow))
+        site.close()

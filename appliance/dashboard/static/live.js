@@ -99,7 +99,7 @@ export class LivePlayer {
 // Follows cameras: `views` by name, see cameras.js. Returns how to end it.
 export function watch(views, when) {
   const names = Object.keys(views);
-  const query = new URLSearchParams([...names.map((name) => ["camera", name]), ["when", when]]);
+  const query = new URLSearchParams([...names.map((name) => ["camera", name]), ["when", when], ["stream", when === "active" ? "sub" : "main"]]);
   let ended = false;
   let stop = null;
 

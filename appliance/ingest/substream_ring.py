@@ -1,0 +1,69 @@
+"""Keeps the last seconds of a camera's detect stream as files, for a wall of live pictures; nothing of it is recorded.
+
+The stream comes over the session that detection has anyway. Its files are segments like those of the recording, so that
+live views read both alike; they are in no index, are never flushed to the disk and live for some seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from pathlib import Path
+
+from appliance.clock import Clock
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
+from appliance.media.segment_writer import SegmentFile
+from appliance.media.source import StreamInfo, VideoPacket
+from appliance.types import Gap, SegmentRow
+
+FOLDER = "substreams"  # substreams/<camera>/: see store/paths
+SEGMENT_S = 4.0
+FILES_KEPT = 2  # the one that is written, and the one before for who reads it to its end
+FILE_BYTES_MAX = 16_000_000  # a stream whose key frames come too seldom for that is not offered
+
+
+class SubstreamRing:
+    """A packet sink. State: the names of the files that there are. Owner: the thread that reads the detect stream.
+
+    Invariant: at most `FILES_KEPT` files, of `FILE_BYTES_MAX` each and a fragment; what goes wrong with them (a full
+    disk) is told by the recorder, which tries again, and disturbs no detection.
+    """
+
+    def __init__(self, root: Path, camera: str, free_min_bytes: int, clock: Clock) -> None:
+        """root: the storage folder. What an earlier process left there is deleted."""
+        self._root = root
+        self._paths: deque[str] = deque()
+        self._bytes = 0
+        for left in (root / FOLDER / camera).glob("*.m[pk][4v]"):
+            left.unlink(missing_ok=True)
+        target = RecordTarget(root, camera, SEGMENT_S, free_min_bytes, folder=FOLDER)
+        self._recorder = SegmentRecorder(target, clock, self._take_row, open_file=_PassingFile)
+
+    def begin(self, info: StreamInfo, session_id: str) -> None:
+        self._recorder.begin(info, session_id)
+
+    def take(self, packet: VideoPacket) -> None:
+        if packet.keyframe or self._bytes < FILE_BYTES_MAX:
+            self._recorder.take(packet)
+        else:
+            self._recorder.end()
+
+    def end(self) -> None:
+        self._recorder.end()
+
+    def _take_row(self, row: SegmentRow | Gap) -> None:
+        if isinstance(row, Gap):
+            return
+        self._bytes = row.bytes
+        if not self._paths or self._paths[-1] != row.path:
+            self._paths.append(row.path)
+        while len(self._paths) > FILES_KEPT:
+            with contextlib.suppress(OSError):
+                (self._root / self._paths.popleft()).unlink()
+
+
+class _PassingFile(SegmentFile):
+    """Is deleted soon: not worth a write to the disk."""
+
+    def sync(self) -> None:
+        pass
