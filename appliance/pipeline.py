@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Set
 
 from appliance.alerts.merge_policy import AlertPolicy
 from appliance.config import AlertsConfig, CameraConfig
+from appliance.rules.conditions import RuleTrackState
 from appliance.rules.engine import RulesEngine
 from appliance.rules.schedule import LocalTime
-from appliance.types import FrameBoxes, PipelineStep, StreamHeader
+from appliance.types import Event, FrameBoxes, PipelineStep, StreamHeader
 
 
 class Pipeline:
@@ -44,6 +45,23 @@ class Pipeline:
     def is_idle(self) -> bool:
         """No track is remembered and no alert is open: a frame in which nothing is decides nothing."""
         return not self._policy.is_open and not self._rules.tracks
+
+    @property
+    def tracks(self) -> Mapping[int, RuleTrackState]:
+        """What the rules remember of each track, to be read only."""
+        return self._rules.states
+
+    def armed_rules(self, t: float) -> dict[str, bool]:
+        """Of each rule whether its schedule has it armed at frame time `t`."""
+        return self._rules.armed_rules(t)
+
+    def cooling_until(self, rule: str) -> float | None:
+        """Until when the cooldown of a rule lasts; None: it has reported nothing."""
+        return self._policy.cooling_until(rule)
+
+    def recall(self, reported: Iterable[Event]) -> None:
+        """Events of before the first message, oldest first, which were reported then: their cooldowns may last."""
+        self._policy.recall(reported)
 
     def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> PipelineStep:
         """Everything this message decides: its events, and for each the change or suppression it caused, in order.

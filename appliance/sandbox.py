@@ -19,7 +19,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ _SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/urandom", "
 
 Value = Any
 """What may be handed over: what JSON holds, and bytes, which arrive as a bytearray."""
+Progress = Callable[[Value], None]
+"""Called with what a function says while it works."""
 
 
 class SandboxError(VedetteError):
@@ -115,13 +117,18 @@ class Sandbox:
         self.starts = 0
         self.kills = 0
 
-    def call(self, function: str, *values: Value, wall_s: float | None = None) -> Value:
-        """The result of `function(*values)` of the module. Raises SandboxError, or one of `raises`."""
+    def call(
+        self, function: str, *values: Value, wall_s: float | None = None, progress: Progress | None = None
+    ) -> Value:
+        """The result of `function(*values)` of the module. Raises SandboxError, or one of `raises`.
+
+        progress: called with what the function yields before it returns, where it is a generator.
+        """
         with self._lock:
             limit_s = self._limits.wall_s if wall_s is None else wall_s
             for attempt in (1, 2):
                 try:
-                    return self._ask(function, values, limit_s)
+                    return self._ask(function, values, limit_s, progress or _unheard)
                 except _WentIdle:
                     self._end()
                     if attempt == 2:
@@ -146,12 +153,16 @@ class Sandbox:
         child = self._child
         return child.pid if child is not None and child.poll() is None else 0
 
-    def _ask(self, function: str, values: Sequence[Value], limit_s: float) -> Value:
+    def _ask(self, function: str, values: Sequence[Value], limit_s: float, progress: Progress) -> Value:
         channel = self._channel or self._start()
         try:
             channel.settimeout(limit_s)
             _send(channel, {"function": function, "values": list(values), "cpu_s": limit_s})
+            end = self._clock.monotonic() + limit_s
             reply = self._receive(channel, limit_s)
+            while "progress" in reply:
+                progress(reply["progress"])
+                reply = self._receive(channel, end - self._clock.monotonic())
         except TimeoutError:
             self.kills += 1
             raise SandboxTimeout(f"{function} took longer than {limit_s:g} s") from None
@@ -385,13 +396,30 @@ class _AddressSpace:
             resource.setrlimit(resource.RLIMIT_AS, (held + more_bytes, held + more_bytes))
 
 
+def _report_progress(channel: socket.socket, work: Generator[Value, None, Value]) -> Value:
+    """What the generator returns, after the parent was told what it yields."""
+    while True:
+        try:
+            said = next(work)
+        except StopIteration as end:
+            return end.value
+        _send(channel, {"progress": said})
+
+
+def _unheard(said: Value) -> None:
+    """Nobody wants to know."""
+
+
 def _serve(channel: socket.socket, module: object, asked: dict[str, Value]) -> bool:
     """Answer one call; False: there is no memory left to go on with."""
     # Should the parent be stopped or gone, nobody else would end a loop without end.
     cpu_s = math.ceil(process_cpu_s() + 2 * asked["cpu_s"]) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))
     try:
-        _send(channel, {"result": getattr(module, asked["function"])(*asked["values"])})
+        found = getattr(module, asked["function"])(*asked["values"])
+        if isinstance(found, Generator):
+            found = _report_progress(channel, found)
+        _send(channel, {"result": found})
     except MemoryError:
         _send(channel, {"error": "MemoryError", "text": "it needs more memory than it may have", "ends": True})
         return False

@@ -17,13 +17,15 @@ from fastapi.testclient import TestClient
 
 from appliance import wire
 from appliance.broker import LinkState
-from appliance.clock import Clock, local_day
+from appliance.clock import Clock, ManualClock, local_day
 from appliance.config import SiteConfig
 from appliance.dashboard.acceptor import ConnectionLimits
 from appliance.dashboard.app import create_app
 from appliance.dashboard.deps import CoreProbes, SystemHealth
 from appliance.dashboard.server import DashboardServer
 from appliance.dashboard.tls import DashboardCertificate
+from appliance.ingest.file_source import FileSource
+from appliance.ingest.recorder import RecordTarget, SegmentRecorder
 from appliance.media.clips import cut_clip
 from appliance.media.segment_reader import RecordedSegment
 from appliance.media.stills import cut_still, encode_jpeg
@@ -108,6 +110,19 @@ class Site:
         row = media.record(self.root, media.film(0, int(seconds * 10)), t0, camera=camera)
         self.keep(row, [walk(camera, t0, n) for n in range(int(seconds * 5))])
         return row
+
+    def record_clip(self, camera: str, clip: Path, t0: float, seconds: float) -> None:
+        """The first seconds of a clip, as the recorder writes them; nobody has looked at them."""
+        clock = ManualClock(t0)
+        source = FileSource(camera, f"file:{clip}", clock, threading.Event())
+        recorder = SegmentRecorder(RecordTarget(self.root, camera, 4.0, 0), clock, self.segments.put)
+        recorder.begin(source.open(), RUN)
+        for packet in source.packets():
+            if packet.t > t0 + seconds:
+                break
+            recorder.take(packet)
+        recorder.end()
+        source.close()
 
     def keep(self, row: SegmentRow, frames: Sequence[FrameBoxes]) -> None:
         self.segments.put(row)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 
 from appliance.errors import EvidenceError
@@ -64,3 +65,12 @@ def send_no_answer() -> None:
     for each in range(3, 32):
         with contextlib.suppress(OSError):
             os.write(each, b"\xff" * 64)
+
+
+def count(most: int, dies: bool = False) -> Generator[float, None, str]:
+    """Says how far it is, and returns."""
+    for n in range(most):
+        yield n / most
+        if dies:
+            os._exit(3)
+    return "done"

@@ -67,6 +67,16 @@ class AlertPolicy:
     def is_open(self) -> bool:
         return self._open is not None
 
+    def cooling_until(self, rule: str) -> float | None:
+        """Until when the cooldown of a rule lasts; None: it has reported nothing."""
+        cooldown = self._cooling.get(rule)
+        return None if cooldown is None else cooldown.t_end
+
+    def recall(self, reported: Iterable[Event]) -> None:
+        """Events of before the first frame, oldest first, which were reported then: their cooldowns may last."""
+        for event in reported:
+            self._cool(event)
+
     def begin(self, header: StreamHeader) -> PipelineStep:
         """A session begins: what was open belongs to tracks that exist no longer. The same session: no change."""
         if header.run and header.run == self._session:

@@ -45,6 +45,8 @@ from appliance.dashboard import (
     timeline_api,
     users_api,
     web_app,
+    why_api,
+    why_page,
 )
 from appliance.dashboard.access_rights import CameraOf, authorise, may
 from appliance.dashboard.alert_page import AlertPageView
@@ -61,6 +63,7 @@ from appliance.dashboard.false_alarms_api import FalseAlarmReader
 from appliance.dashboard.guard import AllowedHosts, AnswerBug, RequestGuard
 from appliance.dashboard.headroom_api import HeadroomReader
 from appliance.dashboard.health_api import HealthReader
+from appliance.dashboard.lab_jobs import LabJobs
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
@@ -77,6 +80,7 @@ from appliance.dashboard.system_api import SystemReader
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.timeline_api import TimelineReader
 from appliance.dashboard.tls import DashboardCertificate
+from appliance.dashboard.why_api import WhyReader
 from appliance.keep.scenario_exporter import ScenarioExporter
 from appliance.media.recording_reader import READ_DIRECTLY, RecordingReader
 from appliance.rules.arming import Arming
@@ -107,6 +111,7 @@ ROUTERS = (
     backup_api.router,
     system_api.router, system_api.page_router, users_api.router, users_api.page_router, setup_page.router,
     language_api.router, notify_api.router, notify_api.page_router, web_app.router,
+    why_api.router, why_page.router,
 )  # fmt: skip
 
 
@@ -144,9 +149,10 @@ def create_app(
     cuts = RecordingCuts(segments, root, cutter or reader, clock)
     ptz, finder = PtzControl(clock), CameraFinder(clock)
     renditions = Renditions(cuts, root, converter or reader, clock)
+    jobs = LabJobs(root.absolute(), clock)
     app = FastAPI(
         title="Vedette", summary="Alerts, cameras and savings of one site.", version="1",
-        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, live, ptz),
+        openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=_watching(hub, live, ptz, jobs),
         responses=problems.DOCUMENTED, dependencies=[Depends(authorise)], generate_unique_id_function=operation_id,
     )  # fmt: skip
     serve_openapi(app)
@@ -188,12 +194,14 @@ def create_app(
             prober, finder, ptz,
             RuleTrials(boxes, cameras, config, clock),
             SystemReader(config, root, clock, probes, readers),
-            TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
+            timelines := TimelineReader(TimelineStore(db), cameras, config.cameras, clock),
+            jobs,
+            WhyReader(db, config, clock, timelines, jobs, str(root.absolute())),
             AlertPageView(alert_reader, health_reader, boxes, probes, config.alerts),
             ApplianceCollector(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
                 storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts,
-                renditions=renditions, hub=hub, live=live,
+                renditions=renditions, hub=hub, live=live, jobs=jobs,
             ),
         )  # fmt: skip
         app.state.on_bug = problems.install(app, templates, methods)
@@ -220,7 +228,7 @@ async def _answer_bug(app: FastAPI, request: Request, error: Exception) -> Respo
 
 
 def _watching(
-    hub: StreamHub, live: LiveHub, ptz: PtzControl
+    hub: StreamHub, live: LiveHub, ptz: PtzControl, jobs: LabJobs
 ) -> Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]:
     @contextlib.asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -229,6 +237,7 @@ def _watching(
             yield
         finally:
             await live.finish()
+            await asyncio.to_thread(jobs.close)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

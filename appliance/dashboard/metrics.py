@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from appliance.dashboard.alerts_api import AlertCountCache
 from appliance.dashboard.deps import CoreProbes, provided
 from appliance.dashboard.event_stream import StreamHub
+from appliance.dashboard.lab_jobs import LabJobs
 from appliance.dashboard.live_feed import LiveHub
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
@@ -113,6 +114,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "vedette_renditions_failed_total": ("Stretches and clips that could not be converted.",),
     "vedette_renditions_bytes_total": ("Bytes of what was converted to H.264.",),
     "vedette_renditions_seconds_total": ("Seconds that converting to H.264 took.",),
+    "vedette_lab_jobs_total": ("Jobs on recorded video that a person asked for, by how they ended.", "kind", "state"),
 }
 _UNLABELLED = {
     MetricName.PACKETS: "vedette_camera_packets_total",
@@ -151,6 +153,7 @@ class ApplianceCollector:
     frames: FrameCache
     cuts: RecordingCuts
     renditions: Renditions
+    jobs: LabJobs
     hub: StreamHub
     live: LiveHub
 
@@ -272,6 +275,7 @@ class ApplianceCollector:
         yield "vedette_renditions_failed_total", [((), self.renditions.failed)]
         yield "vedette_renditions_bytes_total", [((), self.renditions.bytes_made)]
         yield "vedette_renditions_seconds_total", [((), self.renditions.seconds)]
+        yield "vedette_lab_jobs_total", [((kind, state), n) for (kind, state), n in sorted(self.jobs.counts.items())]
 
 
 def _metered(totals: list[MeterTotal]) -> Iterator[tuple[str, Samples]]:

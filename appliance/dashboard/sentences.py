@@ -4,6 +4,9 @@ They are stored, sent and logged in English. What is not here stays English on a
 program or a library says of itself, log lines.
 """
 
+from appliance.explain.rule_outcomes import TEXTS
+from appliance.explain.span_explanation import SENTENCES as SPAN_SENTENCES
+
 SENTENCES: tuple[str, ...] = (
     "alert",
     "warning",
@@ -254,4 +257,6 @@ SENTENCES: tuple[str, ...] = (
     "Large for detection: give its small second stream as well, and decoding costs a fraction.",
     "Key frames are far apart: set the I-frame interval to 1 to 2 s, so that quiet hours cost little.",
     "Few pictures a second: fast things may be missed. 10 to 15 are good.",
+    *TEXTS.values(),
+    *SPAN_SENTENCES.values(),
 )

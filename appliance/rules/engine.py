@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from appliance.config import CameraConfig, DwellRule, LineRule, Rule
@@ -87,6 +87,15 @@ class RulesEngine:
     def tracks(self) -> int:
         """How many tracks are remembered."""
         return len(self._tracks)
+
+    @property
+    def states(self) -> Mapping[int, RuleTrackState]:
+        """The tracks that are remembered, to be read only."""
+        return self._tracks
+
+    def armed_rules(self, t: float) -> dict[str, bool]:
+        """Of each rule whether its schedule has it armed at frame time `t`."""
+        return {each.rule.name: armed for each, armed in zip(self._rules, self._armed(t), strict=True)}
 
     def feed(self, message: StreamHeader | FrameBoxes, *, off: Set[str] = frozenset()) -> tuple[Event, ...]:
         """The events that this message makes, in the order of its objects and of the rules in the site file.

@@ -11,14 +11,15 @@ from appliance.store.boxes import MINUTE_S
 from appliance.store.database import Database
 from appliance.store.deletions import DeletionReason
 from appliance.store.health_events import HealthEventRow
-from appliance.store.rows import read_gap
+from appliance.store.rows import read_event, read_gap
 from appliance.store.segments import SEGMENT_S_MAX
-from appliance.types import Decision, Gap, Review, Severity
+from appliance.types import Decision, Event, Gap, Review, Severity
 
 ALERTS_MAX = 1000  # of a camera and span; more are counted
 GAPS_MAX = 500
 HEALTH_MAX = 200
 SPANS_MAX = 1000
+EVENTS_MAX = 2000
 JOIN_S = 2.0  # files that follow each other closer than this are one stretch of recording
 ALERT_S_MAX = 6 * 3600.0  # an alert that began longer before the span is not looked for
 
@@ -54,6 +55,17 @@ class MinuteActivity:
     seen: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event, the alert it belongs to (None: a cooldown held it back), and what the router decided about that: when
+    the cloud is asked (now, later, never; "": nothing was decided), and why."""
+
+    event: Event
+    alert: str | None
+    moment: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CameraTimeline:
     """All of a camera that touches t_start..t_end, each list oldest first.
@@ -84,6 +96,34 @@ class TimelineStore:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+
+    def gaps(self, camera: str, t0: float, t1: float) -> tuple[Gap, ...]:
+        """The interruptions that touch t0..t1, oldest first, at most GAPS_MAX."""
+        with self._db.read() as connection:
+            return _gaps(connection, camera, t0, t1)
+
+    def events(self, camera: str, t0: float, t1: float) -> list[StoredEvent]:
+        """Events with t0 <= t <= t1, oldest first, at most EVENTS_MAX: reported ones, and what a cooldown held back."""
+        with self._db.read() as connection:
+            rows = connection.execute(
+                """SELECT * FROM event WHERE alert IS NULL AND t BETWEEN :t0 AND :t1 AND camera = :camera
+                   UNION ALL
+                   SELECT event.* FROM alert JOIN event ON event.alert = alert.id
+                   WHERE alert.camera = :camera AND alert.t_start BETWEEN :begin AND :t1 AND event.t BETWEEN :t0 AND :t1
+                   ORDER BY t DESC LIMIT :most""",
+                {"camera": camera, "t0": t0, "t1": t1, "begin": t0 - ALERT_S_MAX, "most": EVENTS_MAX},
+            ).fetchall()
+            routes = {
+                alert: connection.execute(
+                    "SELECT moment, reason FROM decision WHERE alert = ? ORDER BY id DESC LIMIT 1", (alert,)
+                ).fetchone()
+                for alert in {row["alert"] for row in rows if row["alert"] is not None}
+            }
+        found = []
+        for row in reversed(rows):
+            route = routes.get(row["alert"])
+            found.append(StoredEvent(read_event(row), row["alert"], *(route or ("", ""))))
+        return found
 
     def read(self, camera: str, t0: float, t1: float) -> CameraTimeline:
         """All that touches t0..t1, of one state of the store. Raises StoreError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from appliance.geometry import iou
 from appliance.track.appearance import Planes
@@ -23,6 +24,17 @@ from appliance.track.tracker_tuning import TUNING
 from appliance.types import Box, Detections, TrackedObject
 
 VEHICLES = frozenset({"car", "truck", "bus", "van"})
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedTrack:
+    """A track that is not reported, as last detected. detections: how often; tentative: too doubtful to count yet."""
+
+    label: str
+    box: Box
+    score: float
+    detections: int
+    tentative: bool
 
 
 class Tracker:
@@ -87,6 +99,17 @@ class Tracker:
     def has_unconfirmed(self) -> bool:
         """A track was detected in the last frame and has no number yet."""
         return any(not (track.number or track.missed or track.tentative) for track in self._tracks)
+
+    @property
+    def unreported(self) -> tuple[UnreportedTrack, ...]:
+        """The tracks that the last frame detected and that have no number yet, oldest first: for explanations."""
+        return tuple(
+            UnreportedTrack(
+                self._labels[each.class_id()], each.last, each.score, each.detections, each.tentative is not None
+            )
+            for each in self._tracks
+            if not each.number and not each.missed
+        )
 
     def _predict(self, t: float, parts: Sequence[Box]) -> list[bool]:
         """Move filters and ages on to `t`. For each track, whether this frame looks for it."""

@@ -165,3 +165,14 @@ def test_it_ends_when_its_parent_does(sandbox: Sandbox) -> None:
     sandbox._child.wait(10)
     assert pid
     assert sandbox.pid == 0
+
+
+def test_a_long_call_says_how_far_it_is_and_keeps_to_its_limit(sandbox: Sandbox) -> None:
+    told: list[float] = []
+    assert sandbox.call("count", 4, progress=told.append) == "done"
+    assert told == [0.0, 0.25, 0.5, 0.75]
+    assert sandbox.call("count", 2) == "done", "nobody needs to listen"
+    with pytest.raises(SandboxTimeout):
+        sandbox.call("count", 10**9, wall_s=0.5)
+    with pytest.raises(SandboxDied):
+        sandbox.call("count", 3, True)

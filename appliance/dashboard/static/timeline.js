@@ -324,6 +324,7 @@ function address() {
   if (Date.now() - addressed < 500) return; // browsers refuse more than some hundred changes in half a minute
   addressed = Date.now();
   history.replaceState(null, "", `${location.pathname}?${searched()}`);
+  by("why").href = `/cameras/${encodeURIComponent(chosen)}/why?t=${t.toFixed(1)}`;
 }
 
 async function share() {

@@ -1,0 +1,172 @@
+"""Long work on recorded video that a person asks for: one job at a time, in a sandbox of low priority, cancellable."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from appliance.clock import Clock
+from appliance.detect import detector as detectors
+from appliance.detect.model_files import model_folders
+from appliance.detector_config import DetectorConfig
+from appliance.errors import ModelError, SourceError, UsageError
+from appliance.sandbox import Progress, Sandbox, SandboxError, SandboxFolders, SandboxLimits, SandboxUnavailable
+from appliance.store.paths import PREROLL, SEGMENTS
+
+FUNCTIONS = "appliance.lab.jobs.sandboxed_functions"  # by name: the running appliance loads nothing of the lab
+KEPT_MAX = 8  # jobs that are over, with their results
+LIMITS = SandboxLimits(
+    wall_s=3600.0,
+    memory_bytes=3 * 1024**3,  # a network, its working memory and 17 reference frames of 8K
+    file_bytes_max=0,
+    reply_bytes_max=32 * 1024 * 1024,
+)
+JobKind = Literal["replay_span", "try_on_video"]
+JobState = Literal["running", "done", "failed", "cancelled"]
+
+
+class JobRunning(UsageError):
+    """Another job is at work; only one is at a time."""
+
+
+@dataclass(slots=True)
+class LabJob:
+    """One job. share: of it that is done, 0..1; error: why it failed, a sentence; result: as its function returned it.
+
+    about: what the page that asked wants to know of it later, plain values.
+    """
+
+    id: str
+    kind: JobKind
+    camera: str
+    began_t: float
+    about: dict[str, Any] = field(default_factory=dict)
+    state: JobState = "running"
+    share: float = 0.0
+    seconds: float = 0.0
+    error: str = ""
+    result: Any = None
+
+
+class JobSandbox(Protocol):
+    """What a job needs of a `Sandbox`."""
+
+    def call(
+        self, function: str, *values: Any, wall_s: float | None = None, progress: Progress | None = None
+    ) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class LabJobs:
+    """Runs one job at a time and keeps the last results; they are lost with a restart of the appliance.
+
+    State: the jobs, the sandbox of the one that runs, counts by kind and outcome. Any thread may call; each job has a
+    thread of its own (`lab job`), which only waits. The child ends with its job: nothing of it is left in memory.
+    """
+
+    def __init__(self, root: Path, clock: Clock, make: type[Sandbox] = Sandbox) -> None:
+        """root: the storage folder."""
+        self._root = root
+        self._clock = clock
+        self._make = make
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[str, LabJob] = OrderedDict()
+        self._running: tuple[LabJob, JobSandbox, threading.Thread] | None = None
+        self._closed = False
+        self.counts: dict[tuple[JobKind, JobState], int] = {}
+
+    def start(
+        self, kind: JobKind, camera: str, task: dict[str, Any], models: Sequence[Path], about: dict[str, Any]
+    ) -> LabJob:
+        """Begin a job; task: what its function is given; models: folders that it may read networks from.
+
+        Raises JobRunning.
+        """
+        readable = (self._root / SEGMENTS, self._root / PREROLL, *models)
+        with self._lock:
+            if self._running is not None or self._closed:
+                raise JobRunning("Another job is at work on the recording; wait for it, or cancel it.")
+            job = LabJob(secrets.token_hex(8), kind, camera, self._clock.now(), about)
+            sandbox = self._make(FUNCTIONS, LIMITS, SandboxFolders(readable=readable), raises=(SourceError, ModelError))
+            thread = threading.Thread(target=self._run, args=(job, sandbox, task), name="lab job", daemon=True)
+            self._running = job, sandbox, thread
+            self._jobs[job.id] = job
+            while len(self._jobs) > KEPT_MAX:
+                self._jobs.popitem(last=False)
+        thread.start()
+        return job
+
+    def find(self, camera: str, job_id: str) -> LabJob | None:
+        """The job of a camera, running or over."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+        return job if job is not None and job.camera == camera else None
+
+    def running(self) -> LabJob | None:
+        with self._lock:
+            return None if self._running is None else self._running[0]
+
+    def latest(self, camera: str, kind: JobKind) -> LabJob | None:
+        """The newest job of that kind of a camera."""
+        with self._lock:
+            mine = [each for each in self._jobs.values() if each.camera == camera and each.kind == kind]
+        return mine[-1] if mine else None
+
+    def cancel(self, job: LabJob) -> None:
+        """End it now, if it runs; its child is killed. Returns when it is over."""
+        with self._lock:
+            running = self._running
+            if running is None or running[0] is not job:
+                return
+            job.state = "cancelled"
+        running[1].close()
+        running[2].join(10.0)
+
+    def close(self) -> None:
+        """The dashboard stops: the job that runs is cancelled, and none begins any more."""
+        with self._lock:
+            self._closed = True
+            running = self._running
+        if running is not None:
+            self.cancel(running[0])
+
+    def _run(self, job: LabJob, sandbox: JobSandbox, task: dict[str, Any]) -> None:
+        began = self._clock.monotonic()
+
+        def advance(share: Any) -> None:
+            if isinstance(share, int | float) and 0 <= share <= 1:
+                job.share = float(share)
+
+        state: JobState = "done"
+        try:
+            job.result = sandbox.call(job.kind, task, progress=advance)
+        except SandboxUnavailable as error:
+            state, job.error = "failed", str(error)
+        except (SandboxError, SourceError, ModelError) as error:
+            state, job.error = "failed", str(error)
+        sandbox.close()
+        with self._lock:
+            job.seconds = self._clock.monotonic() - began
+            if job.state == "cancelled":
+                job.error, job.result = "It was cancelled.", None
+            else:
+                job.state = state
+            self.counts[job.kind, job.state] = self.counts.get((job.kind, job.state), 0) + 1
+            self._running = None
+
+
+def model_places(settings: DetectorConfig) -> tuple[str, tuple[Path, ...]]:
+    """The folder of the network's file ("": none), and all that must be readable to load it. Raises ModelError."""
+    found = detectors.locate(settings)
+    folders = [each for each in model_folders() if each.is_dir()]
+    if settings.labels:
+        folders.append(settings.labels.parent.resolve())
+    if found is None:
+        return "", tuple(folders)
+    return str(found.path.parent.resolve()), (found.path.parent.resolve(), *folders)

@@ -1,0 +1,371 @@
+"""`/api/v1/cameras/{name}/why`: why a camera did or did not report somebody, by what is stored and decided again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Path
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from appliance.clock import Clock, local_weekday_minute
+from appliance.config import CameraConfig, SiteConfig
+from appliance.dashboard.deps import provided
+from appliance.dashboard.lab_jobs import JobRunning, JobState, LabJob, LabJobs, model_places
+from appliance.dashboard.problems import Problem
+from appliance.dashboard.schemas import API, ApiModel
+from appliance.dashboard.timeline_api import From, TimelineReader, TimelineReport, To
+from appliance.errors import ModelError
+from appliance.explain.rule_outcomes import RuleOutcome, Stage
+from appliance.explain.span_explanation import SENTENCES, SpanExplanation, explain_stored
+from appliance.explain.span_task import LEAD_S, SpanTask, encode_task, without_secrets
+from appliance.pipeline import Pipeline
+from appliance.store.boxes import BoxStore
+from appliance.store.cameras import CameraStore
+from appliance.store.database import Database
+from appliance.store.segments import SegmentStore
+from appliance.store.timeline import StoredEvent, TimelineStore
+from appliance.types import Box, FrameBoxes, StreamHeader
+
+SPAN_S_MAX = 120.0
+RECALL_S_MAX = 86400.0  # the longest cooldown
+
+router = APIRouter(prefix=f"{API}/cameras", tags=["why"])
+JobId = Annotated[str, Path(max_length=64)]
+
+
+class OutcomeItem(ApiModel):
+    """How far a track came with a rule: where it was held back (`stage`), in words, and until when a cooldown did."""
+
+    rule: str
+    stage: Stage
+    text_key: str
+    values: dict[str, str]
+    text: str
+    until: float | None = None
+
+    @classmethod
+    def of(cls, found: RuleOutcome) -> OutcomeItem:
+        return cls(
+            rule=found.rule, stage=found.stage, text_key=found.text_key, values=found.values, text=found.text,
+            until=found.until,
+        )  # fmt: skip
+
+
+class StageSpanItem(ApiModel):
+    """A stretch in which a track was held back at one stage."""
+
+    t_start: float
+    t_end: float
+    stage: Stage
+
+
+class TrackItem(ApiModel):
+    """A track in the span, with the furthest that it came with each rule. score, box: of its best look."""
+
+    track: int
+    label: str
+    t_start: float
+    t_end: float
+    score: float
+    box: Box
+    furthest: OutcomeItem | None
+    outcomes: list[OutcomeItem]
+    spans: list[StageSpanItem]
+
+
+class SpanEventItem(ApiModel):
+    """An event of the span. held_until: a cooldown held it back until then; null: it was reported.
+
+    alert, moment, reason: of a stored one, the alert it became, when the cloud is asked about that, and why.
+    """
+
+    t: float
+    rule: str
+    track: int
+    label: str
+    score: float
+    held: bool
+    held_until: float | None = None
+    alert: str | None = None
+    moment: str = ""
+    reason: str = ""
+
+
+class MomentItem(ApiModel):
+    """A decoded frame: examined because of motion, examined because it was due, or gated (not examined).
+
+    keys_only: only key frames were being decoded then. motion: the share of the frame that moved; parts: how many parts
+    of it the detector was shown, 0: all of it.
+    """
+
+    t: float
+    what: Literal["motion", "due", "gated"]
+    keys_only: bool
+    motion: float
+    parts: int
+
+
+class DetectionItem(ApiModel):
+    """A detection, and what the tracker made of it: of a reported object (confirmed), of one seen too seldom
+    (unconfirmed) or too doubtful (tentative) to be reported, or nothing (unused)."""
+
+    t: float
+    label: str
+    score: float
+    box: Box
+    use: Literal["confirmed", "unconfirmed", "tentative", "unused"]
+
+
+class RouteItem(ApiModel):
+    """What the router would decide about an alert of the span."""
+
+    t: float
+    alert: str
+    when: str
+    reason: str
+
+
+class ReplayedItem(ApiModel):
+    """What only deciding again tells. skipped: packets that were not decoded; unread: what could not be read, in
+    words; model: the network."""
+
+    moments: list[MomentItem]
+    detections: list[DetectionItem]
+    detections_left_out: int
+    routes: list[RouteItem]
+    skipped: int
+    unread: str
+    model: str
+
+
+class WhyReport(ApiModel):
+    """A span of a camera, explained. source: of what is stored, or decided again from the recording.
+
+    sentence: why nobody was reported, or who was. looks: times of examined frames and whether the detector answered.
+    events: of the same source. timeline: recording, gaps, faults and alerts as stored.
+    """
+
+    camera: str
+    t_start: float
+    t_end: float
+    source: Literal["stored", "replay"]
+    sentence: str
+    sentence_key: str
+    sentence_values: dict[str, str]
+    because: OutcomeItem | None
+    looks: list[tuple[float, bool]]
+    tracks: list[TrackItem]
+    tracks_left_out: int
+    events: list[SpanEventItem]
+    stored_events: list[SpanEventItem]
+    timeline: TimelineReport
+    replay: ReplayedItem | None = None
+    page: str
+
+
+class JobItem(ApiModel):
+    """A job on the recording of a camera. share: of it that is done, 0..1; error: why it failed; page: its result."""
+
+    id: str
+    kind: str
+    camera: str
+    state: JobState
+    share: float
+    seconds: float
+    error: str
+    page: str
+
+    @classmethod
+    def of(cls, job: LabJob) -> JobItem:
+        return cls(
+            id=job.id, kind=job.kind, camera=job.camera, state=job.state, share=job.share, seconds=job.seconds,
+            error=job.error, page=str(job.about.get("page", "")),
+        )  # fmt: skip
+
+
+class ReplaySpan(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    t_start: Annotated[float, Field(ge=0, le=253_402_300_800)]
+    t_end: Annotated[float, Field(ge=0, le=253_402_300_800)]
+
+
+class WhyReader:
+    """Explains spans of the cameras' time. Any thread may call."""
+
+    def __init__(
+        self, db: Database, config: SiteConfig, clock: Clock, timelines: TimelineReader, jobs: LabJobs, root: str
+    ) -> None:
+        self._boxes, self._cameras, self._segments = BoxStore(db), CameraStore(db), SegmentStore(db)
+        self._timeline_store = TimelineStore(db)
+        self._config = config
+        self._clock = clock
+        self._timelines = timelines
+        self._jobs = jobs
+        self._root = root
+
+    def stored(self, name: str, t0: float, t1: float) -> WhyReport:
+        """By what the appliance stored. Raises Problem."""
+        camera = self._camera(name, t0, t1)
+        row = self._cameras.get(name)
+        size = row.size if row is not None and row.size[0] else (16, 9)
+        pipeline = Pipeline(name, camera, self._config.alerts, local_weekday_minute)
+        lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, t0 - LEAD_S) if each.alert]
+        pipeline.recall([each.event for each in lead])
+        found = explain_stored(camera, pipeline, self._sessions(name, size, t0, t1), (t0, t1))
+        return self._report(name, camera, t0, t1, found, None)
+
+    def replay_span(self, name: str, t0: float, t1: float) -> LabJob:
+        """Begin to decide the span again. Raises Problem."""
+        camera = self._camera(name, t0, t1)
+        begin = t0 - LEAD_S
+        rows = self._segments.covering(name, begin, t1)
+        if not rows or rows[-1].t_end < t0:
+            raise Problem(404, "Nothing is recorded of this time, so it cannot be decided again.")
+        site = without_secrets(self._config, name)
+        lead = [each for each in self._timeline_store.events(name, t0 - RECALL_S_MAX, begin) if each.alert]
+        try:
+            folder, models = model_places(site.detector)
+            task = SpanTask(
+                root=self._root, camera=name, t0=t0, t1=t1, lead_s=LEAD_S, site=site, rows=tuple(rows),
+                gaps=self._timeline_store.gaps(name, begin, t1), reported=tuple(each.event for each in lead),
+                local_begin=local_weekday_minute(begin), model_folder=folder,
+            )  # fmt: skip
+            about = {"t0": t0, "t1": t1, "camera": camera}
+            job = self._jobs.start("replay_span", name, encode_task(task), models, about)
+        except ModelError as error:
+            raise Problem(422, f"The network cannot be loaded: {error}") from None
+        except JobRunning as error:
+            raise Problem(409, str(error), {"Retry-After": "10"}) from None
+        job.about["page"] = f"{page_at(name, (t0 + t1) / 2, t1 - t0)}&job={job.id}"
+        return job
+
+    def replayed(self, job: LabJob) -> WhyReport:
+        """What a finished job found. Raises Problem."""
+        t0, t1, camera = job.about["t0"], job.about["t1"], job.about["camera"]
+        try:
+            found = SpanExplanation.of(job.result["explanation"])
+            replay = ReplayedItem.model_validate(job.result)
+        except (ValidationError, KeyError, TypeError):
+            raise Problem(500, "The sandbox answered what makes no sense; the span was not explained.") from None
+        return self._report(job.camera, camera, t0, t1, found, replay)
+
+    def newest(self, name: str) -> float:
+        """The newest recorded moment of a camera, or now."""
+        until = self._segments.covered_until(name)
+        return self._clock.now() if until is None else until
+
+    def _camera(self, name: str, t0: float, t1: float) -> CameraConfig:
+        camera = self._config.cameras.get(name)
+        if camera is None:
+            raise Problem(404, "There is no such camera in the site file.")
+        if not t0 < t1 <= t0 + SPAN_S_MAX:
+            raise Problem(422, f"`to` must come after `from`, by at most {SPAN_S_MAX:g} s.")
+        return camera
+
+    def _sessions(
+        self, name: str, size: tuple[int, int], t0: float, t1: float
+    ) -> list[tuple[StreamHeader, Sequence[FrameBoxes]]]:
+        """Stored boxes by session. What came before the first of them is not known, so nothing there is new."""
+        found: list[tuple[StreamHeader, Sequence[FrameBoxes]]] = []
+        for run, rows in groupby(self._boxes.scan(name, t0 - LEAD_S, t1), key=lambda row: row.run):
+            header = StreamHeader(camera=name, clip="", model="", size=size, run=run, known_before=bool(found))
+            found.append((header, [row.read() for row in rows]))
+        return found
+
+    def _report(
+        self, name: str, camera: CameraConfig, t0: float, t1: float, found: SpanExplanation, replay: ReplayedItem | None
+    ) -> WhyReport:
+        key, values, because = found.sentence(camera)
+        stored = self._timeline_store.events(name, t0, t1)
+        if key == "reported" and not any(each.alert for each in stored):
+            key = "not_then"
+        words = SENTENCES[key].format(**values, **({"why": because.text} if because else {}))
+        return WhyReport(
+            camera=name, t_start=t0, t_end=t1, source="stored" if replay is None else "replay", sentence=words,
+            sentence_key=key, sentence_values=dict(values), because=OutcomeItem.of(because) if because else None,
+            looks=found.looks,
+            tracks=[
+                TrackItem(
+                    track=each.track, label=each.label, t_start=each.t_start, t_end=each.t_end, score=each.score,
+                    box=each.box, furthest=OutcomeItem.of(each.furthest) if each.furthest else None,
+                    outcomes=[OutcomeItem.of(outcome) for outcome in each.outcomes.values()],
+                    spans=[StageSpanItem.model_validate(part) for part in each.spans],
+                )
+                for each in found.tracks
+            ],
+            tracks_left_out=found.tracks_left_out,
+            events=[
+                SpanEventItem(
+                    t=each.t, rule=each.rule, track=each.track, label=each.label, score=each.score,
+                    held=each.held_until is not None, held_until=each.held_until,
+                )
+                for each in found.events
+            ],
+            stored_events=[_stored(each) for each in stored],
+            timeline=self._timelines.report(name, t0, t1), replay=replay,
+            page=page_at(name, (t0 + t1) / 2, t1 - t0),
+        )  # fmt: skip
+
+
+Why = Annotated[WhyReader, Depends(provided(WhyReader))]
+Jobs = Annotated[LabJobs, Depends(provided(LabJobs))]
+
+
+def _stored(found: StoredEvent) -> SpanEventItem:
+    event = found.event
+    return SpanEventItem(
+        t=event.t, rule=event.rule, track=event.track, label=event.label, score=event.score, held=found.alert is None,
+        alert=found.alert, moment=found.moment, reason=found.reason,
+    )  # fmt: skip
+
+
+def page_at(name: str, t: float, span: float) -> str:
+    """The page of a span around `t`."""
+    return f"/cameras/{quote(name, safe='')}/why?t={max(0.0, t):.1f}&span={span:g}"
+
+
+def job_of(jobs: LabJobs, name: str, job: str) -> LabJob:
+    """Raises Problem."""
+    found = jobs.find(name, job)
+    if found is None:
+        raise Problem(404, "There is no such job: the last eight are kept, until the appliance restarts.")
+    return found
+
+
+@router.get("/{name}/why")
+def why(reader: Why, name: str, t0: From, t1: To) -> WhyReport:
+    """Why a camera reported nobody, or whom, between two times at most two minutes apart, by what is stored."""
+    return reader.stored(name, t0, t1)
+
+
+@router.post("/{name}/why/replay", status_code=202)
+def replay_span(reader: Why, name: str, wanted: ReplaySpan) -> JobItem:
+    """Decide the span again from the recording: a job. 409: another job is at work. 404: nothing is recorded of it."""
+    return JobItem.of(reader.replay_span(name, wanted.t_start, wanted.t_end))
+
+
+@router.get("/{name}/jobs/{job}")
+def job_state(jobs: Jobs, name: str, job: JobId) -> JobItem:
+    """How far a job on this camera's recording is."""
+    return JobItem.of(job_of(jobs, name, job))
+
+
+@router.delete("/{name}/jobs/{job}")
+def cancel_job(jobs: Jobs, name: str, job: JobId) -> JobItem:
+    """End a job now. One that is over stays what it is."""
+    found = job_of(jobs, name, job)
+    jobs.cancel(found)
+    return JobItem.of(found)
+
+
+@router.get("/{name}/why/replay/{job}")
+def why_replayed(reader: Why, jobs: Jobs, name: str, job: JobId) -> WhyReport:
+    """What deciding again found. 409: the job is not done."""
+    found = job_of(jobs, name, job)
+    if found.kind != "replay_span" or found.state != "done":
+        raise Problem(409, "This job has no explanation: it is not done, failed or was cancelled.")
+    return reader.replayed(found)

@@ -1,0 +1,211 @@
+"""Why a rule did or did not report a track, frame by frame: read from what the rules and the cooldowns remember."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Literal
+
+from appliance.config import CameraConfig, DwellRule, EnterRule, ExitRule, LineRule, Rule
+from appliance.pipeline import Pipeline
+from appliance.rules.conditions import RuleTrackState
+from appliance.rules.line_polygon_geometry import Polygon, foot
+from appliance.types import Event, FrameBoxes, PipelineStep, TrackedObject
+
+Stage = Literal[
+    "label", "place", "settling", "way", "start", "stay", "hours", "disarmed", "ignored", "size", "score", "cooldown",
+    "reported",
+]  # fmt: skip
+"""How far a track came with a rule: the stage at which it was held back; the last one: it was reported."""
+STAGES: tuple[Stage, ...] = (
+    "label", "place", "settling", "way", "start", "stay", "hours", "disarmed", "ignored", "size", "score", "cooldown",
+    "reported",
+)  # fmt: skip
+
+TextKey = Literal[
+    "label", "place", "settling", "line", "never_in", "stays_in", "way", "start", "stay", "hours", "disarmed",
+    "ignored", "small", "large", "score", "cooldown", "reported",
+]  # fmt: skip
+TEXTS: dict[TextKey, str] = {
+    "label": "it was a {label}; the rule wants {wanted}",
+    "place": "its feet, at {x} from the left and {y} from the top, were outside zone {zone}",
+    "settling": "its feet were in zone {zone} for less than two looks in a row",
+    "line": "it did not cross line {line}",
+    "never_in": "it was never seen in zone {zone}",
+    "stays_in": "it did not leave zone {zone}",
+    "way": "it crossed line {line} the other way",
+    "start": "it stood in zone {zone} when the session began, and has not moved off or come back since",
+    "stay": "it stayed {seconds} of the {wanted} s that the rule wants in zone {zone}",
+    "hours": "the rule was outside its schedule ({hours})",
+    "disarmed": "it was switched off by the profile in force, or paused",
+    "ignored": "its feet were in a zone that this camera ignores ({zones})",
+    "small": "it was {height} of the picture high; the rule wants at least {wanted}",
+    "large": "it was {height} of the picture high; the rule wants at most {wanted}",
+    "score": "it was sure to {score}; the rule wants {wanted}",
+    "cooldown": "held back: the rule had reported less than {seconds} s before",
+    "reported": "reported",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What a rule made of a track in one frame. text_key: of TEXTS; values: what stands in its braces. until: UTC
+    seconds until which a cooldown holds it back."""
+
+    rule: str
+    stage: Stage
+    text_key: TextKey
+    values: dict[str, str] = field(default_factory=dict)
+    until: float | None = None
+
+    @property
+    def text(self) -> str:
+        return TEXTS[self.text_key].format(**self.values)
+
+    @property
+    def rank(self) -> int:
+        return STAGES.index(self.stage)
+
+
+class RuleExplainer:
+    """Says of each frame, after the pipeline had it, what every rule made of every track in it.
+
+    State: what can be seen in one frame only, kept for as long as it explains the ones after it: an entry or a
+    crossing while the rule was not armed, a report. Owner: whoever feeds the pipeline.
+    """
+
+    def __init__(self, camera: CameraConfig, pipeline: Pipeline) -> None:
+        self._camera = camera
+        self._pipeline = pipeline
+        self._zones = {name: Polygon(points) for name, points in camera.zones.items()}
+        self._noted: dict[tuple[int, str], RuleOutcome] = {}
+
+    def begin(self) -> None:
+        """A session begins: earlier track numbers are others."""
+        self._noted.clear()
+
+    def judge(
+        self, frame: FrameBoxes, step: PipelineStep, *, off: Set[str] = frozenset()
+    ) -> list[tuple[TrackedObject, RuleOutcome]]:
+        """One outcome for each rule and each track that the frame shows, and for what fired in it. step: what the
+        pipeline made of the frame; off: names of rules that report nothing now."""
+        held = {event.id for event in step.suppressed}
+        fired = {(event.track, event.rule): event for event in step.events}
+        by_hours = self._pipeline.armed_rules(frame.t)
+        found = []
+        shown = {each.track: each for each in frame.objects}
+        for gone in step.events:  # who walks out of the picture fires in a frame that does not show it
+            if gone.track not in shown:
+                last = TrackedObject(track=gone.track, label=gone.label, score=gone.score, box=gone.box)
+                found.append((last, self._fired(gone, held)))
+        for each in frame.objects:
+            track = self._pipeline.tracks.get(each.track)
+            if track is None:
+                continue
+            for rule in self._camera.rules:
+                event = fired.get((each.track, rule.name))
+                found.append((each, self._fired(event, held) if event else self._held(rule, track, by_hours, off)))
+        return found
+
+    def _fired(self, event: Event, held: set[str]) -> RuleOutcome:
+        rule = next(each for each in self._camera.rules if each.name == event.rule)
+        if event.id in held:
+            outcome = RuleOutcome(
+                rule.name, "cooldown", "cooldown", {"seconds": f"{rule.cooldown_s:g}"},
+                self._pipeline.cooling_until(rule.name),
+            )  # fmt: skip
+        else:
+            outcome = RuleOutcome(rule.name, "reported", "reported")
+        self._noted[event.track, event.rule] = outcome
+        return outcome
+
+    def _held(self, rule: Rule, track: RuleTrackState, by_hours: dict[str, bool], off: Set[str]) -> RuleOutcome:
+        if track.last.label not in rule.labels:
+            return RuleOutcome(
+                rule.name, "label", "label", {"label": track.last.label, "wanted": ", ".join(rule.labels)}
+            )
+        if rule.name in track.pending:
+            return self._pending(rule, track)
+        key = (track.last.track, rule.name)
+        happened = self._what_happened(rule, track)
+        is_off = rule.name in off or not by_hours[rule.name]
+        if happened == "stays" and is_off:  # it counts from when the rule is armed
+            return self._unarmed(rule, off)
+        if happened and is_off:
+            self._noted[key] = self._unarmed(rule, off)
+        elif happened == "other way":
+            self._noted[key] = RuleOutcome(rule.name, "way", "way", {"line": rule.line if rule.kind == "line" else ""})
+        elif self._is_over(rule, track):
+            self._noted.pop(key, None)
+        return self._noted.get(key) or self._not_yet(rule, track)
+
+    def _pending(self, rule: Rule, track: RuleTrackState) -> RuleOutcome:
+        """It has happened, and something about the object holds it back."""
+        here = foot(track.last.box)
+        zones = [name for name in self._camera.ignore if self._zones[name].contains(here)]
+        if zones:
+            return RuleOutcome(rule.name, "ignored", "ignored", {"zones": ", ".join(zones)})
+        if not track.fits(rule):
+            high = track.last.box[3] - track.last.box[1] if track.height is None else track.height
+            small = high < (rule.height_min or 0.0)
+            limit = rule.height_min if small else rule.height_max
+            return RuleOutcome(
+                rule.name, "size", "small" if small else "large", {"height": f"{high:.2f}", "wanted": f"{limit:g}"}
+            )
+        certainty = track.certainty(track.last.label, rule.score_min)
+        return RuleOutcome(
+            rule.name, "score", "score", {"score": f"{certainty:.2f}", "wanted": f"{rule.score_min:.2f}"}
+        )
+
+    @staticmethod
+    def _what_happened(rule: Rule, track: RuleTrackState) -> str:
+        """What the rule waits for and this frame shows; '': nothing."""
+        if isinstance(rule, LineRule):
+            direction = track.crossings.get(rule.line)
+            if direction is None:
+                return ""
+            return "crossed" if rule.direction in ("both", direction) else "other way"
+        if isinstance(rule, DwellRule):
+            member = track.members.get(rule.zone)
+            return "stays" if member is not None and member.inside and rule.name not in track.dwells else ""
+        wanted = "left" if isinstance(rule, ExitRule) else "entered"
+        return wanted if track.passages.get(rule.zone) == wanted else ""
+
+    @staticmethod
+    def _is_over(rule: Rule, track: RuleTrackState) -> bool:
+        """What was noted explains nothing any more: it has left the zone (or come back into it)."""
+        if isinstance(rule, LineRule):
+            return rule.line in track.crossings
+        member = track.members.get(rule.zone)
+        inside = member is not None and member.inside
+        return inside if isinstance(rule, ExitRule) else not inside
+
+    def _unarmed(self, rule: Rule, off: Set[str]) -> RuleOutcome:
+        if rule.name in off:
+            return RuleOutcome(rule.name, "disarmed", "disarmed")
+        schedule = rule.schedule
+        hours = f"{', '.join(schedule.days)}: {', '.join(schedule.hours)}" if schedule else ""
+        return RuleOutcome(rule.name, "hours", "hours", {"hours": hours})
+
+    def _not_yet(self, rule: Rule, track: RuleTrackState) -> RuleOutcome:
+        """What the rule waits for has not happened."""
+        if isinstance(rule, LineRule):
+            return RuleOutcome(rule.name, "place", "line", {"line": rule.line})
+        member = track.members.get(rule.zone)
+        here, zone = foot(track.last.box), {"zone": rule.zone}
+        if member is None or not member.inside:
+            if isinstance(rule, ExitRule):
+                return RuleOutcome(rule.name, "place", "never_in", zone)
+            if self._zones[rule.zone].contains(here):
+                return RuleOutcome(rule.name, "settling", "settling", zone)
+            return RuleOutcome(rule.name, "place", "place", {**zone, "x": f"{here[0]:.2f}", "y": f"{here[1]:.2f}"})
+        if isinstance(rule, ExitRule):
+            return RuleOutcome(rule.name, "stay", "stays_in", zone)
+        dwell = track.dwells.get(rule.name)
+        if isinstance(rule, EnterRule) or dwell is None:
+            return RuleOutcome(rule.name, "start", "start", zone)
+        if dwell.fired:
+            return RuleOutcome(rule.name, "reported", "reported")
+        return RuleOutcome(
+            rule.name, "stay", "stay", {**zone, "seconds": f"{dwell.seconds:.1f}", "wanted": f"{rule.seconds:g}"}
+        )

@@ -1,0 +1,79 @@
+"""What a child process is told that decides a span of a camera's recording again; it holds no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from appliance.config import SiteConfig
+from appliance.types import Event, Gap, SegmentRow
+
+LEAD_S = 30.0  # before the span, for tracks to be what they were
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTask:
+    """A span of one camera, UTC seconds. root: the storage folder; rows, gaps: of the recording from t0 - lead_s on.
+
+    site: see `without_secrets`. reported: events of before, for cooldowns. local_begin: weekday and minute of the day
+    at t0 - lead_s at the site. model_folder: where the network's file lies; "": it has none.
+    """
+
+    root: str
+    camera: str
+    t0: float
+    t1: float
+    lead_s: float
+    site: SiteConfig
+    rows: tuple[SegmentRow, ...]
+    gaps: tuple[Gap, ...]
+    reported: tuple[Event, ...]
+    local_begin: tuple[int, int]
+    model_folder: str = ""
+
+    @property
+    def begin(self) -> float:
+        return self.t0 - self.lead_s
+
+    def local_time(self) -> Callable[[float], tuple[int, int]]:
+        """Weekday and minute of a UTC time: a sandbox cannot read the time zone."""
+        first = self.local_begin[0] * 1440 + self.local_begin[1] - int(self.begin // 60)
+
+        def at(t: float) -> tuple[int, int]:
+            weekday, minute = divmod((first + int(t // 60)) % (7 * 1440), 1440)
+            return weekday, minute
+
+        return at
+
+
+_task: TypeAdapter[SpanTask] = TypeAdapter(SpanTask)
+
+
+def encode_task(task: SpanTask) -> dict[str, Any]:
+    """As plain values."""
+    encoded: dict[str, Any] = _task.dump_python(task, mode="json")
+    return encoded
+
+
+def decode_task(values: dict[str, Any]) -> SpanTask:
+    """Raises pydantic's ValidationError."""
+    return _task.validate_python(values)
+
+
+def without_secrets(config: SiteConfig, camera: str) -> SiteConfig:
+    """What decides about one camera: no address, password or token, and nobody else's section."""
+    plan = config.cameras[camera].model_copy(update={"url": "rtsp://recorded/", "detect_url": None})
+    detector = config.detector.model_copy(update={"device": "cpu"})
+    return SiteConfig.model_validate(
+        {
+            "site": config.site.model_dump(mode="json"),
+            "detector": detector.model_dump(mode="json"),
+            "cameras": {camera: plan.model_dump(mode="json")},
+            "alerts": config.alerts.model_dump(mode="json"),
+            "escalation": config.escalation.model_dump(mode="json"),
+            **({"uplink": {"url": "nats://127.0.0.1:4222"}} if config.uplink is not None else {}),
+        }
+    )
