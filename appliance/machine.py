@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+TIMESYNC = Path("/run/systemd/timesync/synchronized")
 THERMAL, PROC = Path("/sys/class/thermal"), Path("/proc")
 _ZONES_MAX = 32
 _CHILDREN_MAX = 256
@@ -169,8 +170,8 @@ def clock_sync() -> ClockSync:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(asked))
     except (OSError, AttributeError):
         return ClockSync(None)
-    if state < 0:  # forbidden by the container
-        return ClockSync(None)
+    if state < 0:  # forbidden by the container, or by the unit's ProtectClock; timesyncd leaves a mark as well
+        return ClockSync(True if TIMESYNC.exists() else None)
     synchronised = state != _TIME_ERROR and not asked.status & _STA_UNSYNC
     return ClockSync(synchronised, asked.maxerror / 1e6 if synchronised else None)
 

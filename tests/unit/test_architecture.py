@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "boto3": ("cloud_worker.archive",),
     "botocore": ("cloud_worker.archive",),
-    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls"),
+    "cryptography": ("appliance.backup.sealed_box", "appliance.dashboard.tls", "appliance.notify.push_crypto"),
     "cv2": (
         "appliance.detect", "appliance.evidence", "appliance.health", "appliance.lab", "appliance.media",
         "appliance.motion", "appliance.recheck", "appliance.track", "cloud_worker.decoding", "cloud_worker.images",
