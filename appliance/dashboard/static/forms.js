@@ -17,18 +17,27 @@ function bodyOf(form, button) {
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
-  if (!form.dataset.post) return;
+  const { post: path, method } = form.dataset;
+  if (!path) return;
   event.preventDefault();
-  const wrong = form.querySelector(".wrong");
   const button = event.submitter;
+  if (button.dataset.sure) {
+    button.textContent = button.dataset.sure; // asked once more
+    delete button.dataset.sure;
+    return;
+  }
+  const wrong = form.querySelector(".wrong");
   if (wrong) wrong.textContent = "";
   button.disabled = true;
   try {
-    await post(form.dataset.post + (form.querySelector("[data-name]")?.value || ""), bodyOf(form, button));
-    say(t("Done."));
-    const open = form.closest("details");
-    if (open) open.open = false;
-    swap(await again(), "#arming, [data-swap]");
+    const done = await post(path + (form.querySelector("[data-name]")?.value || ""), bodyOf(form, button), method);
+    say(done.message || t("Done."));
+    const output = form.querySelector("output");
+    if (output) output.value = done.message;
+    else {
+      form.closest("details")?.removeAttribute("open");
+      swap(await again(), "#arming, [data-swap]");
+    }
   } catch (error) {
     if (wrong) wrong.textContent = error.message;
     else light("lost", error.message);

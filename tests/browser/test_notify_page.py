@@ -1,0 +1,197 @@
+"""Notifications in a real browser, desk and phone: targets, this browser, a snooze, the app and its offline page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from servers.push_service import PushedBrowser, base64url
+from servers.receiver import Receiver
+
+from appliance import config
+from appliance.clock import SystemClock
+from appliance.config import SiteConfig
+from appliance.dashboard.deps import CoreProbes
+from appliance.notify.message import NotificationMessage
+from appliance.notify.push_crypto import PushMeans, VapidKey
+from appliance.notify.snooze_links import SnoozeLinks
+from appliance.settings.settings_service import SettingsService
+from appliance.store.arming import ArmingStore
+from appliance.store.push_subscriptions import PushSubscriptionStore, UsedLinkStore
+from tests.dashboard_site import Site, running
+
+pytestmark = pytest.mark.browser
+SIZES = pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
+SITE = """\
+site: {name: depot-7}
+cameras:
+  gate: {url: "rtsp://192.168.1.20/main"}
+notify:
+  browsers: {kind: push}
+"""
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
+    if os.environ.get("VEDETTE_SHOTS"):
+        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
+
+
+class NotifyingHouse:
+    """A dashboard whose targets can be changed, at `url`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "site.yaml"
+        self.path.write_text(SITE)
+        first = config.load(self.path)
+        self.site = Site(folder / "data", SystemClock(), first)
+        self.site.live("gate", self.site.clock.now())
+        root = self.site.root
+        self.push = PushMeans(
+            VapidKey(root), PushSubscriptionStore(self.site.db), lambda user, camera: True, "mailto:a@b.org"
+        )
+        self.links = SnoozeLinks(root, "http://box.example", UsedLinkStore(self.site.db))
+        service = SettingsService(self.path, folder, self.site.clock, self._take)
+        self.probes = CoreProbes(push=self.push, snooze_links=self.links)
+        self.app = self.site.app(service)
+        self.app.state.configure(first, self.probes)
+        self.url = ""
+
+    def _take(self, changed: SiteConfig) -> tuple[str, ...]:
+        self.app.state.configure(changed, self.probes)
+        return ()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[NotifyingHouse]:
+    from appliance.dashboard.server import DashboardServer
+
+    (tmp_path / "data").mkdir()
+    made = NotifyingHouse(tmp_path)
+    with running(DashboardServer(made.app, "127.0.0.1", 0)) as made.url:
+        yield made
+    made.site.close()
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Callable[..., Page]]:
+    made: list[BrowserContext] = []
+
+    def open_tab(width: int, scheme: str, **more: str) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+        context.set_default_timeout(60_000)
+        made.append(context)
+        return context.new_page()
+
+    yield open_tab
+    for each in made:
+        each.close()
+
+
+@SIZES
+def test_a_target_is_added_tried_changed_and_removed(
+    house: NotifyingHouse, tab: Callable[..., Page], width: int, scheme: str
+) -> None:
+    page = tab(width, scheme)
+    with Receiver() as hook:
+        page.goto(f"{house.url}/notify")
+        page.get_by_text("Add a target").click()
+        adding = page.locator(".adding")
+        adding.get_by_label("Name").fill("hook")
+        adding.get_by_label("Kind").select_option("webhook")
+        adding.get_by_label("Address").fill(f"{hook.url}/sesame")
+        adding.get_by_label("Secret that signs").fill("a-long-secret")
+        adding.get_by_label("Quiet hours").fill("22:00-06:00")
+        shot(page, f"notify-adding-{width}")
+        adding.get_by_role("button", name="Save").click()
+        item = page.locator("[data-swap=targets] li").filter(has_text="hook")
+        expect(item).to_contain_text("quiet 22:00-06:00")
+        assert "sesame" not in page.content()
+        item.get_by_role("button", name="Send a test").click()
+        expect(item.locator("output")).to_contain_text("took it")
+        assert hook.taken[0].path == "/sesame"
+        assert "v1," in hook.taken[0].headers["webhook-signature"]
+        item.locator("summary").click()
+        item.get_by_label("with a picture").check()
+        shot(page, f"notify-{width}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        item.get_by_role("button", name="Save").click()
+        expect(item.locator("[name=picture][checked]")).to_have_count(1)
+        assert config.load(house.path).notify["hook"].picture
+        item.locator("summary").click()
+        item.get_by_role("button", name="Remove").click()
+        item.get_by_role("button", name="Really remove?").click()
+        expect(item).to_have_count(0)
+    assert list(config.load(house.path).notify) == ["browsers"]
+
+
+def test_a_browser_subscribes_with_the_box_s_key_and_is_taken_off(
+    house: NotifyingHouse, tab: Callable[..., Page]
+) -> None:
+    """The maker's push service is out of reach here: what the browser would get of it is put in its place."""
+    page, keys = tab(390, "light"), PushedBrowser()
+    page.context.grant_permissions(["notifications"])
+    page.add_init_script(
+        f"""Notification.requestPermission = async () => "granted";
+        PushManager.prototype.subscribe = async (options) => {{
+          window.asked = options;
+          return {{ toJSON: () => ({{ endpoint: "https://fcm.googleapis.com/fcm/send/abc",
+            keys: {{ p256dh: "{base64url(keys.p256dh)}", auth: "{base64url(keys.auth)}" }} }}) }};
+        }};"""
+    )
+    page.goto(f"{house.url}/notify")
+    page.get_by_role("button", name="Notify this browser").click()
+    mine = page.locator("[data-swap=browsers] li")
+    expect(mine).to_have_count(1)
+    assert page.evaluate("window.asked.applicationServerKey") == house.push.key.public
+    assert page.evaluate("window.asked.userVisibleOnly") is True
+    (row,) = house.push.subscriptions.all("browsers")
+    assert (row.p256dh, row.auth, row.endpoint) == (keys.p256dh, keys.auth, "https://fcm.googleapis.com/fcm/send/abc")
+    shot(page, "notify-browser-390")
+    mine.get_by_role("button", name="Take off").click()
+    expect(mine).to_have_count(0)
+    assert house.push.subscriptions.all() == []
+
+
+@SIZES
+def test_a_link_of_a_message_snoozes_its_target(
+    house: NotifyingHouse, tab: Callable[..., Page], width: int, scheme: str
+) -> None:
+    message = NotificationMessage(
+        id="n1", alert="a1", site="depot-7", camera="gate", severity="alert", standing="edge", rules=(),
+        labels=("person",), score=0.9, t=house.site.clock.now(),
+    )  # fmt: skip
+    page = tab(width, scheme)
+    page.goto(house.links.link("browsers", message).replace("http://box.example", house.url))
+    shot(page, f"snooze-{width}")
+    page.get_by_role("button", name="60 min").click()
+    expect(page.locator("main")).to_contain_text("This link was used")
+    (row,) = ArmingStore(house.site.db).rows
+    assert (row.target, row.camera) == ("browsers", "gate")
+
+
+def test_the_dashboard_can_be_installed_and_says_so_when_the_box_is_out_of_reach(
+    house: NotifyingHouse, tab: Callable[..., Page]
+) -> None:
+    page = tab(390, "dark")
+    page.goto(f"{house.url}/notify")
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    session = page.context.new_cdp_session(page)
+    assert session.send("Page.getAppManifest")["errors"] == []
+    faults = session.send("Page.getInstallabilityErrors")["installabilityErrors"]
+    assert [each for each in faults if each["errorId"] != "in-incognito"] == []
+    kept = page.evaluate("""caches.keys()""")
+    assert kept == [], "nothing of the site is kept"
+    page.reload()
+    page.context.set_offline(True)
+    page.goto(f"{house.url}/cameras")
+    expect(page.get_by_role("heading")).to_have_text("Out of reach")
+    shot(page, "offline-390")
+    page.context.set_offline(False)
+    page.goto(f"{house.url}/cameras")
+    expect(page.get_by_role("heading", name="Cameras")).to_be_visible()
