@@ -16,7 +16,7 @@ from playwright.sync_api import Page
 pytestmark = pytest.mark.browser
 PAGES = (
     "/", "/?camera=nowhere", "/live", "/timeline", "/cameras", "/cameras/gate", "/cameras/gate/timeline",
-    "/alerts/walker", "/savings", "/scenarios", "/storage", "/users", "/system", "/login", "/nowhere",
+    "/alerts/walker", "/savings", "/scenarios", "/storage", "/users", "/system", "/login",
 )  # fmt: skip
 SERIOUS = {"serious", "critical"}
 
