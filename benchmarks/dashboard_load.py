@@ -15,16 +15,19 @@ import resource
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from playwright import sync_api as playwright
 
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
+from appliance.dashboard.server import DashboardServer
 from appliance.store.alerts import AlertStore
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
@@ -62,16 +65,14 @@ def pages(alerts: int) -> None:
                 took.append(1000 * (time.perf_counter() - began))
                 assert answer.status_code == 200, path
             p95 = statistics.quantiles(took[1:], n=20)[-1]
-            print(f"{path:34} median {statistics.median(took[1:]):6.1f} ms  p95 {p95:6.1f} ms  {len(answer.content):7} B")
+            print(
+                f"{path:34} median {statistics.median(took[1:]):6.1f} ms  p95 {p95:6.1f} ms  {len(answer.content):7} B"
+            )
 
 
 def rows(alerts: int) -> None:
-    from playwright import sync_api as playwright  # noqa: PLC0415 (the other parts need no browser)
-
-    from tests.dashboard_site import running  # noqa: PLC0415
-
     clock = SystemClock()
-    with filled(alerts, clock) as (db, app), running(server_of(app)) as url, playwright.sync_playwright() as driver:
+    with filled(alerts, clock) as (db, app), served(app) as url, playwright.sync_playwright() as driver:
         page = chromium(driver).new_page()
         page.goto(url)
         page.locator("#pulse[data-state=live]").wait_for()
@@ -98,11 +99,11 @@ def rows(alerts: int) -> None:
 
 
 def idle(alerts: int) -> None:
-    from playwright import sync_api as playwright  # noqa: PLC0415
-
-    from tests.dashboard_site import running  # noqa: PLC0415
-
-    with filled(alerts, SystemClock()) as (_, app), running(server_of(app)) as url, playwright.sync_playwright() as driver:
+    with (
+        filled(alerts, SystemClock()) as (_, app),
+        served(app) as url,
+        playwright.sync_playwright() as driver,
+    ):
         browser = chromium(driver)
         for _ in range(BROWSERS):
             page = browser.new_context().new_page()
@@ -115,13 +116,20 @@ def idle(alerts: int) -> None:
         print(f"{BROWSERS} browsers, nothing happening: {used:.2f} CPU-s in {took:.0f} s, {used / took:.1%} of a core")
 
 
-def server_of(app: FastAPI):  # type: ignore[no-untyped-def]
-    from appliance.dashboard.server import DashboardServer  # noqa: PLC0415
+@contextlib.contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    """The dashboard on a free port of the loopback; yields its URL."""
+    server = DashboardServer(app, "127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, name="dashboard")
+    thread.start()
+    try:
+        yield server.url.rstrip("/")
+    finally:
+        server.stop()
+        thread.join(60)
 
-    return DashboardServer(app, "127.0.0.1", 0)
 
-
-def chromium(driver):  # type: ignore[no-untyped-def]
+def chromium(driver: playwright.Playwright) -> playwright.Browser:
     program = os.environ.get("VEDETTE_CHROMIUM") or shutil.which("chromium")
     return driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
 

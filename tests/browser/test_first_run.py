@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
 from streams import clip
+from waiting import until
 
 from appliance.demo.rtsp_server import RtspServer
 
@@ -111,6 +114,7 @@ def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
         expect(page.locator("#paper .corner")).to_have_count(4)
         page.get_by_role("button", name="Save").click()
         page.get_by_text("Saved and in force").first.wait_for()
+        page.get_by_text("More", exact=False).first.click()
         expect(page.get_by_role("link", name="Users")).to_have_count(1)
     site = first_run.site()
     assert site["site"] == {"name": "depot-7"}
@@ -118,3 +122,84 @@ def test_from_an_empty_folder_to_a_zone_without_opening_a_file(
     assert len(yard["zones"]) == 1
     assert "geheim" not in (first_run.folder / "site.yaml").read_text()
     print(f"from the empty folder to the zone: {time.monotonic() - began:.0f} s")
+
+
+class Phone:
+    """What a person's phone would show: the messages that a webhook got."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, object]] = []
+        phone = self
+
+        class Door(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                phone.messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_five_minute_path(
+    first_run: FirstRun, browser: Browser, record_property: Callable[[str, object], None]
+) -> None:
+    """From a bare box to a first true alert of one's own camera, zone drawn, phone told, and no file opened."""
+    phone, began, steps = Phone(), time.monotonic(), {}
+
+    def done(step: str) -> None:
+        steps[step] = round(time.monotonic() - began - sum(steps.values()), 1)
+
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    page.set_default_timeout(120_000)
+    with RtspServer.in_thread({"yard": ROOT / "fixtures/clips/yard.mp4"}) as server:
+        page.goto(first_run.url)
+        page.get_by_label("Code").fill(first_run.code)
+        page.get_by_label("Name of the site").fill("depot-7")
+        page.get_by_label("Your name").fill("anna")
+        page.get_by_label("Password").fill("four words to remember")
+        page.get_by_role("button", name="Begin").click()
+        page.wait_for_url("**/cameras/new")
+        done("first user")
+        page.get_by_label("Stream", exact=True).fill(f"rtsp://127.0.0.1:{server.port}/yard")
+        page.get_by_role("button", name="Try it").click()
+        page.get_by_label("Name of the camera").fill("yard")
+        page.get_by_role("button", name="Add this camera").click()
+        page.wait_for_url("**/cameras/yard/edit")
+        done("camera added")
+        page.get_by_role("button", name="Add a zone").click()
+        expect(page.locator("#paper .corner")).to_have_count(4)
+        done("zone drawn")
+        page.get_by_role("button", name="Add a rule").click()
+        page.get_by_role("button", name="Save").click()
+        page.get_by_text("Saved and in force").first.wait_for()
+        done("rule in force")
+        page.goto(f"{first_run.url}/notify")
+        page.get_by_text("Add a target").click()
+        form = page.locator("form[data-post='/api/v1/notify/']")
+        form.get_by_label("Name").fill("phone")
+        form.get_by_label("Kind").select_option("webhook")
+        form.get_by_label("Address").fill(phone.url)
+        form.get_by_label("the target is on the site").check()
+        form.get_by_role("button", name="Save").click()
+        page.locator("[data-test=phone]").wait_for()
+        done("phone named")
+        page.goto(first_run.url)
+        card = page.locator(".card", has_text="Person").first
+        card.wait_for()
+        done("first true alert on screen")
+        until(lambda: bool(phone.messages), seconds=120)
+        done("phone told")
+        assert "yard" in card.inner_text()
+        shot(page, "five-minutes")
+    phone.server.shutdown()
+    total = sum(steps.values())
+    record_property("seconds", {**steps, "together": total})
+    print(*(f"{seconds:6.1f} s  {step}" for step, seconds in steps.items()), f"{total:6.1f} s  together", sep="\n")
+    assert total < 300
