@@ -261,8 +261,13 @@ def test_cameras_play_in_step_and_a_gap_of_one_does_not_hold_the_other(
     stacked = boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"]  # type: ignore[index]
     assert stacked == (size is PHONE)
     page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => [...document.querySelectorAll('video')].filter(v => !v.paused).length === 2")
+    page.evaluate("""() => {  // one is put out of step, as by a stall of its own
+        const video = [...document.querySelectorAll('.stage')].at(-1).querySelector('video');
+        video.currentTime = Math.max(0, video.currentTime + 0.8);
+    }""")
     drifts, alone = [], 0
-    while not alone or len(drifts) < 8:
+    while not alone:
         shown = page.evaluate(SHOWN_S)
         if None not in shown:
             drifts.append(abs(shown[0] - shown[1]))
@@ -272,8 +277,8 @@ def test_cameras_play_in_step_and_a_gap_of_one_does_not_hold_the_other(
         assert page.locator("#play").inner_text() == "Pause", "it ended before the gap was seen"
         page.wait_for_timeout(100)
     shot(page, "in-step")
-    assert max(drifts[3:]) < OFF_S_MAX, drifts
-    page.wait_for_function("""() => document.querySelectorAll('.stage')[0].dataset.shows !== 'picture'""")
+    assert len(drifts) >= 8
+    assert max(drifts[len(drifts) // 2 :]) < OFF_S_MAX, drifts
     page.get_by_role("button", name="Alert before").click()
     expect(page.locator(".stage.chosen")).to_have_attribute("data-camera", "gate")
 
