@@ -110,3 +110,12 @@ def test_a_disarmed_site_has_no_alerts_and_goes_on_examining(harness: CoreHarnes
     harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(0.1, 0.2, 0.2, 0.6)),))
     harness.examine((TrackedObject(track=2, label="person", score=0.9, box=(0.12, 0.2, 0.22, 0.6)),))
     assert harness.newest.tracks == (2,)
+
+
+def test_live_views_have_the_boxes_of_a_frame_before_they_are_written(harness: CoreHarness) -> None:
+    see(harness, 1)
+    noted = harness.stores.boxes.noted("gate")[-1]
+    written = harness.stores.boxes.latest("gate")
+    assert written is None or written.t < noted.t
+    harness.second()
+    assert harness.stores.boxes.latest("gate") == noted
