@@ -20,9 +20,9 @@ router = APIRouter(prefix=f"{API}/cameras", tags=["cameras"])
 
 
 class ProposalItem(ApiModel):
-    """False alarms at one place propose a change of a rule: `score_min` (null: that would cost too much, the place had
-    better be left out of the zone). `right`, `lost`: what a person called right, and what of it would be missed.
-    `editor`: the page where it can be tried, with the change made and not saved."""
+    """False alarms at one place propose a change of a rule: `score_min` (null: that would cost too much), else a limit
+    of height that nothing right meets, else (all null) to ignore the place. `right`, `lost`: what a person called
+    right, and what of it would be missed. `editor`: the page where it can be tried, the change made and not saved."""
 
     rule: str
     label: str
@@ -31,6 +31,8 @@ class ProposalItem(ApiModel):
     alarms: tuple[str, ...]
     score_high: float
     score_min: float | None
+    height_min: float | None
+    height_max: float | None
     right: int
     lost: int
     words: str
@@ -40,11 +42,12 @@ class ProposalItem(ApiModel):
     def of(cls, camera: str, found: RuleProposal) -> ProposalItem:
         place = ",".join(f"{each:g}" for each in found.place)
         query = {"rule": found.rule, "place": place}
-        if found.score_min is not None:
-            query["score_min"] = f"{found.score_min:g}"
+        limits = {"score_min": found.score_min, "height_min": found.height_min, "height_max": found.height_max}
+        query |= {key: f"{value:g}" for key, value in limits.items() if value is not None} or {"ignore": "1"}
         return cls(
             rule=found.rule, label=found.label, zone=found.zone, place=found.place, alarms=found.alarms,
-            score_high=found.score_high, score_min=found.score_min, right=found.right, lost=found.lost,
+            score_high=found.score_high, score_min=found.score_min,
+            height_min=found.height_min, height_max=found.height_max, right=found.right, lost=found.lost,
             words=found.words, editor=f"/cameras/{quote(camera, safe='')}/edit?{urlencode(query)}",
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What false alarms at one place propose for a rule: a higher `score_min`, or a zone without that place.
+"""What false alarms at one place propose for a rule: a higher `score_min`, a limit of height, or to ignore the place.
 
 Nothing is kept and nothing is changed: proposals are made anew of the reviews, so that one that is taken back counts no
 more, and it is a person who changes the rule, in the editor.
@@ -18,6 +18,7 @@ ALARMS_MIN = 3  # at one place, before anything is proposed
 LOST_SHARE_MAX = 0.1  # of what a person called right: a limit that costs more is not proposed
 SCORE_MAX = 0.95
 SCORE_STEP = 0.01
+HEIGHT_RATIO_MIN = 1.5  # between false alarms and what is right: a box of the same object varies by a tenth
 _NEAR = 0.75  # widths and heights that two centres may lie apart
 _SIZE_RATIO_MAX = 2.0
 
@@ -29,7 +30,8 @@ class RuleProposal:
     Attributes:
         place: the mean box, in shares of the frame. alarms: ids of the false alarms, newest first.
         score_high: the highest of their scores; score_min: what would have kept all of them away, None: that would cost
-            too much of what is right.
+            too much of what is right. height_min, height_max: where no score does, the limit that keeps them away and
+            nothing of what is right; both None: ignore the place.
         right, lost: of the same rule and label, what a person called right, and how much of it that score would cost.
         zone: of the rule, "" for a line.
     """
@@ -41,6 +43,8 @@ class RuleProposal:
     alarms: tuple[str, ...]
     score_high: float
     score_min: float | None
+    height_min: float | None
+    height_max: float | None
     right: int
     lost: int
 
@@ -54,8 +58,16 @@ class RuleProposal:
             return f"{text} With score_min {self.score_min:.2f} none of them would have come" + (
                 f"; {kept}." if kept else "."
             )
-        cut = f"Leave this place out of zone {self.zone}" if self.zone else "Move the line"
-        return f"{text} A higher score_min would cost too much: {kept}. {cut}, if nothing matters there."
+        text = f"{text} A higher score_min would cost too much: {kept}."
+        if self.height_min is not None:
+            return (
+                f"{text} With height_min {self.height_min:g} none of them would have come, and all that is right would."
+            )
+        if self.height_max is not None:
+            return (
+                f"{text} With height_max {self.height_max:g} none of them would have come, and all that is right would."
+            )
+        return f"{text} Ignore this place, if nothing matters there."
 
 
 @dataclass(slots=True)
@@ -86,13 +98,28 @@ def propose(events: Sequence[ReviewedBox], camera: CameraConfig) -> list[RulePro
                 lost = sum(score < wanted for score in right.values())
                 fits = wanted <= SCORE_MAX and lost <= LOST_SHARE_MAX * len(right)
                 zone = "" if isinstance(rule, LineRule) else rule.zone
+                low, high_limit = (None, None) if fits else _height_limits(place, mine, label)
                 found.append(
                     RuleProposal(
                         rule.name, label, zone, place.mean(), tuple(place.best), high, wanted if fits else None,
+                        low, high_limit,
                         len(right), lost,
                     )
                 )  # fmt: skip
     return sorted(found, key=lambda each: (-len(each.alarms), each.rule, each.label))
+
+
+def _height_limits(place: _Place, events: Sequence[ReviewedBox], label: str) -> tuple[float | None, float | None]:
+    """Least and greatest height that leave the false alarms out and everything right in, well between the two."""
+    right = [each.box[3] - each.box[1] for each in events if each.label == label and not each.is_false]
+    false = [box[3] - box[1] for box in place.boxes]
+    if not right:
+        return None, None
+    if max(false) * HEIGHT_RATIO_MIN <= min(right):
+        return round((max(false) + min(right)) / 2, 2), None
+    if min(false) >= max(right) * HEIGHT_RATIO_MIN:
+        return None, round((min(false) + max(right)) / 2, 2)
+    return None, None
 
 
 def _places(events: Sequence[ReviewedBox]) -> list[_Place]:

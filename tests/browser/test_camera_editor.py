@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import waiting
 import yaml
 from streams import clip
 
@@ -261,3 +262,37 @@ def test_what_false_alarms_propose_is_opened_prefilled_and_only_saved_by_a_perso
     page.get_by_role("button", name="Save").click()
     page.get_by_text("Saved and in force.").first.wait_for()
     assert editing.gate["rules"][0]["score_min"] == 0.61  # type: ignore[index]
+
+
+def test_limits_are_shown_as_boxes_and_places_ignored_by_a_click(page: Page, editing: Editing) -> None:
+    page.get_by_label("height at least").fill("0.3")
+    page.get_by_label("height at least").blur()
+    expect(page.locator(".limit")).to_have_count(1)
+    high = float(page.locator(".limit").get_attribute("height") or 0)
+    assert high == pytest.approx(0.3 * 240), "of a picture of 240 lines"
+    page.get_by_role("button", name="Add a zone").click()
+    page.locator("#shapes li").nth(1).get_by_label("ignore").check()
+    expect(page.locator(".zones.ignored")).to_have_count(1)
+    page.get_by_label("Name of the zone zone").fill("flag")
+    page.get_by_label("Name of the zone zone").blur()
+    shot(page, f"editor-limits-{page.viewport_size['width']}")  # type: ignore[index]
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#outcome")).to_contain_text("Saved and in force.")
+    assert editing.gate["ignore"] == ["flag"]
+    assert editing.gate["rules"][0]["height_min"] == 0.3  # type: ignore[index]
+    page.get_by_role("button", name="Remove flag").click()
+    page.get_by_label("height at least").fill("")
+    page.get_by_label("height at least").blur()
+    expect(page.locator(".limit")).to_have_count(0)
+    page.get_by_role("button", name="Save").click()
+    waiting.until(lambda: "ignore" not in editing.gate, what="it is saved")
+    assert "height_min" not in editing.gate["rules"][0]  # type: ignore[index]
+
+
+def test_a_proposal_to_ignore_a_place_is_made_in_the_editor_and_undone(page: Page, editing: Editing) -> None:
+    page.goto(f"{editing.url}/cameras/gate/edit?rule=intruder&place=0.7,0.4,0.76,0.6&ignore=1")
+    expect(page.locator(".zones.ignored")).to_have_count(1)
+    expect(page.get_by_role("button", name="Save")).to_be_enabled()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".zones.ignored")).to_have_count(0)
+    assert editing.in_force == []

@@ -68,9 +68,27 @@ def test_a_score_that_costs_what_is_right_is_not_proposed() -> None:
     weak = [seen(f"w{n}", 0.55, DOOR, false=False) for n in range(2)]
     found = only(propose([*FALSE, *RIGHT, *weak], camera()))
     assert (found.score_min, found.right, found.lost) == (None, 12, 2)
-    assert "Leave this place out of zone yard" in found.words
+    assert "Ignore this place, if nothing matters there." in found.words
     within = only(propose([*FALSE, *RIGHT, *weak[:1]], camera()))
     assert (within.score_min, within.lost) == (0.59, 1), "one of eleven"
+
+
+def tall(height: float, n: int) -> ReviewedBox:
+    return seen(f"h{n}", 0.55, (0.2, 0.6 - height, 0.26, 0.6), false=False)
+
+
+def test_where_no_score_fits_a_height_between_them_is_proposed() -> None:
+    """The false alarms are 0.2 of the picture high."""
+    large = [tall(0.4, n) for n in range(5)]
+    found = only(propose([*FALSE, *large], camera()))
+    assert (found.score_min, found.height_min, found.height_max) == (None, 0.3, None)
+    assert "With height_min 0.3 none of them would have come, and all that is right would." in found.words
+    small = [tall(0.1, n) for n in range(5)]
+    found = only(propose([*FALSE, *small], camera()))
+    assert (found.score_min, found.height_min, found.height_max) == (None, None, 0.15)
+    assert "With height_max 0.15" in found.words
+    mixed = only(propose([*FALSE, *large, tall(0.22, 9)], camera()))
+    assert (mixed.height_min, mixed.height_max) == (None, None), "one that is right is as high as they"
 
 
 def test_what_the_rule_no_longer_reports_proposes_nothing() -> None:

@@ -1,5 +1,5 @@
 // Zones, lines and rules of one camera: drawn on its picture, told in words, tried on what was recorded, saved.
-import { by, follow, post, say } from "/static/page.js";
+import { by, follow, get, post, say } from "/static/page.js";
 import { number, t, tn } from "/static/texts.js";
 import { clockOf } from "/static/time.js";
 
@@ -13,7 +13,7 @@ const KINDS = { enter: t("enters"), exit: t("leaves"), dwell: t("stays in"), lin
 const DIRECTIONS = { both: t("either way"), left_to_right: t("along the arrow"), right_to_left: t("against the arrow") };
 
 let base = "";
-let shown = { zones: {}, lines: {}, rules: [] };
+let shown = { zones: {}, ignore: [], lines: {}, rules: [] };
 let saved = "";
 let chosen = null; // {kind: "zones" | "lines", name}
 let corner = -1; // of what is chosen
@@ -40,16 +40,14 @@ function changed() {
 function change(work) {
   remember();
   work();
-  changed();
-  draw();
-  list();
+  refresh();
 }
 
 // -- the picture
 
 function element(name, attributes, parent, text = "") {
   const made = document.createElementNS(parent.namespaceURI, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  for (const key in attributes) made.setAttribute(key, attributes[key]);
   if (text) made.textContent = text;
   parent.append(made);
   return made;
@@ -66,17 +64,23 @@ function draw() {
     for (const [name, points] of Object.entries(shown[kind])) shape(kind, name, points, dot);
   if (chosen) handles(shown[chosen.kind][chosen.name], dot);
   if (place) element("rect", { class: "place", x: place[0] * W, y: place[1] * H, width: (place[2] - place[0]) * W, height: (place[3] - place[1]) * H }, svg);
+  shown.rules.forEach((rule, n) => {
+    for (const high of [rule.height_min, rule.height_max].filter(Boolean).map((share) => share * H)) {
+      const [x, y] = [dot * (2 + 8 * n), H - high - dot];
+      element("rect", { class: "place limit", x, y, width: 0.4 * high, height: high }, svg);
+      element("text", { class: "tag", x, y, "font-size": dot * 1.6 }, svg, rule.name);
+    }
+  });
   if (held) svg.querySelector(`[data-corner="${corner}"]`)?.focus();
 }
 
 function shape(kind, name, points, dot) {
-  const group = element("g", { class: `${kind}${isChosen(kind, name) ? " chosen" : ""}` }, svg);
+  const group = element("g", { class: `${kind}${isChosen(kind, name) ? " chosen" : ""}${shown.ignore.includes(name) ? " ignored" : ""}` }, svg);
   const line = points.map((point) => at(point).join(",")).join(" ");
   element(kind === "zones" ? "polygon" : "polyline", { points: line }, group);
   if (kind === "lines") arrow(group, points, dot);
   const [x, y] = at(kind === "zones" ? points.reduce((a, b) => (a[0] + a[1] < b[0] + b[1] ? a : b)) : points[1]);
-  const label = element("text", { x: Math.min(x + dot, W - dot * 9), y: Math.max(y, 0) + dot * 2.6, "font-size": dot * 2.1 }, group, name);
-  label.setAttribute("class", "tag");
+  element("text", { class: "tag", x: Math.min(x + dot, W - dot * 9), y: Math.max(y, 0) + dot * 2.6, "font-size": dot * 2.1 }, group, name);
   group.addEventListener("pointerdown", () => {
     chosen = { kind, name };
     corner = -1;
@@ -171,6 +175,7 @@ function rename(kind, name, wanted) {
   change(() => {
     shown[kind] = Object.fromEntries(Object.entries(shown[kind]).map(([key, value]) => [key === name ? wanted : key, value]));
     for (const rule of shown.rules) if (rule[kind === "zones" ? "zone" : "line"] === name) rule[kind === "zones" ? "zone" : "line"] = wanted;
+    if (kind === "zones") shown.ignore = shown.ignore.map((each) => (each === name ? wanted : each));
     if (isChosen(kind, name)) chosen = { kind, name: wanted };
   });
 }
@@ -191,13 +196,15 @@ function list() {
         draw();
         for (const other of by("shapes").children) other.className = other === item ? "chosen" : "";
       });
-      element("span", { class: "muted" }, item, kind === "zones" ? t("zone") : t("line"));
+      if (kind === "zones") tick(item, t("ignore"), shown.ignore, name, (ignore) => (shown.ignore = ignore));
+      else element("span", { class: "muted" }, item, t("line"));
       const gone = element("button", { type: "button", class: "plain", "aria-label": t("Remove {name}", { name }) }, item, t("Remove"));
       gone.addEventListener("click", () => {
         const used = shown.rules.filter((rule) => rule.zone === name || rule.line === name).map((rule) => rule.name);
         if (used.length) return (by("wrong").textContent = t("{name} is used by the rule {rules}: change that first.", { name, rules: used.join(", ") }));
         change(() => {
           delete shown[kind][name];
+          if (kind === "zones") shown.ignore = shown.ignore.filter((each) => each !== name);
           if (isChosen(kind, name)) chosen = null;
         });
       });
@@ -205,6 +212,16 @@ function list() {
     }),
   );
   by("rules").replaceChildren(...shown.rules.map(ruleForm));
+}
+
+// A box to tick: whether `name` is among `all`.
+function tick(parent, words, all, name, take) {
+  const label = element("label", {}, parent);
+  const on = all.includes(name);
+  element("input", on ? { type: "checkbox", checked: "" } : { type: "checkbox" }, label).addEventListener("change", () =>
+    change(() => take(on ? all.filter((each) => each !== name) : [...all, name])),
+  );
+  label.append(` ${words}`);
 }
 
 function select(parent, text, choices, value, take) {
@@ -228,14 +245,7 @@ function ruleForm(rule) {
   input(form, t("Name"), { value: rule.name, pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, (field) => (rule.name = field.value.trim()));
   const who = element("div", { class: "who", role: "group", "aria-label": t("What it watches for") }, form);
   const wanted = rule.labels ?? ["person"];
-  for (const name of new Set([...labels, ...wanted])) {
-    const label = element("label", {}, who);
-    const box = element("input", wanted.includes(name) ? { type: "checkbox", checked: "" } : { type: "checkbox" }, label);
-    label.append(` ${name}`);
-    box.addEventListener("change", () =>
-      change(() => (rule.labels = box.checked ? [...wanted, name] : wanted.filter((each) => each !== name))),
-    );
-  }
+  for (const name of new Set([...labels, ...wanted])) tick(who, name, wanted, name, (found) => (rule.labels = found));
   select(form, t("when it"), Object.entries(KINDS), rule.kind, (kind) => {
     rule.kind = kind;
     const of = kind === "line" ? "line" : "zone";
@@ -250,6 +260,11 @@ function ruleForm(rule) {
   if (rule.kind === "line") select(form, t("going"), Object.entries(DIRECTIONS), rule.direction ?? "both", (way) => (rule.direction = way));
   select(form, t("raise"), [["info", t("an info")], ["warning", t("a warning")], ["alert", t("an alert")]], rule.severity ?? "warning", (severity) => (rule.severity = severity));
   input(form, t("score at least"), { type: "number", min: 0, max: 1, step: 0.01, value: rule.score_min ?? 0.5 }, (field) => (rule.score_min = Number(field.value)));
+  for (const [key, words] of [["height_min", t("height at least")], ["height_max", t("height at most")]])
+    input(form, words, { type: "number", min: 0, max: 1, step: 0.01, value: rule[key] ?? "", placeholder: t("any") }, ({ value }) => {
+      if (value) rule[key] = Number(value);
+      else delete rule[key];
+    });
   input(form, t("only at"), { value: (rule.schedule?.hours ?? []).join(", "), placeholder: t("always, or 22:00-06:00") }, (field) => {
     const hours = field.value.split(",").map((each) => each.trim()).filter(Boolean);
     if (hours.length) rule.schedule = { ...rule.schedule, hours };
@@ -264,7 +279,7 @@ function ruleForm(rule) {
 
 function changes() {
   const before = JSON.parse(saved);
-  return ["zones", "lines", "rules"]
+  return ["zones", "ignore", "lines", "rules"]
     .filter((key) => JSON.stringify(before[key]) !== JSON.stringify(shown[key]))
     .map((key) => {
       const empty = !Object.keys(shown[key]).length;
@@ -317,29 +332,28 @@ async function save() {
 function take(report) {
   base = report.digest;
   const written = report.site.cameras[camera] ?? {};
-  shown = structuredClone({ zones: written.zones ?? {}, lines: written.lines ?? {}, rules: written.rules ?? [] });
+  shown = structuredClone({ zones: written.zones ?? {}, ignore: written.ignore ?? [], lines: written.lines ?? {}, rules: written.rules ?? [] });
   saved = state();
   past.length = 0;
-  changed();
+  refresh();
+}
+
+function refresh() {
   if (chosen && !shown[chosen.kind][chosen.name]) chosen = null;
+  changed();
   draw();
   list();
 }
 
-by("add-zone").addEventListener("click", () =>
-  change(() => {
-    const name = fresh("zone", Object.keys(shown.zones));
-    shown.zones[name] = [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3, 0.9]];
-    [chosen, corner] = [{ kind: "zones", name }, 0];
-  }),
-);
-by("add-line").addEventListener("click", () =>
-  change(() => {
-    const name = fresh("line", Object.keys(shown.lines));
-    shown.lines[name] = [[0.3, 0.6], [0.7, 0.6]];
-    [chosen, corner] = [{ kind: "lines", name }, 0];
-  }),
-);
+for (const [stem, points] of [["zone", [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3, 0.9]]], ["line", [[0.3, 0.6], [0.7, 0.6]]]])
+  by(`add-${stem}`).addEventListener("click", () =>
+    change(() => {
+      const kind = `${stem}s`;
+      const name = fresh(stem, Object.keys(shown[kind]));
+      shown[kind][name] = structuredClone(points);
+      [chosen, corner] = [{ kind, name }, 0];
+    }),
+  );
 by("add-rule").addEventListener("click", () => {
   const zone = Object.keys(shown.zones)[0];
   const line = Object.keys(shown.lines)[0];
@@ -352,10 +366,7 @@ by("add-rule").addEventListener("click", () => {
 });
 by("undo").addEventListener("click", () => {
   shown = JSON.parse(past.pop());
-  if (chosen && !shown[chosen.kind][chosen.name]) chosen = null;
-  changed();
-  draw();
-  list();
+  refresh();
 });
 by("renew").addEventListener("click", () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`));
 by("try").addEventListener("click", () => attempt(by("try"), tryOut));
@@ -366,8 +377,19 @@ function suggest(wanted) {
   if (box.length === 4 && box.every((x) => x >= 0 && x <= 1)) place = box;
   const rule = shown.rules.find((each) => each.name === wanted.get("rule"));
   if (rule && shown.zones[rule.zone]) chosen = { kind: "zones", name: rule.zone };
-  const score = Number(wanted.get("score_min"));
-  if (rule && score > 0 && score <= 1) change(() => (rule.score_min = score));
+  for (const key of ["score_min", "height_min", "height_max"]) {
+    const value = Number(wanted.get(key));
+    if (rule && value > 0 && value <= 1) change(() => (rule[key] = value));
+  }
+  if (place && wanted.has("ignore"))
+    change(() => {
+      const [x1, y1, x2, y2] = place;
+      const name = fresh("ignored", Object.keys(shown.zones));
+      const [top, floor] = [round(y2 - (y2 - y1) / 4), round(y2 + (y2 - y1) / 8)]; // where its feet are
+      shown.zones[name] = [[x1, top], [x2, top], [x2, floor], [x1, floor]];
+      shown.ignore.push(name);
+      chosen = { kind: "zones", name };
+    });
   draw();
   list();
 }
@@ -375,9 +397,7 @@ function suggest(wanted) {
 addEventListener("resize", draw);
 addEventListener("beforeunload", (event) => state() !== saved && saved && event.preventDefault());
 attempt(by("save"), async () => {
-  const answer = await fetch("/api/v1/settings");
-  const report = await answer.json();
-  if (!answer.ok) throw new Error(report.detail);
+  const report = await get("/api/v1/settings");
   take(report);
   for (const button of root.querySelectorAll("button:disabled")) button.disabled = button.id === "undo";
   suggest(new URLSearchParams(location.search));

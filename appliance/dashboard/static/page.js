@@ -10,7 +10,7 @@ export async function post(url, body, method = "POST", as = "json") {
   const answer = await fetch(url, {
     method,
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
+    body: body && JSON.stringify(body),
   });
   if (answer.ok) return answer[as]();
   const problem = await answer.json().catch(() => ({}));
@@ -20,6 +20,8 @@ export async function post(url, body, method = "POST", as = "json") {
 export function say(text) {
   by("said").textContent = text;
 }
+
+export const get = (url) => post(url, undefined, "GET");
 
 // A picture in a list is drawn closer to whom it is about, who would else be a few pixels high.
 function closer(image) {

@@ -1,8 +1,7 @@
 // A span explained: the video, a needle through all rows of the strip, boxes on it, and a job that decides it again.
-import { post, follow } from "/static/page.js";
+import { by, follow, get, post } from "/static/page.js";
 import { t } from "/static/texts.js";
 
-const by = (id) => document.getElementById(id);
 const { camera, from, to, job, state, recorded } = by("why").dataset;
 const [t0, t1] = [Number(from), Number(to)];
 const api = `/api/v1/cameras/${encodeURIComponent(camera)}`;
@@ -10,13 +9,6 @@ const video = by("video");
 let wanted = t0;
 let start = t0; // the camera's time at the video's beginning
 let found = [];
-
-async function fetched(url) {
-  const answer = await fetch(url);
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.detail);
-  return body;
-}
 
 const wrong = (error) => (by("wrong").textContent = error.message);
 
@@ -33,7 +25,8 @@ function show() {
   by("found").replaceChildren(
     ...found.filter((each) => each.t === near && at - near < 1).map(({ box: [x1, y1, x2, y2], use }) => {
       const rect = document.createElementNS(by("found").namespaceURI, "rect");
-      for (const [key, value] of Object.entries({ x: x1, y: y1, width: x2 - x1, height: y2 - y1, class: use })) rect.setAttribute(key, value);
+      const looks = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, class: use };
+      for (const key in looks) rect.setAttribute(key, looks[key]);
       return rect;
     }),
   );
@@ -45,12 +38,12 @@ function seek(at) {
 }
 
 async function load() {
-  const cut = await fetched(`${api}/recording?from=${t0}&to=${t1}`);
+  const cut = await get(`${api}/recording?from=${t0}&to=${t1}`);
   start = cut.t_start;
   video.src = cut.url;
   video.onloadeddata = () => seek(wanted);
   video.onerror = () => note(t("This browser cannot play this recording."));
-  if (job && state === "done") found = (await fetched(`${api}/why/replay/${job}`)).replay.detections;
+  if (job && state === "done") found = (await get(`${api}/why/replay/${job}`)).replay.detections;
   show();
 }
 
@@ -59,7 +52,7 @@ async function watch(id) {
   by("run").disabled = true;
   by("cancel").onclick = () => post(`${api}/jobs/${id}`, {}, "DELETE").catch(wrong);
   for (;;) {
-    const now = await fetched(`${api}/jobs/${id}`);
+    const now = await get(`${api}/jobs/${id}`);
     by("share").value = now.share;
     if (now.state !== "running") return location.replace(now.page);
     await new Promise((done) => setTimeout(done, 700));
