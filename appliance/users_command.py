@@ -19,6 +19,7 @@ from appliance.passwords import hashed
 from appliance.store.access_log import log_access
 from appliance.store.database import open_beside
 from appliance.store.paths import DATABASE
+from appliance.store.second_factors import remove_second_factor
 from appliance.store.users import Role, UserRow, add_user, all_users, change_user, remove_user
 
 _WHO, _WHERE = "vedette users", "command line"
@@ -69,7 +70,7 @@ def remove_command(site_file: Path, name: str) -> int:
     return 0
 
 
-def passwd_command(site_file: Path, name: str) -> int:
+def passwd_command(site_file: Path, name: str, *, without_second_factor: bool = False) -> int:
     """Give a user another password, let them sign in again, and end their sessions."""
     clock, path = SystemClock(), config.load(site_file).storage.dir / DATABASE
     with open_beside(path, clock) as connection:
@@ -81,6 +82,9 @@ def passwd_command(site_file: Path, name: str) -> int:
         if user is None:
             raise UsageError(f"there is no user {name}")
         change_user(connection, replace(user, password=password, enabled=True))
+        if without_second_factor:
+            remove_second_factor(connection, name)
+            log_access(connection, clock.now(), _WHO, _WHERE, "removed a second factor", name)
         log_access(connection, clock.now(), _WHO, _WHERE, "changed a user", name)
     print(f"{name} has another password and is signed out everywhere")
     return 0

@@ -307,14 +307,16 @@ def users_remove(options: argparse.Namespace) -> int:
 Give a user another password (asked for, or the first line of standard input), end their sessions, and enable them.
 
   vedette users passwd anna --config site.yaml
+  vedette users passwd anna --without-second-factor --config site.yaml     # the phone is lost, and the recovery codes
 """,
     CONFIG,
     option("name", metavar="NAME", help="as `vedette users list` says"),
+    switch("--without-second-factor", help="and remove their second factor"),
 )
 def users_passwd(options: argparse.Namespace) -> int:
     from appliance.users_command import passwd_command
 
-    return passwd_command(options.config, options.name)
+    return passwd_command(options.config, options.name, without_second_factor=options.without_second_factor)
 
 
 APPLIANCE.family(

@@ -70,6 +70,7 @@ class DashboardConfig(ConfigModel):
     trusted_proxies: tuple[str, ...] = ()
     public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
     protocol: Literal["auto", "https", "http"] = "auto"
+    second_factor: tuple[Literal["viewer", "reviewer", "admin"], ...] = ()
     certificate: Path | None = None
     certificate_key: Path | None = None
 

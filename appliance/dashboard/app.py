@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from appliance.clock import Clock, local_weekday_minute
 from appliance.config import SiteConfig
 from appliance.dashboard import (
+    account_api,
     alerts_api,
     arming_api,
     auth,
@@ -101,6 +102,7 @@ from appliance.store.timeline import TimelineStore
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
+    account_api.router, account_api.page_router,
     alerts_api.router, arming_api.router, camera_finder_api.router, camera_finder_api.page_router,
     camera_setup_api.router, camera_setup_api.page_router, cameras_api.router, cascade_api.router,
     false_alarms_api.router, headroom_api.router, live_api.router,
@@ -140,7 +142,7 @@ def create_app(
     segments, boxes, arming_store = SegmentStore(db), BoxStore(db), ArmingStore(db)
     hub = StreamHub(db.rev, event_stream.changes_of(alerts, cameras, health_events), clock)
     live = LiveHub(segments, boxes, root, clock)
-    access = Access(config.dashboard.token, clock, db, setup_code)
+    access = Access(config.dashboard.token, clock, db, setup_code, config.dashboard.second_factor)
     alert_counts, snapshots = (
         AlertCountCache(db, alerts),
         SnapshotCache(segments, boxes, root, clock, cut or partial(cut_snapshot, reader)),

@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,18 +22,21 @@ from appliance.clock import Clock
 from appliance.dashboard.deps import provided
 from appliance.dashboard.problems import NO_DATA, Problem
 from appliance.dashboard.templating import Templates
+from appliance.dashboard.totp import recovery_digest, step_of
 from appliance.dashboard.visitor import OWNER, Visitor, visitor
 from appliance.errors import StoreError
 from appliance.passwords import is_password
 from appliance.store.access_log import AccessLog
 from appliance.store.database import Database
+from appliance.store.second_factors import SecondFactorRow, SecondFactorStore
 from appliance.store.sessions import SessionRow, SessionStore
-from appliance.store.users import ApiTokenRow, UserRow, UserStore, token_digest
+from appliance.store.users import ApiTokenRow, Role, UserRow, UserStore, token_digest
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
 COOKIE = "vedette_session"
+CODE_WANTED = "urn:vedette:code-wanted"  # the type of the problem: the password was right
 SESSION_S = 30 * 86400
 FREE_TRIES = 5
 FREE_TRIES_ACCOUNT = 20  # more than of an address: who guesses should not keep the owner out
@@ -159,18 +162,29 @@ class Access:
     Owner: the event loop's thread and those that answer its requests.
     """
 
-    def __init__(self, token: SecretStr | None, clock: Clock, db: Database, setup_code: str = "") -> None:
-        """setup_code: what the first user must know; '': there need be none. Raises StoreError."""
+    def __init__(
+        self,
+        token: SecretStr | None,
+        clock: Clock,
+        db: Database,
+        setup_code: str = "",
+        second_factor_for: Collection[Role] = (),
+    ) -> None:
+        """setup_code: what the first user must know; '': there need be none. second_factor_for: roles that must have
+        one. Raises StoreError."""
+        self._second_factor_for = frozenset(second_factor_for)
         self.setup_code = setup_code
         self.has_token = token is not None
         self.sessions = SessionCookies(token.get_secret_value() if token else None, clock, SessionStore(db))
         self.store = UserStore(db)
+        self.factors = SecondFactorStore(db)
         self.log = AccessLog(db)
         self.throttle = LoginThrottle(clock)
         self.account_throttle = LoginThrottle(clock, FREE_TRIES_ACCOUNT)
         self._clock = clock
         self._users: dict[str, UserRow] = {}
         self._tokens: dict[str, ApiTokenRow] = {}
+        self._factors: dict[str, SecondFactorRow] = {}
         self._read_at = 0.0
         self.reread()
 
@@ -191,6 +205,7 @@ class Access:
     def reread(self) -> None:
         """Take users, tokens and sessions from the store. Raises StoreError."""
         self._users, self._tokens = self.store.users(), self.store.tokens()
+        self._factors = self.factors.all()
         self.sessions.reread()
         self._read_at = self._clock.monotonic()
 
@@ -204,6 +219,36 @@ class Access:
         """The user of that name who is enabled."""
         found = self._users.get(name)
         return found if found is not None and found.enabled else None
+
+    def now(self) -> float:
+        """By the appliance's clock."""
+        return self._clock.now()
+
+    def second_factor(self, name: str) -> SecondFactorRow | None:
+        """The second factor of a user, confirmed or not yet."""
+        return self._factors.get(name)
+
+    def has_second_factor(self, name: str) -> bool:
+        """Whether sign-ins of a user ask for a code."""
+        found = self._factors.get(name)
+        return found is not None and found.confirmed
+
+    def wants_second_factor(self, who: Visitor) -> bool:
+        """Whether a user must set one up before they may do anything else. Programs have none."""
+        return who.role in self._second_factor_for and who.name in self._users and not self.has_second_factor(who.name)
+
+    def takes_code(self, name: str, given: str) -> bool:
+        """Use up a code of the user's app, or one of their recovery codes. Raises StoreError."""
+        row = self._factors.get(name)
+        if row is None:
+            return False
+        step = step_of(row.secret, given, self._clock.now())
+        if step is not None:
+            return self.factors.take_step(name, step)
+        taken = self.factors.take_recovery(name, recovery_digest(given))
+        if taken:
+            self.reread()
+        return taken
 
     def of_cookie(self, cookie: str) -> Visitor | None:
         """Who is signed in with a cookie."""
@@ -276,12 +321,16 @@ class SignedIn(BaseModel):
 
 
 class SignIn(BaseModel):
-    """Either a name with its password or, while there are no users, the token."""
+    """Either a name with its password or, while there are no users, the token.
+
+    code: of the user's app, or a recovery code, where they have a second factor.
+    """
 
     model_config = ConfigDict(extra="forbid")
     token: SecretStr | None = None
     name: Annotated[str, Field(max_length=64)] = ""
     password: SecretStr = SecretStr("")
+    code: Annotated[str, Field(max_length=32)] = ""
 
 
 @router.get("/login", response_class=HTMLResponse)
@@ -311,9 +360,20 @@ async def sign_in(request: Request, access: AccessPart, given: SignIn) -> JSONRe
         if access.has_users:
             raise Problem(401, "Name and password do not fit.", {"WWW-Authenticate": "Bearer"})
         raise Problem(401, "That is not the token of this box.", {"WWW-Authenticate": "Bearer"})
+    if given.name and access.has_second_factor(given.name):
+        await _check_code(access, given, address)
     access.throttle.right(address)
     access.account_throttle.right(given.name)
     return await signed_in(request, access, given.name)
+
+
+async def _check_code(access: Access, given: SignIn, address: str) -> None:
+    """Raises Problem of the type CODE_WANTED: none was given, or a wrong or used one."""
+    if not given.code:
+        raise Problem(401, "Now the code of your authenticator app, or a recovery code.", type_=CODE_WANTED)
+    if not await asyncio.to_thread(access.takes_code, given.name, given.code):
+        await asyncio.to_thread(access.log.write, given.name, address, "was refused: wrong code")
+        raise Problem(401, "That code does not fit, or was used: wait for the next one.", type_=CODE_WANTED)
 
 
 async def signed_in(request: Request, access: Access, user: str) -> JSONResponse:

@@ -35,6 +35,7 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OPEN_PATHS = frozenset({"/healthz", "/readyz", "/login", "/setup", "/language", "/manifest.webmanifest", "/sw.js"})
 _OPEN_BELOW = ("/static/", "/snooze/")  # the links of messages are signed, each for one act
 _SETUP_PATHS = frozenset({"/healthz", "/readyz", "/setup", "/language"})
+_WITHOUT_FACTOR = _OPEN_PATHS | {"/account", "/api/v1/me", "/logout", "/language"}
 _BODY_BYTES_MAX = 4096
 _SETTINGS_BYTES_MAX = 256 * 1024  # a camera's section with all its zones
 _UPLOAD_PATH, _UPLOAD_BYTES_MAX = "/api/v1/restore/upload", 1024 * 1024  # a piece of a backup
@@ -206,6 +207,14 @@ class RequestGuard:
             if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
                 return RedirectResponse("/setup", 303)
             raise Problem(403, "This box is not set up yet: open /setup in a browser.")
+        if (
+            who
+            and self._access.wants_second_factor(who)
+            and not (path in _WITHOUT_FACTOR or path.startswith(("/api/v1/me/", *_OPEN_BELOW)))
+        ):
+            if scope["method"] in _SAFE_METHODS and wants_page(path, headers.get("accept", "")):
+                return RedirectResponse("/account", 303)
+            raise Problem(403, "Your role needs a second factor: set one up at /account first.")
         if who or path in _OPEN_PATHS or path.startswith(_OPEN_BELOW):
             return None
         if not self._access.guarded:

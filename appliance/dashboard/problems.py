@@ -68,8 +68,12 @@ NO_DATA: dict[str, Any] = {"requestBody": {**_ANY_JSON, "description": "Any JSON
 class Problem(Exception):
     """A request that cannot be answered: HTTP status and one sentence for the person who sent it."""
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] | None = None, *, type_: str = "about:blank"
+    ) -> None:
+        """type_: a URI for programs that react to this very problem (RFC 9457)."""
         super().__init__(detail)
+        self.type = type_
         self.status = status
         self.detail = detail
         self.headers = dict(headers or {})
@@ -82,7 +86,7 @@ class ProblemResponse(JSONResponse):
 
     def __init__(self, problem: Problem) -> None:
         body = {
-            "type": "about:blank",
+            "type": problem.type,
             "title": tell(_TITLES.get(problem.status, "Error")),
             "status": problem.status,
             "detail": tell(problem.detail),

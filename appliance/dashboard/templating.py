@@ -26,6 +26,7 @@ class Templates:
         self, site: str, *, guarded: Callable[[], bool], may: Callable[[str, str], bool], editable: bool = False
     ) -> None:
         """guarded: whether one must sign in now. may: whether the visitor may ask a route, by method and path."""
+        self.site = site
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, auto_reload=False, extensions=["jinja2.ext.i18n"],

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -19,7 +19,7 @@ from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.visitor import Visitor, visitor
 from appliance.errors import UsageError
-from appliance.passwords import LENGTH_MIN, hashed, is_password
+from appliance.passwords import LENGTH_MIN, hashed
 from appliance.store.access_log import AccessLog, AccessLogRow
 from appliance.store.sessions import SessionRow
 from appliance.store.users import ROLES, Role, UserRow
@@ -33,7 +33,8 @@ CameraNames = Annotated[list[Annotated[str, Field(max_length=64)]] | None, Field
 
 
 class UserItem(ApiModel):
-    """A user. cameras: those that they may see; null: all. sessions: how many they have."""
+    """A user. cameras: those that they may see; null: all. sessions: how many they have. second_factor: sign-ins ask
+    for one."""
 
     name: str
     role: Role
@@ -41,6 +42,7 @@ class UserItem(ApiModel):
     enabled: bool
     created_t: float
     sessions: int
+    second_factor: bool
 
 
 class SessionItem(ApiModel):
@@ -80,14 +82,6 @@ class AccessLogItem(ApiModel):
     about: str
 
 
-class Me(ApiModel):
-    """Who asks. name '': the site's token, or this machine while there are neither users nor token."""
-
-    name: str
-    role: Role
-    cameras: tuple[str, ...] | None
-
-
 class AddUser(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -98,7 +92,7 @@ class AddUser(BaseModel):
 
 
 class ChangeUser(BaseModel):
-    """What is left out stays. `cameras: null` means all."""
+    """What is left out stays. `cameras: null` means all. second_factor false removes it: the phone is lost."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -106,13 +100,7 @@ class ChangeUser(BaseModel):
     cameras: CameraNames = None
     enabled: bool | None = None
     password: SecretStr | None = None
-
-
-class ChangePassword(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    old: SecretStr
-    new: SecretStr
+    second_factor: Literal[False] | None = None
 
 
 class AddToken(BaseModel):
@@ -154,7 +142,7 @@ def users_of(access: Access) -> list[UserItem]:
     return [
         UserItem(
             name=each.name, role=each.role, cameras=each.cameras, enabled=each.enabled, created_t=each.created_t,
-            sessions=sessions.count(each.name),
+            sessions=sessions.count(each.name), second_factor=access.has_second_factor(each.name),
         )
         for each in access.store.users().values()
     ]  # fmt: skip
@@ -179,28 +167,6 @@ def tokens_of(access: Access) -> list[TokenItem]:
         TokenItem(id=each.id, name=each.name, scope=each.role, made_by=each.made_by, created_t=each.created_t)
         for each in access.store.tokens().values()
     ]
-
-
-@router.get("/me")
-def me() -> Me:
-    """Who asks, and what they may."""
-    who = visitor()
-    return Me(name=who.name, role=who.role, cameras=None if who.cameras is None else tuple(sorted(who.cameras)))
-
-
-@router.post("/me/password")
-def change_own_password(access: AccessPart, change: ChangePassword) -> Me:
-    """Give oneself another password; all sessions of this user end, this one too."""
-    user = access.user(visitor().name)
-    if user is None:
-        raise Problem(422, "A token has no password: sign in as a user.")
-    wait_s = access.account_throttle.wait_s(user.name)
-    if wait_s or not is_password(change.old.get_secret_value(), user.password):
-        access.account_throttle.wrong(user.name)
-        raise Problem(403, "That is not the password of now.")
-    with refusals(access):
-        access.store.change(replace(user, password=hashed(change.new.get_secret_value())))
-    return me()
 
 
 @router.get("/users")
@@ -235,6 +201,8 @@ def change_user(access: AccessPart, cameras: Cameras, user: str, change: ChangeU
         if change.password is not None:
             row = replace(row, password=hashed(change.password.get_secret_value()))
         access.store.change(row)
+        if change.second_factor is False:
+            access.factors.remove(row.name)
     return users_of(access)
 
 

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from appliance.errors import StoreError, UsageError
 from appliance.store.database import Database, open_read_only
+from appliance.store.second_factors import remove_second_factor
 
 Role = Literal["viewer", "reviewer", "admin"]
 """viewer: sees; reviewer: also reviews and keeps; admin: also changes settings and users. Each may what those before
@@ -154,6 +155,7 @@ def remove_user(connection: sqlite3.Connection, name: str) -> None:
     _known(connection, name)
     connection.execute("DELETE FROM user WHERE name = ?", (name,))
     connection.execute("DELETE FROM session WHERE user = ?", (name,))
+    remove_second_factor(connection, name)
     _check_admin(connection)
 
 

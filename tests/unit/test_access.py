@@ -33,6 +33,7 @@ HERE = "http://127.0.0.1:8080"
 PASSWORD = "four words to remember"
 TOKEN = "correct horse battery staple"
 HASH = hashed(PASSWORD)
+NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 
 def app_of(site: Site) -> FastAPI:
@@ -211,10 +212,17 @@ def test_a_user_signs_in_with_their_password_and_nothing_else(site: Site) -> Non
         assert answer.status_code == 401, wrong
         assert answer.json()["detail"] == "Name and password do not fit."
     client = signed_in(app, "anna")
-    assert client.get("/api/v1/me").json() == {"name": "anna", "role": "admin", "cameras": None}
+    assert client.get("/api/v1/me").json() == {
+        "name": "anna",
+        "role": "admin",
+        "cameras": None,
+        "second_factor": NO_FACTOR,
+    }
     assert "Signed in as anna" in client.get("/", headers={"Accept": "text/html"}).text
     bearer = client_of(app).get("/api/v1/me", headers={"Authorization": f"Bearer {TOKEN}"})
-    assert bearer.json() == {"name": "", "role": "admin", "cameras": None}, "programs go on with the site's token"
+    assert bearer.json() == {"name": "", "role": "admin", "cameras": None, "second_factor": NO_FACTOR}, (
+        "programs go on with the site's token"
+    )
     with site.db.read() as connection:
         stored = str([tuple(row) for row in connection.execute("SELECT * FROM user")])
     assert PASSWORD not in stored
@@ -256,7 +264,12 @@ def test_a_user_is_changed_disabled_and_removed_and_their_sessions_end(site: Sit
     anna, vic = signed_in(app, "anna"), signed_in(app, "vic")
     assert vic.get("/api/v1/alerts").status_code == 200
     anna.post("/api/v1/users/vic", json={"role": "reviewer", "cameras": ["dock"]})
-    assert vic.get("/api/v1/me").json() == {"name": "vic", "role": "reviewer", "cameras": ["dock"]}, "at once"
+    assert vic.get("/api/v1/me").json() == {
+        "name": "vic",
+        "role": "reviewer",
+        "cameras": ["dock"],
+        "second_factor": NO_FACTOR,
+    }, "at once"
     anna.post("/api/v1/users/vic", json={"cameras": None})
     assert vic.get("/api/v1/me").json()["cameras"] is None
     anna.post("/api/v1/users/vic", json={"enabled": False})
@@ -321,7 +334,12 @@ def test_a_programs_token_is_shown_once_and_may_what_its_scope_says(site: Site) 
     assert token not in str(list(site.db._writer.execute("SELECT * FROM api_token").fetchone()))
     program = client_of(app)
     program.headers["Authorization"] = f"Bearer {token}"
-    assert program.get("/api/v1/me").json() == {"name": "token ha", "role": "reviewer", "cameras": None}
+    assert program.get("/api/v1/me").json() == {
+        "name": "token ha",
+        "role": "reviewer",
+        "cameras": None,
+        "second_factor": NO_FACTOR,
+    }
     assert program.post("/api/v1/alerts/alert-gate/review", json={"review": "reviewed"}).status_code == 200
     assert program.get("/api/v1/users").status_code == 403
     anna.request("DELETE", f"/api/v1/tokens/{made.json()['id']}", json={})

@@ -62,6 +62,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "appliance.console", "appliance.egress_audit", "appliance.lab", "appliance.models_command",
         "appliance.router.calibrate_command", "appliance.site_check", "appliance.users_command",
     ),
+    "segno": ("appliance.dashboard.totp",),
     "sqlite3": ("appliance.store",),
     "starlette": ("appliance.dashboard",),
     "tomli": ("appliance.detect.model_files",),

@@ -25,6 +25,7 @@ from tests.dashboard_site import Site, config_of
 HERE = "http://127.0.0.1:8080"
 CODE = "ABCD-2345"
 FIRST = {"code": "abcd2345", "site": "depot-7", "name": "anna", "password": "four words to remember"}
+NO_FACTOR = {"state": "none", "wanted": False, "recovery": 0}
 
 
 @pytest.fixture
@@ -69,7 +70,12 @@ def test_the_code_makes_one_admin_names_the_site_and_signs_in(site: Site, folder
     assert client.post("/setup", json={**FIRST, "password": "short"}).status_code == 422
     assert client.post("/setup", json={**FIRST, "site": "no blanks please"}).status_code == 422
     assert client.post("/setup", json=FIRST).status_code == 200
-    assert client.get("/api/v1/me").json() == {"name": "anna", "role": "admin", "cameras": None}
+    assert client.get("/api/v1/me").json() == {
+        "name": "anna",
+        "role": "admin",
+        "cameras": None,
+        "second_factor": NO_FACTOR,
+    }
     assert client.post("/setup", json={**FIRST, "name": "eve"}).status_code == 409
     assert client.get("/setup").headers["location"] == "/"
     assert set(UserStore(site.db).users()) == {"anna"}

@@ -17,8 +17,12 @@ form.addEventListener("submit", async (event) => {
       location.replace(form.dataset.next);
       return;
     }
-    document.getElementById("wrong").textContent = (await answer.json()).detail;
-    form.querySelector("[type=password]").select();
+    const problem = await answer.json();
+    document.getElementById("wrong").textContent = problem.detail;
+    if (problem.type === "urn:vedette:code-wanted") {
+      for (const each of document.querySelectorAll("#code, [for=code]")) each.hidden = false;
+      form.elements.code.select();
+    } else form.querySelector("[type=password]").select();
   } catch {
     document.getElementById("wrong").textContent = t("The appliance does not answer.");
   }

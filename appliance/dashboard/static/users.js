@@ -61,6 +61,8 @@ document.addEventListener("click", (event) => {
   const user = button?.closest("[data-user]")?.dataset.user;
   if (button?.dataset.enable !== undefined) {
     attempt(() => post(path("users", user), { enabled: button.dataset.enable === "yes" }), t("Saved."));
+  } else if (button?.dataset.factor !== undefined) {
+    attempt(() => post(path("users", user), { second_factor: false }), t("Saved."));
   } else if (button?.dataset.remove !== undefined) {
     if (button.dataset.sure) attempt(() => post(path("users", user), {}, "DELETE"), t("Removed."));
     else button.textContent = t("Really remove?");

@@ -1,0 +1,81 @@
+"""One's own account in a real browser: a second factor is set up and asked for, a password changed; desk and phone."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from appliance.clock import SystemClock
+from appliance.dashboard.totp import STEP_S, code_at
+from appliance.passwords import hashed
+from appliance.store.users import UserRow, UserStore
+from tests.dashboard_site import Site, running
+
+pytest.importorskip("playwright.sync_api", reason="the browser tests need the playwright package (dev extra)")
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+PASSWORD = "four words to remember"
+
+
+def shot(page: Page, name: str) -> None:
+    """Keep a picture of the page, for a person to look at, where VEDETTE_SHOTS names a folder."""
+    if os.environ.get("VEDETTE_SHOTS"):
+        page.screenshot(path=str(Path(os.environ["VEDETTE_SHOTS"]) / f"{name}.png"), full_page=True)
+
+
+def sign_in(page: Page) -> None:
+    page.get_by_label("Name").fill("rita")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")], ids=["desk", "phone"])
+def test_a_second_factor_is_set_up_and_asked_for(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+    site = Site(tmp_path, SystemClock())
+    for name, role in (("anna", "admin"), ("rita", "reviewer")):
+        UserStore(site.db).add(UserRow(name=name, role=role, cameras=None, password=hashed(PASSWORD)))  # type: ignore[arg-type]
+    with running(site.serve()) as url:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+        context.set_default_timeout(60_000)
+        page = context.new_page()
+        page.goto(f"{url}/login")
+        sign_in(page)
+        page.get_by_role("link", name="Signed in as rita").click()
+        factor = page.locator("section", has=page.get_by_role("heading", name="Second factor"))
+        factor.get_by_label("Your password").fill(PASSWORD)
+        factor.get_by_role("button", name="Set it up").click()
+        until(lambda: page.evaluate("document.getElementById('qr').naturalWidth") > 0, what="the picture is there")
+        shot(page, f"account-begun-{width}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        secret = page.locator("#secret").text_content() or ""
+        step = int(time.time()) // STEP_S
+        page.get_by_label("The code that it shows").fill(code_at(secret, step))
+        page.get_by_role("button", name="Use it from now on").click()
+        expect(page.locator("#codes pre")).to_contain_text("-")
+        recovery = (page.locator("#codes pre").text_content() or "").split()
+        assert len(recovery) == 10
+        shot(page, f"account-codes-{width}")
+        page.get_by_role("link", name="I have kept them").click()
+        expect(page.get_by_text("10 recovery codes are left")).to_be_visible()
+        shot(page, f"account-on-{width}")
+        page.get_by_role("button", name="Sign out").last.click()
+        page.wait_for_url("**/login")
+        sign_in(page)
+        page.get_by_label("Code of your app").fill(recovery[0])
+        shot(page, f"login-code-{width}")
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url(f"{url}/")
+        page.goto(f"{url}/account")
+        expect(page.get_by_text("9 recovery codes are left")).to_be_visible()
+        password = page.locator("section", has=page.get_by_role("heading", name="Password", exact=True))
+        password.get_by_label("Password of now").fill(PASSWORD)
+        password.get_by_label("New password").fill("another one, longer")
+        password.get_by_role("button", name="Change it").click()
+        page.wait_for_url("**/login**")
+        context.close()
+    site.close()
