@@ -68,6 +68,7 @@ class DashboardConfig(ConfigModel):
     token: SecretStr | None = None
     allowed_hosts: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
+    user_header: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9-]{0,63})?$")] = ""
     public_url: Annotated[str, Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
     protocol: Literal["auto", "https", "http"] = "auto"
     second_factor: tuple[Literal["viewer", "reviewer", "admin"], ...] = ()
@@ -80,6 +81,14 @@ class DashboardConfig(ConfigModel):
             raise ValueError("certificate and certificate_key belong together: name both PEM files, or neither")
         if self.certificate is not None and self.protocol == "http":
             raise ValueError("a certificate is for https: leave protocol out, or the certificate")
+        return self
+
+    @model_validator(mode="after")
+    def _named_by_a_proxy(self) -> DashboardConfig:
+        if self.user_header and not self.trusted_proxies:
+            raise ValueError("user_header is believed of a proxy alone: name its address in trusted_proxies")
+        if self.user_header.lower() in {"authorization", "cookie", "host", "origin", "forwarded", "x-forwarded-for"}:
+            raise ValueError(f"user_header {self.user_header} is taken: let the proxy name the user in one of its own")
         return self
 
     @property

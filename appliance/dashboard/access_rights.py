@@ -222,6 +222,8 @@ async def authorise(
         yield
         return
     who = visitor()
+    if who.by_proxy and access.is_new_by_proxy(who.name, address_of(request.scope)):
+        await asyncio.to_thread(log.write, who.name, address_of(request.scope), "came through the proxy")
     if not who.may(right.role):
         raise Problem(403, f"This needs the role {right.role}; yours is {who.role}.")
     about = "" if right.shows in ("own", "site") else request.path_params[_WHERE[right.shows]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,7 @@ from appliance.dashboard.metrics import ApplianceCollector
 from appliance.dashboard.notify_api import NotifyContext
 from appliance.dashboard.openapi import operation_id, serve_openapi
 from appliance.dashboard.problems import RouteMethods
+from appliance.dashboard.proxy_headers import FORWARDED, ProxyHeaders
 from appliance.dashboard.ptz_api import PtzControl
 from appliance.dashboard.recordings import FrameCache, RecordingCuts
 from appliance.dashboard.renditions import Renditions
@@ -159,6 +161,7 @@ def create_app(
     )  # fmt: skip
     serve_openapi(app)
 
+    ignored_headers = Counter(dict.fromkeys((*FORWARDED, *filter(None, [config.dashboard.user_header.lower()])), 0))
     methods = RouteMethods([route for router in ROUTERS for route in router.routes])
     prober, camera_of = CameraProber(clock), CameraOf(alerts, health_events)
     settings_part = SettingsPart(settings, certificate)
@@ -204,6 +207,7 @@ def create_app(
                 db=db, meter=meter, cameras=cameras, health_events=health_events, alert_counts=alert_counts,
                 storage=storage, probes=probes, snapshots=snapshots, frames=frames, cuts=cuts,
                 renditions=renditions, hub=hub, live=live, jobs=jobs,
+                ignored_headers=ignored_headers,
             ),
         )  # fmt: skip
         app.state.on_bug = problems.install(app, templates, methods)
@@ -216,6 +220,10 @@ def create_app(
         RequestGuard, hosts=AllowedHosts.of(config.dashboard), access=access, clock=clock,
         on_bug=partial(_answer_bug, app), certificate=certificate, methods=methods,
         language=lambda: str(app.state.language),
+    )  # fmt: skip
+    app.add_middleware(
+        ProxyHeaders, proxies=config.dashboard.trusted_proxies, user_header=config.dashboard.user_header,
+        ignored=ignored_headers,
     )  # fmt: skip
     for router in ROUTERS:
         app.include_router(router)

@@ -10,7 +10,7 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -185,6 +185,7 @@ class Access:
         self._users: dict[str, UserRow] = {}
         self._tokens: dict[str, ApiTokenRow] = {}
         self._factors: dict[str, SecondFactorRow] = {}
+        self._by_proxy: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._read_at = 0.0
         self.reread()
 
@@ -219,6 +220,23 @@ class Access:
         """The user of that name who is enabled."""
         found = self._users.get(name)
         return found if found is not None and found.enabled else None
+
+    def of_proxy(self, name: str) -> Visitor:
+        """The user whom a reverse proxy has let in. Raises Problem: there is none of that name here."""
+        user = self.user(name)
+        if user is None:
+            raise Problem(403, "The proxy has let you in, but here is no user of that name: an admin adds users.")
+        return replace(visitor_of(user), by_proxy=True)
+
+    def is_new_by_proxy(self, name: str, address: str) -> bool:
+        """Whether this is the first time that a proxy brings this user from there, since the start."""
+        key = (name, address)
+        is_new = key not in self._by_proxy
+        self._by_proxy[key] = None
+        self._by_proxy.move_to_end(key)
+        while len(self._by_proxy) > _ADDRESSES_MAX:
+            self._by_proxy.popitem(last=False)
+        return is_new
 
     def now(self) -> float:
         """By the appliance's clock."""
@@ -270,6 +288,9 @@ class Access:
 
         def now() -> Visitor | None:
             self.refresh()
+            if opened_by.by_proxy:
+                user = self.user(opened_by.name)
+                return None if user is None else replace(visitor_of(user), by_proxy=True)
             if not was_guarded:
                 return None if self.guarded else opened_by
             return self.of_bearer(given.strip()) if scheme.lower() == "bearer" else self.of_cookie(cookie)

@@ -209,6 +209,7 @@ class RequestGuard:
             raise Problem(403, "This box is not set up yet: open /setup in a browser.")
         if (
             who
+            and not who.by_proxy  # which asks for what it asks for
             and self._access.wants_second_factor(who)
             and not (path in _WITHOUT_FACTOR or path.startswith(("/api/v1/me/", *_OPEN_BELOW)))
         ):
@@ -229,6 +230,9 @@ class RequestGuard:
     def _who(self, scope: Scope, headers: Headers) -> Visitor | None:
         if self._access.in_setup:
             return None
+        named = scope.get("state", {}).get("proxy_user")
+        if named is not None:
+            return self._access.of_proxy(named)
         if not self._access.guarded:
             return OWNER if _is_from_here(scope, headers) else None
         scheme, _, given = headers.get("authorization", "").partition(" ")

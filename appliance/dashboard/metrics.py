@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, get_args
@@ -103,6 +103,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "quantile",
     ),
     "vedette_dashboard_streams": ("Event streams open.",),
+    "vedette_dashboard_headers_ignored_total": ("Headers of a reverse proxy that came from somebody else.", "header"),
     "vedette_live_viewers": ("Live views open.",),
     "vedette_live_bytes_total": ("Bytes of live video sent to viewers.",),
     "vedette_live_skipped_total": ("Pieces of live video that were not sent to viewers who read too slowly.",),
@@ -155,6 +156,7 @@ class ApplianceCollector:
     renditions: Renditions
     jobs: LabJobs
     hub: StreamHub
+    ignored_headers: Mapping[str, int]
     live: LiveHub
 
     def text(self) -> str:
@@ -264,6 +266,7 @@ class ApplianceCollector:
             yield "vedette_detector_load", [((), now.load)]
             yield "vedette_frame_age_recent_seconds", [(("0.95",), now.age_p95_ms / 1000)]
         yield "vedette_dashboard_streams", [((), self.hub.viewers)]
+        yield "vedette_dashboard_headers_ignored_total", [((name,), n) for name, n in self.ignored_headers.items()]
         yield "vedette_live_viewers", [((), self.live.viewers)]
         yield "vedette_live_bytes_total", [((), self.live.bytes_sent)]
         yield "vedette_live_skipped_total", [((), self.live.skipped)]

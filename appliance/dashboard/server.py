@@ -188,7 +188,7 @@ class DashboardServer:
     ) -> None:
         """Bind at once, so that a taken port is reported before anything else starts. Raises MissingDependency.
 
-        trusted_proxies: addresses or networks whose X-Forwarded-For and -Proto are believed; nobody else's are.
+        trusted_proxies: addresses or networks of which each is everybody: the limit of one address is not theirs.
         certificate: it speaks HTTPS with it; None: HTTP.
         """
         limits = limits or ConnectionLimits()
@@ -214,8 +214,7 @@ class DashboardServer:
                 http=partial(_BoundedProtocol, admission),  # type: ignore[arg-type]
                 h11_max_incomplete_event_size=HEADER_BYTES_MAX,
                 backlog=BACKLOG,
-                proxy_headers=bool(trusted_proxies),
-                forwarded_allow_ips=list(trusted_proxies),
+                proxy_headers=False,  # ours counts what it ignores, and knows the user: proxy_headers.py
                 timeout_graceful_shutdown=STOP_S_MAX,
                 timeout_keep_alive=limits.keep_alive_s,
             ),

@@ -13,12 +13,13 @@ class Visitor:
     """Who a request comes from.
 
     name: of a user, `token NAME` of a program; '' for the site's own token and, while there is neither token nor user,
-    for this machine. cameras: those that they may see; None: all.
+    for this machine. cameras: those that they may see; None: all. by_proxy: a reverse proxy has let them in.
     """
 
     name: str = ""
     role: Role = "admin"
     cameras: frozenset[str] | None = None
+    by_proxy: bool = False
 
     def may(self, role: Role) -> bool:
         """Whether they may what `role` may."""

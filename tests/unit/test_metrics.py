@@ -120,6 +120,16 @@ vedette_ingest_rss_bytes gauge -
     Memory of the ingest process.
 vedette_dashboard_streams gauge -
     Event streams open.
+vedette_renditions_total counter -
+    Stretches and clips converted to H.264 for browsers that need it.
+vedette_renditions_failed_total counter -
+    Stretches and clips that could not be converted.
+vedette_renditions_bytes_total counter -
+    Bytes of what was converted to H.264.
+vedette_renditions_seconds_total counter -
+    Seconds that converting to H.264 took.
+vedette_dashboard_headers_ignored_total counter header
+    Headers of a reverse proxy that came from somebody else.
 vedette_live_viewers gauge -
     Live views open.
 vedette_live_bytes_total counter -
