@@ -205,6 +205,33 @@ def test_what_is_reported_on_disk_is_on_disk(tmp_path: Path) -> None:
     assert recorder.lost == 0
 
 
+def test_sound_that_stops_does_not_hold_the_pictures_back(tmp_path: Path) -> None:
+    """libavformat would wait ten seconds for more of it before it writes a picture."""
+    heard, behind_s = Heard(), []
+    recorder = SegmentRecorder(RecordTarget(tmp_path, "gate", 60.0, 0, sound=True), SystemClock(), heard)
+    told: list[int] = []
+
+    def hear(packet: av.Packet[av.AudioStream], us: int) -> None:
+        told.append(us)
+        if us < told[0] + 2_000_000:
+            recorder.take_sound(packet, us)
+
+    with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
+        source = RtspSource("gate", server.url("gate"), SystemClock(), SocketFinder(), hear=hear)
+        recorder.begin(source.open(), "run1")
+        for packet in source.packets():
+            recorder.take(packet)
+            if told and packet.t > told[0] / 1e6 + 4:
+                behind_s.append(packet.t - newest(heard)[-1].t_end)
+            if len(behind_s) == 15:
+                break
+        recorder.end()
+        source.close()
+    with av.open(str(tmp_path / newest(heard)[-1].path)) as opened:
+        assert opened.streams.audio
+    assert max(behind_s) < 2.0, behind_s
+
+
 def test_sound_that_goes_on_does_not_hide_that_the_pictures_stopped(tmp_path: Path) -> None:
     with RtspServer.in_thread({"gate": beeping(tmp_path / "camera.mp4")}) as server:
         heard = threading.Event()
