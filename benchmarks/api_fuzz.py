@@ -30,7 +30,8 @@ TOKEN = "correct horse battery staple"
 PASSWORD = "four words to remember"
 PEOPLE: dict[str, Role] = {"anna": "admin", "rita": "reviewer"}
 ENDLESS = ("/api/v1/stream",)  # answers as long as one listens: tests/unit/test_dashboard_api.py
-LEAVES_THE_BOX = ("/api/v1/setup/probe",)  # would try to reach each address that is made up
+# Would try to reach each address that is made up, or ask the network around for cameras.
+LEAVES_THE_BOX = ("/api/v1/setup/probe", "/api/v1/setup/onvif", "/api/v1/setup/discover")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ DATAGRAMS_MAX = 1024  # in all; and of one address, so that one talker cannot us
 DATAGRAMS_OF_ONE_MAX = 12
 XADDRS_MAX = 8
 TEXT_CHARS_MAX = 64
+_SELECT_S = 0.2
 _REPEAT_S = 0.7  # UDP is lost; the second probe has the same id, as SOAP-over-UDP wants it
 _SCOPE = "onvif://www.onvif.org/"
 # Some cameras answer to one of these types only.
@@ -55,12 +56,14 @@ def discover_cameras(clock: Clock, listen_s: float = LISTEN_S) -> list[FoundCame
         with selectors.DefaultSelector() as selector:
             for each in sockets:
                 selector.register(each, selectors.EVENT_READ)
-            began, sent = clock.monotonic(), 0
-            while (passed_s := clock.monotonic() - began) < listen_s and sockets:
+            began, sent, quiet_max = clock.monotonic(), 0, round(listen_s / _SELECT_S) + 2
+            while (passed_s := clock.monotonic() - began) < listen_s and sockets and quiet_max:
                 if passed_s >= sent * _REPEAT_S and sent < 2:
                     sent += 1
                     _send(sockets, messages)
-                for key, _ in selector.select(min(0.2, listen_s - passed_s)):
+                events = selector.select(min(_SELECT_S, listen_s - passed_s))
+                quiet_max -= not events  # ends with a clock that stands still, too
+                for key, _ in events:
                     assert isinstance(key.fileobj, socket.socket)
                     collected.receive(key.fileobj)
     finally:

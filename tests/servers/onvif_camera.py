@@ -138,7 +138,6 @@ class OnvifCamera:
                 handler.send_header("Content-Length", "0")
                 handler.end_headers()
                 return
-            zipped = gzip.compress(b"<a>" * 20_000_000)
             handler.send_response(401 if self.fault == "gzip-401" else 200)
             if self.fault == "gzip-401":
                 handler.send_header("WWW-Authenticate", 'Digest realm="cam", nonce="n", qop="auth"')
@@ -158,7 +157,7 @@ class OnvifCamera:
                 declared = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(9))
                 handler.wfile.write(f'<!DOCTYPE x [<!ENTITY e0 "ha">{declared}]><x>&e9;</x>'.encode())
             elif self.fault.startswith("gzip"):
-                handler.wfile.write(zipped)
+                handler.wfile.write(gzip.compress(b"<a>" * 20_000_000))
             elif self.fault == "garbage":
                 handler.wfile.write(b"\x00\xffno xml \x1b[31m")
 

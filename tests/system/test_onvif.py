@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from appliance.clock import SystemClock
+from appliance.clock import ManualClock, SystemClock
 from appliance.errors import SourceError, SourceLost, SourceRefused
 from appliance.onvif import soap_client
 from appliance.onvif.camera_client import CameraClient
@@ -204,6 +204,10 @@ def test_cameras_are_found_by_multicast_on_this_machine() -> None:
     assert {camera.address, other.address} <= set(found)
     mine = found[camera.address]
     assert (mine.name, mine.make, mine.elsewhere) == ("Front door", "C-100", "")
+
+
+def test_looking_for_cameras_ends_with_a_clock_that_stands_still() -> None:
+    assert isinstance(discover_cameras(ManualClock(), 0.5), list)
 
 
 def test_an_answer_is_believed_about_its_own_host_only() -> None:
