@@ -54,7 +54,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "pycocotools": ("appliance.lab.evaluate.detection_figures",),
     "pydantic": (
         "appliance.backup", "appliance.broker_config", "appliance.config", "appliance.dashboard", "appliance.detect",
-        "appliance.detector_config", "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
+        "appliance.detector_config", "appliance.explain",
+        "appliance.ingest", "appliance.keep", "appliance.lab", "appliance.router",
         "appliance.settings.secret_scrubber", "appliance.track", "appliance.wire", "appliance.yamlfile", "cloud_worker",
     ),
     "pytest": ("appliance.lab.scenario.pytest_plugin",),

@@ -1,15 +1,16 @@
 // A camera, found in the network or by its address: asked for its streams, tried, seen, named, added.
 import { by, follow, post } from "/static/page.js";
 
-let onvif = ""; // of the camera that was chosen; typed: its host
+let onvif = ""; // of the camera that was chosen
 
 function fill() {
   const make = by("vendor").selectedOptions[0].dataset;
   const host = by("host").value.trim();
   if (!host) return;
-  const shown = host.includes(":") && !host.startsWith("[") && host.split(":").length > 2 ? `[${host}]` : host;
-  by("url").value = make.main.replace("{host}:554", /:\d+$/.test(shown) ? shown : `${shown}:554`).replace("{host}", shown);
-  by("detect-url").value = make.sub.replace("{host}:554", /:\d+$/.test(shown) ? shown : `${shown}:554`);
+  const shown = host[0] !== "[" && host.split(":").length > 2 ? `[${host}]` : host;
+  const at = (text) => text.replace("{host}:554", /:\d+$/.test(shown) ? shown : `${shown}:554`).replace("{host}", shown);
+  by("url").value = at(make.main);
+  by("detect-url").value = at(make.sub);
 }
 
 async function attempt(button, wrong, work) {
@@ -41,7 +42,7 @@ by("host").addEventListener("input", () => {
   onvif = "";
   fill();
 });
-submit("find", "wrong-find", () => insert("cameras", "discover", {}));
+submit("find", "cameras", () => insert("cameras", "discover", {}));
 by("cameras").addEventListener("click", ({ target }) => {
   if (!target.dataset.onvif) return;
   ({ onvif } = target.dataset);
@@ -51,9 +52,7 @@ by("cameras").addEventListener("click", ({ target }) => {
   by("streams").textContent = "";
   by("user").focus();
 });
-function take(select) {
-  by(select.dataset.for).value = select.value;
-}
+const take = (select) => (by(select.dataset.for).value = select.value);
 by("streams").addEventListener("change", ({ target }) => target.dataset.for && take(target));
 by("ask").addEventListener("click", () =>
   attempt(by("ask"), "wrong", async () => {
@@ -64,8 +63,6 @@ by("ask").addEventListener("click", () =>
 );
 submit("address", "wrong", async () => {
   await insert("seen", "probe", { ...streams(), onvif });
-  const image = by("seen").querySelector("img");
-  image.parentElement.style.aspectRatio = image.getAttribute("width") / image.getAttribute("height");
   by("found").hidden = false;
   by("found").scrollIntoView({ block: "nearest" });
   by("name").focus();
