@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
-import gzip
 import hashlib
 import http.server
 import json
@@ -18,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -157,7 +157,7 @@ class OnvifCamera:
                 declared = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(9))
                 handler.wfile.write(f'<!DOCTYPE x [<!ENTITY e0 "ha">{declared}]><x>&e9;</x>'.encode())
             elif self.fault.startswith("gzip"):
-                handler.wfile.write(gzip.compress(b"<a>" * 20_000_000))
+                handler.wfile.write(_zip_bomb())
             elif self.fault == "garbage":
                 handler.wfile.write(b"\x00\xffno xml \x1b[31m")
 
@@ -356,6 +356,12 @@ class OnvifCamera:
             self._http.server_close()
             for each in works:
                 each.join(10)
+
+
+def _zip_bomb() -> bytes:
+    """63 MB that are little on the way; made in pieces, since a test measures memory meanwhile."""
+    packer = zlib.compressobj(wbits=31)
+    return b"".join(packer.compress(b"<a>" * 350_000) for _ in range(60)) + packer.flush()
 
 
 def _fault(subcode: str, reason: str) -> str:
