@@ -153,7 +153,7 @@ def test_without_browsers_it_is_given_up_in_words(site: Site) -> None:
     "endpoint",
     ["https://169.254.169.254/latest", "http://fcm.googleapis.com/x", "https://fcm.googleapis.com.evil.example/x",
      "https://user@fcm.googleapis.com/x", "https://evil.example/fcm.googleapis.com", "https://fcm.googleapis.com:8443/",
-     "https://push.services.mozilla.com.evil.example/", "https://[::1", "file:///etc/passwd"],
+     "https://evilpush.apple.com/x", "https://push.services.mozilla.com.evil.example/", "https://[::1", "file:///etc/passwd"],
 )  # fmt: skip
 def test_no_other_host_is_ever_called(site: Site, endpoint: str) -> None:
     with pytest.raises(ValueError, match="push service"):
