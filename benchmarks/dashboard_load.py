@@ -91,7 +91,7 @@ def rows(alerts: int) -> None:
             )  # fmt: skip
             AlertStore(db).apply(AlertChange("opened", alert, event), escalation=None, priority="high")
             began = time.perf_counter()
-            page.wait_for_function(f"document.getElementById('a-{name}')", polling="raf")
+            page.locator(f"#a-{name}").wait_for(state="attached")
             took.append(time.perf_counter() - began)
             page.wait_for_timeout(200)
         print(f"event stored to row on screen: median {statistics.median(took):.3f} s, ", end="")

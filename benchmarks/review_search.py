@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from appliance import wire
 from appliance.clock import ManualClock
 from appliance.config import SiteConfig
 from appliance.dashboard.app import create_app
@@ -42,6 +43,14 @@ def fill(db: Database, alerts: int) -> None:
     """Write the alerts, two events each, and a verdict for half of them."""
     pick = random.Random(7)
     box = "[0.4,0.4,0.5,0.8]"
+    asked = wire.Escalation(
+        id="e", site="s", camera="cam0", alert="a", rule="rule0", kind="enter", label="person", severity="alert", t=NOW,
+        created_t=NOW,
+    ).model_dump_json()  # fmt: skip
+    answered = wire.Verdict(
+        escalation="e", site="s", alert="a", decision="confirmed", reason="-", confidence=0.9, support=(),
+        engine="openai", model="m", prompt_version="p", seconds=1.0, judged_t=NOW,
+    ).model_dump(mode="json")  # fmt: skip
     with db.transaction() as connection:
         for n in range(alerts):
             name, camera, zone = f"alert{n:019d}", f"cam{pick.randrange(CAMERAS)}", pick.randrange(4)
@@ -69,12 +78,18 @@ def fill(db: Database, alerts: int) -> None:
                 reason = " ".join(pick.choices(WORDS, k=12)) + (" zebra" if n % 5000 == 0 else "")
                 connection.execute(
                     "INSERT INTO escalation (id, alert, site, camera, priority, state, body, created_t) "
-                    "VALUES (?, ?, 's', ?, 'high', 'settled', '{}', ?)",
-                    (f"e-{name}", name, camera, t),
+                    "VALUES (?, ?, 's', ?, 'high', 'settled', ?, ?)",
+                    (f"e-{name}", name, camera, asked, t),
                 )
                 connection.execute(
                     "INSERT INTO verdict (escalation, alert, decision, body, applied_t) VALUES (?, ?, ?, ?, ?)",
-                    (f"e-{name}", name, verdict, json.dumps({"reason": reason}), t + 3),
+                    (
+                        f"e-{name}",
+                        name,
+                        verdict,
+                        json.dumps({**answered, "decision": verdict, "reason": reason}),
+                        t + 3,
+                    ),
                 )
         connection.execute("UPDATE counter SET value = ? WHERE name = 'rev'", (alerts,))
 
