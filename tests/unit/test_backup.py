@@ -26,7 +26,7 @@ from appliance.backup.restore import RestoreTarget, apply_ready, ready_restore, 
 from appliance.backup.sealed_box import seal, unseal
 from appliance.cli import main
 from appliance.clock import ManualClock
-from appliance.config import load
+from appliance.config import SiteConfig, load
 from appliance.errors import ConfigError, PreconditionError, UsageError, VedetteError
 from appliance.store.alerts import AlertStore
 from appliance.store.database import Database, StoreInUse
@@ -355,6 +355,7 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
     model.alert("a1")
     path = made_by(model, tmp_path / "b.zip", evidence=True, passphrase=PASSPHRASE)
     model.alert("a2")
+    model.path.write_text(model.path.read_text().replace("the road", "another road"))
     stage(model.target(), path, passphrase=PASSPHRASE)
     # With the log beside the database, as the kill of an appliance leaves them.
     killed = shutil.copytree(tmp_path / "model", tmp_path / "killed")
@@ -374,6 +375,8 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_start(tmp_path: Path) -> 
         with sqlite3.connect(aside / "vedette.db") as connection:
             assert {row[0] for row in connection.execute("SELECT id FROM alert")} == {"a1", "a2"}
         assert load(box.path).cameras["gate"].url.endswith("/main")
+        assert "# the road" in box.path.read_text()
+        assert "# another road" in (aside / "site.yaml").read_text()
         assert ready_restore(box.root) is None
         if child.exitcode == 0:
             break
@@ -458,3 +461,21 @@ def test_the_commands_make_and_restore_one(
     assert main(["restore", str(out), *words]) == 2
     assert main(["restore", str(out), *words, "--storage", str(box.root)]) == 0
     assert load(box.path).site.name == "depot-7", "a broken site file is a reason to restore"
+
+
+def test_a_start_begins_with_what_lies_ready(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    box.path.write_text(box.path.read_text() + "alerts: {merge_s: 3}\n")
+    path = made_by(box, tmp_path / "b.zip")
+    box.path.write_text(box.path.read_text().replace("merge_s: 3", "merge_s: 5"))
+    box.alert("a2")
+    stage(box.target(), path)
+    box.close()
+    begun: list[tuple[set[str], float]] = []
+
+    def run(config: SiteConfig, site_file: Path) -> int:
+        begun.append((box.alerts, config.alerts.merge_s))
+        return 0
+
+    monkeypatch.setattr("appliance.app.run", run)
+    assert main(["run", "--config", str(box.path)]) == 0
+    assert begun == [({"a1"}, 3)]

@@ -185,6 +185,7 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
     app = create_app(db=site.db, meter=site.meter, root=site.root, config=config, clock=site.clock)
     with TestClient(app, base_url="http://127.0.0.1") as client:
         found = client.get("/api/v1/costs").json()["comparison"]
+        days = client.get("/api/v1/costs/history").json()["days"]
         page = client.get("/savings").text
     assert (found["hours"], found["inferences"], found["received_main"]) == (10, 500_000, 50_000_000_000)
     assert found["edge"]["power"] == pytest.approx(0.3)
@@ -193,6 +194,7 @@ def test_the_site_beside_all_to_the_cloud(site: Site) -> None:
     assert (found["cloud"]["uplink"], found["cloud"]["gpu"]) == (pytest.approx(0.2), pytest.approx(2 / 1000))
     spent = found["edge"]["total"] + found["cloud"]["total"]
     assert found["saved"] == pytest.approx(found["all_to_cloud"]["total"] - spent)
+    assert [each["site_so_far"] for each in days] == [pytest.approx(spent)], "the idle GPU included"
     assert found["per_inference"] == pytest.approx(spent / 500_000)
     assert found["tokens_million"] == pytest.approx(3.6 / (25 * 3600) * 1e6), "25 tokens a second"
     prices = {each["key"]: each for each in found["prices"]}
