@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from appliance.errors import UsageError
-from appliance.lab.replay.replay_log_writer import log_schema
+from appliance.lab.replay.replay_log_writer import CameraSettings, log_schema
 from appliance.lab.replay.replay_result import read_log
 
 ROOT = Path(__file__).parents[2]
@@ -163,3 +163,12 @@ def test_a_damaged_line_is_named_by_its_number(tmp_path: Path) -> None:
     path.write_bytes(b"".join([*lines[:4], b'{"type":"boxes"}\n', *lines[5:]]))
     with pytest.raises(UsageError, match="line 5 cannot be understood"):
         read_log(path)
+
+
+def test_a_camera_without_limits_and_ignored_zones_is_written_as_it_always_was() -> None:
+    """Golden logs of before these keys stay byte for byte what they are."""
+    rule = {"name": "r", "kind": "enter", "zone": "yard"}
+    plain = {"detect": {}, "zones": {"yard": [[0, 0], [1, 0], [1, 1]]}, "lines": {}, "rules": [rule]}
+    assert CameraSettings.model_validate(plain).unused == {"ignore": True, "rules": {0: {"height_min", "height_max"}}}
+    limited = {**plain, "ignore": ["yard"], "rules": [{**rule, "height_min": 0.1}]}
+    assert CameraSettings.model_validate(limited).unused == {"rules": {0: {"height_max"}}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,3 +147,10 @@ def test_every_stage_has_its_words() -> None:
     assert {"label", "place", "settling", "way", "start", "hours", "disarmed", "ignored", "score"} <= set(STAGES) & set(
         TEXTS
     )
+
+
+def test_a_stay_that_was_reported_before_the_session_is_not_said_to_be_too_short() -> None:
+    there = [look(n * 0.2, replace(person(IN), stood_s=60.0)) for n in range(4)]
+    found, _ = explained(there, DWELL)
+    assert found.tracks[0].furthest is not None
+    assert found.tracks[0].furthest.stage == "reported"

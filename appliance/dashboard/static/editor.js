@@ -43,7 +43,6 @@ function change(work) {
   refresh();
 }
 
-// -- the picture
 
 function element(name, attributes, parent, text = "") {
   const made = document.createElementNS(parent.namespaceURI, name);
@@ -81,12 +80,12 @@ function shape(kind, name, points, dot) {
   if (kind === "lines") arrow(group, points, dot);
   const [x, y] = at(kind === "zones" ? points.reduce((a, b) => (a[0] + a[1] < b[0] + b[1] ? a : b)) : points[1]);
   element("text", { class: "tag", x: Math.min(x + dot, W - dot * 9), y: Math.max(y, 0) + dot * 2.6, "font-size": dot * 2.1 }, group, name);
-  group.addEventListener("pointerdown", () => {
+  group.onpointerdown = () => {
     chosen = { kind, name };
     corner = -1;
     draw();
     list();
-  });
+  };
 }
 
 // The direction `left_to_right` of a line from a to b: across it, from its left to its right.
@@ -107,28 +106,28 @@ function handles(points, dot) {
       const next = points[(i + 1) % points.length];
       const [x, y] = at([(point[0] + next[0]) / 2, (point[1] + next[1]) / 2]);
       const middle = element("circle", { cx: x, cy: y, r: dot * 0.6, class: "middle" }, svg);
-      middle.addEventListener("pointerdown", (event) => {
+      middle.onpointerdown = (event) => {
         event.stopPropagation();
         remember();
         points.splice(i + 1, 0, [round(x / W), round(y / H)]);
         corner = i + 1;
         draw();
         drag(event, points);
-      });
+      };
     });
   points.forEach((point, i) => {
     const [x, y] = at(point);
     const handle = element("circle", { cx: x, cy: y, r: dot, class: `corner${i === corner ? " held" : ""}`, tabindex: 0, "data-corner": i }, svg);
     handle.setAttribute("role", "button");
     handle.setAttribute("aria-label", t("Corner {n} of {name}: {x} % from the left, {y} % from the top", { n: i + 1, name: chosen.name, x: Math.round(point[0] * 100), y: Math.round(point[1] * 100) }));
-    handle.addEventListener("focus", () => (corner = i));
-    handle.addEventListener("pointerdown", (event) => {
+    handle.onfocus = () => (corner = i);
+    handle.onpointerdown = (event) => {
       event.stopPropagation();
       remember();
       corner = i;
       drag(event, points);
-    });
-    handle.addEventListener("keydown", (event) => byKey(event, points, i));
+    };
+    handle.onkeydown = (event) => byKey(event, points, i);
   });
 }
 
@@ -164,7 +163,6 @@ function byKey(event, points, i) {
   }
 }
 
-// -- the lists
 
 function fresh(stem, taken) {
   for (let n = 1; ; n++) if (!taken.includes(n > 1 ? `${stem}-${n}` : stem)) return n > 1 ? `${stem}-${n}` : stem;
@@ -188,18 +186,18 @@ function list() {
       const item = document.createElement("li");
       item.className = isChosen(kind, name) ? "chosen" : "";
       const field = element("input", { value: name, "aria-label": t(kind === "zones" ? t("Name of the zone {name}") : t("Name of the line {name}"), { name }), pattern: "[A-Za-z0-9_-]+", maxlength: 64 }, item);
-      field.addEventListener("change", () => rename(kind, name, field.value.trim()));
-      field.addEventListener("focus", () => {
+      field.onchange = () => rename(kind, name, field.value.trim());
+      field.onfocus = () => {
         if (isChosen(kind, name)) return;
         chosen = { kind, name };
         corner = -1;
         draw();
         for (const other of by("shapes").children) other.className = other === item ? "chosen" : "";
-      });
+      };
       if (kind === "zones") tick(item, t("ignore"), shown.ignore, name, (ignore) => (shown.ignore = ignore));
       else element("span", { class: "muted" }, item, t("line"));
       const gone = element("button", { type: "button", class: "plain", "aria-label": t("Remove {name}", { name }) }, item, t("Remove"));
-      gone.addEventListener("click", () => {
+      gone.onclick = () => {
         const used = shown.rules.filter((rule) => rule.zone === name || rule.line === name).map((rule) => rule.name);
         if (used.length) return (by("wrong").textContent = t("{name} is used by the rule {rules}: change that first.", { name, rules: used.join(", ") }));
         change(() => {
@@ -207,7 +205,7 @@ function list() {
           if (kind === "zones") shown.ignore = shown.ignore.filter((each) => each !== name);
           if (isChosen(kind, name)) chosen = null;
         });
-      });
+      };
       return item;
     }),
   );
@@ -228,14 +226,14 @@ function select(parent, text, choices, value, take) {
   const label = element("label", {}, parent, `${text} `);
   const field = element("select", {}, label);
   for (const [key, words] of choices) element("option", key === value ? { value: key, selected: "" } : { value: key }, field, words);
-  field.addEventListener("change", () => change(() => take(field.value)));
+  field.onchange = () => change(() => take(field.value));
   return field;
 }
 
 function input(parent, text, attributes, take) {
   const label = element("label", {}, parent, `${text} `);
   const field = element("input", attributes, label);
-  field.addEventListener("change", () => change(() => take(field)));
+  field.onchange = () => change(() => take(field));
   return field;
 }
 
@@ -271,11 +269,10 @@ function ruleForm(rule) {
     else delete rule.schedule;
   });
   const gone = element("button", { type: "button", class: "plain" }, form, t("Remove {name}", { name: rule.name }));
-  gone.addEventListener("click", () => change(() => shown.rules.splice(shown.rules.indexOf(rule), 1)));
+  gone.onclick = () => change(() => shown.rules.splice(shown.rules.indexOf(rule), 1));
   return form;
 }
 
-// -- trying and saving
 
 function changes() {
   const before = JSON.parse(saved);
@@ -354,7 +351,7 @@ for (const [stem, points] of [["zone", [[0.3, 0.4], [0.7, 0.4], [0.7, 0.9], [0.3
       [chosen, corner] = [{ kind, name }, 0];
     }),
   );
-by("add-rule").addEventListener("click", () => {
+by("add-rule").onclick = () => {
   const zone = Object.keys(shown.zones)[0];
   const line = Object.keys(shown.lines)[0];
   if (!zone && !line) return (by("wrong").textContent = t("Add a zone or a line first: a rule watches one."));
@@ -363,14 +360,14 @@ by("add-rule").addEventListener("click", () => {
     shown.rules.push({ name, ...(zone ? { kind: "enter", zone } : { kind: "line", line }), labels: ["person"], severity: "warning" });
   });
   by("rules").lastElementChild.querySelector("input").focus();
-});
-by("undo").addEventListener("click", () => {
+};
+by("undo").onclick = () => {
   shown = JSON.parse(past.pop());
   refresh();
-});
-by("renew").addEventListener("click", () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`));
-by("try").addEventListener("click", () => attempt(by("try"), tryOut));
-by("save").addEventListener("click", () => attempt(by("save"), save));
+};
+by("renew").onclick = () => (root.querySelector(".stage img").src = `/api/v1/cameras/${encodeURIComponent(camera)}/picture?${Date.now()}`);
+by("try").onclick = () => attempt(by("try"), tryOut);
+by("save").onclick = () => attempt(by("save"), save);
 // A link from what false alarms propose: the change is made here, to be tried and saved, or not.
 function suggest(wanted) {
   const box = (wanted.get("place") ?? "").split(",").map(Number);

@@ -66,10 +66,10 @@ async function run() {
 }
 
 by("run")?.addEventListener("click", () => run().catch(wrong));
-by("rows").addEventListener("click", (event) => {
+by("rows").onclick = (event) => {
   const row = event.target.closest("svg")?.getBoundingClientRect();
   if (row) seek(t0 + ((event.clientX - row.left) / row.width) * (t1 - t0));
-});
+};
 for (const button of document.querySelectorAll("[data-t]")) button.onclick = () => seek(Number(button.dataset.t));
 video.ontimeupdate = video.onseeked = show;
 if (job && state === "running") watch(job).catch(wrong);
