@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 
 from appliance.clock import Clock
 from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import NO_DATA, Problem
+from appliance.dashboard.problems import Problem
 from appliance.dashboard.templating import Templates
 from appliance.dashboard.totp import recovery_digest, step_of
 from appliance.dashboard.visitor import OWNER, Visitor, visitor
@@ -416,7 +416,7 @@ def _is_right(access: Access, given: SignIn) -> bool:
     return not access.has_users and access.sessions.is_token(token)
 
 
-@router.post("/logout", response_model=SignedIn, openapi_extra=NO_DATA)
+@router.post("/logout", response_model=SignedIn)
 async def sign_out(request: Request, access: AccessPart) -> JSONResponse:
     """End the session, and let the browser forget the cookie and what it has kept of the pictures."""
     await asyncio.to_thread(access.sessions.revoke, request.cookies.get(COOKIE, ""))

@@ -109,7 +109,7 @@ class CameraStreams(CameraAddress):
     onvif: its ONVIF address, with the same user; '': it has none.
     """
 
-    detect_url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.*)?$")] = ""
+    detect_url: Annotated[str, Field(max_length=1000, pattern=r"^(rtsps?://.+)?$")] = ""
     onvif: Annotated[str, Field(max_length=300, pattern=r"^(https?://.*)?$")] = ""
 
     def second(self) -> CameraAddress | None:

@@ -11,6 +11,11 @@ from fastapi.routing import APIRoute
 from appliance.dashboard.access_rights import RIGHTS, Right
 from appliance.dashboard.problems import PROBLEM_SCHEMA
 
+# Of POST routes that are told nothing: the guard takes a change as JSON only, against forms of other sites.
+_ANY_JSON = {
+    "description": "Any JSON, such as `{}`; it is not looked at.", "required": True,
+    "content": {"application/json": {"schema": {}}},
+}  # fmt: skip
 _BINARY = {"type": "string", "format": "binary"}
 
 
@@ -61,6 +66,8 @@ def _described(found: dict[str, Any]) -> dict[str, Any]:
             right = RIGHTS.get((method.upper(), path), Right("admin"))
             operation["security"] = [{}] if right.role is None else [{"bearer": []}, {"session": []}]
             operation["x-role"] = right.role or "nobody"
+            if method == "post":
+                operation.setdefault("requestBody", _ANY_JSON)
     _plain_tuples(found)
     return found
 

@@ -60,11 +60,6 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 }
 
 
-_ANY_JSON = {"content": {"application/json": {"schema": {}}}, "required": True}
-# For POST routes that are told nothing: the guard takes a change as JSON only, against forms of other sites.
-NO_DATA: dict[str, Any] = {"requestBody": {**_ANY_JSON, "description": "Any JSON, such as `{}`; it is not looked at."}}
-
-
 class Problem(Exception):
     """A request that cannot be answered: HTTP status and one sentence for the person who sent it."""
 

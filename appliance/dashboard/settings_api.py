@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from appliance.clock import Clock
 from appliance.config import SiteConfig
 from appliance.dashboard.deps import provided
-from appliance.dashboard.problems import NO_DATA, Problem
+from appliance.dashboard.problems import Problem
 from appliance.dashboard.schemas import API, ApiModel
 from appliance.dashboard.tls import DashboardCertificate
 from appliance.errors import ConfigError, PreconditionError, UsageError, redact
@@ -266,7 +266,7 @@ def change_settings(request: Request, part: Settings, wanted: ChangeSettings) ->
         return SettingsReport.after(part.service, status)
 
 
-@router.post("/take-edit", openapi_extra=NO_DATA)
+@router.post("/take-edit")
 def take_edit(request: Request, part: Settings) -> SettingsReport:
     """Put the file in force as it was edited by hand."""
     with settings_problems():
