@@ -26,7 +26,7 @@ LIMITS = SandboxLimits(
     file_bytes_max=0,
     reply_bytes_max=32 * 1024 * 1024,
 )
-JobKind = Literal["replay_span", "try_on_video"]
+JobKind = Literal["replay_span"]
 JobState = Literal["running", "done", "failed", "cancelled"]
 
 
@@ -107,16 +107,6 @@ class LabJobs:
         with self._lock:
             job = self._jobs.get(job_id)
         return job if job is not None and job.camera == camera else None
-
-    def running(self) -> LabJob | None:
-        with self._lock:
-            return None if self._running is None else self._running[0]
-
-    def latest(self, camera: str, kind: JobKind) -> LabJob | None:
-        """The newest job of that kind of a camera."""
-        with self._lock:
-            mine = [each for each in self._jobs.values() if each.camera == camera and each.kind == kind]
-        return mine[-1] if mine else None
 
     def cancel(self, job: LabJob) -> None:
         """End it now, if it runs; its child is killed. Returns when it is over."""
