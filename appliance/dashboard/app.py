@@ -101,6 +101,7 @@ from appliance.store.review_writes import ReviewStore
 from appliance.store.segments import SegmentStore
 from appliance.store.storage_report import StorageReportCache
 from appliance.store.timeline import TimelineStore
+from appliance.store.verdict_stats import JudgeWorkCache
 
 STATIC = Path(__file__).parent / "static"
 ROUTERS = (
@@ -191,7 +192,7 @@ def create_app(
             SavingsReader(meter, cameras, config.cameras),
             CascadeReader(db, probes),
             CostReader(db, meter, config.escalation.prices, config.costs),
-            HistoryReader(db, meter, config.escalation.prices, config.costs),
+            HistoryReader(db, meter, config.escalation.prices, config.costs, JudgeWorkCache(db)),
             ScenarioExporter(root, config, clock, reader=reader),
             settings_part, backups,
             NotifyContext(config, probes, db, meter),

@@ -106,6 +106,7 @@ class CascadeReader:
         self._decisions = DecisionStore(db)
         self._silent = SilentFrameStore(db)
         self._probes = probes
+        self._missed: tuple[int, SilentMisses] | None = None
 
     def report(self, days: int = CASCADE_DAYS) -> CascadeReport:
         """Raises StoreError."""
@@ -142,6 +143,14 @@ class CascadeReader:
         return [everything, *(CascadeClaim.of(camera, label, fit) for (camera, _, label), fit in named)]
 
     def _misses(self) -> SilentMisses:
+        """Counted again when an alert has changed: it looks at each of them."""
+        rev = self._db.rev()
+        held = self._missed
+        if held is None or held[0] != rev:
+            held = self._missed = (rev, self._counted())
+        return held[1]
+
+    def _counted(self) -> SilentMisses:
         found = self._silent.counts()
         return SilentMisses(
             sent=found.sent,

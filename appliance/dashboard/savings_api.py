@@ -27,7 +27,7 @@ from appliance.savings import SavingsAccount, account_for
 from appliance.store.cameras import CameraStore
 from appliance.store.database import Database
 from appliance.store.meter import Meter, MeterTotal, Metric, MetricName, Since
-from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
+from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache
 
 HEADLINE_AFTER_S = 60.0  # of video; before, one escalation outweighs what came in, and a share would mislead
 SETTLED_AFTER_S = 3600.0  # of video; before, a share is shown as one of the beginning
@@ -252,11 +252,12 @@ class CostReader:
         self._meter = meter
         self._prices = prices
         self._costs = costs
+        self._work = JudgeWorkCache(db)
 
     def report(self, days: int = COST_DAYS) -> CostReport:
         """The last `days` days, the newest first."""
         since_t = self._db.clock.now() - days * DAY_S
-        rows = judge_work_since(self._db, since_t)
+        rows = self._work.since(since_t)
         found, whole, verdicts = [], Bill(), 0
         for day, of_day in groupby(rows, key=lambda row: row.day):
             works = list(of_day)

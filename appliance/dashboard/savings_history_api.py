@@ -22,7 +22,7 @@ from appliance.dashboard.templating import money, size
 from appliance.savings import SavingsAccount, account_for
 from appliance.store.database import Database
 from appliance.store.meter import HOUR_S, HOURS_KEPT, Meter, PeriodTotals
-from appliance.store.verdict_stats import DailyJudgeWork, judge_work_since
+from appliance.store.verdict_stats import DailyJudgeWork, JudgeWorkCache
 
 PeriodKind = Literal["hour", "day"]
 DAYS_MAX = 366
@@ -84,6 +84,7 @@ class HistoryReader:
     meter: Meter
     prices: PricesConfig
     costs: CostsConfig
+    work: JudgeWorkCache
 
     def savings(self, by: PeriodKind, camera: str = "", count: int | None = None) -> SavingsHistory:
         """The last `count` hours or days (None: as many as a chart shows), the one that runs included."""
@@ -100,7 +101,7 @@ class HistoryReader:
         """The last `days` days, so that the sums of the last one are those of `/api/v1/costs`."""
         since_t = self.db.clock.now() - days * DAY_S
         work: dict[str, list[DailyJudgeWork]] = {}
-        for row in judge_work_since(self.db, since_t):
+        for row in self.work.since(since_t):
             work.setdefault(row.day, []).append(row)
         rows, site, instead = [], 0.0, 0.0
         for each in self.meter.by_day(local_day(since_t)):

@@ -33,6 +33,7 @@ from appliance.dashboard.templating import percent, size, span, when
 from appliance.errors import EvidenceError
 from appliance.store.alerts import AlertCounts, AlertStore
 from appliance.store.meter import Metric, MetricName
+from appliance.store.verdict_stats import JudgeWorkCache
 from appliance.types import CameraState, Gap, SegmentRow
 from tests.dashboard_site import Site, running
 
@@ -633,3 +634,12 @@ def test_the_first_page_is_quick_with_100_000_alerts(site: Site, client: TestCli
     assert best_of("/api/v1/alerts?review=open&severity=alert") < bound_s
     middle = client.get("/api/v1/alerts?limit=1").json()["next"].split("before=")[1].split("&")[0]
     assert best_of(f"/api/v1/alerts?before={middle.replace(str(int(T0)), str(int(T0) + 50_000))}") < bound_s
+
+
+def test_what_judging_took_is_summed_again_only_when_an_alert_has_changed(site: Site) -> None:
+    site.answer(site.raise_alert("a", T0))
+    work = JudgeWorkCache(site.db)
+    first = work.since(T0 - 86400)
+    assert work.since(T0 - 86400) is first
+    site.answer(site.raise_alert("b", T0 + 5))
+    assert sum(row.verdicts for row in work.since(T0 - 86400)) == sum(row.verdicts for row in first) + 1
